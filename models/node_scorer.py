@@ -30,7 +30,10 @@ class NodeConfig(Config):
     hop_bins: PositiveInt = Field(4, description="of each feature of its neighbourhood")
     distinct: bool = Field(False, description="bins of distinct values where one value prevails")
     encoding: PositiveInt = 1
-    hidden: PositiveInt = 64
+    encoder: NonNegativeInt = Field(
+        0, description="width of a hidden layer in the embedding; 0: linear, as in eq. 10"
+    )
+    hidden: PositiveInt = Field(64, description="width of the head's hidden layer")
     dropout: float = Field(0.2, ge=0, lt=1)
 
 
@@ -38,8 +41,10 @@ class NodeScorer(Architecture):
     """x(1) = E y (Energy Transformer eq. 10), S blocks of T steps, a head on g(1) || g(T) (eq. 11).
 
     The learned position of each node in eq. 10 is left out: it would tie the network to the nodes
-    it was trained on, and this one scores graphs it has never seen. With several relations each
-    has blocks of its own (appendix E).
+    it was trained on, and this one scores graphs it has never seen. `encoder` gives E a hidden
+    layer: an energy on linear features alone does not weigh one against another as trees do
+    (docs/decisions/0005-recipes.md). With several relations each has blocks of its own
+    (appendix E).
     """
 
     task = "anomaly"
@@ -57,7 +62,7 @@ class NodeScorer(Architecture):
             config.encoding,
             config.distinct,
         )
-        self.embed = nn.Linear(config.encoding, config.dim)
+        self.embed = _embedding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.chains = nn.ModuleList(
             nn.ModuleList(self.block() for _ in range(config.blocks)) for _ in range(relations)
@@ -138,6 +143,7 @@ class NodeScorer(Architecture):
                 "steps": 3,
                 "step_size": 0.1,
                 "encoding": 1,
+                "encoder": 8,
                 "bins": 4,
             }
         )
@@ -167,6 +173,17 @@ class NodeScorer(Architecture):
         torch.random.set_rng_state(generator_state)
         network.features = features
         return network, batch
+
+
+def _embedding(config: NodeConfig) -> nn.Module:
+    if not config.encoder:
+        return nn.Linear(config.encoding, config.dim)
+    return nn.Sequential(
+        nn.Linear(config.encoding, config.encoder),
+        nn.ReLU(),
+        nn.Dropout(config.dropout),
+        nn.Linear(config.encoder, config.dim),
+    )
 
 
 def _blocks(chain: nn.Module) -> list[Block]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -43,14 +42,26 @@ def train(
     *,
     seed: int,
     fabric: Fabric,
+    baseline: str | None = None,
     run: Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Fit an architecture: feature bins from the graph without labels, then the weights."""
+    """Fit an architecture: feature bins from the graph without labels, then the weights.
+
+    `baseline` names a network of `training.baselines` to train in its stead, on the same features
+    with the same loop, width and dropout, with as many layers as the architecture takes steps.
+    """
     kind = cast(type[NodeScorer], architectures()[recipe.model])
-    network, batch = kind.fitted(config_of(dataset, recipe), [dataset.graph], seed)
-    network = cast(NodeScorer, network)
-    encoded_NP = network.features(batch)
+    architecture, batch = kind.fitted(config_of(dataset, recipe), [dataset.graph], seed)
+    network = architecture = cast(NodeScorer, architecture)
+    encoded_NP = architecture.features(batch)
+    if baseline is not None:
+        config = architecture.config
+        torch.manual_seed(seed)
+        network = GRAPH_BASELINES[baseline](
+            encoded_NP.shape[1], config.dim, config.blocks * config.steps, config.dropout
+        )
+        recipe = replace(recipe, model=baseline, config={})
     fitted = fit(
         network,
         batch,
@@ -63,48 +74,5 @@ def train(
         run=run,
         progress=progress,
     )
-    network = network.to("cpu").eval()
-    return Run(fitted, evaluate(fitted.logits, dataset.labels, split), network, recipe)
-
-
-def train_baseline(
-    dataset: NodeDataset,
-    split: Split,
-    name: str,
-    like: Recipe,
-    *,
-    seed: int,
-    fabric: Fabric,
-    settings: Sequence[dict[str, Any]] = ({"layers": 2}, {"layers": 3}),
-    progress: Progress | None = None,
-) -> Run:
-    """A graph baseline with the features, loop and width of `like`, depth chosen on validation."""
-    kind = cast(type[NodeScorer], architectures()[like.model])
-    reference, batch = kind.fitted(config_of(dataset, like), [dataset.graph], seed)
-    reference = cast(NodeScorer, reference)
-    encoded_NP = reference.features(batch)
-    recipe = replace(like, model=name, config={})
-    best: Fitted | None = None
-    for setting in settings:
-        torch.manual_seed(seed)
-        network = GRAPH_BASELINES[name](
-            encoded_NP.shape[1],
-            reference.config.dim,
-            dropout=reference.config.dropout,
-            **setting,
-        )
-        fitted = fit(
-            network,
-            batch,
-            encoded_NP,
-            dataset.labels,
-            split,
-            recipe,
-            seed=seed,
-            fabric=fabric,
-            progress=progress,
-        )
-        if best is None or fitted.best_val > best.best_val:
-            best = fitted
-    assert best is not None
-    return Run(best, evaluate(best.logits, dataset.labels, split), reference, recipe)
+    architecture = architecture.to("cpu").eval()
+    return Run(fitted, evaluate(fitted.logits, dataset.labels, split), architecture, recipe)

@@ -21,7 +21,7 @@ from training.baselines import GRAPH_BASELINES, TREES, fit_trees
 from training.datasets import NodeDataset, Split
 from training.evaluate import Metrics, evaluate
 from training.recipes import recipe
-from training.runs import config_of, train, train_baseline
+from training.runs import config_of, train
 from training.trainer import Recipe
 
 COLUMNS = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
@@ -99,12 +99,10 @@ def _rows(
     for model, chosen in models.items():
         if model in TREES:
             continue
-        if model in GRAPH_BASELINES:
-            result = train_baseline(
-                dataset, split, model, chosen, seed=0, fabric=fabric, progress=progress
-            )
-        else:
-            result = train(dataset, split, chosen, seed=0, fabric=fabric, progress=progress)
+        baseline = model if model in GRAPH_BASELINES else None
+        result = train(
+            dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
+        )
         parameters = sum(p.numel() for p in result.fitted.network.parameters() if p.requires_grad)
         setting = f"epoch {result.fitted.best_epoch}, {parameters} parameters"
         yield row(model, result.evaluation.parts["test"], result.fitted.best_val, setting)

@@ -29,8 +29,9 @@ _FILE = "state.safetensors"
 class Recipe:
     """How to train one network. `config` goes to the network, the rest to the loop.
 
-    `batch_nodes` set: each step trains on that many nodes with `fanouts` sampled neighbours per
-    hop, for graphs that do not fit; unset: the whole graph at every step.
+    `batch_nodes` set: each step trains on the labels of that many nodes, unset: on all of them.
+    With `fanouts` a step sees only so many sampled neighbours per hop, for graphs that do not fit
+    or whose labels are far apart; without, the whole graph.
     """
 
     model: str
@@ -41,7 +42,7 @@ class Recipe:
     warmup: float = 0.1
     clip: float = 1.0
     batch_nodes: int | None = None
-    fanouts: tuple[int, ...] = (16, 16)
+    fanouts: tuple[int, ...] | None = None
     check_every: int = 2
 
 
@@ -161,11 +162,15 @@ def _steps(
     size = recipe.batch_nodes
     # Every process takes the same number of steps, or the others would wait for it for ever.
     order = order[: max(1, len(order) // (size * fabric.world_size)) * size * fabric.world_size]
-    sampler = NeighbourSampler(batch, recipe.fanouts)
+    sampler = NeighbourSampler(batch, recipe.fanouts) if recipe.fanouts else None
     for step, start in enumerate(range(0, len(order), size)):
         if step % fabric.world_size != fabric.global_rank:
             continue
         chosen = order[start : start + size]
+        if sampler is None:
+            nodes = torch.from_numpy(chosen).to(device)
+            yield batch, encoded_NP, nodes, nodes
+            continue
         part, kept = sampler.sample(chosen, seed=hash((seed, step)) % 2**32)
         nodes = torch.from_numpy(kept).to(device)
         seeds = torch.arange(len(chosen), device=device)

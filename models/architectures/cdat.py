@@ -18,6 +18,7 @@ class CDATConfig(NodeConfig):
 
     hopfield_kind: Kind = "relu"
     coupling_rank: NonNegativeInt = Field(4, description="r of eq. 8; 0 leaves W out")
+    balance: float = Field(0.5, gt=0, lt=1, description="initial lambda_v of eq. 9")
     inhibition: bool = Field(True, description="False fixes omega = 0")
     locality: tuple[float, float] | None = Field(None, description="J0 and a of eq. 3")
 
@@ -36,7 +37,7 @@ class CDAT(NodeScorer):
         hopfield = Hopfield(c.dim, c.memories, c.hopfield_kind)
         energy: Energy
         if c.attention and c.hopfield:
-            energy = Balanced(attention, hopfield)
+            energy = Balanced(attention, hopfield, c.balance)
         else:
             energy = Sum(*([attention] if c.attention else []), *([hopfield] if c.hopfield else []))
         motion = ControlledDynamics(c.dim, c.coupling_rank, c.inhibition, c.locality)

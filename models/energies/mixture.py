@@ -49,11 +49,14 @@ class Balanced(_Weighted):
     """E = lambda_v E_1 + lambda_h E_2 with lambda_v + lambda_h = 1, both positive and learned.
 
     CDAT eq. 9; the released code has no weights.
+
+    Args:
+        initial: lambda_v before training, between 0 and 1.
     """
 
-    def __init__(self, first: Energy, second: Energy) -> None:
+    def __init__(self, first: Energy, second: Energy, initial: float = 0.5) -> None:
         super().__init__(first, second)
-        self.balance = nn.Parameter(torch.zeros(()))
+        self.balance = nn.Parameter(torch.tensor(initial).logit())
 
     def weights(self) -> list[Tensor | float]:
         first = torch.sigmoid(self.balance)

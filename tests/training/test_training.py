@@ -21,7 +21,7 @@ from training.baselines import GraphTransformerConv, fit_trees
 from training.datasets import NodeDataset, Split, random_splits
 from training.evaluate import best_threshold, calibrate, evaluate, measure
 from training.recipes import recipe, smoke
-from training.runs import train, train_baseline
+from training.runs import train
 from training.sampler import NeighbourSampler
 from training.trainer import Recipe
 
@@ -107,8 +107,11 @@ def test_test_labels_have_no_part(dataset: NodeDataset, split: Split, fabric: Fa
     assert first.evaluation.calibration == second.evaluation.calibration
 
 
-def test_neighbour_sampling_learns_too(dataset: NodeDataset, split: Split, fabric: Fabric) -> None:
-    chosen = _small(epochs=10, batch_nodes=64, fanouts=(5, 5))
+@pytest.mark.parametrize("fanouts", [None, (5, 5)])
+def test_steps_on_part_of_the_labels_learn_too(
+    dataset: NodeDataset, split: Split, fabric: Fabric, fanouts: tuple[int, ...] | None
+) -> None:
+    chosen = _small(epochs=10, batch_nodes=64, fanouts=fanouts)
     result = train(dataset, split, chosen, seed=0, fabric=fabric)
     assert result.evaluation.parts["test"].roc_auc > 0.85
 
@@ -139,9 +142,8 @@ def test_graph_baselines_learn(
     name: str, dataset: NodeDataset, split: Split, fabric: Fabric
 ) -> None:
     like = _small()
-    result = train_baseline(
-        dataset, split, name, like, seed=0, fabric=fabric, settings=({"layers": 1},)
-    )
+    result = train(dataset, split, like, seed=0, fabric=fabric, baseline=name)
+    assert result.recipe.model == name
     assert result.evaluation.parts["test"].roc_auc > 0.9
 
 

@@ -1,4 +1,4 @@
-"""Graphs as they arrive, and packed for a model."""
+"""Graphs packed for a model."""
 
 from __future__ import annotations
 
@@ -9,20 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.graph import Graph
 from models.layouts import EdgeList
-
-
-@dataclass(frozen=True)
-class Graph:
-    """One graph: x (N, F) float32, edge_index (2, E) integers below N, edge_type (E,) or None."""
-
-    x: np.ndarray
-    edge_index: np.ndarray
-    edge_type: np.ndarray | None = None
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.x)
 
 
 @dataclass(frozen=True)

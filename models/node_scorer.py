@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
 from models.dynamics import Solution
 from models.features import NodeFeatures
-from models.graphs import Graph, GraphBatch, pack
+from models.graph import Graph
+from models.graphs import GraphBatch, pack
 from models.heads import AnomalyHead
 
 

@@ -13,7 +13,7 @@ import structlog
 from models import checkpoint
 from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.contract import Knobs
-from models.graphs import Graph
+from models.graph import Graph
 from models.node_scorer import NodeScorer
 from service.errors import Problem, refuse
 from service.schemas import ModelRef

@@ -14,8 +14,8 @@ from pydantic.json_schema import SkipJsonSchema
 from models.checkpoint import Calibration, EnergyReference, Feature, TrainedKnobs
 from models.contract import Knobs
 from models.dynamics import StopReason
+from service.parsing.names import NodeId
 
-NodeId = int | str
 NodeIds = Annotated[
     list[NodeId], Field(description="a unique name per node; row numbers if left out")
 ]

@@ -10,18 +10,21 @@ from starlette.requests import Request
 
 from service.engine import Engine
 from service.metrics import Metrics
+from service.parsing.large import LargeBodies
 from service.registry import Registry
 from service.settings import Settings
 
 
 @dataclass(frozen=True)
 class Services:
-    """The parts of one app. `codec` is where bodies are parsed and answers encoded."""
+    """The parts of one app. `codec` is where bodies are parsed and answers encoded, `large` where
+    bodies are parsed that would keep everyone waiting."""
 
     settings: Settings
     registry: Registry
     engine: Engine
     metrics: Metrics
+    large: LargeBodies = field(default_factory=LargeBodies)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
     )

@@ -13,7 +13,8 @@ import torch
 from models.catalog import architectures
 from models.checkpoint import Calibration, EnergyReference, Manifest, load, save, trained_knobs
 from models.contract import Architecture, Knobs
-from models.graphs import Graph, GraphBatch
+from models.graph import Graph
+from models.graphs import GraphBatch
 from models.node_scorer import NodeScorer
 
 ALL = sorted(architectures())

@@ -11,7 +11,7 @@ import numpy as np
 from models.contract import Block, Interrupt, Knobs, Output
 from models.dynamics import Moment, Solution, StopReason
 from service.errors import refuse
-from service.parsing import ScoreTask
+from service.parsing.request import ScoreTask
 
 _WORST_FIRST = (
     StopReason.DIVERGED,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from models.graphs import Graph
+from models.graph import Graph
 from service.errors import MAX_FAULTS, Fault, pointer, unknown_fields
 from service.parsing.arrays import (
     fail,
@@ -21,10 +21,29 @@ from service.parsing.arrays import (
     require_list,
     require_types,
 )
-from service.parsing.names import relations_of, rows_by_id, rows_of, target_rows
-from service.registry import Model
-from service.schemas import ArrayGraph, NodeId
-from service.settings import Settings
+from service.parsing.names import NodeId, relations_of, rows_by_id, rows_of, target_rows
+
+ARRAYS = ("x", "edge_index", "edge_type", "edge_attr", "node_ids")
+
+
+class Reader(Protocol):
+    """What of a model decides how a graph is read."""
+
+    @property
+    def features(self) -> tuple[str, ...]: ...
+
+    @property
+    def relations(self) -> tuple[str, ...]: ...
+
+
+class Limits(Protocol):
+    """How large a graph may be."""
+
+    @property
+    def max_nodes(self) -> int: ...
+
+    @property
+    def max_edges(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -36,36 +55,36 @@ class NamedGraph:
     targets: np.ndarray | None
 
 
-def read_json(body: Mapping[str, Any], model: Model, settings: Settings) -> NamedGraph:
+def read_json(body: Mapping[str, Any], model: Reader, limits: Limits) -> NamedGraph:
     """The graph of a JSON body, in whichever shape it comes."""
     as_rows = body.get("nodes") is not None or body.get("edges") is not None
     if as_rows == (body.get("graph") is not None):
         raise fail_at("", "one_of", "give the graph either as `graph` or as `nodes` and `edges`")
     if as_rows:
-        graph, node_ids, rows = _from_rows(body, model, settings)
+        graph, node_ids, rows = _from_rows(body, model, limits)
     else:
-        graph, node_ids, rows = _from_arrays(body["graph"], model, settings)
+        graph, node_ids, rows = _from_arrays(body["graph"], model, limits)
     return NamedGraph(graph, node_ids, target_rows(body.get("targets"), rows, graph.num_nodes))
 
 
-def check_size(num_nodes: int, num_edges: int, settings: Settings, nodes: str, edges: str) -> None:
+def check_size(num_nodes: int, num_edges: int, limits: Limits, nodes: str, edges: str) -> None:
     """At least one node, at most the limits; `nodes` and `edges` point to where they are."""
     if num_nodes == 0:
         raise fail_at(nodes, "empty", "the graph has no nodes")
-    if num_nodes > settings.max_nodes:
-        raise fail_at(nodes, "too_many_nodes", f"at most {settings.max_nodes} nodes")
-    if num_edges > settings.max_edges:
-        raise fail_at(edges, "too_many_edges", f"at most {settings.max_edges} edges")
+    if num_nodes > limits.max_nodes:
+        raise fail_at(nodes, "too_many_nodes", f"at most {limits.max_nodes} nodes")
+    if num_edges > limits.max_edges:
+        raise fail_at(edges, "too_many_edges", f"at most {limits.max_edges} edges")
 
 
 def _from_arrays(
-    graph: object, model: Model, settings: Settings
+    graph: object, model: Reader, limits: Limits
 ) -> tuple[Graph, list[NodeId] | None, dict[NodeId, int] | None]:
     if not isinstance(graph, dict):
         raise fail_at("/graph", "wrong_type", "must be an object")
     if graph.get("edge_attr") is not None:
         raise fail_at("/graph/edge_attr", "not_read", "this model reads no edge features")
-    if faults := unknown_fields(graph, [*ArrayGraph.model_fields, "edge_attr"], "graph"):
+    if faults := unknown_fields(graph, ARRAYS, "graph"):
         raise fail(faults)
     at_x, at_edges = place("graph", "x"), place("graph", "edge_index")
     x = require_list(graph.get("x"), at_x)
@@ -73,7 +92,7 @@ def _from_arrays(
     if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
         rule = "must be two lists of equal length: sources, then targets"
         raise fail_at(at_edges(), "wrong_shape", rule)
-    check_size(len(x), len(ends[0]), settings, at_x(), at_edges())
+    check_size(len(x), len(ends[0]), limits, at_x(), at_edges())
     node_ids = graph.get("node_ids")
     rows = None
     if node_ids is not None:
@@ -95,11 +114,11 @@ def _from_arrays(
 
 
 def _from_rows(
-    body: Mapping[str, Any], model: Model, settings: Settings
+    body: Mapping[str, Any], model: Reader, limits: Limits
 ) -> tuple[Graph, list[NodeId], dict[NodeId, int]]:
     nodes = require_list(body.get("nodes"), place("nodes"))
     edges = require_list(body.get("edges"), place("edges"))
-    check_size(len(nodes), len(edges), settings, "/nodes", "/edges")
+    check_size(len(nodes), len(edges), limits, "/nodes", "/edges")
     require_types(nodes, {dict}, place("nodes"), "must be an object")
     require_types(edges, {dict}, place("edges"), "must be an object")
 

@@ -16,7 +16,8 @@ from service.parsing.arrays import (
     require_range,
     require_types,
 )
-from service.schemas import NodeId
+
+NodeId = int | str
 
 _MAX_LENGTH = 256
 _TARGETS = place("targets")

@@ -11,10 +11,11 @@ import orjson
 from pydantic import ValidationError
 
 from models.contract import Knobs
-from models.graphs import Graph
+from models.graph import Graph
 from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
 from service.parsing.json_graph import read_json
-from service.parsing.tensors import graph_of, read_safetensors
+from service.parsing.syntax import read_object
+from service.parsing.tensors import Tensors, graph_of, read_safetensors
 from service.registry import Model, Registry
 from service.schemas import (
     ArrayScoreRequest,
@@ -27,6 +28,7 @@ from service.schemas import (
 from service.settings import Settings
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
+_IN_JSON = ArrayScoreRequest.model_fields | RowScoreRequest.model_fields
 _CODES = {
     "missing": "missing",
     "literal_error": "not_allowed",
@@ -50,26 +52,21 @@ class ScoreTask:
 
 
 def parse_score(body: bytes, media_type: str, registry: Registry, settings: Settings) -> ScoreTask:
-    """Read a body of `POST /anomaly/score`.
+    """Read a body of `POST /anomaly/score`, as it came or as `service.parsing.large` left it.
 
     Raises:
         Problem: the first stage that fails tells all it found: syntax, envelope, model, graph.
     """
-    tensors = None
-    if media_type == SAFETENSORS:
-        tensors, text = read_safetensors(body)
-        fields = _object(text, "invalid-safetensors")
-        envelope = _envelope(fields, TensorEnvelope.model_fields, settings)
-    else:
-        fields = _object(body, "invalid-json")
-        known = ArrayScoreRequest.model_fields | RowScoreRequest.model_fields
-        envelope = _envelope(fields, known, settings)
+    opened = _open(body, media_type)
+    envelope = _envelope(opened.fields, opened.known, settings)
     model = registry.get(envelope.model or settings.default_anomaly_model)
     _require_read(envelope.dynamics, model)
-    if tensors is None:
-        named = read_json(fields, model, settings)
+    if opened.problem is not None:
+        raise opened.problem
+    if opened.tensors is None:
+        named = read_json(opened.fields, model, settings)
     else:
-        named = graph_of(tensors, fields.get("node_ids"), model, settings)
+        named = graph_of(opened.tensors, opened.node_ids, model, settings)
     return ScoreTask(
         model,
         named.graph,
@@ -81,21 +78,29 @@ def parse_score(body: bytes, media_type: str, registry: Registry, settings: Sett
     )
 
 
-def _object(text: bytes, kind: str) -> dict[str, Any]:
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        # error.msg says what and where, in words of the parser; none of the text is in it.
-        if "infinity" in error.msg:
-            detail = f"a number is too large: line {error.lineno}, column {error.colno}"
-            fault = Fault("", "not_finite", detail)
-            raise Problem("invalid-request", detail, [fault]) from None
-        reason = error.msg.split(":")[0]
-        detail = f"{reason} at line {error.lineno}, column {error.colno}; NaN and Infinity are none"
-        raise Problem(kind, detail) from None
-    if not isinstance(value, dict):
-        raise _invalid([Fault("", "wrong_type", "must be an object")])
-    return value
+@dataclass(frozen=True)
+class _Opened:
+    """A body apart: its fields and their names if all is well, its arrays if it holds any."""
+
+    fields: dict[str, Any]
+    known: Iterable[str]
+    tensors: Tensors | None = None
+    node_ids: object = None
+    problem: Problem | None = None
+
+
+def _open(body: bytes, media_type: str) -> _Opened:
+    if media_type == JSON:
+        return _Opened(read_object(body, "invalid-json"), _IN_JSON)
+    tensors, metadata = read_safetensors(body)
+    if media_type == SAFETENSORS:
+        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        return _Opened(fields, TensorEnvelope.model_fields, tensors, fields.get("node_ids"))
+    problem = Problem.loads(metadata["problem"]) if "problem" in metadata else None
+    if problem and "request" not in metadata:
+        raise problem
+    node_ids = orjson.loads(metadata.get("node_ids", "null"))
+    return _Opened(orjson.loads(metadata["request"]), _IN_JSON, tensors, node_ids, problem)
 
 
 def _envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Settings) -> Envelope:

@@ -8,13 +8,11 @@ import numpy as np
 import orjson
 import safetensors
 
-from models.graphs import Graph
+from models.graph import Graph
 from service.errors import Problem, unknown_fields
 from service.parsing.arrays import fail, fail_at, place, require_list, require_range, to_float32
-from service.parsing.json_graph import NamedGraph, check_size
+from service.parsing.json_graph import Limits, NamedGraph, Reader, check_size
 from service.parsing.names import check_targets, relations_needed, rows_by_id
-from service.registry import Model
-from service.settings import Settings
 
 FLOATS = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGERS = {"I32": np.int32, "I64": np.int64}
@@ -27,12 +25,11 @@ TENSORS = {
 Tensors = dict[str, np.ndarray]
 
 
-def read_safetensors(body: bytes) -> tuple[Tensors, bytes]:
-    """The tensors of a file by name, little-endian as the format has it, and its `request`."""
+def read_safetensors(body: bytes) -> tuple[Tensors, dict[str, str]]:
+    """The tensors of a file by name, little-endian as the format has it, and its metadata."""
     header = _header(body)
     metadata = header.pop("__metadata__", {})
-    text = metadata.get("request", "{}") if isinstance(metadata, dict) else None
-    if not isinstance(text, str):
+    if not isinstance(metadata, dict) or any(type(text) is not str for text in metadata.values()):
         raise Problem("invalid-safetensors", "__metadata__ must hold `request` as JSON text")
     # Names first: a header may list a million tensors in few bytes.
     if faults := unknown_fields(header, TENSORS):
@@ -41,10 +38,10 @@ def read_safetensors(body: bytes) -> tuple[Tensors, bytes]:
         entries = safetensors.deserialize(body)
     except safetensors.SafetensorError as error:
         raise Problem("invalid-safetensors", "the tensors do not fit the file") from error
-    return {name: _array(name, entry) for name, entry in entries}, text.encode()
+    return {name: _array(name, entry) for name, entry in entries}, metadata
 
 
-def graph_of(tensors: Tensors, node_ids: object, model: Model, settings: Settings) -> NamedGraph:
+def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) -> NamedGraph:
     """The graph that the tensors hold. `targets` are row numbers."""
     for name in ("x", "edge_index"):
         if name not in tensors:
@@ -53,7 +50,7 @@ def graph_of(tensors: Tensors, node_ids: object, model: Model, settings: Setting
     if len(edge_index) != 2:
         raise fail_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
     num_nodes, num_edges = len(x), edge_index.shape[1]
-    check_size(num_nodes, num_edges, settings, "/x", "/edge_index")
+    check_size(num_nodes, num_edges, limits, "/x", "/edge_index")
     if x.shape[1] != len(model.features):
         raise fail_at("/x", "feature_count", f"must have {len(model.features)} columns")
     at_edges, at_type, at_ids = place("edge_index"), place("edge_type"), place("node_ids")

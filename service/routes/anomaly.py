@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from service.body import read_body, require_media_type
 from service.engine import Scored, results, score
 from service.openapi import problems, score_body
-from service.parsing import ScoreTask, parse_score
-from service.parsing.request import JSON, SAFETENSORS
+from service.parsing.large import CONDENSED, LARGE
+from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
 from service.schemas import ScoreResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch
@@ -42,6 +42,10 @@ async def score_nodes(
     services.engine.require_room()
     body = await read_body(request, services.settings)
     watch.lap("read")
+    if media_type == JSON and len(body) > LARGE:
+        readers = {model.manifest.name: model for model in services.registry.loaded()}
+        body = await services.large.condense(body, readers, services.settings)
+        media_type = CONDENSED
     task = await on_codec(parse_score, body, media_type, services.registry, services.settings)
     del body
     watch.lap("parse")

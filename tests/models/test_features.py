@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from models.features import NodeFeatures
-from models.graphs import Graph, pack
+from models.graph import Graph
+from models.graphs import pack
 
 
 def _path() -> Graph:

@@ -22,7 +22,7 @@ from models import checkpoint
 from models.architectures.cdat import CDAT, CDATConfig
 from models.architectures.et import ET, ETConfig
 from models.checkpoint import Calibration, EnergyReference, Feature, Manifest
-from models.graphs import Graph
+from models.graph import Graph
 
 FEATURES = ("age", "degree", "rate", "volume", "x")  # one is called x, to be awkward
 RELATIONS = ("follows", "pays")

@@ -155,7 +155,7 @@ def test_tables_that_do_not_fit(
 
 
 def _toy(labels: np.ndarray) -> NodeDataset:
-    from models.graphs import Graph
+    from models.graph import Graph
 
     graph = Graph(np.zeros((len(labels), 1), np.float32), np.zeros((2, 0), np.int64))
     return NodeDataset("toy", graph, labels, ("a",))

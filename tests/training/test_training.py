@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from models.checkpoint import load as load_checkpoint
 from models.contract import Knobs
-from models.graphs import Graph, pack
+from models.graph import Graph
+from models.graphs import pack
 from training.__main__ import app
 from training.baselines import GraphTransformerConv, fit_trees
 from training.datasets import NodeDataset, Split, random_splits

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.graphs import Graph
+from models.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,30 @@
+"""JSON text to an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from service.errors import Problem, refuse
+
+
+def read_object(text: bytes, kind: str) -> dict[str, Any]:
+    """The object that `text` holds.
+
+    Raises:
+        Problem: of `kind` where it is no JSON; `invalid-request` where it is, but no object.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        # error.msg says what and where, in words of the parser; none of the text is in it.
+        if "infinity" in error.msg:
+            detail = f"a number is too large: line {error.lineno}, column {error.colno}"
+            raise refuse("invalid-request", "", "not_finite", detail) from None
+        reason = error.msg.split(":")[0]
+        detail = f"{reason} at line {error.lineno}, column {error.colno}; NaN and Infinity are none"
+        raise Problem(kind, detail) from None
+    if not isinstance(value, dict):
+        raise refuse("invalid-request", "", "wrong_type", "must be an object")
+    return value

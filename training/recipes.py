@@ -76,7 +76,9 @@ _WHOLE_COMPONENTS = (16, 16)
 
 _MANY_LABELS = {
     "any": _MANY,
-    "tolokers": _with(_MANY, {"hops": 3, "bins": 4}, epochs=20, batch_nodes=1024),
+    "tolokers": _with(
+        _MANY, {"hops": 3, "bins": 4}, epochs=20, batch_nodes=1024, learning_rate=3e-3
+    ),
     "amazon": _with(_MANY, {"hops": 1, "bins": 16, "hop_bins": 2, "distinct": True}, epochs=20),
     "yelpchi": _with(
         _MANY,

@@ -98,7 +98,9 @@ def main() -> None:
             flush=True,
         )
     log_edges = np.log([row["edges"] for row in rows])
-    for name in ("pack_s", "infer_s", "grown_gib"):
+    for row in rows:
+        row["score_s"] = row["pack_s"] + row["infer_s"]
+    for name in ("pack_s", "infer_s", "score_s", "grown_gib"):
         exponent = np.polyfit(log_edges, np.log([row[name] for row in rows]), 1)[0]
         print(f"{name} grows as edges^{exponent:.2f}")
 

@@ -114,12 +114,17 @@ def trained_knobs(network: Architecture) -> TrainedKnobs:
     )
 
 
-def save(folder: Path, network: Architecture, manifest: Manifest, card: str) -> Checkpoint:
-    """Write a checkpoint and read it back; hashes and versions in `manifest` are filled in."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.iterdir():
+def require_replaceable(folder: Path) -> None:
+    """Raises CheckpointError where writing a checkpoint to `folder` would mix it with others."""
+    for old in folder.iterdir() if folder.is_dir() else ():
         if old.name not in (MANIFEST, WEIGHTS, CARD):
             raise CheckpointError(f"{folder} holds {old.name!r}, which is no part of a checkpoint")
+
+
+def save(folder: Path, network: Architecture, manifest: Manifest, card: str) -> Checkpoint:
+    """Write a checkpoint and read it back; hashes and versions in `manifest` are filled in."""
+    require_replaceable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.detach().cpu().contiguous() for name, t in network.state_dict().items()}
     (folder / WEIGHTS).write_bytes(safetensors.torch.save(tensors))
     (folder / CARD).write_text(card, encoding="utf-8")

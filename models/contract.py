@@ -68,9 +68,8 @@ class Block(nn.Module):
         self.energy, self.motion, self.norm = energy, motion, norm
         self.steps, self.step_size = config.steps, config.step_size
         beta = config.beta or config.head_dim**-0.5
-        self.log_beta_H = nn.Parameter(
-            torch.full((config.heads,), beta).log(), requires_grad=config.learn_beta
-        )
+        learn = config.learn_beta and config.attention
+        self.log_beta_H = nn.Parameter(torch.full((config.heads,), beta).log(), requires_grad=learn)
 
     def resolve(self, knobs: Sequence[Knobs]) -> RowKnobs:
         """Trained values where a row asks for none."""

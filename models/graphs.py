@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
@@ -13,12 +13,15 @@ from models.graph import Graph
 from models.layouts import EdgeList
 
 
-@dataclass(frozen=True)
+@final
 class GraphBatch:
-    """Graphs packed as one disjoint union: features, and one edge list per relation."""
+    """Graphs packed as one disjoint union: features, and one edge list per relation.
 
-    x_NF: Tensor
-    relations: tuple[EdgeList, ...]
+    No dataclass: Lightning's mixed precision would copy one, edges and all, at every step.
+    """
+
+    def __init__(self, x_NF: Tensor, relations: tuple[EdgeList, ...]) -> None:
+        self.x_NF, self.relations = x_NF, relations
 
     @property
     def rows(self) -> int:

@@ -63,7 +63,7 @@ class NodeScorer(Architecture):
             config.encoding,
             config.distinct,
         )
-        self.embed = _embedding(config)
+        self.embed = embedding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.chains = nn.ModuleList(
             nn.ModuleList(self.block() for _ in range(config.blocks)) for _ in range(relations)
@@ -176,7 +176,8 @@ class NodeScorer(Architecture):
         return network, batch
 
 
-def _embedding(config: NodeConfig) -> nn.Module:
+def embedding(config: NodeConfig) -> nn.Module:
+    """E of eq. 10: (N, P) -> (N, D)."""
     if not config.encoder:
         return nn.Linear(config.encoding, config.dim)
     return nn.Sequential(

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.progress import Progress
 
+from models import checkpoint
 from training import table as tables
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
 from training.export import export
-from training.recipes import ABLATIONS, recipe, smoke
+from training.recipes import ABLATIONS, FANOUTS, recipe, smoke
 from training.runs import train
+from training.trainer import fingerprint
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 console = Console(stderr=True)
@@ -31,10 +35,14 @@ def _fabric(device: str, precision: str) -> Fabric:
     accelerator = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}.get(device)
     if accelerator is None:
         raise typer.BadParameter("device must be auto, cpu or cuda")
-    # Under torchrun Fabric reads the number of processes from the environment.
+    # torchrun tells by the environment how many processes there are; without it there is one.
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     fabric = Fabric(
         accelerator=accelerator,
-        devices="auto" if device != "cpu" else 1,
+        strategy="ddp" if world > 1 else "auto",
+        devices=local,
+        num_nodes=world // local,
         precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
@@ -65,18 +73,22 @@ def anomaly(
     seed: int = 0,
     epochs: Annotated[int | None, typer.Option(help="instead of the recipe's")] = None,
     batch_nodes: Annotated[
-        int | None, typer.Option(help="train on sampled neighbourhoods of so many nodes")
+        int | None, typer.Option(help="train on the sampled neighbourhoods of so many nodes a step")
     ] = None,
+    fanouts: Annotated[
+        str | None, typer.Option(help="neighbours to sample per hop, as in 16,16")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="of the checkpoint")] = None,
     out: Annotated[Path | None, typer.Option(help="checkpoint folder to write")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="folder for logs and resuming; else in runs/")
+        Path | None, typer.Option("--run-folder", help="for logs and resuming; else in runs/")
     ] = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",
     smoke_test: Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")] = False,
 ) -> None:
-    """Train one checkpoint. Killed and started again with the same --run, it goes on."""
+    """Train one checkpoint. Killed and started again with the same --run-folder, it goes on."""
     if (nodes is None) != (edges is None):
         raise typer.BadParameter("--nodes and --edges go together")
     source = load_tables(nodes, edges, label, id_column) if nodes and edges else load(dataset, data)
@@ -85,31 +97,42 @@ def anomaly(
         raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")
     if ablation not in ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
-    chosen = recipe(model, source.name, len(splits[split].train), ablation)
+    size = source.graph.edge_index.shape[1]
+    chosen = recipe(model, source.name, len(splits[split].train), ablation, edges=size)
     if smoke_test:
         chosen = smoke(chosen)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     if batch_nodes is not None:
-        chosen = replace(chosen, batch_nodes=batch_nodes)
-    name = f"{model}-{source.name.removesuffix('-single')}"
+        sampled = fanouts or ",".join(map(str, chosen.fanouts or FANOUTS))
+        chosen = replace(
+            chosen, batch_nodes=batch_nodes, fanouts=tuple(map(int, sampled.split(",")))
+        )
+    elif fanouts is not None:
+        raise typer.BadParameter("--fanouts goes with --batch-nodes")
+    name = name or f"{model}-{source.name.removesuffix('-single')}"
+    name = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64]
     folder = out or Path("runs/checkpoints") / name
+    checkpoint.require_replaceable(folder)
     if run is None:
-        asked = json.dumps([asdict(chosen), splits[split].name, seed]).encode()
-        run = Path("runs") / f"{name}-{hashlib.sha256(asked).hexdigest()[:8]}"
+        asked = np.frombuffer(json.dumps([asdict(chosen), seed]).encode(), np.uint8)
+        graph = source.graph
+        data_of = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
+        parts = splits[split].parts().values()
+        run = Path("runs") / f"{name}-{fingerprint(asked, *data_of, source.labels, *parts)[:8]}"
     fabric = _fabric(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train(
             source, splits[split], chosen, seed=seed, fabric=fabric, run=run, progress=progress
         )
     if fabric.is_global_zero:
-        checkpoint = export(folder, name, source, splits[split], result, seed=seed)
+        written = export(folder, name, source, splits[split], result, seed=seed)
         for part, metrics in result.evaluation.parts.items():
             console.print(
                 f"{part:5} ROC-AUC {metrics.roc_auc:.4f}  PR-AUC {metrics.pr_auc:.4f}  "
                 f"macro-F1 {metrics.macro_f1:.4f}  recall@k {metrics.recall_at_k:.4f}"
             )
-        typer.echo(f"{folder} {checkpoint.sha256}")
+        typer.echo(f"{folder} {written.sha256}")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from torch_geometric.utils import to_torch_csr_tensor
 
 from models.graphs import GraphBatch
 from models.layouts import EdgeList
+from models.node_scorer import NodeConfig, embedding
 from training.datasets import Split
 
 
@@ -41,11 +42,16 @@ class GraphTransformerConv(nn.Module):
 
 
 class _Layered(nn.Module):
-    """embed -> L x (norm, mix with the neighbours, MLP, residual) -> head, as in Platonov 2023."""
+    """embed -> L x (norm, mix with the neighbours, MLP, residual) -> head, as in Platonov 2023.
 
-    def __init__(self, encoding: int, dim: int, layers: int, dropout: float) -> None:
+    Embedding, width and dropout are those of the architecture it stands beside, and it has a layer
+    for each of its steps.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
         super().__init__()
-        self.embed = nn.Sequential(nn.Linear(encoding, dim), nn.Dropout(dropout), nn.GELU())
+        dim, dropout, layers = config.dim, config.dropout, config.blocks * config.steps
+        self.embed = nn.Sequential(embedding(config), nn.Dropout(dropout))
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(layers))
         self.mixers = nn.ModuleList(self.mixer(dim) for _ in range(layers))
         self.mlps = nn.ModuleList(
@@ -67,7 +73,9 @@ class _Layered(nn.Module):
         x_ND = self.embed(encoded_NP)
         structure = self.structure(batch)
         for norm, mixer, mlp in zip(self.norms, self.mixers, self.mlps, strict=True):
-            x_ND = x_ND + mlp(mixer(norm(x_ND), structure))
+            with torch.autocast(x_ND.device.type, enabled=False):  # no sparse product in half
+                mixed_ND = mixer(norm(x_ND.float()), structure)
+            x_ND = x_ND + mlp(mixed_ND)
         return self.head(x_ND).squeeze(-1)
 
 

@@ -89,7 +89,7 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, split: Split) -> Evaluation
     threshold = best_threshold(probabilities[split.val], labels[split.val])
     parts = {
         name: measure(probabilities[nodes], labels[nodes], threshold)
-        for name, nodes in (("train", split.train), ("val", split.val), ("test", split.test))
+        for name, nodes in split.parts().items()
     }
     return Evaluation(calibration, threshold, parts)
 

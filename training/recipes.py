@@ -17,10 +17,16 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 
 _HARDLY_LABELLED = 500  # training nodes
+_LARGE_GRAPH = 2_000_000  # edges as given
+FANOUTS = (16, 16)
 
 
-def recipe(model: str, dataset: str, train_nodes: int, ablation: str = "none") -> Recipe:
+def recipe(
+    model: str, dataset: str, train_nodes: int, ablation: str = "none", *, edges: int = 0
+) -> Recipe:
     """The recipe of `model` ("cdat" or "et") for a dataset with so many labelled training nodes.
+
+    A step sees the whole graph, or, where it has millions of `edges`, sampled neighbourhoods.
 
     Chosen by validation ROC-AUC on the first splits of each dataset; test labels had no part in it
     (docs/decisions/0005-recipes.md).
@@ -35,6 +41,10 @@ def recipe(model: str, dataset: str, train_nodes: int, ablation: str = "none") -
         raise ValueError(f"{ablation} is an ablation of cdat; {model} has neither")
     table = _FEW_LABELS if train_nodes < _HARDLY_LABELLED else _MANY_LABELS
     chosen = table.get(dataset.removesuffix("-single"), table["any"])
+    if edges > _LARGE_GRAPH:
+        chosen = replace(
+            chosen, batch_nodes=chosen.batch_nodes or 512, fanouts=chosen.fanouts or FANOUTS
+        )
     return replace(chosen, model=model, config=_DYNAMICS[model] | chosen.config | config)
 
 
@@ -71,9 +81,7 @@ def _with(base: Recipe, config: dict[str, Any], **loop: Any) -> Recipe:
     return replace(base, config=base.config | config, **loop)
 
 
-# YelpChi's are small: sampled neighbourhoods are nearly whole, at a fraction of the cost.
-_WHOLE_COMPONENTS = (16, 16)
-
+# YelpChi's components are small: sampled neighbourhoods are nearly whole, and far cheaper.
 _MANY_LABELS = {
     "any": _MANY,
     "tolokers": _with(
@@ -83,12 +91,11 @@ _MANY_LABELS = {
     "yelpchi": _with(
         _MANY,
         {"bins": 16, "hop_bins": 32, "encoder": 512, "dim": 128},
-        epochs=20,
-        fanouts=_WHOLE_COMPONENTS,
+        fanouts=FANOUTS,
     ),
 }
 _FEW_LABELS = {
     "any": _FEW,
     "amazon": _with(_FEW, {"hops": 0, "bins": 8, "distinct": True, "encoder": 0}),
-    "yelpchi": _with(_FEW, {}, batch_nodes=512, fanouts=_WHOLE_COMPONENTS),
+    "yelpchi": _with(_FEW, {}, batch_nodes=512, fanouts=FANOUTS),
 }

@@ -49,18 +49,19 @@ def train(
     """Fit an architecture: feature bins from the graph without labels, then the weights.
 
     `baseline` names a network of `training.baselines` to train in its stead, on the same features
-    with the same loop, width and dropout, with as many layers as the architecture takes steps.
+    with the same loop, embedding, width and dropout, and a layer for each step.
+
+    Raises:
+        ValueError: a part of the split has nodes of one label only.
     """
+    split.require_both(dataset.labels)
     kind = cast(type[NodeScorer], architectures()[recipe.model])
     architecture, batch = kind.fitted(config_of(dataset, recipe), [dataset.graph], seed)
     network = architecture = cast(NodeScorer, architecture)
     encoded_NP = architecture.features(batch)
     if baseline is not None:
-        config = architecture.config
         torch.manual_seed(seed)
-        network = GRAPH_BASELINES[baseline](
-            encoded_NP.shape[1], config.dim, config.blocks * config.steps, config.dropout
-        )
+        network = GRAPH_BASELINES[baseline](architecture.config)
         recipe = replace(recipe, model=baseline, config={})
     fitted = fit(
         network,

@@ -56,7 +56,7 @@ def run(
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
     for split in splits:
         recipes = {m: _recipe_of(m, dataset, split) for m in models}
-        marks = {m: _mark(chosen) for m, chosen in recipes.items()}
+        marks = {m: _mark(m, chosen) for m, chosen in recipes.items()}
         missing = {m: r for m, r in recipes.items() if (m, split.name, marks[m]) not in done}
         for row in _rows(dataset, split, missing, fabric, progress):
             row["recipe"] = marks[row["model"]]
@@ -64,18 +64,28 @@ def run(
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
         progress.advance(task, len(models))
-    return {m: [done[m, s.name, _mark(_recipe_of(m, dataset, s))] for s in splits] for m in models}
+    return {
+        m: [done[m, s.name, _mark(m, _recipe_of(m, dataset, s))] for s in splits] for m in models
+    }
 
 
 def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> Recipe:
     """An architecture's own recipe (`cdat:no-w` is an ablation); a baseline gets CDAT's."""
     base, _, ablation = model.partition(":")
     known = base if base in ARCHITECTURES else "cdat"
-    return recipe(known, dataset.name, len(split.train), ablation or "none")
+    edges = dataset.graph.edge_index.shape[1]
+    return recipe(known, dataset.name, len(split.train), ablation or "none", edges=edges)
 
 
-def _mark(chosen: Recipe) -> str:
-    return hashlib.sha256(json.dumps(asdict(chosen)).encode()).hexdigest()[:12]
+def _mark(model: str, chosen: Recipe) -> str:
+    """What a result depends on beside its model and split: kept results are those of the same."""
+    settings = {"hops": _tree_hops(chosen)} if model in TREES else asdict(chosen)
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+
+
+def _tree_hops(chosen: Recipe) -> int:
+    """Trees get means over two hops at least: few as they need, none are too many for them."""
+    return max(2, chosen.config["hops"])
 
 
 def _rows(
@@ -109,7 +119,8 @@ def _rows(
     if wanted := [m for m in models if m in TREES]:
         config = config_of(dataset, models[wanted[0]])
         batch = pack([dataset.graph], relations=len(dataset.relations))
-        features = NodeFeatures(len(dataset.features), config.hops, config.bins, config.hop_bins)
+        hops = _tree_hops(models[wanted[0]])
+        features = NodeFeatures(len(dataset.features), hops, config.bins, config.hop_bins)
         trees = fit_trees(features.table(batch).numpy(), dataset.labels, split, 0, wanted)
         for model in wanted:
             logits, val, setting = trees[model]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -89,9 +90,14 @@ def fit(
         "recipe": _plain(asdict(recipe)),
         "split": split.name,
         "seed": seed,
-        "graph": [*batch.x_NF.shape, encoded_NP.shape[1]],
+        "data": fingerprint(
+            batch.x_NF, encoded_NP, *_edges(batch), labels, *split.parts().values()
+        ),
     }
     state = _State(network, optimizer, identity, run)
+    fabric.barrier()  # all have read the state before one writes it
+    if not fabric.is_global_zero:
+        state.run = run = None
     logger = _logger(run)
     task = progress.add_task(recipe.model, total=recipe.epochs) if progress else None
 
@@ -116,7 +122,8 @@ def fit(
             value = float(
                 roc_auc_score(labels[split.val], _predict(network, batch, encoded_NP)[split.val])
             )
-            state.check(value)
+            # One process decides which epoch is best: rounding may differ between devices.
+            state.check(fabric.broadcast(value))
             if logger is not None:
                 logger.add_scalar("loss", loss.item(), epoch)
                 logger.add_scalar("val_roc_auc", value, epoch)
@@ -129,6 +136,20 @@ def fit(
         progress.remove_task(task)
     logits = _predict(network, batch, encoded_NP)
     return Fitted(network, logits, state.best_epoch, state.best_val)
+
+
+def fingerprint(*arrays: Tensor | np.ndarray) -> str:
+    """SHA-256 of the contents and shapes of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        plain = np.ascontiguousarray(array.cpu() if isinstance(array, Tensor) else array)
+        digest.update(f"{plain.dtype}{plain.shape}".encode())
+        digest.update(plain.data)
+    return digest.hexdigest()
+
+
+def _edges(batch: GraphBatch) -> list[Tensor]:
+    return [part for r in batch.relations for part in (r.indptr_N1, r.indices_E)]
 
 
 def _plain(value: Any) -> Any:
@@ -161,7 +182,11 @@ def _steps(
     order = np.random.default_rng(seed).permutation(train)
     size = recipe.batch_nodes
     # Every process takes the same number of steps, or the others would wait for it for ever.
-    order = order[: max(1, len(order) // (size * fabric.world_size)) * size * fabric.world_size]
+    together = size * fabric.world_size
+    if len(order) >= together:
+        order = order[: len(order) // together * together]
+    elif fabric.world_size > 1:
+        order = np.resize(order, together)
     sampler = NeighbourSampler(batch, recipe.fanouts) if recipe.fanouts else None
     for step, start in enumerate(range(0, len(order), size)):
         if step % fabric.world_size != fabric.global_rank:
@@ -213,6 +238,8 @@ class _State:
         tensors = {f"network.{k}": v for k, v in self._weights().items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         tensors["rng"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            tensors["cuda_rng"] = torch.cuda.get_rng_state()
         for index, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{k}": torch.as_tensor(v) for k, v in moments.items()}
         progress = {
@@ -250,6 +277,8 @@ class _State:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         torch.set_rng_state(tensors["rng"])
+        if "cuda_rng" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["cuda_rng"])
 
 
 def _logger(run: Path | None) -> Any:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lightning_fabric import Fabric
@@ -92,12 +97,13 @@ def test_a_killed_run_goes_on_to_the_same_result(
     assert whole.fitted.best_epoch == resumed.fitted.best_epoch
     with pytest.raises(ValueError, match="of another recipe"):
         train(dataset, split, _small(epochs=13), seed=3, fabric=fabric, run=tmp_path)
+    relabelled = replace(dataset, labels=np.roll(dataset.labels, 1))
+    with pytest.raises(ValueError, match="or graph"):
+        train(relabelled, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
 
 
 def test_test_labels_have_no_part(dataset: NodeDataset, split: Split, fabric: Fabric) -> None:
     """Turning over every test label changes no weight, threshold or calibration."""
-    from dataclasses import replace
-
     labels = dataset.labels.copy()
     labels[split.test] = 1 - labels[split.test]
     first = train(dataset, split, _small(epochs=8), seed=0, fabric=fabric)
@@ -212,24 +218,58 @@ def test_ablations_train(ablation: str, dataset: NodeDataset, split: Split, fabr
     assert components.keys() == parts.get(ablation, {"attention", "hopfield"})
 
 
-def test_command_line_trains_your_own_tables(dataset: NodeDataset, tmp_path: Path) -> None:
-    import pandas as pd
+@pytest.mark.parametrize("baseline", [None, "gcn", "graph_transformer"])
+def test_mixed_precision_learns(baseline: str | None, dataset: NodeDataset, split: Split) -> None:
+    half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    result = train(dataset, split, _small(epochs=12), seed=0, fabric=half, baseline=baseline)
+    assert result.evaluation.parts["test"].roc_auc > 0.85
 
+
+def test_a_part_without_fraud_is_refused_at_once(
+    dataset: NodeDataset, split: Split, fabric: Fabric
+) -> None:
+    benign = replace(split, test=split.test[dataset.labels[split.test] == 0])
+    with pytest.raises(ValueError, match="no fraudulent node among those to test"):
+        train(dataset, benign, _small(), seed=0, fabric=fabric)
+
+
+@pytest.fixture
+def command(dataset: NodeDataset, tmp_path: Path) -> list[str]:
+    """`anomaly` on tables of one's own."""
     nodes = pd.DataFrame(dataset.graph.x, columns=list(dataset.features))
-    nodes.assign(id=range(600), is_fraud=dataset.labels).to_csv(tmp_path / "n.csv", index=False)
+    nodes.assign(id=range(600), is_fraud=dataset.labels).to_csv(tmp_path / "My n.csv", index=False)
     edges = pd.DataFrame(dataset.graph.edge_index.T, columns=["source", "target"])
     edges.to_csv(tmp_path / "e.csv", index=False)
-    result = CliRunner().invoke(
-        app,
+    return [
+        *("anomaly", "--smoke", "--device", "cpu", "--model", "et", "--label", "is_fraud"),
+        *("--nodes", str(tmp_path / "My n.csv"), "--edges", str(tmp_path / "e.csv")),
+        *("--out", str(tmp_path / "checkpoint"), "--run-folder", str(tmp_path / "run")),
+    ]
+
+
+def test_several_processes_train_one_network(command: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
         [
-            *("anomaly", "--smoke", "--device", "cpu", "--model", "et", "--label", "is_fraud"),
-            *("--nodes", str(tmp_path / "n.csv"), "--edges", str(tmp_path / "e.csv")),
-            *("--out", str(tmp_path / "checkpoint"), "--run", str(tmp_path / "run")),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", "-m", "training", *command, "--batch-nodes", "200"),
         ],
-        catch_exceptions=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("checkpoint ") == 1  # one process reports
+    assert len(list((tmp_path / "run").glob("events.out.tfevents.*"))) == 1
+    trained = load_checkpoint(tmp_path / "checkpoint").manifest.training["recipe"]
+    assert trained["fanouts"] == [16, 16]  # type: ignore[index, call-overload]
+
+
+def test_command_line_trains_your_own_tables(command: list[str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0
     checkpoint = load_checkpoint(tmp_path / "checkpoint")
+    assert checkpoint.manifest.name == "et-my-n"
     assert [feature.name for feature in checkpoint.manifest.features] == ["a", "b", "c"]
     assert checkpoint.manifest.metrics["test"]["nodes"] == 240  # type: ignore[index]
     assert list((tmp_path / "run").glob("events.out.tfevents.*"))
@@ -240,7 +280,7 @@ def test_command_line_trains_your_own_tables(dataset: NodeDataset, tmp_path: Pat
 def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
     from training import table
 
-    mark = table._mark(recipe("et", "tolokers", 1))
+    mark = table._mark("et", recipe("et", "tolokers", 1))
     rows = {"dataset": "tolokers", "split": "official-0", "model": "et", "recipe": mark}
     figures = dict.fromkeys(table.COLUMNS, 0.5)
     out = tmp_path / "t.jsonl"

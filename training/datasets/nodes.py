@@ -18,6 +18,16 @@ class Split:
     val: np.ndarray
     test: np.ndarray
 
+    def parts(self) -> dict[str, np.ndarray]:
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    def require_both(self, labels: np.ndarray) -> None:
+        """Raises ValueError unless each part has nodes of either label."""
+        for part, nodes in self.parts().items():
+            for label, name in ((0, "benign"), (1, "fraudulent")):
+                if not (labels[nodes] == label).any():
+                    raise ValueError(f"split {self.name}: no {name} node among those to {part}")
+
 
 @dataclass(frozen=True)
 class NodeDataset:

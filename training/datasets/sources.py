@@ -134,7 +134,8 @@ def load_pyg(name: str, folder: Path) -> NodeDataset:
     """A binary node-classification dataset that PyTorch Geometric downloads.
 
     `Tolokers`, `Minesweeper` or `Questions` (HeterophilousGraphDataset, official splits), or
-    `EllipticBitcoin` (EllipticBitcoinDataset, unlabelled nodes -1, official train and test).
+    `EllipticBitcoin` (EllipticBitcoinDataset, unlabelled nodes -1, official train
+    and test; validation is a fifth of the training nodes).
     """
     from torch_geometric import datasets as pyg
 
@@ -152,18 +153,36 @@ def from_pyg(data: Any, name: str) -> NodeDataset:
     """A `torch_geometric.data.Data` with x, edge_index, binary y and perhaps masks."""
     labels = data.y.numpy().astype(np.int64)
     labels[(labels != 0) & (labels != 1)] = -1
-    masks = [getattr(data, f"{part}_mask", None) for part in ("train", "val", "test")]
-    splits: tuple[Split, ...] = ()
-    if all(mask is not None for mask in masks):
-        arrays = [mask.numpy().reshape(len(labels), -1) for mask in masks if mask is not None]
-        splits = tuple(
-            Split(f"official-{i}", *(np.flatnonzero(a[:, i]) for a in arrays))
-            for i in range(arrays[0].shape[1])
-        )
+    splits = _official(data, labels)
     x = data.x.numpy().astype(np.float32)
     names = tuple(f"f{i}" for i in range(x.shape[1]))
     graph = Graph(x, data.edge_index.numpy())
     return NodeDataset(name, graph, labels, names, official=splits)
+
+
+def _official(data: Any, labels: np.ndarray) -> tuple[Split, ...]:
+    """The splits that the masks tell; unlabelled nodes left out."""
+    found = {part: getattr(data, f"{part}_mask", None) for part in ("train", "val", "test")}
+    masks = {
+        part: mask.numpy().reshape(len(labels), -1) & (labels >= 0)[:, None]
+        for part, mask in found.items()
+        if mask is not None
+    }
+    if "train" not in masks or "test" not in masks:
+        return ()
+    if "val" not in masks:  # a fifth of each label among the training nodes
+        drawn = np.zeros_like(masks["train"])
+        for column, train in zip(drawn.T, masks["train"].T, strict=True):
+            for label in (0, 1):
+                nodes = np.random.default_rng(0).permutation(
+                    np.flatnonzero(train & (labels == label))
+                )
+                column[nodes[: len(nodes) // 5]] = True
+        masks["train"], masks["val"] = masks["train"] & ~drawn, drawn
+    return tuple(
+        Split(f"official-{i}", *(np.flatnonzero(masks[p][:, i]) for p in ("train", "val", "test")))
+        for i in range(masks["train"].shape[1])
+    )
 
 
 def load_tables(
@@ -204,9 +223,15 @@ def load_tables(
     if not np.isfinite(x).all():
         column = features.columns[int(np.flatnonzero(~np.isfinite(x).all(0))[0])]
         raise ValueError(f"{nodes}: column {column!r} has missing or infinite values")
-    labels = pd.Series(pd.to_numeric(table[label])).fillna(-1).to_numpy().astype(np.int64)
+    given = pd.Series(pd.to_numeric(table[label])).to_numpy(np.float64, na_value=np.nan)
+    wrong = np.flatnonzero(~(np.isnan(given) | np.isin(given, (0, 1))))
+    if len(wrong):
+        raise ValueError(f"{nodes}: row {wrong[0]} of {label!r} is neither 0 nor 1 nor empty")
+    labels = np.nan_to_num(given, nan=-1).astype(np.int64)
     relations, types = ("edge",), None
     if "type" in links:
+        if len(missing := np.flatnonzero(links["type"].isna())):
+            raise ValueError(f"{edges}: row {missing[0]} has no type")
         types, kinds = pd.factorize(links["type"], sort=True)
         relations = tuple(str(kind) for kind in kinds)
     graph = Graph(x, ends.astype(np.int64), types)

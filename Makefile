@@ -1,7 +1,7 @@
 # Two commands: `make serve` and `make test`. Both set up what they need.
 
 PYTHON ?= python3
-PORT ?= 8000
+PORT ?= $(or $(BASIN_PORT),8000)
 VENV := .venv
 BIN := $(VENV)/bin
 

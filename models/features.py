@@ -91,11 +91,14 @@ class NodeFeatures(nn.Module):
         """P, the width of the encoding."""
         return len(self.lower_P)
 
+    def encode(self, table_NC: Tensor) -> Tensor:
+        """Encoding (N, P), float32, in [0, 1], of rows of `table`."""
+        columns_NP = table_NC[:, self.column_P]
+        return columns_NP.sub_(self.lower_P).div_(self.width_P).clamp_(0, 1).float()
+
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Encoding (N, P), float32, in [0, 1]."""
-        table_NC = self.table(batch)
-        encoded = ((table_NC[:, self.column_P] - self.lower_P) / self.width_P).clamp_(0, 1)
-        return encoded.float()
+        """Encoding (N, P) of every node."""
+        return self.encode(self.table(batch))
 
 
 def _quantiles(values_N: Tensor, bins: int) -> Tensor:

@@ -17,6 +17,8 @@ from models.graph import Graph
 from models.graphs import GraphBatch, pack
 from models.heads import AnomalyHead
 
+_ROWS = 8192
+
 
 class NodeConfig(Config):
     """Configuration of a node scorer; `encoding` is the width P of the fitted `NodeFeatures`."""
@@ -108,7 +110,7 @@ class NodeScorer(Architecture):
     def infer(
         self, batch: GraphBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
-        x_ND = self.dropout(self.embed(self.features(batch)))
+        x_ND = self._embedded(batch, interrupt)
         last: list[Tensor] = []
         solutions: list[Solution] = []
         for chain, layout in zip(self.chains, batch.relations, strict=True):
@@ -119,6 +121,17 @@ class NodeScorer(Architecture):
                 state_ND = solution.x_ND
             last.append(_blocks(chain)[-1].norm(state_ND))
         return Output(self.head(self._first(x_ND), last), solutions)
+
+    def _embedded(self, batch: GraphBatch, interrupt: Interrupt) -> Tensor:
+        """x(1) (N, D), a block of rows at a time: the encoding is far wider than the state."""
+        table_NC = self.features.table(batch)
+        x_ND = table_NC.new_zeros(len(table_NC), self.config.dim, dtype=torch.float32)
+        for start in range(0, len(table_NC), _ROWS):
+            if interrupt() is not None:
+                break  # what is left stays zero; nobody waits for it
+            rows = slice(start, start + _ROWS)
+            x_ND[rows] = self.embed(self.features.encode(table_NC[rows]))
+        return x_ND
 
     def _first(self, x_ND: Tensor) -> Tensor:
         return self.blocks_in_order()[0].norm(x_ND)

@@ -9,9 +9,9 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.engine import Disconnected
 from service.errors import Problem
 from service.metrics import Metrics
+from service.patience import Disconnected
 from service.stopwatch import Stopwatch
 
 CLIENT_CLOSED = 499  # nginx's number for it; never on the wire, only in logs and metrics

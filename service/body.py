@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import AsyncIterator, Container
+from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
 from service.errors import Problem
-from service.settings import Settings
 
 
 def require_media_type(request: Request, allowed: Container[str], names: str) -> str:
@@ -22,25 +22,44 @@ def require_media_type(request: Request, allowed: Container[str], names: str) ->
     return media_type
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
-    """The whole body. A Content-Length above the limit is refused before a byte is read."""
-    limit = settings.max_body_bytes
-    too_large = Problem("body-too-large", f"a body may have up to {limit} bytes")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > limit:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(settings.body_timeout_s):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise too_large
-                parts.append(part)
-    except TimeoutError:
-        detail = f"the body was not complete after {settings.body_timeout_s:g} s"
-        raise Problem("body-timeout", detail, headers={"connection": "close"}) from None
-    except ClientDisconnect:
-        raise Problem("incomplete-body", "the connection closed within the body") from None
-    return b"".join(parts)
+class Bodies:
+    """Reads bodies: none larger than `max_bytes`, and all in memory at most `max_total_bytes`."""
+
+    def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
+        self._max, self._max_total, self._total = max_bytes, max_total_bytes, 0
+
+    @asynccontextmanager
+    async def read(self, request: Request, timeout_s: float) -> AsyncIterator[bytes]:
+        """The whole body, which counts until the context ends.
+
+        A Content-Length above the limit is refused before a byte is read.
+        """
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self._max:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    async for part in request.stream():
+                        self._require_room(len(body), len(part))
+                        self._total += len(part)
+                        body += part
+            except TimeoutError:
+                detail = f"the body was not complete after {timeout_s:g} s"
+                raise Problem("body-timeout", detail, headers={"connection": "close"}) from None
+            except ClientDisconnect:
+                raise Problem("incomplete-body", "the connection closed within the body") from None
+            yield bytes(body)
+        finally:
+            self._total -= len(body)
+
+    def _too_large(self) -> Problem:
+        return Problem("body-too-large", f"a body may have up to {self._max} bytes")
+
+    def _require_room(self, read: int, more: int) -> None:
+        if read + more > self._max:
+            raise self._too_large()
+        if self._total + more > self._max_total:
+            detail = "the bodies of other requests fill the memory there is for them"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})

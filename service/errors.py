@@ -144,8 +144,13 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _clip(text: str, limit: int) -> str:
-    """At most `limit` bytes of UTF-8, also after JSON escapes quotes and backslashes."""
-    raw = text.encode(errors="replace")
-    if len(raw) <= limit:
+    """At most `limit` bytes as JSON, escapes included."""
+    if len(orjson.dumps(text.encode(errors="replace").decode())) - 2 <= limit:
         return text
-    return raw[: limit - 3].decode(errors="ignore") + "…"
+    kept, size = 0, len("…".encode())
+    for character in text:
+        size += len(orjson.dumps(character.encode(errors="replace").decode())) - 2
+        if size > limit:
+            break
+        kept += 1
+    return text[:kept] + "…"

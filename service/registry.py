@@ -86,6 +86,10 @@ class Registry:
         if not models:
             log.error("no model to serve", folder=str(folder))
 
+    def give_up(self) -> None:
+        """There will be no models."""
+        self._loaded = True
+
     def require_ready(self) -> None:
         """Refuse with 503 where there is nothing to serve, now or at all."""
         if not self._loaded:

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import cast
 
+import structlog
 from starlette.requests import Request
 
+from service.body import Bodies
 from service.engine import Engine
 from service.metrics import Metrics
 from service.parsing.large import LargeBodies
@@ -24,6 +26,7 @@ class Services:
     registry: Registry
     engine: Engine
     metrics: Metrics
+    bodies: Bodies
     large: LargeBodies = field(default_factory=LargeBodies)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
@@ -31,12 +34,17 @@ class Services:
 
     @classmethod
     def create(cls, settings: Settings) -> Services:
-        engine = Engine(settings.queue_size, settings.deadline_s, settings.threads)
-        return cls(settings, Registry(), engine, Metrics(engine))
+        engine = Engine(settings.queue_size, settings.threads)
+        bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
+        return cls(settings, Registry(), engine, Metrics(engine), bodies)
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
-        self.registry.load(self.settings.checkpoints)
+        try:
+            self.registry.load(self.settings.checkpoints)
+        except OSError as error:  # the folder cannot be read: say so, and never be ready
+            structlog.get_logger().error("no model to serve", reason=str(error))
+            self.registry.give_up()
         for model in self.registry.loaded():
             self.metrics.serve(model.ref)
 

@@ -29,6 +29,11 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=64 << 20, ge=1, description="largest request body, in bytes"
     )
+    max_buffered_bytes: int = Field(
+        default=512 << 20,
+        ge=1,
+        description="bytes of all request bodies in memory; whoever would exceed them gets 429",
+    )
     max_nodes: int = Field(default=1_000_000, ge=1, description="most nodes of one graph")
     max_edges: int = Field(default=32_000_000, ge=0, description="most edges of one graph")
     max_steps: int = Field(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 import torch
@@ -30,10 +31,21 @@ def over_rows(kernel: Callable[..., None], indptr: np.ndarray, width: int, *args
     if threads == 1:
         kernel(0, rows, indptr, *args)
         return
-    parts = 4 * threads  # more parts than threads evens out hubs
-    cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], parts + 1)[1:-1])
+    # More parts than threads evens out hubs.
+    cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], 4 * threads + 1)[1:-1])
     bounds = [0, *np.maximum.accumulate(np.minimum(cuts, rows)).tolist(), rows]
-    jobs = [_pool.submit(kernel, lo, hi, indptr, *args) for lo, hi in pairwise(bounds) if lo < hi]
+    parts = ((lo, hi) for lo, hi in pairwise(bounds) if lo < hi)
+    lock = Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                part = next(parts, None)
+            if part is None:
+                return
+            kernel(*part, indptr, *args)
+
+    jobs = [_pool.submit(work) for _ in range(threads)]
     for job in jobs:
         job.result()
 

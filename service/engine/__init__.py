@@ -1,6 +1,6 @@
 """Where models run: one thread, a bounded queue before it."""
 
-from service.engine.engine import Disconnected, Engine
+from service.engine.engine import Engine
 from service.engine.scoring import Scored, results, score
 
-__all__ = ["Disconnected", "Engine", "Scored", "results", "score"]
+__all__ = ["Engine", "Scored", "results", "score"]

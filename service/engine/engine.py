@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -18,10 +19,6 @@ from service.errors import Problem
 
 T = TypeVar("T")
 _SMOOTHING = 0.2  # weight of the latest job in the mean time of one
-
-
-class Disconnected(Exception):  # noqa: N818
-    """The client has gone; there is no one to answer."""
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -45,8 +42,8 @@ class _Job(Generic[T]):
         self._reason: StopReason | None = None
         self._submitted = time.perf_counter()
 
-    def stop(self, reason: StopReason) -> None:
-        self._reason = self._reason or reason
+    def stop(self) -> None:
+        self._reason = StopReason.CANCELLED
 
     def run(self) -> Done[T]:
         started = time.perf_counter()
@@ -59,13 +56,13 @@ class _Job(Generic[T]):
 
 
 class Engine:
-    """Runs jobs one after the other; admits `queue_size` beside the one that runs.
+    """Runs jobs one after the other; admits `queue_size` requests beside the one that runs.
 
     Each job has the machine's cores to itself, and its result cannot depend on any other.
     """
 
-    def __init__(self, queue_size: int, deadline_s: float, threads: int | None) -> None:
-        self._limit, self._deadline_s = queue_size + 1, deadline_s
+    def __init__(self, queue_size: int, threads: int | None) -> None:
+        self._limit = queue_size + 1
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
         self._pool = ThreadPoolExecutor(
             1,
@@ -75,7 +72,7 @@ class Engine:
 
     @property
     def admitted(self) -> int:
-        """Jobs that wait or run."""
+        """Requests that wait or run."""
         return self._admitted
 
     def require_room(self) -> None:
@@ -86,38 +83,28 @@ class Engine:
         detail = f"{self._admitted} requests are being computed or wait"
         raise Problem("queue-full", detail, headers={"retry-after": str(seconds)})
 
-    async def run(
-        self, work: Callable[[Interrupt], T], disconnected: Callable[[], Awaitable[object]]
-    ) -> Done[T]:
-        """Run `work` and wait for it.
-
-        Raises:
-            Problem: the queue is full, or the deadline passed.
-            Disconnected: `disconnected` returned first.
-        """
+    @contextmanager
+    def admission(self) -> Iterator[None]:
+        """A place in the queue for as long as the context lasts; a problem where there is none."""
         self.require_room()
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
+
+    async def run(self, work: Callable[[Interrupt], T]) -> Done[T]:
+        """Run `work` and wait for it; where the wait is cancelled, so is the work."""
         job = _Job(work)
         queued = self._pool.submit(self._timed, job)
         result = asyncio.wrap_future(queued)
-        self._admitted += 1
-        result.add_done_callback(self._leave)
-        watch = asyncio.ensure_future(disconnected())
         try:
-            await asyncio.wait(
-                {result, watch}, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if result.done():
-                return result.result()
-            if watch.done():
-                raise Disconnected
-            job.stop(StopReason.DEADLINE)
-            detail = f"not done after {self._deadline_s:g} s; ask for fewer steps or fewer edges"
-            raise Problem("deadline", detail)
-        finally:  # also where this coroutine is cancelled
-            watch.cancel()
+            return await asyncio.shield(result)
+        finally:
             if not result.done():
-                job.stop(StopReason.CANCELLED)
+                job.stop()
                 queued.cancel()
+                result.add_done_callback(_taken)
 
     def close(self) -> None:
         """Wait for the job that runs; those that wait are dropped."""
@@ -132,7 +119,8 @@ class Engine:
             weight = _SMOOTHING if self._mean_s else 1.0
             self._mean_s += weight * (ran_s - self._mean_s)
 
-    def _leave(self, result: asyncio.Future[Done[T]]) -> None:
-        self._admitted -= 1
-        if not result.cancelled():
-            result.exception()  # taken, so that asyncio does not report one nobody waits for
+
+def _taken(result: asyncio.Future[Done[Any]]) -> None:
+    """Take the outcome nobody waits for, so that asyncio does not report it."""
+    if not result.cancelled():
+        result.exception()

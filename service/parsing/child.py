@@ -61,26 +61,23 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
         if type(name) is str and name in rules["models"]:
             reader = _Reader(*map(tuple, rules["models"][name]))
             limits = _Limits(rules["max_nodes"], rules["max_edges"])
-            arrays, node_ids = _arrays(fields, reader, limits)
-            if node_ids is not None:
-                metadata["node_ids"] = orjson.dumps(node_ids).decode()
+            arrays = _arrays(fields, reader, limits)
     except Problem as problem:
         metadata["problem"] = problem.dumps()
     return safetensors.numpy.save(arrays, metadata=metadata)
 
 
-def _arrays(
-    fields: dict[str, Any], reader: _Reader, limits: _Limits
-) -> tuple[dict[str, np.ndarray], list[int | str] | None]:
+def _arrays(fields: dict[str, Any], reader: _Reader, limits: _Limits) -> dict[str, np.ndarray]:
     named = read_json(fields, reader, limits)
+    ids = None if named.node_ids is None else orjson.dumps(named.node_ids)
     found = {
+        "node_ids": None if ids is None else np.frombuffer(ids, np.uint8),
         "x": named.graph.x,
         "edge_index": named.graph.edge_index,
         "edge_type": named.graph.edge_type,
         "targets": named.targets,
     }
-    arrays = {name: np.ascontiguousarray(a) for name, a in found.items() if a is not None}
-    return arrays, named.node_ids
+    return {name: np.ascontiguousarray(a) for name, a in found.items() if a is not None}
 
 
 if __name__ == "__main__":

@@ -35,10 +35,10 @@ class LargeBodies:
     async def condense(
         self, body: bytes, readers: Mapping[str, Reader], settings: Settings
     ) -> bytes:
-        """The same request as `CONDENSED`.
+        """The same request as `CONDENSED`. Cancelled, it kills the process.
 
         Raises:
-            Problem: it took longer than a request may, or the process died.
+            Problem: the process died.
         """
         rules = {
             "models": {name: [r.features, r.relations] for name, r in readers.items()},
@@ -46,11 +46,8 @@ class LargeBodies:
             "max_nodes": settings.max_nodes,
             "max_edges": settings.max_edges,
         }
-        try:
-            async with asyncio.timeout(settings.deadline_s), self._one:
-                return await _converse([orjson.dumps(rules), b"\n", body])
-        except TimeoutError:
-            raise Problem("deadline", f"not read after {settings.deadline_s:g} s") from None
+        async with self._one:
+            return await _converse([orjson.dumps(rules), b"\n", body])
 
 
 async def _converse(parts: Iterable[bytes]) -> bytes:
@@ -60,6 +57,7 @@ async def _converse(parts: Iterable[bytes]) -> bytes:
         "service.parsing.child",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         limit=1 << 20,
     )
     assert process.stdin is not None
@@ -73,11 +71,14 @@ async def _converse(parts: Iterable[bytes]) -> bytes:
         answer = await process.stdout.read()
         if await process.wait() == 0:
             return answer
-    except ConnectionError:
+    except ConnectionError:  # it died while it was being written to
         await process.wait()
     finally:
         if process.returncode is None:  # the request is gone or late: so is its process
             process.kill()
             await asyncio.shield(process.wait())
-    structlog.get_logger().error("the parser of large bodies died", code=process.returncode)
+    assert process.stderr is not None
+    reason = (await process.stderr.read()).decode(errors="replace")[-2000:]
+    log = structlog.get_logger()
+    log.error("the parser of large bodies died", code=process.returncode, reason=reason)
     raise Problem("internal-error", "the body could not be read")

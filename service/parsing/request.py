@@ -15,7 +15,7 @@ from models.graph import Graph
 from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
 from service.parsing.json_graph import read_json
 from service.parsing.syntax import read_object
-from service.parsing.tensors import Tensors, graph_of, read_safetensors
+from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
 from service.registry import Model, Registry
 from service.schemas import (
     ArrayScoreRequest,
@@ -92,14 +92,16 @@ class _Opened:
 def _open(body: bytes, media_type: str) -> _Opened:
     if media_type == JSON:
         return _Opened(read_object(body, "invalid-json"), _IN_JSON)
-    tensors, metadata = read_safetensors(body)
     if media_type == SAFETENSORS:
+        tensors, metadata = read_safetensors(body)
         fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
         return _Opened(fields, TensorEnvelope.model_fields, tensors, fields.get("node_ids"))
+    tensors, metadata = read_safetensors(body, TENSORS | {"node_ids": ({"U8": np.uint8}, 1)})
     problem = Problem.loads(metadata["problem"]) if "problem" in metadata else None
     if problem and "request" not in metadata:
         raise problem
-    node_ids = orjson.loads(metadata.get("node_ids", "null"))
+    ids = tensors.pop("node_ids", None)
+    node_ids = None if ids is None else orjson.loads(ids.tobytes())
     return _Opened(orjson.loads(metadata["request"]), _IN_JSON, tensors, node_ids, problem)
 
 

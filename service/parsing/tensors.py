@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,33 @@ from service.parsing.names import check_targets, relations_needed, rows_by_id
 
 FLOATS = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGERS = {"I32": np.int32, "I64": np.int64}
-TENSORS = {
+Kind = tuple[Mapping[str, type[np.generic]], int]  # dtypes allowed, number of dimensions
+TENSORS: dict[str, Kind] = {
     "x": (FLOATS, 2),
     "edge_index": (INTEGERS, 2),
     "edge_type": (INTEGERS, 1),
     "targets": (INTEGERS, 1),
 }
 Tensors = dict[str, np.ndarray]
+_MAX_HEADER = 4 << 20  # what JSON the interpreter may be held for
 
 
-def read_safetensors(body: bytes) -> tuple[Tensors, dict[str, str]]:
+def read_safetensors(
+    body: bytes, known: Mapping[str, Kind] = TENSORS
+) -> tuple[Tensors, dict[str, str]]:
     """The tensors of a file by name, little-endian as the format has it, and its metadata."""
     header = _header(body)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(type(text) is not str for text in metadata.values()):
         raise Problem("invalid-safetensors", "__metadata__ must hold `request` as JSON text")
     # Names first: a header may list a million tensors in few bytes.
-    if faults := unknown_fields(header, TENSORS):
+    if faults := unknown_fields(header, known):
         raise fail(faults)
     try:
         entries = safetensors.deserialize(body)
     except safetensors.SafetensorError as error:
         raise Problem("invalid-safetensors", "the tensors do not fit the file") from error
-    return {name: _array(name, entry) for name, entry in entries}, metadata
+    return {name: _array(name, entry, known[name]) for name, entry in entries}, metadata
 
 
 def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) -> NamedGraph:
@@ -78,6 +83,8 @@ def _header(body: bytes) -> dict[str, Any]:
     size = int.from_bytes(body[:8], "little")
     if len(body) < 8 or size > len(body) - 8:
         raise Problem("invalid-safetensors", "the body ends before its header does")
+    if size > _MAX_HEADER:
+        raise Problem("invalid-safetensors", f"the header may have up to {_MAX_HEADER} bytes")
     try:
         header = orjson.loads(memoryview(body)[8 : 8 + size])
     except orjson.JSONDecodeError as error:
@@ -87,8 +94,8 @@ def _header(body: bytes) -> dict[str, Any]:
     return header
 
 
-def _array(name: str, entry: dict[str, Any]) -> np.ndarray:
-    dtypes, dims = TENSORS[name]
+def _array(name: str, entry: dict[str, Any], kind: Kind) -> np.ndarray:
+    dtypes, dims = kind
     dtype = dtypes.get(entry["dtype"])
     if dtype is None:
         raise fail_at(f"/{name}", "wrong_dtype", f"must be of type {', '.join(dtypes)}")

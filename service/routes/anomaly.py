@@ -8,12 +8,14 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import State
 
-from service.body import read_body, require_media_type
+from service.body import require_media_type
 from service.engine import Scored, results, score
 from service.openapi import problems, score_body
 from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
+from service.patience import while_wanted
 from service.schemas import ScoreResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch
@@ -35,24 +37,32 @@ async def score_nodes(
 
     The body is JSON in one of two shapes, arrays or rows, or a safetensors file.
     """
-    watch: Stopwatch = request.state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
     services.registry.require_ready()
     services.engine.require_room()
-    body = await read_body(request, services.settings)
-    watch.lap("read")
+    settings = services.settings
+    async with services.bodies.read(request, settings.body_timeout_s) as body:
+        request.state.stopwatch.lap("read")
+        with services.engine.admission():
+            work = _answer(body, media_type, services, request.state)
+            return await while_wanted(work, request.receive, settings.deadline_s)
+
+
+async def _answer(body: bytes, media_type: str, services: Services, state: State) -> Response:
+    watch: Stopwatch = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     if media_type == JSON and len(body) > LARGE:
         readers = {model.manifest.name: model for model in services.registry.loaded()}
         body = await services.large.condense(body, readers, services.settings)
         media_type = CONDENSED
+        watch.lap("condense")
     task = await on_codec(parse_score, body, media_type, services.registry, services.settings)
     del body
     watch.lap("parse")
-    done = await services.engine.run(partial(score, task), request.receive)
+    done = await services.engine.run(partial(score, task))
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
-    answer = await on_codec(_encode, task, done.value, watch, request.state.request_id)
+    answer = await on_codec(_encode, task, done.value, watch, state.request_id)
     services.metrics.observe(task.model.manifest.name, task.graph.num_nodes, done.value.convergence)
     timing = ", ".join(f"{phase};dur={ms}" for phase, ms in watch.milliseconds().items())
     return Response(answer, media_type=JSON, headers={"server-timing": timing})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 
 import orjson
@@ -13,6 +14,7 @@ from service.errors import Problem
 from service.parsing import child, large
 from service.parsing.large import CONDENSED, LARGE, LargeBodies
 from service.parsing.request import JSON, parse_score
+from service.patience import Disconnected, while_wanted
 from service.registry import Registry
 from service.settings import Settings
 from tests.service.bad_bodies import BAD_ENVELOPE, BAD_GRAPHS, BAD_JSON, text
@@ -70,6 +72,8 @@ def test_a_large_body_scores_like_a_small_one(client, sample, shape, relations):
     headers = {"content-type": JSON}
     answer = client.post("/anomaly/score", content=padded(body), headers=headers)
     assert small.status_code == answer.status_code == 200, answer.text
+    assert "condense" in answer.json()["timings_ms"]
+    assert "condense" not in small.json()["timings_ms"]
     for part in ("results", "model", "dynamics", "convergence"):
         assert answer.json()[part] == small.json()[part]
 
@@ -90,8 +94,8 @@ def test_what_is_beside_the_graph_is_small(client, sample):
     assert len(answer.content) < 1000
 
 
-def condense(body, **changes):
-    return asyncio.run(LargeBodies().condense(body, {}, settings(**changes)))
+def condense(body):
+    return asyncio.run(LargeBodies().condense(body, {}, settings()))
 
 
 def test_a_process_that_dies_is_told(monkeypatch):
@@ -101,11 +105,29 @@ def test_a_process_that_dies_is_told(monkeypatch):
     assert caught.value.kind == "internal-error"
 
 
-def test_a_process_that_hangs_is_killed(monkeypatch, tmp_path):
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_process_nobody_waits_for_is_killed(monkeypatch, tmp_path, gone):
     script = tmp_path / "hang"
-    script.write_text(f"#!{sys.executable}\nimport time; time.sleep(600)\n")
+    trace = tmp_path / "pid"
+    script.write_text(
+        f"#!{sys.executable}\nimport os, pathlib, time\n"
+        f"pathlib.Path({str(trace)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
     script.chmod(0o755)
     monkeypatch.setattr(large.sys, "executable", str(script))
-    with pytest.raises(Problem) as caught:
-        condense(b"{}", deadline_s=0.5)
-    assert caught.value.kind == "deadline"
+
+    async def hang_up():
+        while not trace.is_file() or not trace.read_text():
+            await asyncio.sleep(0.01)
+        if not gone:
+            await asyncio.sleep(600)
+
+    async def run():
+        work = LargeBodies().condense(b"{}", {}, settings())
+        await while_wanted(work, hang_up, 600 if gone else 1)
+
+    with pytest.raises(Disconnected if gone else Problem) as caught:
+        asyncio.run(run())
+    assert gone or caught.value.kind == "deadline"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(trace.read_text()), 0)

@@ -1,0 +1,22 @@
+"""What ships was made by the recipes as they are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from models.checkpoint import load
+from service.settings import Settings
+from training.__main__ import SHIPPED
+from training.recipes import recipe
+
+
+@pytest.mark.parametrize(("model", "dataset"), SHIPPED)
+def test_shipped_checkpoints_follow_their_recipes(model: str, dataset: str) -> None:
+    folder = Settings().checkpoints / f"{model}-{dataset}"
+    trained = load(folder).manifest.training
+    assert isinstance(nodes := trained["train_nodes"], int)
+    expected = recipe(model, dataset, nodes)
+    assert trained["recipe"] == json.loads(json.dumps(asdict(expected)))

@@ -17,6 +17,7 @@ from training.recipes import recipe
 def test_shipped_checkpoints_follow_their_recipes(model: str, dataset: str) -> None:
     folder = Settings().checkpoints / f"{model}-{dataset}"
     trained = load(folder).manifest.training
-    assert isinstance(nodes := trained["train_nodes"], int)
+    nodes = trained["train_nodes"]
+    assert isinstance(nodes, int)
     expected = recipe(model, dataset, nodes)
     assert trained["recipe"] == json.loads(json.dumps(asdict(expected)))

@@ -1,4 +1,4 @@
-"""Graphs as they arrive, and packed for a model."""
+"""Graphs packed for a network that looks at their nodes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.graph import Graph
 from models.layouts import EdgeList
 
-
-@dataclass(frozen=True)
-class Graph:
-    """One graph: x (N, F) float32, edge_index (2, E) integers below N, edge_type (E,) or None."""
-
-    x: np.ndarray
-    edge_index: np.ndarray
-    edge_type: np.ndarray | None = None
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.x)
+__all__ = ["Graph", "GraphBatch", "pack"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +29,11 @@ class GraphBatch:
     @property
     def row_of_N(self) -> Tensor:
         return self.relations[0].row_of_N
+
+    @property
+    def row_of_outputs(self) -> Tensor:
+        """Row of each logit: one for every node."""
+        return self.row_of_N
 
     def to(self, device: torch.device | str) -> GraphBatch:
         return GraphBatch(

@@ -88,9 +88,12 @@ class Manifest(_Part):
     knobs: TrainedKnobs
     features: tuple[Feature, ...]
     edge_features: tuple[Feature, ...] = ()
-    threshold: float = Field(0.5, description="label is 1 from this probability on; anomalies")
+    threshold: float = Field(
+        default=0.5, description="label is 1 from this probability on; anomalies"
+    )
     calibration: Calibration = Field(
-        Calibration(slope=1.0, intercept=0.0), description="of the logit of a node; anomalies"
+        default=Calibration(slope=1.0, intercept=0.0),
+        description="of the logit of a node; anomalies",
     )
     temperatures: tuple[float, ...] = Field(
         default=(),

@@ -46,11 +46,17 @@ def measure(
     tasks: Sequence[Task],
     temperatures: Sequence[float] | None = None,
 ) -> list[TaskMetrics]:
-    """The figures of every task."""
+    """The figures of every task.
+
+    Raises:
+        ValueError: a task has no labelled graph here.
+    """
     results = []
     for t, logits in enumerate(split_logits(logits_GC, tasks)):
         known = labels_GT[:, t] >= 0
         labels = labels_GT[known, t]
+        if len(labels) == 0:
+            raise ValueError(f"{tasks[t].name}: no graph of a part of the split has a label")
         scaled = logits[known].astype(np.float64) / (temperatures[t] if temperatures else 1.0)
         log_p = log_softmax(scaled, -1)
         hot = np.eye(logits.shape[1])[labels]

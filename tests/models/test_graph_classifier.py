@@ -202,3 +202,27 @@ def test_numbers_are_standardised() -> None:
     values = np.concatenate([g.x[:, 1] for g in graphs])
     assert network.nodes.mean_F.item() == pytest.approx(values.mean(), abs=1e-6)
     assert network.config.node_features[1] == Column("b")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"weighting": "multiply"},
+        {"weighting": "multiply", "pairs": "convolution", "positions": "laplacian"},
+        {"attend": "all", "pairs": "none"},
+        {"weighting": "none"},
+    ],
+    ids=lambda variant: "+".join(f"{key}-{value}" for key, value in variant.items()),
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_force_of_every_variant_is_exact(name: str, variant: dict[str, str]) -> None:
+    network, graphs = _network(name, **variant)
+    network.double()
+    batch = network.pack(graphs)
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(batch.row_of_N), network.config.dim)
+    for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
+        g = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        terms = block.energy(g, layout, block.resolve([Knobs()] * batch.rows).beta_RH)
+        (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g, retain_graph=True)
+        assert (terms.force_ND + gradient).abs().max() < 1e-9

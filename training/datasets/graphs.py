@@ -84,11 +84,9 @@ def random_split(dataset: GraphDataset, seed: int = 0) -> Split:
 def scaffold_split(dataset: GraphDataset) -> Split:
     """80/10/10 by Bemis-Murcko scaffold, the largest sets first: always the same.
 
-    Sets of one size go by their first molecule, the later one first (as in DeepChem). No scaffold
-    is in two parts.
+    Sets of one size stay in the order of their first molecules. No scaffold is in two parts.
     """
-    groups = _scaffolds(dataset)
-    groups.sort(key=lambda group: (len(group), group[0]), reverse=True)
+    groups = sorted(_scaffolds(dataset), key=len, reverse=True)
     return _fill("scaffold", groups, len(dataset.graphs))
 
 

@@ -152,8 +152,9 @@ class GraphClassifier(Architecture):
             sign_RK = torch.randint(2, shape).to(positions_NK) * 2 - 1
             signed = positions_NK[:, 1:] * sign_RK[batch.row_of_N]
             positions_NK = torch.cat([positions_NK[:, :1], signed], 1)
-        x_ND = self.positions(positions_NK.to(self.cls_D.dtype))
-        x_ND = x_ND.index_add(0, batch.node_n, nodes_nD)
+        # Under mixed precision the projections arrive in half; the sums stay in full.
+        x_ND = self.positions(positions_NK.to(self.cls_D.dtype)).to(self.cls_D.dtype)
+        x_ND = x_ND.index_add(0, batch.node_n, nodes_nD.to(x_ND.dtype))
         x_ND = x_ND.index_add(0, batch.cls_R, self.cls_D.expand(batch.rows, -1))
         return self.dropout(x_ND if self.encoder is None else x_ND + self.encoder(x_ND))
 

@@ -120,22 +120,30 @@ def _edges(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return key % nodes, key // nodes, np.concatenate([attr, attr])[first]
 
 
-@dataclass(frozen=True)
+@final
 class TokenBatch:
     """Graphs packed as one disjoint union. n counts nodes without CLS, e edges without CLS's.
 
     `node_n` and `edge_e` say where among the tokens N and the entries E those are; CLS of row r is
     token `cls_R[r]`. Positions are float64, so that rounding them hides no difference.
+
+    No dataclass: Lightning's mixed precision would copy one, edges and all, at every step.
     """
 
-    x_nF: Tensor
-    edge_attr_eP: Tensor
-    positions_NK: Tensor
-    layout: EdgeList
-    kind_E: Tensor
-    node_n: Tensor
-    edge_e: Tensor
-    cls_R: Tensor
+    def __init__(
+        self,
+        x_nF: Tensor,
+        edge_attr_eP: Tensor,
+        positions_NK: Tensor,
+        layout: EdgeList,
+        kind_E: Tensor,
+        node_n: Tensor,
+        edge_e: Tensor,
+        cls_R: Tensor,
+    ) -> None:
+        self.x_nF, self.edge_attr_eP, self.positions_NK = x_nF, edge_attr_eP, positions_NK
+        self.layout, self.kind_E = layout, kind_E
+        self.node_n, self.edge_e, self.cls_R = node_n, edge_e, cls_R
 
     @property
     def rows(self) -> int:
@@ -163,7 +171,16 @@ class TokenBatch:
         return ends - 1 - self.row_of_N[ends]
 
     def to(self, device: torch.device | str) -> TokenBatch:
-        return TokenBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        return TokenBatch(
+            self.x_nF.to(device),
+            self.edge_attr_eP.to(device),
+            self.positions_NK.to(device),
+            self.layout.to(device),
+            self.kind_E.to(device),
+            self.node_n.to(device),
+            self.edge_e.to(device),
+            self.cls_R.to(device),
+        )
 
 
 def collate(tokens: Sequence[Tokens]) -> TokenBatch:

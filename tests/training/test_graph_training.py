@@ -158,6 +158,13 @@ def test_missing_labels_and_weights_in_the_loss(dataset: GraphDataset, split: Sp
     assert (problem.labels[split.test] == -1).all()
 
 
+@pytest.mark.parametrize("model", ["cdat", "et", "gin", "mlp"])
+def test_half_precision_trains(model: str, dataset: GraphDataset, split: Split) -> None:
+    half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    result = train_graphs(dataset, split, _recipe(model, epochs=2), seed=0, fabric=half)
+    assert np.isfinite(result.fitted.logits).all()
+
+
 def test_centralised_gradients() -> None:
     layer = torch.nn.Linear(4, 3)
     layer(torch.randn(5, 4)).square().sum().backward()

@@ -36,12 +36,13 @@ class _Part(BaseModel):
 
 
 class Feature(_Part):
-    """One node feature as the network was trained to see it."""
+    """One feature as the network was trained to see it; `values` where it is a category."""
 
     name: str
     minimum: float
     maximum: float
     mean: float
+    values: tuple[str, ...] | None = None
 
 
 class Calibration(_Part):
@@ -57,13 +58,13 @@ class Calibration(_Part):
 
 
 class EnergyReference(_Part):
-    """Quantiles of the final energy per node over neighbourhoods of the training graph."""
+    """Quantiles of the final energy per node: of neighbourhoods or whole graphs of the training."""
 
     levels: tuple[float, ...]
     values: tuple[float, ...]
 
     def percentile(self, energy_per_node: float) -> float:
-        """Share of the training neighbourhoods with lower energy, in percent."""
+        """Share of the training's with lower energy, in percent."""
         return 100 * float(np.interp(energy_per_node, self.values, self.levels))
 
 
@@ -82,12 +83,22 @@ class Manifest(_Part):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     version: str = Field(pattern=r"^[0-9A-Za-z.+-]{1,32}$")
     architecture: str
-    task: Literal["anomaly"]
+    task: Literal["anomaly", "classification"]
     config: dict[str, JsonValue]
     knobs: TrainedKnobs
     features: tuple[Feature, ...]
-    threshold: float = Field(description="label is 1 from this probability on")
-    calibration: Calibration
+    edge_features: tuple[Feature, ...] = ()
+    threshold: float = Field(
+        default=0.5, description="label is 1 from this probability on; anomalies"
+    )
+    calibration: Calibration = Field(
+        default=Calibration(slope=1.0, intercept=0.0),
+        description="of the logit of a node; anomalies",
+    )
+    temperatures: tuple[float, ...] = Field(
+        default=(),
+        description="T of each task of a classifier: softmax(logits / T)",
+    )
     energy: EnergyReference
     training: dict[str, JsonValue] = Field(description="data, split, protocol, seed, recipe")
     metrics: dict[str, JsonValue] = Field(description="figures by part of the data")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from models.dynamics import Motion, RowKnobs, Solution, StopReason, relax, solve
 from models.energies import Energy
+from models.graph import Graph
 from models.layouts import Layout
 
 Interrupt = Callable[[], StopReason | None]
@@ -120,7 +121,7 @@ class Architecture(nn.Module, ABC):
     """A network that embeds its input, relaxes it, and reads the state out."""
 
     name: ClassVar[str]
-    task: ClassVar[Literal["anomaly"]]
+    task: ClassVar[Literal["anomaly", "classification"]]
     config_type: ClassVar[type[Config]]
 
     config: Config
@@ -128,6 +129,17 @@ class Architecture(nn.Module, ABC):
     @abstractmethod
     def block(self) -> Block:
         """A fresh block of this architecture: the one thing in which they differ."""
+
+    @abstractmethod
+    def pack(self, graphs: Sequence[Graph]) -> Any:
+        """A batch of graphs, one row each, the way this network was trained to see them.
+
+        Batches have `rows`, `row_of_N` of each token and `row_of_outputs` of each logit.
+        """
+
+    @abstractmethod
+    def layouts(self, batch: Any) -> list[Layout]:
+        """What each of `blocks_in_order` relaxes on."""
 
     @abstractmethod
     def blocks_in_order(self) -> list[Block]:
@@ -145,5 +157,5 @@ class Architecture(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def example(cls, seed: int) -> tuple[Architecture, Any]:
-        """A small random instance and a batch of several rows for it, for the contract tests."""
+    def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
+        """A small random instance and three graphs for it, for the contract tests."""

@@ -1,4 +1,4 @@
-"""Graphs packed for a model."""
+"""Graphs packed for a network that looks at their nodes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class GraphBatch:
     @property
     def row_of_N(self) -> Tensor:
         return self.relations[0].row_of_N
+
+    @property
+    def row_of_outputs(self) -> Tensor:
+        """Row of each logit: one for every node."""
+        return self.row_of_N
 
     def to(self, device: torch.device | str) -> GraphBatch:
         return GraphBatch(

@@ -16,6 +16,7 @@ from models.features import NodeFeatures
 from models.graph import Graph
 from models.graphs import GraphBatch, pack
 from models.heads import AnomalyHead
+from models.layouts import Layout
 
 _ROWS = 8192
 
@@ -77,13 +78,19 @@ class NodeScorer(Architecture):
         )
 
     def pack(self, graphs: Sequence[Graph]) -> GraphBatch:
-        """Pack graphs the way this network was trained to see them."""
         return pack(
             graphs,
             relations=len(self.config.relations),
             undirected=self.config.undirected,
             self_loops=self.config.self_loops,
         )
+
+    def layouts(self, batch: GraphBatch) -> list[Layout]:
+        return [
+            layout
+            for chain, layout in zip(self.chains, batch.relations, strict=True)
+            for _ in _blocks(chain)
+        ]
 
     def blocks_in_order(self) -> list[Block]:
         return [block for chain in self.chains for block in _blocks(chain)]
@@ -137,7 +144,7 @@ class NodeScorer(Architecture):
         return self.blocks_in_order()[0].norm(x_ND)
 
     @classmethod
-    def example(cls, seed: int) -> tuple[Architecture, GraphBatch]:
+    def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
         rng = np.random.default_rng(seed)
         graphs = []
         for nodes in (9, 1, 14):  # one of them an isolated node
@@ -161,7 +168,7 @@ class NodeScorer(Architecture):
                 "bins": 4,
             }
         )
-        return cls.fitted(cast(NodeConfig, config), graphs, seed)
+        return cls.fitted(cast(NodeConfig, config), graphs, seed)[0], graphs
 
     @classmethod
     def fitted(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,42 +10,23 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from lightning_fabric import Fabric
 from rich.console import Console
 from rich.progress import Progress
 
 from models import checkpoint
 from training import table as tables
+from training.classify import classify, classify_table
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
 from training.export import export
+from training.options import Data, Device, Precision, fabric_on
 from training.recipes import ABLATIONS, FANOUTS, recipe, smoke
 from training.runs import train
 from training.trainer import fingerprint
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(classify)
+app.command()(classify_table)
 console = Console(stderr=True)
-
-Data = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda; torchrun sets how many")]
-Precision = Annotated[str, typer.Option(help="32-true, or bf16-mixed on a GPU")]
-
-
-def _fabric(device: str, precision: str) -> Fabric:
-    accelerator = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}.get(device)
-    if accelerator is None:
-        raise typer.BadParameter("device must be auto, cpu or cuda")
-    # torchrun tells by the environment how many processes there are; without it there is one.
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    fabric = Fabric(
-        accelerator=accelerator,
-        strategy="ddp" if world > 1 else "auto",
-        devices=local,
-        num_nodes=world // local,
-        precision=precision,  # type: ignore[arg-type]
-    )
-    fabric.launch()
-    return fabric
 
 
 def _splits(dataset: NodeDataset, ratio: float | None, count: int) -> tuple[Split, ...]:
@@ -120,7 +100,7 @@ def anomaly(
         data_of = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
         parts = splits[split].parts().values()
         run = Path("runs") / f"{name}-{fingerprint(asked, *data_of, source.labels, *parts)[:8]}"
-    fabric = _fabric(device, precision)
+    fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train(
             source, splits[split], chosen, seed=seed, fabric=fabric, run=run, progress=progress
@@ -153,7 +133,7 @@ def table(
     """Train every model on every split and print the table in Markdown."""
     source = load(dataset, data)
     chosen = _splits(source, ratio, splits)[:splits]
-    fabric = _fabric(device, precision)
+    fabric = fabric_on(device, precision)
     protocol = "official splits" if chosen[0].name.startswith("official") else f"{ratio or 0.4:.0%}"
     path = out or Path("runs/tables") / f"{source.name}-{chosen[0].name.rsplit('-', 1)[0]}.jsonl"
     with Progress(console=console) as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -110,6 +111,11 @@ def energy_reference(
         output = network.infer(part, [Knobs()])
         total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
         energies.append(total / len(kept))
+    return quantiles(energies)
+
+
+def quantiles(energies: Sequence[float]) -> EnergyReference:
+    """A reference of a hundred steps."""
     levels = np.linspace(0, 1, 101)
     return EnergyReference(
         levels=tuple(levels.tolist()), values=tuple(np.quantile(energies, levels).tolist())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from models.checkpoint import Checkpoint, Feature, Manifest, save, trained_knobs
+from models.graph import Column
 from training.datasets import NodeDataset, Split
 from training.evaluate import energy_reference
 from training.runs import Run
@@ -17,16 +21,6 @@ def export(
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, batch = run.network, run.network.pack([dataset.graph])
-    x = dataset.graph.x
-    features = tuple(
-        Feature(
-            name=feature,
-            minimum=float(column.min()),
-            maximum=float(column.max()),
-            mean=float(column.mean(dtype="float64")),
-        )
-        for feature, column in zip(dataset.features, x.T, strict=True)
-    )
     evaluation = run.evaluation
     manifest = Manifest(
         name=name,
@@ -35,7 +29,7 @@ def export(
         task=network.task,
         config=network.config.model_dump(mode="json"),
         knobs=trained_knobs(network),
-        features=features,
+        features=describe([Column(name) for name in dataset.features], dataset.graph.x),
         threshold=evaluation.threshold,
         calibration=evaluation.calibration,
         energy=energy_reference(network, batch, split.train),
@@ -56,6 +50,20 @@ def export(
         metrics={part: {**metrics.as_dict()} for part, metrics in evaluation.parts.items()},
     )
     return save(folder, network, manifest, _card(manifest, dataset))
+
+
+def describe(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...]:
+    """What each column held in the data."""
+    return tuple(
+        Feature(
+            name=column.name,
+            minimum=float(values.min()),
+            maximum=float(values.max()),
+            mean=float(values.mean(dtype="float64")),
+            values=column.values,
+        )
+        for column, values in zip(columns, table.T, strict=True)
+    )
 
 
 def _card(manifest: Manifest, dataset: NodeDataset) -> str:

@@ -15,6 +15,7 @@ from models.node_scorer import NodeConfig, NodeScorer
 from training.baselines import GRAPH_BASELINES
 from training.datasets import NodeDataset, Split
 from training.evaluate import Evaluation, evaluate
+from training.node_problem import NodeProblem
 from training.trainer import Fitted, Recipe, fit
 
 
@@ -65,10 +66,7 @@ def train(
         recipe = replace(recipe, model=baseline, config={})
     fitted = fit(
         network,
-        batch,
-        encoded_NP,
-        dataset.labels,
-        split,
+        NodeProblem(batch, encoded_NP, dataset.labels, split, recipe, fabric.device),
         recipe,
         seed=seed,
         fabric=fabric,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -20,6 +18,7 @@ from models.graphs import pack
 from training.baselines import GRAPH_BASELINES, TREES, fit_trees
 from training.datasets import NodeDataset, Split
 from training.evaluate import Metrics, evaluate
+from training.ledger import Ledger, mark
 from training.recipes import recipe
 from training.runs import config_of, train
 from training.trainer import Recipe
@@ -43,12 +42,7 @@ def run(
     progress: Progress,
 ) -> dict[str, list[dict[str, Any]]]:
     """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    done: dict[tuple[str, str, str], dict[str, Any]] = {}
-    if out.is_file():
-        for line in out.read_text().splitlines():
-            row = json.loads(line)
-            done[row["model"], row["split"], row.get("recipe", "")] = row
+    done = Ledger(out)
     models, splits = list(models), list(splits)
     known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREES}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
@@ -59,10 +53,7 @@ def run(
         marks = {m: _mark(m, chosen) for m, chosen in recipes.items()}
         missing = {m: r for m, r in recipes.items() if (m, split.name, marks[m]) not in done}
         for row in _rows(dataset, split, missing, fabric, progress):
-            row["recipe"] = marks[row["model"]]
-            done[row["model"], split.name, row["recipe"]] = row
-            with out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            done.add(row | {"recipe": marks[row["model"]]})
         progress.advance(task, len(models))
     return {
         m: [done[m, s.name, _mark(m, _recipe_of(m, dataset, s))] for s in splits] for m in models
@@ -79,8 +70,7 @@ def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> Recipe:
 
 def _mark(model: str, chosen: Recipe) -> str:
     """What a result depends on beside its model and split: kept results are those of the same."""
-    settings = {"hops": _tree_hops(chosen)} if model in TREES else asdict(chosen)
-    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+    return mark({"hops": _tree_hops(chosen)} if model in TREES else asdict(chosen))
 
 
 def _tree_hops(chosen: Recipe) -> int:

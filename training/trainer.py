@@ -1,14 +1,15 @@
-"""One training loop for every network that scores nodes, ours and the baselines alike."""
+"""One training loop for every network, ours and the baselines, on nodes and on whole graphs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import safetensors
@@ -16,19 +17,37 @@ import safetensors.torch
 import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
-
-from models.graphs import GraphBatch
-from training.datasets import Split
-from training.sampler import NeighbourSampler
 
 _FILE = "state.safetensors"
 
 
+class Loop(Protocol):
+    """What the loop takes from a recipe; recipes are frozen dataclasses."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def warmup(self) -> float: ...
+    @property
+    def clip(self) -> float: ...
+    @property
+    def check_every(self) -> int: ...
+    @property
+    def centralise(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How to train one network. `config` goes to the network, the rest to the loop.
+    """How to train a network that scores nodes. `config` goes to the network, the rest to the loop.
 
     `batch_nodes` set: each step trains on the labels of that many nodes, unset: on all of them.
     With `fanouts` a step sees only so many sampled neighbours per hop, for graphs that do not fit
@@ -46,10 +65,42 @@ class Recipe:
     fanouts: tuple[int, ...] | None = None
     check_every: int = 2
 
+    @property
+    def centralise(self) -> bool:
+        return False
+
+
+class Problem(ABC):
+    """Data, labels and their split, as the loop sees them. The labels of its test part stay unread
+    until `predict`'s answers are measured, outside the loop."""
+
+    measure: str
+    """What `validate` returns, for the log; higher is better."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must have in common with the one that was killed, as JSON."""
+
+    @abstractmethod
+    def steps(self, seed: int, fabric: Fabric) -> Iterator[Any]:
+        """The batches of one epoch; every process takes as many."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, step: Any) -> Tensor:
+        """The loss of one batch."""
+
+    @abstractmethod
+    def validate(self, network: nn.Module) -> float:
+        """How good the network is on the part to choose by."""
+
+    @abstractmethod
+    def predict(self, network: nn.Module) -> np.ndarray:
+        """Logits of everything, in evaluation mode."""
+
 
 @dataclass(frozen=True)
 class Fitted:
-    """A network at its best epoch by validation ROC-AUC, and what it says of every node."""
+    """A network at its best epoch by validation, and what it says of everything."""
 
     network: nn.Module
     logits: np.ndarray
@@ -59,41 +110,27 @@ class Fitted:
 
 def fit(
     network: nn.Module,
-    batch: GraphBatch,
-    encoded_NP: Tensor,
-    labels: np.ndarray,
-    split: Split,
-    recipe: Recipe,
+    problem: Problem,
+    recipe: Loop,
     *,
     seed: int,
     fabric: Fabric,
     run: Path | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
-    """Train on `split.train`, keep the epoch with the best ROC-AUC on `split.val`.
+    """Train with AdamW, linear warm-up and cosine; keep the epoch with the best validation.
 
-    Weighted cross entropy, Energy Transformer eq. 12 (with the sign the text means). The labels of
-    `split.test` are not read. With `run` the state is written there after every check, and a run
-    that was killed goes on from it to the same result.
+    With `run` the state is written there after every check, and a run that was killed goes on
+    from it to the same result.
     """
     torch.manual_seed(seed)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
     )
+    if recipe.centralise:
+        optimizer.register_step_pre_hook(_centralise)
     model, optimizer = fabric.setup(network, optimizer)
-    device = fabric.device
-    batch, encoded_NP = batch.to(device), encoded_NP.to(device)
-    target_N = torch.from_numpy(labels).float().to(device)
-    fraud = float((labels[split.train] == 1).mean())
-    weight = torch.tensor((1 - fraud) / fraud, device=device)
-    identity = {
-        "recipe": _plain(asdict(recipe)),
-        "split": split.name,
-        "seed": seed,
-        "data": fingerprint(
-            batch.x_NF, encoded_NP, *_edges(batch), labels, *split.parts().values()
-        ),
-    }
+    identity = {"recipe": _plain(asdict(recipe)), "seed": seed} | problem.identity()
     state = _State(network, optimizer, identity, run)
     fabric.barrier()  # all have read the state before one writes it
     if not fabric.is_global_zero:
@@ -106,27 +143,20 @@ def fit(
             group["lr"] = recipe.learning_rate * _schedule(epoch, recipe)
         model.train()
         loss = torch.zeros(())
-        for part, encoded, seeds, nodes in _steps(
-            batch, encoded_NP, split.train, recipe, seed + epoch, fabric
-        ):
-            logits = model(part, None, encoded)[seeds]
-            loss = nn.functional.binary_cross_entropy_with_logits(
-                logits, target_N[nodes], pos_weight=weight
-            )
+        for step in problem.steps(seed + epoch, fabric):
+            loss = problem.loss(model, step)
             optimizer.zero_grad()
             fabric.backward(loss)
             fabric.clip_gradients(model, optimizer, max_norm=recipe.clip)
             optimizer.step()
         state.epoch = epoch + 1
         if state.epoch % recipe.check_every == 0 or state.epoch == recipe.epochs:
-            value = float(
-                roc_auc_score(labels[split.val], _predict(network, batch, encoded_NP)[split.val])
-            )
             # One process decides which epoch is best: rounding may differ between devices.
-            state.check(fabric.broadcast(value))
+            value = fabric.broadcast(problem.validate(network))
+            state.check(value)
             if logger is not None:
                 logger.add_scalar("loss", loss.item(), epoch)
-                logger.add_scalar("val_roc_auc", value, epoch)
+                logger.add_scalar(problem.measure, value, epoch)
             if progress and task is not None:
                 progress.update(
                     task, completed=state.epoch, description=f"{recipe.model} val {value:.4f}"
@@ -134,8 +164,15 @@ def fit(
     state.restore_best()
     if progress and task is not None:
         progress.remove_task(task)
-    logits = _predict(network, batch, encoded_NP)
-    return Fitted(network, logits, state.best_epoch, state.best_val)
+    return Fitted(network, problem.predict(network), state.best_epoch, state.best_val)
+
+
+def _centralise(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Take the mean over its inputs from the gradient of each output (Yong et al. 2020, eq. 1)."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if (gradient := parameter.grad) is not None and gradient.ndim > 1:
+                gradient.sub_(gradient.mean(tuple(range(1, gradient.ndim)), keepdim=True))
 
 
 def fingerprint(*arrays: Tensor | np.ndarray) -> str:
@@ -148,64 +185,17 @@ def fingerprint(*arrays: Tensor | np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _edges(batch: GraphBatch) -> list[Tensor]:
-    return [part for r in batch.relations for part in (r.indptr_N1, r.indices_E)]
-
-
 def _plain(value: Any) -> Any:
     """As it comes back from JSON."""
     return json.loads(json.dumps(value))
 
 
-def _schedule(epoch: int, recipe: Recipe) -> float:
+def _schedule(epoch: int, recipe: Loop) -> float:
     """Linear warm-up, then cosine to zero; a function of the epoch alone, so resuming is exact."""
     warm = max(1, round(recipe.warmup * recipe.epochs))
     if epoch < warm:
         return (epoch + 1) / warm
     return 0.5 * (1 + math.cos(math.pi * (epoch - warm) / max(1, recipe.epochs - warm)))
-
-
-def _steps(
-    batch: GraphBatch,
-    encoded_NP: Tensor,
-    train: np.ndarray,
-    recipe: Recipe,
-    seed: int,
-    fabric: Fabric,
-) -> Iterator[tuple[GraphBatch, Tensor, Tensor, Tensor]]:
-    """(graph, encoding, seeds in it, the same nodes in the whole graph) for each step."""
-    device = fabric.device
-    if recipe.batch_nodes is None:
-        nodes = torch.from_numpy(train).to(device)
-        yield batch, encoded_NP, nodes, nodes
-        return
-    order = np.random.default_rng(seed).permutation(train)
-    size = recipe.batch_nodes
-    # Every process takes the same number of steps, or the others would wait for it for ever.
-    together = size * fabric.world_size
-    if len(order) >= together:
-        order = order[: len(order) // together * together]
-    elif fabric.world_size > 1:
-        order = np.resize(order, together)
-    sampler = NeighbourSampler(batch, recipe.fanouts) if recipe.fanouts else None
-    for step, start in enumerate(range(0, len(order), size)):
-        if step % fabric.world_size != fabric.global_rank:
-            continue
-        chosen = order[start : start + size]
-        if sampler is None:
-            nodes = torch.from_numpy(chosen).to(device)
-            yield batch, encoded_NP, nodes, nodes
-            continue
-        part, kept = sampler.sample(chosen, seed=hash((seed, step)) % 2**32)
-        nodes = torch.from_numpy(kept).to(device)
-        seeds = torch.arange(len(chosen), device=device)
-        yield part.to(device), encoded_NP[nodes], seeds, nodes[: len(chosen)]
-
-
-@torch.no_grad()
-def _predict(network: nn.Module, batch: GraphBatch, encoded_NP: Tensor) -> np.ndarray:
-    network.eval()
-    return network(batch, None, encoded_NP).float().cpu().numpy()
 
 
 class _State:

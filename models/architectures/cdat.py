@@ -1,4 +1,4 @@
-"""Controlled Dynamics Attractor Transformer (Zhang et al., 2026) for anomalies in graphs."""
+"""Controlled Dynamics Attractor Transformer (Zhang et al., 2026): for anomalies, whole graphs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import final
 
 from pydantic import Field, NonNegativeInt
 
-from models.contract import Block
+from models.contract import Architecture, Block, Config
 from models.dynamics import ControlledDynamics, LayerNorm
 from models.energies import Balanced, Energy, Hopfield, Sum, VonMisesFisherAttention
 from models.energies.hopfield import Kind
+from models.graph_classifier import GraphClassifier, GraphConfig
 from models.node_scorer import NodeConfig, NodeScorer
 
 
-class CDATConfig(NodeConfig):
-    """Configuration of CDAT."""
+class _Settings(Config):
+    """What CDAT has beyond its task."""
 
     hopfield_kind: Kind = "relu"
     coupling_rank: NonNegativeInt = Field(4, description="r of eq. 8; 0 leaves W out")
@@ -23,13 +24,18 @@ class CDATConfig(NodeConfig):
     locality: tuple[float, float] | None = Field(None, description="J0 and a of eq. 3")
 
 
-@final
-class CDAT(NodeScorer):
+class CDATConfig(NodeConfig, _Settings):
+    """Configuration of CDAT for anomalies."""
+
+
+class CDATGraphConfig(GraphConfig, _Settings):
+    """Configuration of CDAT for whole graphs."""
+
+
+class _Blocks(Architecture):
     """vMF attention and Hopfield energy in balance (eq. 9), controlled dynamics (eq. 4)."""
 
-    name = "cdat"
-    config_type = CDATConfig
-    config: CDATConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    config: _Settings  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def block(self) -> Block:
         c = self.config
@@ -42,3 +48,21 @@ class CDAT(NodeScorer):
             energy = Sum(*([attention] if c.attention else []), *([hopfield] if c.hopfield else []))
         motion = ControlledDynamics(c.dim, c.coupling_rank, c.inhibition, c.locality)
         return Block(energy, motion, LayerNorm(c.dim), c)
+
+
+@final
+class CDAT(_Blocks, NodeScorer):
+    """CDAT that scores nodes."""
+
+    name = "cdat"
+    config_type = CDATConfig
+    config: CDATConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+@final
+class CDATGraph(_Blocks, GraphClassifier):
+    """CDAT that classifies graphs."""
+
+    name = "cdat-graph"
+    config_type = CDATGraphConfig
+    config: CDATGraphConfig  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -1,29 +1,35 @@
-"""Energy Transformer (Hoover et al., NeurIPS 2023) for anomalies in graphs."""
+"""Energy Transformer (Hoover et al., NeurIPS 2023): for anomalies in graphs, and whole graphs."""
 
 from __future__ import annotations
 
 from typing import final
 
-from models.contract import Block
+from models.contract import Architecture, Block, Config
 from models.dynamics import Descent, LayerNorm
 from models.energies import DotProductAttention, Energy, Hopfield, Sum
 from models.energies.hopfield import Kind
+from models.graph_classifier import GraphClassifier, GraphConfig
 from models.node_scorer import NodeConfig, NodeScorer
 
 
-class ETConfig(NodeConfig):
-    """Configuration of ET."""
+class _Settings(Config):
+    """What ET has beyond its task."""
 
     hopfield_kind: Kind = "relu2"
 
 
-@final
-class ET(NodeScorer):
+class ETConfig(NodeConfig, _Settings):
+    """Configuration of ET for anomalies."""
+
+
+class ETGraphConfig(GraphConfig, _Settings):
+    """Configuration of ET for whole graphs."""
+
+
+class _Blocks(Architecture):
     """Attention (eq. 3) plus Hopfield (eq. 5) energy, pure descent (eq. 6)."""
 
-    name = "et"
-    config_type = ETConfig
-    config: ETConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    config: _Settings  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def block(self) -> Block:
         c = self.config
@@ -33,3 +39,21 @@ class ET(NodeScorer):
         if c.hopfield:
             parts.append(Hopfield(c.dim, c.memories, c.hopfield_kind))
         return Block(Sum(*parts), Descent(), LayerNorm(c.dim), c)
+
+
+@final
+class ET(_Blocks, NodeScorer):
+    """ET that scores nodes."""
+
+    name = "et"
+    config_type = ETConfig
+    config: ETConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+@final
+class ETGraph(_Blocks, GraphClassifier):
+    """ET that classifies graphs."""
+
+    name = "et-graph"
+    config_type = ETGraphConfig
+    config: ETGraphConfig  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -16,9 +16,10 @@ from torch import Tensor
 class Attention(NamedTuple):
     """Log-sum-exp attention with the two sums its force needs.
 
-    With p_ij = softmax over the neighbours j of i of beta_i q_i . k_j:
-    `lse_NH` = log sum_j exp(beta_i q_i . k_j), `pk_NHY` = sum_j p_ij k_j and
-    `ptq_NHY` = sum over those i that see j of p_ij q_i. A token that sees none has lse = 0.
+    With s_ij = beta_i w_ij q_i . k_j + b_ij and p_ij = softmax of s_ij over the neighbours j of i:
+    `lse_NH` = log sum_j exp(s_ij), `pk_NHY` = sum_j p_ij w_ij k_j and `ptq_NHY` = sum over those
+    i that see j of p_ij w_ij q_i. A token that sees none has lse = 0. The weight w and the bias b
+    of an edge belong to the layout and are 1 and 0 unless it was given others.
     """
 
     lse_NH: Tensor
@@ -35,7 +36,10 @@ class Layout(ABC):
 
     @abstractmethod
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
-        """Attention of every token to the tokens it sees; differentiable in all three arguments."""
+        """Attention of every token to the tokens it sees.
+
+        Differentiable in all three arguments, and in the weight and the bias of each edge.
+        """
 
     @abstractmethod
     def seen(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import final
 
 import torch
@@ -18,6 +19,9 @@ class Dense(Layout):
     (Energy Transformer, eq. 3) is a mask with a false diagonal. Time and memory O(R L^2).
     """
 
+    weight_RHLL: Tensor | None = None
+    bias_RHLL: Tensor | None = None
+
     def __init__(self, mask_RLL: Tensor) -> None:
         if mask_RLL.dtype != torch.bool or mask_RLL.ndim != 3:
             raise ValueError("mask must be a boolean tensor of shape (rows, length, length)")
@@ -28,6 +32,12 @@ class Dense(Layout):
         )
         self._seen_RL = mask_RLL.any(-1)
 
+    def weighed(self, weight_RHLL: Tensor | None = None, bias_RHLL: Tensor | None = None) -> Dense:
+        """The same tokens with a weight and a bias for each head and pair [r, h, c, b]."""
+        layout = copy(self)
+        layout.weight_RHLL, layout.bias_RHLL = weight_RHLL, bias_RHLL
+        return layout
+
     def seen(self) -> Tensor:
         return self._seen_RL.flatten()
 
@@ -37,12 +47,18 @@ class Dense(Layout):
         k = k_NHY.reshape(self.rows, self.length, h, y)
         beta = beta_NH.reshape(self.rows, self.length, h)
         s_RHLL = torch.einsum("rchy,rbhy->rhcb", q, k) * beta.transpose(1, 2)[..., None]
+        if self.weight_RHLL is not None:
+            s_RHLL = s_RHLL * self.weight_RHLL
+        if self.bias_RHLL is not None:
+            s_RHLL = s_RHLL + self.bias_RHLL
         s_RHLL = s_RHLL.masked_fill(~self.mask_RLL[:, None], -torch.inf)
         blind_RHL1 = ~self._seen_RL[:, None, :, None]
         # A row of -inf alone would make NaN in the softmax and in its gradient.
         s_RHLL = s_RHLL.masked_fill(blind_RHL1, 0.0)
         lse_RHL = torch.logsumexp(s_RHLL, -1).masked_fill(blind_RHL1[..., 0], 0.0)
         p_RHLL = torch.softmax(s_RHLL, -1).masked_fill(blind_RHL1, 0.0)
+        if self.weight_RHLL is not None:
+            p_RHLL = p_RHLL * self.weight_RHLL
         return Attention(
             lse_RHL.transpose(1, 2).reshape(n, h),
             torch.einsum("rhcb,rbhy->rchy", p_RHLL, k).reshape(n, h, y),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -21,6 +23,9 @@ class EdgeList(Layout):
     Build it with `from_edges`. `indptr_N1`, `indices_E` are the CSR of the receivers,
     the `t_` fields its transpose, with `t_edge_E` the place of each entry in the first.
     """
+
+    weight_EH: Tensor | None = None
+    bias_EH: Tensor | None = None
 
     def __init__(self, indptr_N1: Tensor, indices_E: Tensor, row_of_N: Tensor, rows: int) -> None:
         self.indptr_N1, self.indices_E = indptr_N1, indices_E
@@ -88,6 +93,12 @@ class EdgeList(Layout):
             self.rows,
         )
 
+    def weighed(self, weight_EH: Tensor | None = None, bias_EH: Tensor | None = None) -> EdgeList:
+        """The same edges with a weight and a bias for each head, in the order of `indices_E`."""
+        layout = copy(self)
+        layout.weight_EH, layout.bias_EH = weight_EH, bias_EH
+        return layout
+
     @property
     def num_edges(self) -> int:
         """Edges as seen: an undirected edge counts twice."""
@@ -97,13 +108,19 @@ class EdgeList(Layout):
     def degree_N(self) -> Tensor:
         return self.indptr_N1.diff()
 
+    @cached_property
+    def receivers_E(self) -> Tensor:
+        """The token that sees along each edge, int64; `indices_E` are those it sees."""
+        tokens = torch.arange(len(self.degree_N), device=self.indices_E.device)
+        return torch.repeat_interleave(tokens, self.degree_N)
+
     def seen(self) -> Tensor:
         return self.degree_N > 0
 
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
         # Under mixed precision the projections arrive in half; the sums stay in beta's precision.
         q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
-        return Attention(*_Attend.apply(q_NHY, k_NHY, beta_NH, self))
+        return Attention(*_Attend.apply(q_NHY, k_NHY, beta_NH, self.weight_EH, self.bias_EH, self))
 
     @torch.no_grad()
     def mean_neighbours(self, x_NF: Tensor) -> Tensor:
@@ -120,36 +137,47 @@ class EdgeList(Layout):
 
     def _chunks(self):
         """Edges as (receiver, source, slice), a bounded number at a time."""
-        receiver_E = torch.repeat_interleave(
-            torch.arange(len(self.degree_N), device=self.indices_E.device), self.degree_N
-        )
         for start in range(0, self.num_edges, _CHUNK):
             part = slice(start, start + _CHUNK)
-            yield receiver_E[part], self.indices_E[part].long(), part
+            yield self.receivers_E[part], self.indices_E[part].long(), part
 
 
 class _Attend(torch.autograd.Function):
     """`Attention` over an edge list; saves p (E,H) and recomputes what is (E,Y)."""
 
     @staticmethod
-    def forward(ctx: Any, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, edges: EdgeList):
+    def forward(ctx: Any, q_NHY, k_NHY, beta_NH, weight_EH, bias_EH, edges: EdgeList):
         q, k, beta = q_NHY.contiguous(), k_NHY.contiguous(), beta_NH.contiguous()
+        weight, bias = _like(beta, weight_EH), _like(beta, bias_EH)
         run = _cpu_forward if q.device.type == "cpu" else _torch_forward
-        p_EH, lse_NH, pk_NHY, ptq_NHY = run(edges, q, k, beta)
-        ctx.save_for_backward(q, k, beta, p_EH, pk_NHY)
-        ctx.edges = edges
+        p_EH, lse_NH, pk_NHY, ptq_NHY = run(edges, q, k, beta, weight, bias)
+        ctx.save_for_backward(q, k, beta, weight, p_EH, pk_NHY)
+        ctx.edges, ctx.biased = edges, bias is not None
         return lse_NH, pk_NHY, ptq_NHY
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g_lse: Tensor, g_pk: Tensor, g_ptq: Tensor):  # pyright: ignore
-        q, k, beta, p, pk = ctx.saved_tensors
+        q, k, beta, weight, p, pk = ctx.saved_tensors
         run = _cpu_backward if q.device.type == "cpu" else _torch_backward
         grads = (g_lse.contiguous(), g_pk.contiguous(), g_ptq.contiguous())
-        return *run(ctx.edges, q, k, beta, p, pk, *grads), None
+        dq, dk, dbeta, dweight, ds = run(ctx.edges, q, k, beta, weight, p, pk, *grads)
+        return dq, dk, dbeta, dweight, ds if ctx.biased else None, None
 
 
-def _cpu_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor):
+def _like(beta: Tensor, term_EH: Tensor | None) -> Tensor | None:
+    return None if term_EH is None else term_EH.to(beta.dtype).contiguous()
+
+
+def _times(values_EH: Tensor, weight_EH: Tensor | None) -> Tensor:
+    return values_EH if weight_EH is None else values_EH * weight_EH
+
+
+def _arrays(*tensors: Tensor | None) -> list[np.ndarray | None]:
+    return [None if tensor is None else tensor.numpy() for tensor in tensors]
+
+
+def _cpu_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, bias):
     p = q.new_empty(edges.num_edges, q.shape[1])
     lse, pk, ptq = torch.zeros_like(beta), torch.zeros_like(q), torch.zeros_like(q)
     width = q.shape[1] * q.shape[2]
@@ -157,42 +185,47 @@ def _cpu_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor):
         kernels.attend_rows,
         edges.indptr_N1.numpy(),
         width,
-        *(t.numpy() for t in (edges.indices_E, q, k, beta, p, lse, pk)),
+        *_arrays(edges.indices_E, q, k, beta, weight, bias, p, lse, pk),
     )
     kernels.over_rows(
         kernels.gather_columns,
         edges.t_indptr_N1.numpy(),
         width,
-        *(t.numpy() for t in (edges.t_indices_E, edges.t_edge_E, p, q, ptq)),
+        *_arrays(edges.t_indices_E, edges.t_edge_E, _times(p, weight), q, ptq),
     )
     return p, lse, pk, ptq
 
 
-def _cpu_backward(edges: EdgeList, q, k, beta, p, pk, g_lse, g_pk, g_ptq):
+def _cpu_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq):
     ds, dbeta = torch.empty_like(p), torch.zeros_like(beta)
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
+    dweight = None if weight is None else torch.empty_like(p)
     width = q.shape[1] * q.shape[2]
     kernels.over_rows(
         kernels.backward_rows,
         edges.indptr_N1.numpy(),
         width,
-        *(t.numpy() for t in (edges.indices_E, q, k, beta, p, pk, g_lse, g_pk, g_ptq)),
-        *(t.numpy() for t in (ds, dq, dbeta)),
+        *_arrays(edges.indices_E, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq),
+        *_arrays(ds, dq, dbeta, dweight),
     )
+    ds_w, p_w = _times(ds, weight), _times(p, weight)
     kernels.over_rows(
         kernels.backward_columns,
         edges.t_indptr_N1.numpy(),
         width,
-        *(t.numpy() for t in (edges.t_indices_E, edges.t_edge_E, q, beta, p, ds, g_pk, dk)),
+        *_arrays(edges.t_indices_E, edges.t_edge_E, q, beta, p_w, ds_w, g_pk, dk),
     )
-    return dq, dk, dbeta
+    return dq, dk, dbeta, dweight, ds
 
 
-def _torch_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor):
+def _torch_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, bias):
     """The same on any device, in chunks of edges."""
     s = q.new_empty(edges.num_edges, q.shape[1])
     for i, j, part in edges._chunks():
         s[part] = (q[i] * k[j]).sum(-1) * beta[i]
+    s = _times(s, weight)
+    if bias is not None:
+        s = s + bias
     seen = edges.seen()
     top = torch.segment_reduce(s, "max", offsets=edges.indptr_N1, initial=-torch.inf)
     top[~seen] = 0
@@ -202,25 +235,35 @@ def _torch_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor):
         total.index_add_(0, i, s[part])
     total[~seen] = 1
     pk, ptq = torch.zeros_like(q), torch.zeros_like(q)
-    for i, j, part in edges._chunks():
+    for i, _, part in edges._chunks():
         s[part] /= total[i]
-        pk.index_add_(0, i, s[part, :, None] * k[j])
-        ptq.index_add_(0, j, s[part, :, None] * q[i])
+    p_w = _times(s, weight)
+    for i, j, part in edges._chunks():
+        pk.index_add_(0, i, p_w[part, :, None] * k[j])
+        ptq.index_add_(0, j, p_w[part, :, None] * q[i])
     return s, top + total.log(), pk, ptq
 
 
-def _torch_backward(edges: EdgeList, q, k, beta, p, pk, g_lse, g_pk, g_ptq):
+def _torch_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq):
     ds, dbeta = torch.empty_like(p), torch.zeros_like(beta)
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
     mean = torch.zeros_like(beta)
     for i, j, part in edges._chunks():
         ds[part] = (g_pk[i] * k[j] + g_ptq[j] * q[i]).sum(-1)
+    dweight = None if weight is None else p * ds
+    ds = _times(ds, weight)
+    for i, _, part in edges._chunks():
         mean.index_add_(0, i, p[part] * ds[part])
     shift = g_lse - mean
-    for i, j, part in edges._chunks():
+    for i, _, part in edges._chunks():
         ds[part] = p[part] * (ds[part] + shift[i])
-        dbeta.index_add_(0, i, ds[part] * (q[i] * k[j]).sum(-1))
-        bds, w = (ds[part] * beta[i])[..., None], p[part, :, None]
+    ds_w, p_w = _times(ds, weight), _times(p, weight)
+    for i, j, part in edges._chunks():
+        c = (q[i] * k[j]).sum(-1)
+        dbeta.index_add_(0, i, ds_w[part] * c)
+        if dweight is not None:
+            dweight[part] += ds[part] * beta[i] * c
+        bds, w = (ds_w[part] * beta[i])[..., None], p_w[part, :, None]
         dq.index_add_(0, i, bds * k[j] + w * g_ptq[j])
         dk.index_add_(0, j, bds * q[i] + w * g_pk[i])
-    return dq, dk, dbeta
+    return dq, dk, dbeta, dweight, ds

@@ -4,6 +4,9 @@ Every kernel works on a range of rows, releases the GIL and writes only to its
 own rows, so `over_rows` can hand ranges to threads and the result does not
 depend on how many there are. Shapes: N nodes, E edges, H heads, Y head width.
 
+`weight` and `bias` (E,H) may be None: numba compiles a kernel of its own for that,
+from which the branches on them are gone.
+
 The flags in `_FAST` allow vectorised sums and nothing else: NaN and infinity
 keep their meaning, because divergence has to be seen.
 """
@@ -83,8 +86,8 @@ def transpose(indptr, indices, t_indptr, t_indices, t_edge):
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
-def attend_rows(lo, hi, indptr, indices, q, k, beta, p, lse, pk):
-    """Softmax over each row's neighbours: lse (N,H), p (E,H), pk = sum_j p_ij k_j (N,H,Y)."""
+def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
+    """Softmax over each row's neighbours: lse (N,H), p (E,H), pk = sum_j p_ij w_ij k_j (N,H,Y)."""
     heads, width = q.shape[1], q.shape[2]
     for i in range(lo, hi):
         start, stop = indptr[i], indptr[i + 1]
@@ -98,6 +101,10 @@ def attend_rows(lo, hi, indptr, indices, q, k, beta, p, lse, pk):
                 for y in range(width):
                     s += q[i, h, y] * k[j, h, y]
                 s *= beta[i, h]
+                if weight is not None:
+                    s *= weight[e, h]
+                if bias is not None:
+                    s += bias[e, h]
                 p[e, h] = s
                 if not s <= top:  # lets NaN through
                     top = s
@@ -111,6 +118,8 @@ def attend_rows(lo, hi, indptr, indices, q, k, beta, p, lse, pk):
             for e in range(start, stop):
                 w = p[e, h] * scale
                 p[e, h] = w
+                if weight is not None:
+                    w *= weight[e, h]
                 j = indices[e]
                 for y in range(width):
                     pk[i, h, y] += w * k[j, h, y]
@@ -118,7 +127,7 @@ def attend_rows(lo, hi, indptr, indices, q, k, beta, p, lse, pk):
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
 def gather_columns(lo, hi, t_indptr, t_indices, t_edge, p, q, ptq):
-    """ptq_j = sum over rows i that see j of p_ij q_i."""
+    """ptq_j = sum over rows i that see j of p_ij q_i; p carries the weight, if there is one."""
     heads, width = q.shape[1], q.shape[2]
     for j in range(lo, hi):
         for at in range(t_indptr[j], t_indptr[j + 1]):
@@ -130,10 +139,15 @@ def gather_columns(lo, hi, t_indptr, t_indices, t_edge, p, q, ptq):
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
-def backward_rows(lo, hi, indptr, indices, q, k, beta, p, pk, g_lse, g_pk, g_ptq, ds, dq, dbeta):
-    """Gradient of the row pass: dq, dbeta, and the logit gradient ds (E,H) for the column pass."""
+def backward_rows(
+    lo, hi, indptr, indices, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq, ds, dq, dbeta, dweight
+):
+    """Gradient of the row pass: dq, dbeta, and the logit gradient ds (E,H) for the column pass.
+
+    ds is the gradient of the bias too; `dweight` (E,H) is filled where there is a weight.
+    """
     heads, width = q.shape[1], q.shape[2]
-    dsk = np.zeros(width, q.dtype)  # sum_j ds_ij k_j of the row at hand
+    dsk = np.zeros(width, q.dtype)  # sum_j ds_ij w_ij k_j of the row at hand
     for i in range(lo, hi):
         for h in range(heads):
             mean = q.dtype.type(0)
@@ -144,16 +158,28 @@ def backward_rows(lo, hi, indptr, indices, q, k, beta, p, pk, g_lse, g_pk, g_ptq
                 for y in range(width):
                     a += g_pk[i, h, y] * k[j, h, y] + g_ptq[j, h, y] * q[i, h, y]
                 w = p[e, h]
+                if weight is not None:
+                    dweight[e, h] = w * a
+                    a *= weight[e, h]
                 ds[e, h] = a
                 a *= w
                 mean += a
+                if weight is not None:
+                    a *= weight[e, h]
+                    w *= weight[e, h]
                 for y in range(width):
                     dsk[y] += a * k[j, h, y]
                     dq[i, h, y] += w * g_ptq[j, h, y]
-            # ds = p (a - mean + g_lse); its second part needs no pass over k: sum_j p_ij k_j = pk_i
+            # ds = p (a - mean + g_lse); its second part needs no pass over k: there it sums to pk_i
             shift = g_lse[i, h] - mean
             for e in range(indptr[i], indptr[i + 1]):
                 ds[e, h] = p[e, h] * (ds[e, h] + shift)
+                if weight is not None:
+                    c = q.dtype.type(0)
+                    j = indices[e]
+                    for y in range(width):
+                        c += q[i, h, y] * k[j, h, y]
+                    dweight[e, h] += ds[e, h] * beta[i, h] * c
             db = q.dtype.type(0)
             for y in range(width):
                 dsk[y] += shift * pk[i, h, y]
@@ -164,7 +190,10 @@ def backward_rows(lo, hi, indptr, indices, q, k, beta, p, pk, g_lse, g_pk, g_ptq
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
 def backward_columns(lo, hi, t_indptr, t_indices, t_edge, q, beta, p, ds, g_pk, dk):
-    """dk_j = sum over rows i that see j of beta_i ds_ij q_i + p_ij g_pk_i."""
+    """dk_j = sum over rows i that see j of beta_i ds_ij q_i + p_ij g_pk_i.
+
+    Both ds and p carry the weight, if there is one.
+    """
     heads, width = q.shape[1], q.shape[2]
     for j in range(lo, hi):
         for at in range(t_indptr[j], t_indptr[j + 1]):

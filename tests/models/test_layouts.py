@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.layouts import EdgeList, edge_list, kernels
+from models.layouts import Dense, EdgeList, edge_list, kernels
 
 
 def _random(nodes: int, edges: int, seed: int = 0, **options: bool) -> EdgeList:
@@ -21,15 +21,57 @@ def _inputs(nodes: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor
     return [t.requires_grad_() for t in (q, k, beta)]
 
 
+TERMS = [(), ("bias",), ("weight",), ("weight", "bias")]
+
+
+@pytest.mark.parametrize("terms", TERMS, ids="+".join)
 @pytest.mark.parametrize("path", ["cpu", "any_device"])
-def test_gradients(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients(path: str, terms: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Numerical differences, through lse, pk and ptq, for both implementations."""
     if path == "any_device":
         monkeypatch.setattr(edge_list, "_cpu_forward", edge_list._torch_forward)
         monkeypatch.setattr(edge_list, "_cpu_backward", edge_list._torch_backward)
         monkeypatch.setattr(edge_list, "_CHUNK", 5)
     edges = _random(7, 15, undirected=False)
-    assert torch.autograd.gradcheck(lambda *t: tuple(edges.attend(*t)), _inputs(7))
+
+    def attend(q, k, beta, *given):
+        named = {f"{term}_EH": value for term, value in zip(terms, given, strict=True)}
+        return tuple(edges.weighed(**named).attend(q, k, beta))
+
+    given = [torch.randn(edges.num_edges, 2, dtype=torch.float64) for _ in terms]
+    given = [value.requires_grad_() for value in given]
+    assert torch.autograd.gradcheck(attend, [*_inputs(7), *given])
+
+
+@pytest.mark.parametrize("terms", TERMS, ids="+".join)
+def test_dense_and_edge_list_agree_on_weights_and_biases(terms: tuple[str, ...]) -> None:
+    """Values and gradients, and -1/beta lse has the force that pk and ptq say."""
+    edges, inputs = _random(9, 20, undirected=False), _inputs(9)
+    receivers, sources = edges.receivers_E, edges.indices_E.long()
+    mask = torch.zeros(1, 9, 9, dtype=torch.bool)
+    mask[0, receivers, sources] = True
+    on_edges, on_pairs = {}, {}
+    for term in terms:
+        value = torch.randn(edges.num_edges, 2, dtype=torch.float64, requires_grad=True)
+        pairs = torch.zeros(1, 2, 9, 9, dtype=torch.float64)
+        on_edges[f"{term}_EH"] = value
+        on_pairs[f"{term}_RHLL"] = pairs.index_put(
+            (torch.tensor(0), torch.arange(2)[:, None], receivers, sources), value.T
+        )
+    wanted = [*inputs, *on_edges.values()]
+    results = []
+    for out in (
+        edges.weighed(**on_edges).attend(*inputs),
+        Dense(mask).weighed(**on_pairs).attend(*inputs),
+    ):
+        loss = sum((t * torch.arange(t.numel()).reshape(t.shape)).sum() for t in out)
+        results.append([*out, *torch.autograd.grad(loss, wanted, retain_graph=True)])
+        q, k, beta = inputs
+        dq, dk = torch.autograd.grad((out.lse_NH / beta).sum(), (q, k), retain_graph=True)
+        torch.testing.assert_close(dq, out.pk_NHY, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(dk, out.ptq_NHY, rtol=1e-10, atol=1e-12)
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,32 @@
 """Where labelled graphs come from."""
 
+from training.datasets.graphs import (
+    GraphDataset,
+    as_published,
+    balanced_scaffold_split,
+    k_folds,
+    random_split,
+    scaffold_split,
+)
 from training.datasets.nodes import NodeDataset, Split, random_splits
+from training.datasets.smiles import load_smiles
 from training.datasets.sources import DATASETS, load, load_tables
+from training.datasets.tu import TU, load_tu
 
-__all__ = ["DATASETS", "NodeDataset", "Split", "load", "load_tables", "random_splits"]
+__all__ = [
+    "DATASETS",
+    "TU",
+    "GraphDataset",
+    "NodeDataset",
+    "Split",
+    "as_published",
+    "balanced_scaffold_split",
+    "k_folds",
+    "load",
+    "load_smiles",
+    "load_tables",
+    "load_tu",
+    "random_split",
+    "random_splits",
+    "scaffold_split",
+]

@@ -1,0 +1,42 @@
+"""python -m service.molecules.child: reads SMILES from stdin, writes molecules to stdout."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from typing import BinaryIO
+
+from models.molecules import Limits, Molecule, MoleculeError, parse
+from service.molecules.frames import PREFIX, frame, pack
+
+
+def serve(
+    source: BinaryIO, sink: BinaryIO, read: Callable[[str, Limits], Molecule] = parse
+) -> None:
+    """Answer requests until `source` ends: a frame for each SMILES, in order, once it is read.
+
+    Should the parent be gone while a molecule hangs, an alarm ends the process: its default
+    action needs no Python, which would not get to run.
+    """
+    sink.write(frame({"ready": True}))
+    sink.flush()
+    while prefix := source.read(PREFIX.size):
+        request = json.loads(source.read(sum(PREFIX.unpack(prefix))))
+        limits = Limits(**request["limits"])
+        for smiles in request["smiles"]:
+            signal.setitimer(signal.ITIMER_REAL, request["alarm_s"])
+            try:
+                answer = pack(read(smiles, limits))
+            except MoleculeError as error:
+                answer = frame({"error": error.code})
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sink.write(answer)
+            sink.flush()
+
+
+if __name__ == "__main__":
+    # Ctrl-C in a terminal goes to the whole group; the parent decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,153 @@
+"""A real process: what hangs is killed, what crashes is answered, and the others get theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.molecules import Limits, Molecule, MoleculeError, parse
+from service.molecules.frames import PREFIX, pack, unpack
+from service.molecules.parser import MoleculeParser
+
+TROUBLED = (sys.executable, str(Path(__file__).with_name("troubled_child.py")))
+
+
+@pytest.fixture
+def parser() -> Iterator[MoleculeParser]:
+    made = MoleculeParser(Limits(max_atoms=10), seconds=1.0, command=TROUBLED)
+    yield made
+    made.close()
+
+
+def _codes(answers: list) -> list[str]:
+    return [a.code if isinstance(a, MoleculeError) else a.smiles for a in answers]
+
+
+def test_the_answer_is_that_of_the_parser_itself() -> None:
+    parser = MoleculeParser()
+    smiles = ["OCC", "C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].[Cl-]", "[NH4+]", "[2H]C"]
+    for text, answer in zip(smiles, parser.parse(smiles), strict=True):
+        assert isinstance(answer, Molecule)
+        here = parse(text)
+        assert answer.smiles == here.smiles
+        for name in ("x", "edge_index", "edge_attr"):
+            ours, theirs = getattr(here.graph, name), getattr(answer.graph, name)
+            np.testing.assert_array_equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
+    parser.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        parser.parse(["C"])
+
+
+def test_errors_in_their_places(parser: MoleculeParser) -> None:
+    answers = parser.parse(["CCO", "not a molecule", "", "c1cccc1", "C" * 11, "C" * 3000, "OC"])
+    assert _codes(answers) == [
+        *("CCO", "not_smiles", "empty", "impossible_molecule", "too_many_atoms", "too_long", "CO"),
+    ]
+    assert all("C" * 11 not in str(answer) for answer in answers if not hasattr(answer, "graph"))
+    assert parser.parse([]) == []
+
+
+def test_what_hangs_is_killed_and_the_others_answered(parser: MoleculeParser) -> None:
+    parser.parse(["C"])
+    start = time.monotonic()
+    answers = parser.parse(["C", "[Xe]", "CC", "[Xe]", "CCC"])
+    assert _codes(answers) == ["C", "timeout", "CC", "timeout", "CCC"]
+    assert 2 < time.monotonic() - start < 25
+
+
+def test_a_crash_is_answered(parser: MoleculeParser) -> None:
+    answers = parser.parse(["C", "[Ne]", "CC", "[Ne]"])
+    assert _codes(answers) == ["C", "parser_crashed", "CC", "parser_crashed"]
+    assert _codes(parser.parse(["CO"])) == ["CO"]
+
+
+def test_a_killed_child_is_replaced(parser: MoleculeParser) -> None:
+    assert _codes(parser.parse(["C"])) == ["C"]
+    process = parser._children[0]._process
+    assert process is not None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert _codes(parser.parse(["CC"])) == ["CC"]
+
+
+def test_a_batch_has_a_limit_of_its_own() -> None:
+    parser = MoleculeParser(seconds=1.0, batch_seconds=2.5, command=TROUBLED)
+    start = time.monotonic()
+    answers = parser.parse(["C"] + ["[Xe]"] * 50)
+    assert set(_codes(answers)[1:]) == {"timeout"}
+    assert time.monotonic() - start < 20
+    parser.close()
+
+
+def test_closing_ends_a_call_under_way() -> None:
+    parser = MoleculeParser(seconds=60, batch_seconds=60, command=TROUBLED)
+    parser.parse(["C"])
+    answers: list = []
+    thread = threading.Thread(target=lambda: answers.extend(parser.parse(["[Xe]", "C"])))
+    thread.start()
+    time.sleep(0.3)
+    start = time.monotonic()
+    parser.close()
+    thread.join(20)
+    assert time.monotonic() - start < 15
+    assert _codes(answers) == ["parser_crashed", "timeout"]
+
+
+def test_many_threads_at_once() -> None:
+    parser = MoleculeParser(workers=2, seconds=1.0, command=TROUBLED)
+    results: dict[int, list[str]] = {}
+
+    def ask(i: int) -> None:
+        chain = "C" * (i + 1)
+        bad = {3: "[Xe]", 5: "[Ne]"}.get(i, "O")
+        results[i] = _codes(parser.parse([chain, bad] * 2 + [chain] * 20))
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, codes in results.items():
+        chain, bad = "C" * (i + 1), {3: "timeout", 5: "parser_crashed"}.get(i, "O")
+        assert codes == [chain, bad] * 2 + [chain] * 20
+    assert len(results) == 12
+    parser.close()
+
+
+def test_the_event_loop_goes_on(parser: MoleculeParser) -> None:
+    async def main() -> tuple[list, int]:
+        turns = 0
+        task = asyncio.create_task(parser.parse_async(["[Xe]", "C"]))
+        while not task.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        return await task, turns
+
+    answers, turns = asyncio.run(main())
+    assert _codes(answers) == ["timeout", "C"]
+    assert turns > 20
+
+
+def test_more_than_a_pipe_holds() -> None:
+    parser = MoleculeParser(Limits(max_atoms=5000, max_characters=10_000), seconds=20)
+    answers = parser.parse(["C" * 4000, "CO", "C" * 4500] * 4 + ["c1ccccc1"] * 3000)
+    assert _codes(answers[:2]) == ["C" * 4000, "CO"]
+    assert set(_codes(answers[12:])) == {"c1ccccc1"}
+    parser.close()
+
+
+def test_a_frame_that_does_not_fit_is_refused() -> None:
+    raw = pack(parse("CCO"))
+    header, body = PREFIX.unpack(raw[: PREFIX.size])
+    assert len(raw) == PREFIX.size + header + body
+    with pytest.raises(ValueError, match="wrong length"):
+        unpack({"smiles": "C", "x": [1, 8], "edge_attr": [0, 4]}, b"")

@@ -1,0 +1,33 @@
+"""Options that every command has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from lightning_fabric import Fabric
+
+Data = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda; torchrun sets how many")]
+Precision = Annotated[str, typer.Option(help="32-true, or bf16-mixed on a GPU")]
+
+
+def fabric_on(device: str, precision: str) -> Fabric:
+    """The processes and devices to train on."""
+    accelerator = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}.get(device)
+    if accelerator is None:
+        raise typer.BadParameter("device must be auto, cpu or cuda")
+    # torchrun tells by the environment how many processes there are; without it there is one.
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    fabric = Fabric(
+        accelerator=accelerator,
+        strategy="ddp" if world > 1 else "auto",
+        devices=local,
+        num_nodes=world // local,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric

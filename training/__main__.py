@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
@@ -18,10 +15,17 @@ from training import table as tables
 from training.classify import classify, classify_table
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
 from training.export import export
-from training.options import Data, Device, Precision, fabric_on
+from training.options import (
+    Data,
+    Device,
+    Precision,
+    RunFolder,
+    checkpoint_name,
+    fabric_on,
+    run_folder,
+)
 from training.recipes import ABLATIONS, FANOUTS, recipe, smoke
 from training.runs import train
-from training.trainer import fingerprint
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(classify)
@@ -60,9 +64,7 @@ def anomaly(
     ] = None,
     name: Annotated[str | None, typer.Option(help="of the checkpoint")] = None,
     out: Annotated[Path | None, typer.Option(help="checkpoint folder to write")] = None,
-    run: Annotated[
-        Path | None, typer.Option("--run-folder", help="for logs and resuming; else in runs/")
-    ] = None,
+    run: RunFolder = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",
@@ -90,16 +92,14 @@ def anomaly(
         )
     elif fanouts is not None:
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
-    name = name or f"{model}-{source.name.removesuffix('-single')}"
-    name = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64]
+    name = checkpoint_name(name or f"{model}-{source.name.removesuffix('-single')}")
     folder = out or Path("runs/checkpoints") / name
     checkpoint.require_replaceable(folder)
     if run is None:
-        asked = np.frombuffer(json.dumps([asdict(chosen), seed]).encode(), np.uint8)
         graph = source.graph
-        data_of = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
+        arrays = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
         parts = splits[split].parts().values()
-        run = Path("runs") / f"{name}-{fingerprint(asked, *data_of, source.labels, *parts)[:8]}"
+        run = run_folder(name, chosen, seed, *arrays, source.labels, *parts)
     fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train(

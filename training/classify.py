@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from models import checkpoint
 from training import graph_table
 from training.datasets import (
     TU,
@@ -29,7 +28,15 @@ from training.datasets import (
 from training.graph_export import export_graphs
 from training.graph_recipes import as_published_recipe, graph_recipe, smoke_graphs
 from training.graph_runs import train_graphs
-from training.options import Data, Device, Precision, fabric_on
+from training.options import (
+    Data,
+    Device,
+    Precision,
+    RunFolder,
+    checkpoint_name,
+    fabric_on,
+    run_folder,
+)
 
 console = Console(stderr=True)
 
@@ -110,9 +117,7 @@ def classify(
     epochs: Annotated[int | None, typer.Option(help="instead of the recipe's")] = None,
     name: Annotated[str | None, typer.Option(help="of the checkpoint; else model-dataset")] = None,
     out: Annotated[Path | None, typer.Option(help="checkpoint folder to write")] = None,
-    run: Annotated[
-        Path | None, typer.Option(help="folder for logs and resuming; else in runs/")
-    ] = None,
+    run: RunFolder = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",
@@ -134,18 +139,20 @@ def classify(
         chosen = smoke_graphs(chosen)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
-    name = name or f"{model}-{source.name.lower()}"
+    name = checkpoint_name(name or f"{model}-{source.name}")
+    folder = out or Path("runs/checkpoints") / name
+    checkpoint.require_replaceable(folder)
     if run is None:
-        asked = json.dumps([asdict(chosen), splits[fold].name, seed]).encode()
-        run = Path("runs") / f"{name}-{hashlib.sha256(asked).hexdigest()[:8]}"
+        arrays = (a for graph in source.graphs for a in (graph.x, graph.edge_index))
+        parts = splits[fold].parts().values()
+        run = run_folder(name, chosen, seed, *arrays, source.labels, *parts)
     fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_graphs(
             source, splits[fold], chosen, seed=seed, fabric=fabric, run=run, progress=progress
         )
     if fabric.is_global_zero:
-        folder = out or Path("runs/checkpoints") / name
-        checkpoint = export_graphs(folder, name, source, splits[fold], result, seed=seed)
+        written = export_graphs(folder, name, source, splits[fold], result, seed=seed)
         for part, tasks in result.evaluation.parts.items():
             for task, m in zip(source.tasks, tasks, strict=True):
                 auc = "     -" if m.roc_auc is None else f"{m.roc_auc:.4f}"
@@ -153,7 +160,7 @@ def classify(
                     f"{part:5} {task.name}: accuracy {m.accuracy:.4f}  ROC-AUC {auc}  "
                     f"macro-F1 {m.macro_f1:.4f}  {m.graphs} graphs"
                 )
-        typer.echo(f"{folder} {checkpoint.sha256}")
+        typer.echo(f"{folder} {written.sha256}")
 
 
 def classify_table(

@@ -249,7 +249,7 @@ def test_command_line_from_smiles_to_checkpoint(csv: Path, tmp_path: Path) -> No
         [
             *("classify", "--smoke", "--device", "cpu", "--model", "cdat", "--split", "random"),
             *("--smiles", str(csv), "--smiles-column", "smi", "--label", "aromatic"),
-            *("--out", str(tmp_path / "checkpoint"), "--run", str(tmp_path / "run")),
+            *("--out", str(tmp_path / "checkpoint"), "--run-folder", str(tmp_path / "run")),
         ],
         catch_exceptions=False,
     )

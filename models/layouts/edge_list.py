@@ -61,26 +61,13 @@ class EdgeList(Layout):
             self_loops: give every node an edge to itself; otherwise they are all dropped
                 (B != C in Energy Transformer eq. 3).
         """
-        source, receiver = np.asarray(edge_index_2E).astype(np.int32)
-        if undirected:
-            source, receiver = np.r_[source, receiver], np.r_[receiver, source]
-        keep = source != receiver
-        source, receiver = source[keep], receiver[keep]
-        if self_loops:
-            every = np.arange(num_nodes, dtype=np.int32)
-            source, receiver = np.r_[source, every], np.r_[receiver, every]
-        # By source, then stably by receiver: two linear passes where one sort would take E log E.
-        by_source, its_receiver = np.empty_like(source), np.empty_like(receiver)
-        kernels.counting_sort(source, receiver, num_nodes, by_source, its_receiver)
-        kernels.counting_sort(its_receiver, by_source, num_nodes, receiver, source)
-        first = np.ones(len(source), np.bool_)
-        first[1:] = (source[1:] != source[:-1]) | (receiver[1:] != receiver[:-1])
-        source, receiver = source[first], receiver[first]
-        indptr = np.zeros(num_nodes + 1, np.int64)
-        np.cumsum(np.bincount(receiver, minlength=num_nodes), out=indptr[1:])
+        source, receiver = np.ascontiguousarray(edge_index_2E, np.int32)
+        # Two linear passes, each reading in order, where one sort would take E log E.
+        grouped = kernels.by_source(source, receiver, num_nodes, undirected, self_loops)
+        indptr, sources = kernels.by_receiver(*grouped)
         if row_of_N is None:
             row_of_N = torch.zeros(num_nodes, dtype=torch.int64)
-        return cls(torch.from_numpy(indptr), torch.from_numpy(source), row_of_N, rows)
+        return cls(torch.from_numpy(indptr), torch.from_numpy(sources), row_of_N, rows)
 
     def to(self, device: torch.device | str) -> EdgeList:
         """The same edges on another device."""

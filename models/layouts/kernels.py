@@ -54,18 +54,54 @@ def over_rows(kernel: Callable[..., None], indptr: np.ndarray, width: int, *args
 
 
 @njit(nogil=True, cache=True)
-def counting_sort(keys, values, bins, keys_out, values_out):
-    """Sort pairs by key in [0, bins), stably and in linear time."""
-    start = np.zeros(bins + 1, np.int64)
-    for e in range(len(keys)):
-        start[keys[e] + 1] += 1
-    for i in range(bins):
-        start[i + 1] += start[i]
-    for e in range(len(keys)):
-        at = start[keys[e]]
-        start[keys[e]] += 1
-        keys_out[at] = keys[e]
-        values_out[at] = values[e]
+def by_source(source, receiver, nodes, undirected, self_loops):
+    """CSR of the receivers of each node, unordered: self-loops dropped, or one for every node."""
+    indptr = np.zeros(nodes + 1, np.int64)
+    for e in range(len(source)):
+        if source[e] != receiver[e]:
+            indptr[source[e] + 1] += 1
+            if undirected:
+                indptr[receiver[e] + 1] += 1
+    for i in range(nodes):
+        indptr[i + 1] += indptr[i] + self_loops
+    indices, fill = np.empty(indptr[nodes], np.int32), indptr[:-1].copy()
+    if self_loops:
+        for i in range(nodes):
+            indices[fill[i]] = i
+            fill[i] += 1
+    for e in range(len(source)):
+        i, j = source[e], receiver[e]
+        if i != j:
+            indices[fill[i]] = j
+            fill[i] += 1
+            if undirected:
+                indices[fill[j]] = i
+                fill[j] += 1
+    return indptr, indices
+
+
+@njit(nogil=True, cache=True)
+def by_receiver(indptr, indices):
+    """CSR of the sources of each node, ascending and each once, from that of the receivers."""
+    nodes = len(indptr) - 1
+    ends = np.zeros(nodes + 1, np.int64)
+    for e in range(len(indices)):
+        ends[indices[e] + 1] += 1
+    for i in range(nodes):
+        ends[i + 1] += ends[i]
+    sources, fill = np.empty_like(indices), ends[:-1].copy()
+    for i in range(nodes):  # in ascending order, so that what each receives is ascending too
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            if fill[j] == ends[j] or sources[fill[j] - 1] != i:
+                sources[fill[j]] = i
+                fill[j] += 1
+    kept = np.zeros(nodes + 1, np.int64)
+    for j in range(nodes):
+        count = fill[j] - ends[j]
+        sources[kept[j] : kept[j] + count] = sources[ends[j] : fill[j]]
+        kept[j + 1] = kept[j] + count
+    return kept, sources[: kept[nodes]].copy()
 
 
 @njit(nogil=True, cache=True)

@@ -80,9 +80,13 @@ class NodeProblem(Problem):
 
     def loss(self, model: nn.Module, step: Step) -> Tensor:
         part, encoded, seeds, nodes = step
-        return nn.functional.binary_cross_entropy_with_logits(
+        loss = nn.functional.binary_cross_entropy_with_logits(
             model(part, None, encoded)[seeds], self.target_N[nodes], pos_weight=self.weight
         )
+        if self.recipe.sparsity:
+            first = next(m for m in model.embed.modules() if isinstance(m, nn.Linear))
+            loss = loss + self.recipe.sparsity * first.weight.norm(dim=0).sum()
+        return loss
 
     def validate(self, network: nn.Module) -> float:
         val = self.split.val

@@ -71,9 +71,10 @@ _MANY = Recipe(
 )
 _FEW = Recipe(
     "",
-    {"hops": 2, "bins": 4, "hop_bins": 4, "encoder": 256, "dropout": 0.5},
-    epochs=60,
-    weight_decay=0.1,
+    {"hops": 2, "bins": 4, "hop_bins": 4, "dropout": 0.2},
+    epochs=120,
+    weight_decay=0.0,
+    sparsity=0.1,
 )
 
 
@@ -96,6 +97,6 @@ _MANY_LABELS = {
 }
 _FEW_LABELS = {
     "any": _FEW,
-    "amazon": _with(_FEW, {"hops": 0, "bins": 8, "distinct": True, "encoder": 0}),
+    "amazon": _with(_FEW, {"hops": 0, "bins": 8, "distinct": True}),
     "yelpchi": _with(_FEW, {}, batch_nodes=512, fanouts=FANOUTS),
 }

@@ -52,6 +52,9 @@ class Recipe:
     `batch_nodes` set: each step trains on the labels of that many nodes, unset: on all of them.
     With `fanouts` a step sees only so many sampled neighbours per hop, for graphs that do not fit
     or whose labels are far apart; without, the whole graph.
+
+    `sparsity` weighs a group lasso on the inputs of the embedding, sum_p |E_:p|_2 (Yuan & Lin
+    2006): with few labels, what a network must not do is use every column.
     """
 
     model: str
@@ -63,6 +66,7 @@ class Recipe:
     clip: float = 1.0
     batch_nodes: int | None = None
     fanouts: tuple[int, ...] | None = None
+    sparsity: float = 0.0
     check_every: int = 2
 
     @property

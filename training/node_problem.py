@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
@@ -84,7 +84,8 @@ class NodeProblem(Problem):
             model(part, None, encoded)[seeds], self.target_N[nodes], pos_weight=self.weight
         )
         if self.recipe.sparsity:
-            first = next(m for m in model.embed.modules() if isinstance(m, nn.Linear))
+            embed = cast(nn.Module, model.embed)
+            first = next(m for m in embed.modules() if isinstance(m, nn.Linear))
             loss = loss + self.recipe.sparsity * first.weight.norm(dim=0).sum()
         return loss
 

@@ -9,6 +9,7 @@ from typing import cast
 from starlette.requests import Request
 
 from service.engine import Engine
+from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.parsing.large import LargeBodies
 from service.registry import Registry
@@ -24,6 +25,7 @@ class Services:
     registry: Registry
     engine: Engine
     metrics: Metrics
+    memories: MemoryStore
     large: LargeBodies = field(default_factory=LargeBodies)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
@@ -32,10 +34,17 @@ class Services:
     @classmethod
     def create(cls, settings: Settings) -> Services:
         engine = Engine(settings.queue_size, settings.deadline_s, settings.threads)
-        return cls(settings, Registry(), engine, Metrics(engine))
+        memories = MemoryStore(
+            settings.memories,
+            settings.memory_store,
+            settings.max_memories,
+            settings.max_memory_bytes,
+        )
+        return cls(settings, Registry(), engine, Metrics(engine), memories)
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
+        self.memories.clean()
         self.registry.load(self.settings.checkpoints)
         for model in self.registry.loaded():
             self.metrics.serve(model.ref)

@@ -13,8 +13,10 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from rich.progress import Progress
 
+from models.memories import SUFFIX, Card, Memory, dump
 from training import table as tables
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
+from training.datasets.memories import digits, rrm
 from training.export import export
 from training.recipes import ABLATIONS, recipe, smoke
 from training.runs import train
@@ -153,6 +155,35 @@ def ship(
         name = f"{model}-{dataset}"
         if only in (None, name):
             anomaly(model=model, dataset=dataset, out=folder / name, data=data, device=device)
+
+
+@app.command()
+def memories(
+    folder: Annotated[Path, typer.Option(help="where the files go")] = Path("memories"),
+    data: Data = None,
+) -> None:
+    """Make the memories that ship, from the published files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, kind, items, licence, note in (
+        (
+            "mnist-3",
+            "images",
+            digits(3, 100, data),
+            "CC BY-SA 3.0",
+            "the first 100 threes of MNIST's training set (LeCun, Cortes, Burges)",
+        ),
+        (
+            "rrm",
+            "sequences",
+            rrm(data),
+            "CC0 1.0",
+            "Pfam PF00076.29, seed alignment; columns with more than half gaps left out",
+        ),
+    ):
+        memory = Memory.of(kind, items)
+        card = Card.of(memory, items, licence, note)
+        (folder / f"{name}{SUFFIX}").write_bytes(dump(items, card))
+        typer.echo(f"{name} {card.patterns} patterns, d = {card.dim}, {card.sha256}")
 
 
 if __name__ == "__main__":

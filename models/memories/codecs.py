@@ -56,7 +56,10 @@ class Vectors(Codec):
 @final
 @dataclass(frozen=True)
 class Images(Codec):
-    """Images (N, H, W) or (N, H, W, 3) with values in [0, 1]; decoded ones are cut to it."""
+    """Images (N, H, W) or (N, H, W, 3), floats in [0, 1] or bytes in [0, 255].
+
+    Features are on the scale to 1; decoded images are floats, cut to [0, 1].
+    """
 
     shape: tuple[int, ...]
 
@@ -68,7 +71,8 @@ class Images(Codec):
         return cls(items.shape[1:])
 
     def encode(self, items: np.ndarray) -> np.ndarray:
-        return items.reshape(len(items), -1).astype(np.float64)
+        flat = items.reshape(len(items), -1).astype(np.float64)
+        return flat / 255 if items.dtype == np.uint8 else flat
 
     def decode(self, features_SD: np.ndarray) -> np.ndarray:
         cut = np.clip(features_SD, 0, 1).astype(np.float32)

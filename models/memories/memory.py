@@ -12,6 +12,7 @@ from torch import Tensor
 from models.energies import ModernHopfield
 from models.memories.codecs import CODECS, Codec
 
+_ENOUGH = 20  # repeated patterns that are named
 _SAME = 1e-6  # distance of unit patterns that float32 cannot hold apart
 
 
@@ -147,4 +148,6 @@ def _repeated(unit_KD: np.ndarray) -> np.ndarray:
         gap = np.linalg.norm(unit_KD[near] - unit_KD[order[at]], axis=1)
         for other in near[gap < _SAME]:
             again.add(max(int(other), int(order[at])))
+        if len(again) >= _ENOUGH:
+            break
     return np.array(sorted(again), np.int64)

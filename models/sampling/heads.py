@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from models.sampling.temperature import largest_axes
 
 _RANK_TOLERANCE = 1e-5
 
@@ -54,5 +57,5 @@ class Heads:
 
 def axes_of(patterns_KD: Tensor, count: int = 10) -> Tensor:
     """The leading principal axes (D, A), along which chains are watched."""
-    _, _, vt = torch.linalg.svd(patterns_KD - patterns_KD.mean(0), full_matrices=False)
-    return vt[:count].T.contiguous()
+    _, axes_DA = largest_axes(patterns_KD - patterns_KD.mean(0), count)
+    return torch.from_numpy(np.ascontiguousarray(axes_DA)).to(patterns_KD)

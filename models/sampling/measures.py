@@ -72,13 +72,18 @@ def exact_samples(
     """
     rng = np.random.default_rng([seed, 0x6E756C6C])
     patterns_KD = energy.patterns_KD
-    log_w_K = patterns_KD.double().pow(2).sum(1) / 2
-    if energy.offset_K is not None:
-        log_w_K = log_w_K + energy.offset_K.double()
-    w_K = torch.softmax(beta * log_w_K, 0).numpy() if weighted else None
+    w_K = mixture_weights(energy, beta) if weighted else None
     chosen = torch.from_numpy(rng.choice(len(patterns_KD), count, p=w_K))
     noise = torch.from_numpy(rng.standard_normal((count, patterns_KD.shape[1])) * beta**-0.5)
     return patterns_KD[chosen] + noise.to(patterns_KD)
+
+
+def mixture_weights(energy: ModernHopfield, beta: float) -> np.ndarray:
+    """w_k of `exact_samples`, float64 (K,): the probability of being in each pattern's basin."""
+    log_w_K = energy.patterns_KD.double().pow(2).sum(1) / 2
+    if energy.offset_K is not None:
+        log_w_K = log_w_K + energy.offset_K.double()
+    return torch.softmax(beta * log_w_K, 0).numpy()
 
 
 def null_novelty(beta: float, dim: int) -> float:

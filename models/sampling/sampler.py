@@ -17,7 +17,13 @@ from models.sampling.chains import Chains, Interrupt, Schedule, run
 from models.sampling.convergence import Agreement, agreement
 from models.sampling.heads import Heads, axes_of
 from models.sampling.langevin import Method
-from models.sampling.measures import Measures, exact_samples, measure, null_samples
+from models.sampling.measures import (
+    Measures,
+    exact_samples,
+    measure,
+    mixture_weights,
+    null_samples,
+)
 
 START_NOISE = 0.01  # around the pattern a chain starts at, per coordinate
 
@@ -55,11 +61,22 @@ class Interrupted(Exception):  # noqa: N818
         self.reason = reason
 
 
-def starts(patterns_KD: Tensor, chains: int, seed: int) -> Start:
-    """A chain at each of as many random patterns, distinct while they last, + 0.01 N(0, I)."""
+def starts(
+    patterns_KD: Tensor, chains: int, seed: int, known: Known | None = None, beta: float = 1.0
+) -> Start:
+    """A chain at each of as many random patterns, distinct while they last, + 0.01 N(0, I).
+
+    Where coordinates are `known`, patterns are drawn by how likely they are given these: a chain
+    that starts in the basin of another pattern may never leave it at a high beta.
+    """
     rng = np.random.default_rng([seed, 0x7374])
-    rounds = -(-chains // len(patterns_KD))
-    chosen = np.concatenate([rng.permutation(len(patterns_KD)) for _ in range(rounds)])[:chains]
+    if known is None:
+        rounds = -(-chains // len(patterns_KD))
+        orders = [rng.permutation(len(patterns_KD)) for _ in range(rounds)]
+        chosen = np.concatenate(orders)[:chains]
+    else:
+        weights_K = mixture_weights(_given(patterns_KD, known), beta)
+        chosen = rng.choice(len(patterns_KD), chains, p=weights_K)
     noise = rng.standard_normal((chains, patterns_KD.shape[1])) * START_NOISE
     return Start(patterns_KD[chosen] + torch.from_numpy(noise).to(patterns_KD), chosen)
 
@@ -113,7 +130,7 @@ def draw(
     elif known is not None:
         known_D = torch.from_numpy(known.mask_D)
         values_k = torch.from_numpy(known.values_k).to(patterns_KD)
-        energy = ModernHopfield(patterns_KD).given(known_D, values_k)
+        energy = _given(patterns_KD, known)
         runs = [walk(energy, start.x_CD[:, ~known_D])]
         kept_SD = patterns_KD.new_empty(schedule.keep * len(start.x_CD), patterns_KD.shape[1])
         kept_SD[:, known_D] = values_k
@@ -134,6 +151,11 @@ def draw(
         agreement(chains),
         chains.steps,
     )
+
+
+def _given(patterns_KD: Tensor, known: Known) -> ModernHopfield:
+    values_k = torch.from_numpy(known.values_k).to(patterns_KD)
+    return ModernHopfield(patterns_KD).given(torch.from_numpy(known.mask_D), values_k)
 
 
 def _run(energy: ModernHopfield, x_CD: Tensor, **knobs: Any) -> Chains:

@@ -1,6 +1,7 @@
 """Where models run: one thread, a bounded queue before it."""
 
 from service.engine.engine import Disconnected, Engine
+from service.engine.sampling import Sampled, sample
 from service.engine.scoring import Scored, results, score
 
-__all__ = ["Disconnected", "Engine", "Scored", "results", "score"]
+__all__ = ["Disconnected", "Engine", "Sampled", "Scored", "results", "sample", "score"]

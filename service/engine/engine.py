@@ -111,7 +111,7 @@ class Engine:
             if watch.done():
                 raise Disconnected
             job.stop(StopReason.DEADLINE)
-            detail = f"not done after {self._deadline_s:g} s; ask for fewer steps or fewer edges"
+            detail = f"not done after {self._deadline_s:g} s; ask for fewer steps, or of less"
             raise Problem("deadline", detail)
         finally:  # also where this coroutine is cancelled
             watch.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,28 +18,30 @@ from service.parsing.names import check_targets, relations_needed, rows_by_id
 FLOATS = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGERS = {"I32": np.int32, "I64": np.int64}
 TENSORS = {
-    "x": (FLOATS, 2),
-    "edge_index": (INTEGERS, 2),
-    "edge_type": (INTEGERS, 1),
-    "targets": (INTEGERS, 1),
+    "x": (FLOATS, (2,)),
+    "edge_index": (INTEGERS, (2,)),
+    "edge_type": (INTEGERS, (1,)),
+    "targets": (INTEGERS, (1,)),
 }
+Allowed = Mapping[str, tuple[Mapping[str, type[np.generic]], Sequence[int]]]
+"""Element types and numbers of dimensions that each tensor may have, by name."""
 Tensors = dict[str, np.ndarray]
 
 
-def read_safetensors(body: bytes) -> tuple[Tensors, dict[str, str]]:
+def read_safetensors(body: bytes, allowed: Allowed = TENSORS) -> tuple[Tensors, dict[str, str]]:
     """The tensors of a file by name, little-endian as the format has it, and its metadata."""
     header = _header(body)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(type(text) is not str for text in metadata.values()):
         raise Problem("invalid-safetensors", "__metadata__ must hold `request` as JSON text")
     # Names first: a header may list a million tensors in few bytes.
-    if faults := unknown_fields(header, TENSORS):
+    if faults := unknown_fields(header, allowed):
         raise fail(faults)
     try:
         entries = safetensors.deserialize(body)
     except safetensors.SafetensorError as error:
         raise Problem("invalid-safetensors", "the tensors do not fit the file") from error
-    return {name: _array(name, entry) for name, entry in entries}, metadata
+    return {name: _array(name, entry, allowed) for name, entry in entries}, metadata
 
 
 def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) -> NamedGraph:
@@ -87,11 +90,12 @@ def _header(body: bytes) -> dict[str, Any]:
     return header
 
 
-def _array(name: str, entry: dict[str, Any]) -> np.ndarray:
-    dtypes, dims = TENSORS[name]
+def _array(name: str, entry: dict[str, Any], allowed: Allowed) -> np.ndarray:
+    dtypes, dims = allowed[name]
     dtype = dtypes.get(entry["dtype"])
     if dtype is None:
         raise fail_at(f"/{name}", "wrong_dtype", f"must be of type {', '.join(dtypes)}")
-    if len(entry["shape"]) != dims:
-        raise fail_at(f"/{name}", "wrong_shape", f"must have {dims} dimensions")
+    if len(entry["shape"]) not in dims:
+        rule = f"must have {' or '.join(map(str, dims))} dimensions"
+        raise fail_at(f"/{name}", "wrong_shape", rule)
     return np.frombuffer(entry["data"], np.dtype(dtype).newbyteorder("<")).reshape(entry["shape"])

@@ -24,6 +24,7 @@ from models.sampling import (
     draw,
     exact_samples,
     measure,
+    mixture_weights,
     null_energy,
     null_novelty,
     null_samples,
@@ -260,6 +261,18 @@ def test_starts_are_distinct_while_patterns_last() -> None:
     off = start.x_CD - x[start.patterns_C]
     assert float(off.std()) == pytest.approx(0.01, rel=0.05)
     assert not torch.equal(starts(x, 15, 4).x_CD, start.x_CD)
+
+
+def test_starts_given_a_part_are_where_it_fits() -> None:
+    x = memory(6, 30)
+    known = Known(np.arange(30) < 15, x[4, :15].numpy(), 1.0)
+    cold, warm = (starts(x, 400, 0, known, beta).patterns_C for beta in (300.0, 1.0))
+    assert cold is not None
+    assert warm is not None
+    assert (cold == 4).all()
+    energy = ModernHopfield(x).given(torch.arange(30) < 15, x[4, :15])
+    shares = np.bincount(warm, minlength=6) / 400
+    np.testing.assert_allclose(shares, mixture_weights(energy, 1.0), atol=0.08)
 
 
 def test_what_draw_refuses() -> None:

@@ -1,0 +1,496 @@
+"""POST /sample: what it draws, what it tells, what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+
+from models.memories import ALPHABET
+from service.sampling_schemas import SampleResponse
+from tests.service.bad_bodies import SAFETENSORS, SECRET
+from tests.service.test_service_bad_input import check
+from tests.service.test_service_load import depth
+
+RNG = np.random.default_rng(3)
+PATTERNS = (RNG.standard_normal((8, 6)) * RNG.uniform(1, 9, (8, 1))).astype(np.float32)
+QUICK = {"num_samples": 6, "chains": 3, "steps": 60, "burn_in": 20, "thin": 10, "beta": 50.0}
+
+
+def body(**changes):
+    return {"memory": {"patterns": PATTERNS.tolist()}, **QUICK} | changes
+
+
+def tensors(request=None, **arrays) -> bytes:
+    metadata = None if request is None else {"request": json.dumps(request)}
+    return safetensors.numpy.save(arrays, metadata=metadata)
+
+
+def post(client, content, content_type="application/json", **headers):
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return client.post("/sample", content=raw, headers={"content-type": content_type, **headers})
+
+
+def answer(response) -> dict:
+    assert response.status_code == 200, response.text
+    SampleResponse.model_validate_json(response.content, strict=False)
+    return response.json()
+
+
+def test_vectors_and_all_that_is_told_of_them(client):
+    found = answer(post(client, body(method="mala")))
+    assert np.shape(found["samples"]) == (6, 6)
+    told = found["diagnostics"]
+    assert told["beta"] == 50
+    assert len(told["chain_energy"]) == len(told["chain_acceptance"]) == 3
+    assert 0.9 < told["acceptance"] <= 1
+    assert told["novelty"] == pytest.approx(1 - told["max_cosine"])
+    assert set(told["null"]) >= {"novelty", "diversity", "energy", "max_cosine", "entropy"}
+    assert told["null"]["energy_closed_form"] == pytest.approx(-0.5 + 6 / 100)
+    assert told["snr"] == pytest.approx((0.01 * 50 / 12) ** 0.5)
+    assert set(told["r_hat"]) == {"energy", "state"}
+    assert found["dynamics"] == {
+        **QUICK,
+        "beta": [50.0],
+        "method": "mala",
+        "step_size": 0.01,
+        "heads": 1,
+        "seed": 0,
+        "clamped": 0,
+    }
+    assert found["memory"]["id"] is None
+    assert (found["memory"]["patterns"], found["memory"]["dim"]) == (8, 6)
+    assert found["inflection"]["beta_star"] > 0
+    assert "spectrum" not in found
+
+
+def test_cold_chains_return_the_patterns_with_their_length(client):
+    found = answer(post(client, body(beta=1e6, num_samples=8, chains=8)))
+    samples = np.array(found["samples"])
+    gaps = np.linalg.norm(samples[:, None] - PATTERNS, axis=2)
+    assert sorted(gaps.argmin(1)) == list(range(8))
+    assert gaps.min(1).max() < 0.01 * np.linalg.norm(PATTERNS, axis=1).max()
+
+
+def test_same_seed_same_samples(client):
+    first, again, other = (answer(post(client, body(seed=s)))["samples"] for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_the_forms_of_a_request_agree(client):
+    inline = answer(post(client, body()))
+    request = {name: value for name, value in body().items() if name != "memory"}
+    as_tensor = answer(post(client, tensors(request, patterns=PATTERNS), SAFETENSORS))
+    assert as_tensor["samples"] == inline["samples"]
+    assert as_tensor["memory"]["sha256"] == inline["memory"]["sha256"]
+
+
+def test_the_forms_of_an_answer_agree(client):
+    for beta, names in ((50.0, ["samples"]), ([50.0, 5.0], ["samples_0", "samples_1"])):
+        in_json = answer(post(client, body(beta=beta)))
+        raw = post(client, body(beta=beta), accept=SAFETENSORS)
+        assert raw.headers["content-type"] == SAFETENSORS
+        arrays = safetensors.numpy.load(raw.content)
+        assert list(arrays) == names
+        size = int.from_bytes(raw.content[:8], "little")
+        rest = json.loads(json.loads(raw.content[8 : 8 + size])["__metadata__"]["response"])
+        batches = in_json.get("spectrum", [in_json])
+        told = rest.get("spectrum") or [rest["diagnostics"]]
+        for name, batch, diagnostics in zip(names, batches, told, strict=True):
+            np.testing.assert_array_equal(arrays[name], np.array(batch["samples"], np.float32))
+            assert diagnostics == batch["diagnostics"]
+        assert rest["dynamics"] == in_json["dynamics"]
+
+
+def test_a_spectrum_is_each_temperature_by_itself(client):
+    both = answer(post(client, body(beta=[50, 5.0])))["spectrum"]
+    for beta, batch in zip((50.0, 5.0), both, strict=True):
+        alone = answer(post(client, body(beta=beta)))
+        assert batch == {name: alone[name] for name in ("samples", "diagnostics")}
+
+
+def test_auto_is_beta_star(client):
+    found = answer(post(client, body(beta="auto")))
+    assert found["diagnostics"]["beta"] == found["inflection"]["beta_star"]
+    assert found["dynamics"]["beta"] == [found["inflection"]["beta_star"]]
+    left_out = body()
+    del left_out["beta"]
+    assert answer(post(client, left_out))["samples"] == found["samples"]
+    one = {"patterns": [[1.0, 2.0]]}
+    check(post(client, body(beta="auto", memory=one)), 422, "invalid-request", "no_inflection")
+    alone = answer(post(client, body(memory=one)))
+    assert alone["inflection"]["beta_star"] is None
+
+
+def test_what_is_clamped_comes_back_as_it_was(client):
+    clamp = {"index": [4, 1], "values": [0.123456789, -7.5]}
+    found = answer(post(client, body(clamp=clamp, beta=5.0)))
+    samples = np.array(found["samples"], np.float32)
+    assert (samples[:, [4, 1]] == np.array(clamp["values"], np.float32)).all()
+    assert samples[:, [0, 2, 3, 5]].std(0).min() > 0
+    assert found["dynamics"]["clamped"] == 2
+    request = {n: v for n, v in body(beta=5.0).items() if n != "memory"}
+    arrays = {
+        "patterns": PATTERNS,
+        "clamp_index": np.array(clamp["index"]),
+        "clamp_values": np.array(clamp["values"]),
+    }
+    again = answer(post(client, tensors(request, **arrays), SAFETENSORS))
+    assert again["samples"] == found["samples"]
+
+
+def test_half_a_digit_is_completed(client):
+    """Half of a stored image, cold: the rest of it."""
+    raw = client.get("/memories/mnist-3", headers={"accept": SAFETENSORS}).content
+    image = safetensors.numpy.load(raw)["items"][17].astype(np.float64) / 255
+    index = list(range(392))
+    request = {
+        "memory": "mnist-3",
+        "beta": 1e5,
+        "num_samples": 2,
+        "steps": 800,
+        "clamp": {"index": index, "values": image.ravel()[:392].tolist()},
+    }
+    found = np.array(answer(post(client, request))["samples"])
+    assert np.abs(found[:, :14] - image[:14]).max() < 1e-6
+    assert np.abs(found[:, 14:] - image[14:]).mean() < 0.05
+
+
+def test_given_states_are_where_chains_start(client):
+    states = PATTERNS[[5, 0]]
+    given = {"beta": 1e6, "steps": 2, "burn_in": 0, "thin": 1, "num_samples": 2, "chains": None}
+    found = answer(post(client, body(init={"states": states.tolist()}, **given)))
+    assert found["dynamics"]["chains"] == 2
+    np.testing.assert_allclose(found["samples"], states, rtol=0.02, atol=0.02)
+    request = {n: v for n, v in body(**given).items() if n != "memory"}
+    again = post(client, tensors(request, patterns=PATTERNS, init=states), SAFETENSORS)
+    assert answer(again)["samples"] == found["samples"]
+
+
+def test_heads(client):
+    found = answer(post(client, body(heads=3)))
+    assert found["dynamics"]["heads"] == 3
+    assert found["samples"] != answer(post(client, body()))["samples"]
+    check(post(client, body(heads=7)), 422, "invalid-request", "out_of_range", "/heads")
+
+
+def test_sequences(client):
+    found = answer(post(client, {**QUICK, "memory": "rrm", "beta": 1e5}))
+    assert found["memory"]["kind"] == "sequences"
+    raw = client.get("/memories/rrm", headers={"accept": SAFETENSORS}).content
+    stored = safetensors.numpy.load(raw)["items"]
+    for sequence in found["samples"]:
+        letters = np.array([ALPHABET.index(letter) for letter in sequence])
+        same = (letters == stored) | (stored == 20)
+        assert same.all(1).any()  # the copy of a stored one, with its gaps filled
+    own = {"sequences": ["ACDE-", "AWDEF", "ACKEF", "MCDYF"]}
+    assert len(answer(post(client, {**QUICK, "memory": own}))["samples"][0]) == 5
+
+
+def test_returns_have_the_moments_of_their_history(client):
+    history = 0.01 * RNG.standard_normal((40, 5)) + 0.001
+    memory = {"kind": "returns", "patterns": history.tolist()}
+    request = body(memory=memory, num_samples=30, beta=20.0, steps=400)
+    samples = np.array(answer(post(client, request))["samples"])
+    np.testing.assert_allclose(samples.mean(0), history.mean(0), atol=1e-6)
+    np.testing.assert_allclose(samples.std(0), history.std(0), rtol=1e-3)
+
+
+def test_a_picture(client):
+    request = {**QUICK, "memory": "mnist-3", "beta": [1e5, 200.0]}
+    response = post(client, request, accept="image/png")
+    assert response.headers["content-type"] == "image/png"
+    picture = Image.open(io.BytesIO(response.content))
+    assert picture.size == (6 * 30 - 2, 2 * 30 - 2)
+    told = json.loads(picture.text["basin"])  # type: ignore[attr-defined]
+    assert [b["beta"] for b in told["spectrum"]] == [1e5, 200.0]
+    samples = answer(post(client, request))["spectrum"][0]["samples"]
+    first = np.asarray(picture)[:28, :28]
+    np.testing.assert_array_equal(first, np.rint(255 * np.array(samples[0])))
+    colour = RNG.uniform(0, 1, (5, 12))
+    memory = {"kind": "images", "shape": [2, 2, 3], "patterns": colour.tolist()}
+    picture = Image.open(io.BytesIO(post(client, body(memory=memory), accept="image/png").content))
+    assert (picture.mode, picture.size) == ("RGB", (3 * 4 - 2, 2 * 4 - 2))
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "application/json"),
+        ("application/*;q=0.5, image/png;q=0.9", "image/png"),
+        ("image/*, application/json;q=0.2", "image/png"),
+        ("text/html, */*;q=0.1", "application/json"),
+        ("application/json;q=0, */*", SAFETENSORS),
+    ],
+)
+def test_negotiation(client, accept, content_type):
+    response = post(client, {**QUICK, "memory": "mnist-3"}, accept=accept)
+    assert response.headers["content-type"] == content_type
+
+
+def test_what_is_not_acceptable(client):
+    check(post(client, body(), accept="text/html"), 406, "not-acceptable")
+    check(post(client, body(), accept="application/json;q=0"), 406, "not-acceptable")
+    check(post(client, body(), accept="image/png"), 406, "not-acceptable")
+
+
+def changed(row, column=0, value=0.0, width=6):
+    patterns = PATTERNS.tolist()
+    if column is None:
+        patterns[row] = [value] * width
+    else:
+        patterns[row][column] = value
+    return {"memory": {"patterns": patterns}}
+
+
+IMAGE = {"kind": "images", "patterns": [[0.0, 0.5, 1.0, 0.2]]}
+BAD_MEMORIES = {
+    "rows of two widths": (changed(3, None, 1.0, 5), "wrong_shape", "/memory/patterns/3"),
+    "zero norm": (changed(2, None, 0.0), "zero_norm", "/memory/patterns/2"),
+    "duplicate": (
+        {"memory": {"patterns": [[1, 2], [3, 1], [1, 2]]}},
+        "duplicate",
+        "/memory/patterns/2",
+    ),
+    "same direction": (
+        {"memory": {"patterns": [[1, 2], [3, 1], [2, 4]]}},
+        "duplicate",
+        "/memory/patterns/2",
+    ),
+    "text": (changed(1, 4, SECRET), "wrong_type", "/memory/patterns/1/4"),
+    "null": (changed(1, 4, None), "wrong_type", "/memory/patterns/1/4"),
+    "bool": (changed(1, 4, True), "wrong_type", "/memory/patterns/1/4"),
+    "beyond float32": (changed(1, 4, 1e39), "not_finite", "/memory/patterns/1/4"),
+    "no pattern": ({"memory": {"patterns": []}}, "empty", "/memory/patterns"),
+    "empty patterns": ({"memory": {"patterns": [[], []]}}, "wrong_shape", "/memory/patterns"),
+    "flat": ({"memory": {"patterns": [1, 2, 3]}}, "wrong_type", "/memory/patterns/0"),
+    "nothing in it": ({"memory": {}}, "one_of", "/memory"),
+    "both": ({"memory": {"patterns": [[1]], "sequences": ["A"]}}, "one_of", "/memory"),
+    "unknown field": (
+        {"memory": {"patterns": [[1]], "colour": 1}},
+        "unknown_field",
+        "/memory/colour",
+    ),
+    "unknown kind": (
+        {"memory": {"patterns": [[1]], "kind": SECRET}},
+        "not_allowed",
+        "/memory/kind",
+    ),
+    "image without shape": ({"memory": IMAGE}, "missing", "/memory/shape"),
+    "image of other shape": (
+        {"memory": IMAGE | {"shape": [3, 3]}},
+        "wrong_shape",
+        "/memory/patterns",
+    ),
+    "image of one side": ({"memory": IMAGE | {"shape": [4]}}, "wrong_shape", "/memory/patterns"),
+    "image of two channels": (
+        {"memory": IMAGE | {"shape": [1, 2, 2]}},
+        "wrong_shape",
+        "/memory/patterns",
+    ),
+    "image of negative shape": (
+        {"memory": IMAGE | {"shape": [-2, -2]}},
+        "wrong_shape",
+        "/memory/patterns",
+    ),
+    "image too bright": (
+        {"memory": {"kind": "images", "shape": [1, 2], "patterns": [[0, 1.5]]}},
+        "out_of_range",
+        "/memory/patterns/0/1",
+    ),
+    "shape of vectors": (
+        {"memory": {"patterns": [[1, 2]], "shape": [2]}},
+        "not_read",
+        "/memory/shape",
+    ),
+    "letters": ({"memory": {"sequences": ["ACD", "AXD"]}}, "unknown_letter", "/memory/sequences/1"),
+    "lengths": ({"memory": {"sequences": ["ACD", "AC"]}}, "wrong_shape", "/memory/sequences/1"),
+    "no letters": ({"memory": {"sequences": ["", ""]}}, "wrong_shape", "/memory/sequences/0"),
+    "one return": (
+        {"memory": {"kind": "returns", "patterns": [[1.0]]}},
+        "wrong_shape",
+        "/memory/patterns",
+    ),
+    "equal returns": (
+        {"memory": {"kind": "returns", "patterns": [[1.0, 2.0], [3.0, 3.0]]}},
+        "zero_norm",
+        "/memory/patterns/1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MEMORIES)
+def test_bad_memories(client, name):
+    change, code, at = BAD_MEMORIES[name]
+    check(post(client, body(**change)), 422, "invalid-memory", code, at)
+
+
+CLAMP = {"index": [0, 3], "values": [1.0, 2.0]}
+BAD_REQUESTS = {
+    "beta of zero": ({"beta": 0}, "out_of_range", "/beta"),
+    "beta below zero": ({"beta": -1.0}, "out_of_range", "/beta"),
+    "beta too large": ({"beta": 1e7}, "out_of_range", "/beta"),
+    "beta of text": ({"beta": SECRET}, "wrong_type", "/beta"),
+    "beta of bool": ({"beta": True}, "wrong_type", "/beta"),
+    "one of the betas": ({"beta": [1.0, 0.0]}, "out_of_range", "/beta/1"),
+    "no beta": ({"beta": []}, "out_of_range", "/beta"),
+    "many betas": ({"beta": [1.0] * 33}, "out_of_range", "/beta"),
+    "steps over the cap": ({"steps": 10**7, "thin": 10**4}, "out_of_range", "/steps"),
+    "no steps": ({"steps": 0}, "out_of_range", "/steps"),
+    "steps of text": ({"steps": SECRET}, "wrong_type", "/steps"),
+    "too much work": (
+        {
+            "steps": 10**6,
+            "thin": 10**4,
+            "chains": 2000,
+            "num_samples": 10**5,
+            "memory": {"patterns": RNG.standard_normal((50, 40)).tolist()},
+        },
+        "too_much_work",
+        "/steps",
+    ),
+    "too large an answer": (
+        {"num_samples": 10**6, "chains": 10**6, "steps": 1, "burn_in": 0, "thin": 1},
+        "too_large",
+        "/num_samples",
+    ),
+    "burn-in of all": ({"burn_in": 60}, "out_of_range", "/burn_in"),
+    "more than is kept": ({"num_samples": 13}, "out_of_range", "/num_samples"),
+    "more chains than samples": ({"chains": 7}, "out_of_range", "/chains"),
+    "step size of zero": ({"step_size": 0}, "out_of_range", "/step_size"),
+    "step size above one": ({"step_size": 1.5}, "out_of_range", "/step_size"),
+    "unknown method": ({"method": SECRET}, "not_allowed", "/method"),
+    "unknown field": ({"colour": SECRET}, "unknown_field", "/colour"),
+    "negative seed": ({"seed": -1}, "out_of_range", "/seed"),
+    "no memory": ({"memory": None}, "missing", "/memory"),
+    "memory of a number": ({"memory": 7}, "wrong_type", "/memory"),
+    "init of text": ({"init": SECRET}, "not_allowed", "/init"),
+    "init of another width": ({"init": {"states": [[1.0] * 5] * 3}}, "wrong_shape", "/init/states"),
+    "init of another count": ({"init": {"states": [[1.0] * 6] * 2}}, "wrong_shape", "/init"),
+    "init without length": (
+        {"init": {"states": [[1.0] * 6, [0.0] * 6, [1.0] * 6]}},
+        "zero_norm",
+        "/init/states/1",
+    ),
+    "init far off": ({"init": {"states": [[1e9] * 6] * 3}}, "out_of_range", "/init/states/0/0"),
+    "init of sequences": ({"memory": "rrm", "init": {"states": [[1.0]]}}, "not_read", "/init"),
+    "clamp of a list": ({"clamp": [1]}, "wrong_type", "/clamp"),
+    "clamp of nothing": ({"clamp": {"index": [], "values": []}}, "out_of_range", "/clamp/index"),
+    "clamp of all": (
+        {"clamp": {"index": list(range(6)), "values": [1.0] * 6}},
+        "out_of_range",
+        "/clamp/index",
+    ),
+    "clamp twice": ({"clamp": CLAMP | {"index": [3, 3]}}, "duplicate", "/clamp/index"),
+    "clamp outside": ({"clamp": CLAMP | {"index": [0, 6]}}, "out_of_range", "/clamp/index/1"),
+    "clamp of more values": ({"clamp": CLAMP | {"index": [1]}}, "wrong_shape", "/clamp/values"),
+    "clamp of text": ({"clamp": CLAMP | {"values": [1.0, SECRET]}}, "wrong_type", None),
+    "clamp with heads": ({"clamp": CLAMP, "heads": 2}, "conflict", "/clamp"),
+    "clamp of sequences": ({"memory": "rrm", "clamp": CLAMP}, "not_read", "/clamp"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_bad_requests(client, name):
+    change, code, at = BAD_REQUESTS[name]
+    check(post(client, body(**change)), 422, "invalid-request", code, at)
+
+
+def test_bad_tensors(client):
+    for arrays, code, at in (
+        ({"patterns": PATTERNS * np.array([[np.nan]], np.float32)}, "not_finite", "/patterns/0/0"),
+        ({"patterns": PATTERNS.astype(np.int64)}, "wrong_dtype", "/patterns"),
+        ({"patterns": PATTERNS[0]}, "wrong_shape", "/patterns"),
+        ({"patterns": PATTERNS[:0]}, "empty", "/patterns"),
+        ({"patterns": PATTERNS.reshape(8, 2, 3)}, "wrong_shape", "/patterns"),
+        ({"patterns": np.vstack([PATTERNS, PATTERNS[:1]])}, "duplicate", "/patterns/8"),
+        ({"patterns": PATTERNS, "colour": PATTERNS}, "unknown_field", "/colour"),
+    ):
+        response = post(client, tensors({"beta": 1.0}, **arrays), SAFETENSORS)
+        check(response, 422, "invalid-memory", code, at)
+    lone = tensors({"beta": 1.0}, patterns=PATTERNS, clamp_index=np.array([1]))
+    check(post(client, lone, SAFETENSORS), 422, "invalid-request", "missing", "/clamp_index")
+    both = tensors({"memory": "rrm"}, patterns=PATTERNS)
+    check(post(client, both, SAFETENSORS), 422, "invalid-request", "conflict", "/memory")
+
+
+def test_no_number_in_json_is_not_finite(client):
+    raw = json.dumps(body()).encode()
+    check(post(client, raw.replace(b"50.0", b"NaN")), 400, "invalid-json")
+    check(post(client, raw.replace(b"50.0", b"1e999")), 422, "invalid-request", "not_finite")
+
+
+def test_an_unknown_memory(client):
+    for name in ("nothing", "../secret", "", "a/b", SECRET):
+        problem = check(post(client, body(memory=name)), 404, "unknown-memory", "unknown_memory")
+        assert problem.errors[0].pointer == "/memory"
+
+
+def test_large_json_is_asked_for_as_tensors(narrow):
+    """Above 4 MiB, where a server reads so much at all."""
+    with narrow.client() as client:
+        raw = json.dumps(body(note="x")).encode() + b" " * (5 << 20)
+        problem = check(post(client, raw), 413, "body-too-large")
+    assert SAFETENSORS in problem.detail
+
+
+ENDLESS = {"memory": "mnist-3", "steps": 1_000_000, "chains": 20, "beta": 2000.0, "thin": 10_000}
+
+
+def test_whoever_hangs_up_stops_the_chains(narrow, wait):
+    from tests.service.test_service_load import socket
+
+    wait(lambda: depth(narrow) == 0)
+    content = json.dumps(ENDLESS).encode()
+    head = (
+        "POST /sample HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    connection = socket.create_connection(("127.0.0.1", narrow.port), 10)
+    connection.sendall(head.encode() + content)
+    wait(lambda: depth(narrow) == 1)
+    connection.close()
+    start = time.monotonic()
+    wait(lambda: depth(narrow) == 0, 3)
+    with narrow.client() as client:
+        assert post(client, body()).status_code == 200  # the compute thread is free
+    assert time.monotonic() - start < 3.5
+
+
+def test_the_deadline_stops_the_chains(narrow):
+    with narrow.client() as client:
+        check_slow = post(client, ENDLESS)
+        assert check_slow.status_code == 504
+        assert check_slow.json()["type"] == "urn:basin:problem:deadline"
+        assert post(client, body()).status_code == 200
+
+
+def test_metrics(client):
+    def families():
+        text = client.get("/metrics").text
+        return {f.name: f for f in text_string_to_metric_families(text)}
+
+    def value(name, **labels):
+        family = families()[name]
+        return sum(
+            s.value
+            for s in family.samples
+            if not s.name.endswith(("_created", "_sum", "_bucket"))
+            and labels.items() <= s.labels.items()
+        )
+
+    answer(post(client, body()))
+    steps, samples = value("basin_chain_steps", method="mala"), value("basin_samples")
+    accepted = value("basin_acceptance")
+    answer(post(client, body(method="mala", beta=[1.0, 2.0])))
+    assert value("basin_chain_steps", method="mala") - steps == 2 * 3 * 60
+    assert value("basin_samples", kind="vectors") - samples <= 12
+    assert value("basin_samples") - samples == 12
+    assert value("basin_acceptance") - accepted == 2

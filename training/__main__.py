@@ -19,6 +19,7 @@ from training.datasets import NodeDataset, Split, load, load_tables, random_spli
 from training.datasets.memories import digits, rrm
 from training.export import export
 from training.recipes import ABLATIONS, recipe, smoke
+from training.reproduce import stochastic_attention
 from training.runs import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -155,6 +156,20 @@ def ship(
         name = f"{model}-{dataset}"
         if only in (None, name):
             anomaly(model=model, dataset=dataset, out=folder / name, data=data, device=device)
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="stochastic-attention")],
+    only: Annotated[str | None, typer.Option(help="synthetic, images, proteins, finance")] = None,
+    seed: int = 0,
+    data: Data = None,
+) -> None:
+    """Print a paper's tables beside ours, in Markdown; minutes."""
+    if paper != "stochastic-attention":
+        raise typer.BadParameter("stochastic-attention is the one there is")
+    for text in stochastic_attention.reproduce(data, seed, only):
+        typer.echo(text + "\n")
 
 
 @app.command()

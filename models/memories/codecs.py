@@ -30,8 +30,13 @@ class Codec(ABC):
         """Features, not normalised."""
 
     @abstractmethod
-    def decode(self, features_SD: np.ndarray) -> np.ndarray:
-        """Items of features whose norm has been restored."""
+    def decode(self, features_SD: np.ndarray, attention_SK: np.ndarray) -> np.ndarray:
+        """Items of samples.
+
+        Args:
+            features_SD: the samples, their norm restored.
+            attention_SK: how much each attends to each stored item.
+        """
 
 
 @final
@@ -49,7 +54,7 @@ class Vectors(Codec):
     def encode(self, items: np.ndarray) -> np.ndarray:
         return items.astype(np.float64)
 
-    def decode(self, features_SD: np.ndarray) -> np.ndarray:
+    def decode(self, features_SD: np.ndarray, attention_SK: np.ndarray) -> np.ndarray:
         return features_SD.astype(np.float32)
 
 
@@ -74,7 +79,7 @@ class Images(Codec):
         flat = items.reshape(len(items), -1).astype(np.float64)
         return flat / 255 if items.dtype == np.uint8 else flat
 
-    def decode(self, features_SD: np.ndarray) -> np.ndarray:
+    def decode(self, features_SD: np.ndarray, attention_SK: np.ndarray) -> np.ndarray:
         cut = np.clip(features_SD, 0, 1).astype(np.float32)
         return cut.reshape(len(cut), *self.shape)
 
@@ -110,7 +115,7 @@ class Sequences(Codec):
     def encode(self, items: np.ndarray) -> np.ndarray:
         return (one_hot(items) - self.mean_F) @ self.axes_FD
 
-    def decode(self, features_SD: np.ndarray) -> np.ndarray:
+    def decode(self, features_SD: np.ndarray, attention_SK: np.ndarray) -> np.ndarray:
         scores = features_SD @ self.axes_FD.T + self.mean_F
         best = scores.reshape(len(scores), -1, len(LETTERS)).argmax(2)
         return best.astype(np.uint8)
@@ -121,33 +126,35 @@ class Sequences(Codec):
 class Returns(Codec):
     """Returns (N, A) of A assets on N days (appendix H.1-H.2).
 
-    Each day is centred across the assets. Decoding standardises each asset over the samples
-    decoded together and gives it the mean and deviation of its history; that affine correction
-    makes up for the spread that attention takes away, and needs at least two samples.
+    Each day is centred across the assets before it becomes a pattern. What is decoded is the
+    combination of the stored days that a sample attends to, which brings back the move of the
+    market that centring took away. It has too little spread, so each asset is standardised over
+    the samples decoded together and given the mean and deviation of its history: an affine
+    correction, for which it takes at least two samples.
     """
 
-    mean_A: np.ndarray
-    deviation_A: np.ndarray
+    history_KA: np.ndarray
 
     kind = "returns"
     coordinates = False
 
     @classmethod
     def fit(cls, items: np.ndarray) -> Self:
-        history = items.astype(np.float64)
-        return cls(history.mean(0), history.std(0))
+        return cls(items.astype(np.float64))
 
     def encode(self, items: np.ndarray) -> np.ndarray:
         days = items.astype(np.float64)
         return days - days.mean(1, keepdims=True)
 
-    def decode(self, features_SD: np.ndarray) -> np.ndarray:
-        if len(features_SD) < 2:
-            return features_SD.astype(np.float32)
-        centred = features_SD - features_SD.mean(0)
+    def decode(self, features_SD: np.ndarray, attention_SK: np.ndarray) -> np.ndarray:
+        days = attention_SK @ self.history_KA
+        if len(days) < 2:
+            return days.astype(np.float32)
+        centred = days - days.mean(0)
         spread = centred.std(0)
         standard = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 0)
-        return (standard * self.deviation_A + self.mean_A).astype(np.float32)
+        corrected = standard * self.history_KA.std(0) + self.history_KA.mean(0)
+        return corrected.astype(np.float32)
 
 
 CODECS: dict[str, type[Codec]] = {c.kind: c for c in (Vectors, Images, Sequences, Returns)}

@@ -125,12 +125,14 @@ class Memory:
         p = softmax(beta X^T xi), so a stored pattern comes back as it was stored. Where
         coordinates were given, their scale is that of all and they come back as they were.
         """
+        attention_SK = ModernHopfield(self.patterns_KD).weights(x_SD, beta)
         if known is None:
-            scale = ModernHopfield(self.patterns_KD).weights(x_SD, beta) @ self.norms_K
-            return self.codec.decode(x_SD.double().numpy() * scale.double().numpy()[:, None])
-        features = x_SD.double().numpy() * known.norm
-        features[:, known.mask_D] = known.values_k * known.norm
-        return self.codec.decode(features)
+            norms_S = (attention_SK @ self.norms_K).double().numpy()
+            features = x_SD.double().numpy() * norms_S[:, None]
+        else:
+            features = x_SD.double().numpy() * known.norm
+            features[:, known.mask_D] = known.values_k * known.norm
+        return self.codec.decode(features, attention_SK.double().numpy())
 
 
 def _repeated(unit_KD: np.ndarray) -> np.ndarray:

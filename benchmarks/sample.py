@@ -19,6 +19,7 @@ import torch
 from benchmarks.machine import describe
 from models.energies import ModernHopfield
 from models.sampling import Method, Schedule, run
+from models.sampling.noise import normals
 
 CHAINS, PATTERNS, DIM, BETA, ALPHA = 30, 100, 784, 2000.0, 0.01
 STEPS, ROUNDS, LARGE = 500, 7, 2048
@@ -51,6 +52,7 @@ def main() -> None:
     square, out = torch.randn(LARGE, LARGE, generator=generator), torch.empty(LARGE, LARGE)
     z, back = torch.empty(CHAINS, PATTERNS), torch.empty(CHAINS, DIM)
     schedule = Schedule(STEPS, 0, STEPS, 1)
+    block, rng = torch.empty(STEPS // 20, CHAINS, DIM), np.random.default_rng(0)
 
     def products() -> None:
         for _ in range(STEPS):
@@ -62,6 +64,9 @@ def main() -> None:
         "two products": products,
         "ULA": lambda: run(energy, start, BETA, ALPHA, schedule),
         "MALA": lambda: run(energy, start, BETA, ALPHA, schedule, method=Method.MALA),
+        "our noise": lambda: normals(block.numpy(), 0, 0, 1),
+        "torch noise": lambda: block.normal_(generator=generator),
+        "numpy noise": lambda: rng.standard_normal(out=block.numpy(), dtype=np.float32),
         "NumPy loop": lambda: _numpy_loop(x.numpy(), start.numpy(), STEPS),
     }
     rounds = [{name: _time(work) for name, work in works.items()} for _ in range(ROUNDS + 1)][1:]
@@ -73,6 +78,10 @@ def main() -> None:
         f"large float32 product {peak / 1e9:.0f} GFLOP/s; two products at that speed "
         f"{1e6 * limit:.0f} us, at their shape {1e6 * shaped:.0f} us"
     )
+    draws = [
+        f"{name} {1e9 * took[name] / block.numel():.2f} ns" for name in works if "noise" in name
+    ]
+    print(f"a normal number: {', '.join(draws)}")
     for name in ("ULA", "MALA", "NumPy loop"):
         step = took[name] / STEPS
         print(

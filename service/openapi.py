@@ -62,6 +62,12 @@ def score_body() -> dict[str, Any]:
     )
 
 
+def also(*media_types: str) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route whose answer comes in these types too."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    return {200: {"content": dict.fromkeys(media_types, binary)}}
+
+
 def sample_body() -> dict[str, Any]:
     """`openapi_extra` of the route that samples a memory."""
     return _body(

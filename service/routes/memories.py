@@ -12,7 +12,7 @@ from models.memories import Card, dump
 from service.body import read_body, require_media_type
 from service.memories import MemoryStore
 from service.negotiate import accepted
-from service.openapi import problems, store_body
+from service.openapi import also, problems, store_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.store import parse_store
 from service.routes.sample import require_small
@@ -53,7 +53,7 @@ async def store_memory(
     "/memories/{id}",
     summary="What a memory is, or the memory itself",
     response_model=MemoryBody,
-    responses=problems(404, 406, 500),
+    responses=problems(404, 406, 500) | also(SAFETENSORS),
 )
 async def describe_memory(
     id: str, request: Request, services: Annotated[Services, Depends(services)]

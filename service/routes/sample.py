@@ -16,7 +16,7 @@ from service.body import read_body, require_media_type
 from service.engine import Sampled, sample
 from service.errors import Problem
 from service.negotiate import accepted
-from service.openapi import problems, sample_body
+from service.openapi import also, problems, sample_body
 from service.parsing.large import LARGE
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import SampleTask, parse_sample
@@ -35,7 +35,7 @@ router = APIRouter(tags=["sample"])
     response_model=SampleResponse,
     response_model_exclude_unset=True,
     summary="Sample from a memory",
-    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 504),
+    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 504) | also(SAFETENSORS, PNG),
     openapi_extra=sample_body(),
 )
 async def sample_memory(

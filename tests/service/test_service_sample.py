@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,6 +235,19 @@ def test_a_picture(client):
 def test_negotiation(client, accept, content_type):
     response = post(client, {**QUICK, "memory": "mnist-3"}, accept=accept)
     assert response.headers["content-type"] == content_type
+
+
+def test_the_readme_asks_for_threes(client):
+    """The request of the README, as it stands there."""
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    [request] = re.findall(r"/sample .*?-d '(.*?)'", readme, re.DOTALL)
+    response = client.post(
+        "/sample",
+        content=request,
+        headers={"content-type": "application/json", "accept": "image/png"},
+    )
+    assert response.status_code == 200, response.text
+    assert Image.open(io.BytesIO(response.content)).size == (8 * 30 - 2, 3 * 30 - 2)
 
 
 def test_what_is_not_acceptable(client):

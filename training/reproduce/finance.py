@@ -62,7 +62,7 @@ def tables(data: Path | None, seed: int) -> Iterator[Table]:
 
 def _days(memory: Memory, history: np.ndarray, seed: int) -> Table:
     """One warm-started MALA chain that keeps every 500th state: a day each."""
-    x, beta, count, inner = memory.patterns_KD, 50.0, len(history), 500
+    x, beta, count, inner = memory.patterns_KD, 3.0, len(history), 500
     schedule = Schedule(1000 + inner * count, 1000, inner, count)
     drawn = draw(x, starts(x, 1, seed), beta, 0.01, schedule, count, method=Method.MALA, seed=seed)
     days = memory.decode(drawn.x_SD, beta)

@@ -57,7 +57,8 @@ def tables(data: Path | None, seed: int) -> Iterator[Table]:
         f"Protocol of the digits. Mean norm before normalising {float(memory.norms_K.mean()):.2f}. "
         f"beta* {beta_star(seen):.2f} by eq. 12, {beta_star_log(seen):.3f} by the log-beta rule "
         "(the released code: 3.848). Identity: to the nearest stored sequence, over its positions "
-        "without a gap. KL(family || samples) of the composition, nats. `norm lost` "
+        "without a gap. KL(family || samples) of the composition, nats, with one count added to "
+        "each letter. `norm lost` "
         "decodes the unit vectors, as the paper does. The null rows are a random stored pattern + "
         "N(0, I/beta), decoded alike.",
     )
@@ -93,7 +94,7 @@ def _fidelity(decoded: np.ndarray, stored: np.ndarray) -> tuple[float, float]:
     """Identity to the nearest stored sequence, and KL(family || samples) of the composition."""
     there = stored != _GAP
     same = ((decoded[:, None] == stored) & there).sum(2) / there.sum(1)
-    p = np.bincount(decoded.ravel(), minlength=20)[:20] + 1e-9
-    q = np.bincount(stored[there], minlength=20)[:20] + 1e-9
+    p = np.bincount(decoded.ravel(), minlength=20)[:20] + 1.0  # one of each, lest a letter that
+    q = np.bincount(stored[there], minlength=20)[:20] + 1.0  # never came make it infinite
     p, q = p / p.sum(), q / q.sum()
     return float(same.max(1).mean()), float((q * np.log(q / p)).sum())

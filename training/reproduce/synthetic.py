@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,10 @@ from models.sampling import (
 from training.reproduce.tables import Table
 
 
+BETAS = {0.01: ".219", 0.1: None, 1: None, 5: None, 10: ".373", 50: None, 100: None, 1000: ".969"}
+"""Inverse temperatures of the spectrum, and the paper's cosine to the nearest pattern."""
+
+
 def random_patterns(count: int, dim: int, seed: int) -> Tensor:
     """Uniform on the unit sphere."""
     generator = torch.Generator().manual_seed(seed)
@@ -36,7 +40,7 @@ def tables(seed: int) -> Iterator[Table]:
     yield _convergence(seed)
 
 
-def _spectrum(seed: int) -> Table:
+def _spectrum(seed: int, betas: Mapping[float, str | None] = BETAS) -> Table:
     x = random_patterns(16, 64, seed)
     seen = similarities(x)
     table = Table(
@@ -59,16 +63,7 @@ def _spectrum(seed: int) -> Table:
         f"{beta_star_log(seen):.2f} by the log-beta rule; sqrt(d) = 8.",
     )
     schedule = Schedule(22_000, 2_000, 20, 1000)
-    for beta, paper in (
-        (0.01, ".219"),
-        (0.1, None),
-        (1, None),
-        (5, None),
-        (10, ".373"),
-        (50, None),
-        (100, None),
-        (1000, ".969"),
-    ):
+    for beta, paper in betas.items():
         drawn = draw(x, starts(x, 1, seed), beta, 0.01, schedule, 1000, seed=seed)
         m, null = drawn.measures, drawn.null
         table.add(

@@ -100,7 +100,7 @@ def test_the_forms_of_an_answer_agree(client):
         raw = post(client, body(beta=beta), accept=SAFETENSORS)
         assert raw.headers["content-type"] == SAFETENSORS
         arrays = safetensors.numpy.load(raw.content)
-        assert list(arrays) == names
+        assert set(arrays) == set(names)
         size = int.from_bytes(raw.content[:8], "little")
         rest = json.loads(json.loads(raw.content[8 : 8 + size])["__metadata__"]["response"])
         batches = in_json.get("spectrum", [in_json])

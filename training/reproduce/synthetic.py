@@ -24,7 +24,6 @@ from models.sampling import (
 )
 from training.reproduce.tables import Table
 
-
 BETAS = {0.01: ".219", 0.1: None, 1: None, 5: None, 10: ".373", 50: None, 100: None, 1000: ".969"}
 """Inverse temperatures of the spectrum, and the paper's cosine to the nearest pattern."""
 

@@ -26,7 +26,7 @@ def tables(data: Path | None, seed: int) -> Iterator[Table]:
         "30 ULA chains, 8,000 steps, burn-in 2,000, thin 200, 900 samples, alpha = 0.01; "
         f"beta = {beta:g}, which has the paper's SNR of 0.017. Two-sample KS test per stock at "
         "5 %, after the affine correction; error of the correlation matrix in Frobenius norm. "
-        "Other stocks and days than the paper's 424 tickers over 2,767 days.",
+        "Other stocks and days than the paper's, which has 2,766 days.",
     )
 
     def add(name: str, x_SD, paper: str | None = None) -> None:

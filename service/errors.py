@@ -27,17 +27,22 @@ KINDS: dict[str, tuple[int, str]] = {
     "incomplete-body": (400, "The body ended before it was complete"),
     "not-found": (404, "There is nothing at this path"),
     "unknown-model": (404, "There is no such model"),
+    "unknown-memory": (404, "There is no such memory"),
     "method-not-allowed": (405, "This path does not take this method"),
+    "not-acceptable": (406, "The answer does not come in a type the client accepts"),
     "body-timeout": (408, "The body did not arrive in time"),
+    "memory-ships": (409, "This memory ships with the server and stays as it is"),
     "body-too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The body is of a type this route does not read"),
     "invalid-request": (422, "The request does not fit its schema"),
     "invalid-graph": (422, "The graph is not one this model can score"),
+    "invalid-memory": (422, "The patterns are no memory that can be sampled"),
     "diverged": (422, "The dynamics diverged"),
     "queue-full": (429, "Too many requests are waiting"),
     "internal-error": (500, "The server failed"),
     "not-ready": (503, "No model is ready"),
     "deadline": (504, "The request took too long"),
+    "store-full": (507, "There is no room for another memory"),
 }
 
 

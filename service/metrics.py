@@ -18,12 +18,14 @@ from prometheus_client import (
     generate_latest,
 )
 
-from service.engine import Engine
+from service.engine import Engine, Sampled
+from service.parsing.sample import SampleTask
 from service.schemas import ModelRef
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _POWERS = tuple(10.0**n for n in range(-6, 3))
 _STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
 _SIGNED = tuple(
     sorted([0.0, *(s * m * 10.0**n for s in (-1, 1) for m in (1, 3) for n in range(-2, 4))])
 )
@@ -80,6 +82,21 @@ class Metrics:
         self.stops = Counter(
             "basin_stops", "Why the state stopped moving.", ["model", "reason"], registry=registry
         )
+        self.chain_steps = Counter(
+            "basin_chain_steps",
+            "Steps of all chains of POST /sample.",
+            ["method"],
+            registry=registry,
+        )
+        self.samples = Counter(
+            "basin_samples", "Samples drawn, by kind of memory.", ["kind"], registry=registry
+        )
+        self.acceptance = Histogram(
+            "basin_acceptance",
+            "Mean acceptance of the chains of one temperature, MALA only.",
+            buckets=_SHARES,
+            registry=registry,
+        )
         self.models = Gauge(
             "basin_model_info",
             "1 for each model that is served.",
@@ -103,6 +120,16 @@ class Metrics:
             self.energy.labels(model).observe(convergence["energy_final"] / num_nodes)
             drop = convergence["energy_drop"] / num_nodes
             self.energy_drop.labels(model).observe(max(drop, 0.0))
+
+    def observe_samples(self, task: SampleTask, sampled: Sampled) -> None:
+        """Count the batches of one request."""
+        steps = task.chains * task.schedule.steps * len(sampled.batches)
+        self.chain_steps.labels(task.method.value).inc(steps)
+        drawn = task.count * len(sampled.batches)
+        self.samples.labels(task.memory.codec.kind).inc(drawn)
+        for batch in sampled.batches:
+            if (accepted := batch.diagnostics["acceptance"]) is not None:
+                self.acceptance.observe(accepted)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -10,16 +10,34 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.errors import MEDIA_TYPE
+from service.parsing.memory import PATTERNS
 from service.parsing.request import JSON, SAFETENSORS
-from service.parsing.tensors import TENSORS
+from service.parsing.sample import TENSORS as SAMPLE_TENSORS
+from service.parsing.tensors import TENSORS, Allowed
+from service.sampling_schemas import (
+    SampleRequest,
+    StoreMemory,
+    StoreSequences,
+    TensorSampleRequest,
+)
 from service.schemas import ArrayScoreRequest, ProblemDocument, RowScoreRequest, TensorEnvelope
 from service.settings import Settings
 
 _REF = "#/components/schemas/{model}"
-_OWN = (ArrayScoreRequest, RowScoreRequest, TensorEnvelope, ProblemDocument)
+_OWN = (
+    ArrayScoreRequest,
+    RowScoreRequest,
+    TensorEnvelope,
+    SampleRequest,
+    TensorSampleRequest,
+    StoreMemory,
+    StoreSequences,
+    ProblemDocument,
+)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -36,29 +54,58 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def score_body() -> dict[str, Any]:
     """`openapi_extra` of a route that takes a graph."""
-    shapes = [
-        {"$ref": _REF.format(model=shape.__name__)}
-        for shape in (ArrayScoreRequest, RowScoreRequest)
-    ]
-    tensors = ", ".join(
-        f"`{name}` ({' | '.join(dtypes)}, {dims}-dimensional)"
-        for name, (dtypes, dims) in TENSORS.items()
+    return _body(
+        (ArrayScoreRequest, RowScoreRequest),
+        f"JSON, or a safetensors file with the tensors {_listed(TENSORS)}, of which `edge_type` "
+        "and `targets` (row numbers) may be left out. The entry `request` of its `__metadata__` "
+        f"holds the rest as JSON text, after the schema {TensorEnvelope.__name__}.",
     )
-    description = (
-        f"JSON, or a safetensors file with the tensors {tensors}, of which `edge_type` and "
-        "`targets` (row numbers) may be left out. The entry `request` of its `__metadata__` holds "
-        "the rest as JSON text, after the schema TensorEnvelope."
+
+
+def also(*media_types: str) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route whose answer comes in these types too."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    return {200: {"content": dict.fromkeys(media_types, binary)}}
+
+
+def sample_body() -> dict[str, Any]:
+    """`openapi_extra` of the route that samples a memory."""
+    return _body(
+        (SampleRequest,),
+        f"JSON, or a safetensors file with any of the tensors {_listed(SAMPLE_TENSORS)}. The "
+        "entry `request` of its `__metadata__` holds the rest as JSON text, after the schema "
+        f"{TensorSampleRequest.__name__}.",
     )
+
+
+def store_body() -> dict[str, Any]:
+    """`openapi_extra` of the route that stores a memory."""
+    return _body(
+        (StoreMemory, StoreSequences),
+        f"JSON, or a safetensors file with the tensor {_listed(PATTERNS)} and the rest as JSON "
+        "text in the entry `request` of its `__metadata__`.",
+    )
+
+
+def _body(shapes: tuple[type[BaseModel], ...], description: str) -> dict[str, Any]:
+    refs = [{"$ref": _REF.format(model=shape.__name__)} for shape in shapes]
     return {
         "requestBody": {
             "required": True,
             "description": description,
             "content": {
-                JSON: {"schema": {"oneOf": shapes}},
+                JSON: {"schema": {"oneOf": refs}},
                 SAFETENSORS: {"schema": {"type": "string", "format": "binary"}},
             },
         }
     }
+
+
+def _listed(tensors: Allowed) -> str:
+    return ", ".join(
+        f"`{name}` ({' | '.join(dtypes)}, {' or '.join(map(str, dims))}-dimensional)"
+        for name, (dtypes, dims) in tensors.items()
+    )
 
 
 def install(app: FastAPI, settings: Settings) -> None:
@@ -82,6 +129,9 @@ def install(app: FastAPI, settings: Settings) -> None:
             for bound in schemas["Dynamics"]["properties"]["steps"]["anyOf"]:
                 if bound.get("type") == "integer":
                     bound["maximum"] = settings.max_steps
+            for request in (SampleRequest, TensorSampleRequest):
+                steps = schemas[request.__name__]["properties"]["steps"]
+                steps["maximum"] = settings.max_sample_steps
             app.openapi_schema = document
         return app.openapi_schema
 

@@ -31,7 +31,7 @@ async def while_wanted(
             return task.result()
         if watch.done():
             raise Disconnected
-        detail = f"not done after {seconds:g} s; ask for fewer steps or fewer edges"
+        detail = f"not done after {seconds:g} s; ask for fewer steps, or of less"
         raise Problem("deadline", detail)
     finally:  # also where this coroutine is cancelled
         watch.cancel()

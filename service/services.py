@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from service.body import Bodies
 from service.engine import Engine
+from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.parsing.large import LargeBodies
 from service.registry import Registry
@@ -27,6 +28,7 @@ class Services:
     engine: Engine
     metrics: Metrics
     bodies: Bodies
+    memories: MemoryStore
     large: LargeBodies = field(default_factory=LargeBodies)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
@@ -36,10 +38,17 @@ class Services:
     def create(cls, settings: Settings) -> Services:
         engine = Engine(settings.queue_size, settings.threads)
         bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
-        return cls(settings, Registry(), engine, Metrics(engine), bodies)
+        memories = MemoryStore(
+            settings.memories,
+            settings.memory_store,
+            settings.max_memories,
+            settings.max_memory_bytes,
+        )
+        return cls(settings, Registry(), engine, Metrics(engine), bodies, memories)
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
+        self.memories.clean()
         try:
             self.registry.load(self.settings.checkpoints)
         except OSError as error:  # the folder cannot be read: say so, and never be ready

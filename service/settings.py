@@ -39,6 +39,31 @@ class Settings(BaseSettings):
     max_steps: int = Field(
         default=64, ge=0, description="most steps of each block a request may ask for"
     )
+    memories: Path = Field(
+        default=Path(__file__).resolve().parent.parent / "memories",
+        description="folder with the memories that ship; never written to",
+    )
+    memory_store: Path = Field(
+        default=Path(__file__).resolve().parent.parent / "var" / "memories",
+        description="folder in which PUT /memories/{id} stores memories",
+    )
+    max_memories: int = Field(
+        default=100, ge=0, description="most memories that may be stored beside those that ship"
+    )
+    max_memory_bytes: int = Field(
+        default=1 << 30, ge=0, description="most bytes that stored memories may take together"
+    )
+    max_sample_steps: int = Field(
+        default=1_000_000, ge=1, description="most steps of each chain of POST /sample"
+    )
+    max_sample_work: int = Field(
+        default=2_000_000_000_000,
+        ge=1,
+        description="most steps x chains x patterns x dimensions of one POST /sample",
+    )
+    max_response_bytes: int = Field(
+        default=64 << 20, ge=1, description="largest answer of POST /sample, in bytes"
+    )
     queue_size: int = Field(
         default=32,
         ge=0,

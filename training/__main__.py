@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from models import checkpoint
+from models.memories import SUFFIX, Card, Memory, dump
 from training import table as tables
 from training.classify import classify, classify_table
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
+from training.datasets.memories import digits, rrm
 from training.export import export
 from training.options import (
     Data,
@@ -25,6 +27,7 @@ from training.options import (
     run_folder,
 )
 from training.recipes import ABLATIONS, FANOUTS, recipe, smoke
+from training.reproduce import stochastic_attention
 from training.runs import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -156,6 +159,49 @@ def ship(
         name = f"{model}-{dataset}"
         if only in (None, name):
             anomaly(model=model, dataset=dataset, out=folder / name, data=data, device=device)
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="stochastic-attention")],
+    only: Annotated[str | None, typer.Option(help="synthetic, images, proteins, finance")] = None,
+    seed: int = 0,
+    data: Data = None,
+) -> None:
+    """Print a paper's tables beside ours, in Markdown; minutes."""
+    if paper != "stochastic-attention":
+        raise typer.BadParameter("stochastic-attention is the one there is")
+    for text in stochastic_attention.reproduce(data, seed, only):
+        typer.echo(text + "\n")
+
+
+@app.command()
+def memories(
+    folder: Annotated[Path, typer.Option(help="where the files go")] = Path("memories"),
+    data: Data = None,
+) -> None:
+    """Make the memories that ship, from the published files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, kind, items, licence, note in (
+        (
+            "mnist-3",
+            "images",
+            digits(3, 100, data),
+            "CC BY-SA 3.0",
+            "the first 100 threes of MNIST's training set (LeCun, Cortes, Burges)",
+        ),
+        (
+            "rrm",
+            "sequences",
+            rrm(data),
+            "CC0 1.0",
+            "Pfam PF00076.29, seed alignment; columns with more than half gaps left out",
+        ),
+    ):
+        memory = Memory.of(kind, items)
+        card = Card.of(memory, items, licence, note)
+        (folder / f"{name}{SUFFIX}").write_bytes(dump(items, card))
+        typer.echo(f"{name} {card.patterns} patterns, d = {card.dim}, {card.sha256}")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ from models.energies.attention import DotProductAttention, VonMisesFisherAttenti
 from models.energies.base import Energy, Terms
 from models.energies.hopfield import Hopfield
 from models.energies.mixture import Balanced, Sum
+from models.energies.modern_hopfield import ModernHopfield
 
 __all__ = [
     "Balanced",
     "DotProductAttention",
     "Energy",
     "Hopfield",
+    "ModernHopfield",
     "Sum",
     "Terms",
     "VonMisesFisherAttention",

@@ -1,6 +1,7 @@
 """Where models run: one thread, a bounded queue before it."""
 
 from service.engine.engine import Engine
+from service.engine.sampling import Sampled, sample
 from service.engine.scoring import Scored, results, score
 
-__all__ = ["Engine", "Scored", "results", "score"]
+__all__ = ["Engine", "Sampled", "Scored", "results", "sample", "score"]

@@ -7,6 +7,7 @@ that a large body fails at its first fault and no other thread waits long for th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -34,6 +35,17 @@ def fail(faults: Iterable[Fault]) -> Problem:
     """An invalid graph, told by its first faults."""
     first = list(islice(faults, MAX_FAULTS))
     return Problem("invalid-graph", first[0].detail, first)
+
+
+@contextmanager
+def told_as(kind: str) -> Iterator[None]:
+    """What is refused within is not a graph but something of this kind."""
+    try:
+        yield
+    except Problem as problem:
+        if problem.kind != "invalid-graph":
+            raise
+        raise Problem(kind, problem.detail, problem.faults) from None
 
 
 def fail_at(where: str, code: str, detail: str) -> Problem:
@@ -99,19 +111,28 @@ def matrix(rows: Sequence[Any], names: Sequence[str], at: At) -> np.ndarray:
         Problem: rows that are no lists of F numbers, or numbers that float32 cannot hold.
     """
     width = len(names)
+    rule = f"must hold {width} features per node ({listing(names)})"
+    return numbers(rows, width, at, "feature_count", rule)
+
+
+def numbers(rows: Sequence[Any], width: int, at: At, code: str, rule: str) -> np.ndarray:
+    """Rows of `width` numbers each as float32 (N, width); other widths break `rule`.
+
+    Raises:
+        Problem: rows that are no lists of so many numbers, or numbers that float32 cannot hold.
+    """
     require_types(rows, {list}, at, "must be a list of numbers")
     widths = set(map(len, rows))
-    if widths != {width}:
-        rule = f"must hold {width} features per node ({listing(names)})"
+    if widths - {width}:
         if len(widths) == 1:
-            raise fail_at(at(), "feature_count", f"{rule}, not {widths.pop()}")
+            raise fail_at(at(), code, f"{rule}, not {widths.pop()}")
         raise fail(
-            Fault(at(i), "feature_count", f"{rule}; this row holds {len(row)}")
+            Fault(at(i), code, f"{rule}; this row holds {len(row)}")
             for i, row in enumerate(rows)
             if len(row) != width
         )
     x = np.empty((len(rows), width), np.float32)
-    for start, part in _chunks(rows, max(_CHUNK // width, 1)):
+    for start, part in _chunks(rows, max(_CHUNK // max(width, 1), 1)):
         flat = list(chain.from_iterable(part))
 
         def at_flat(i: int, start: int = start) -> str:

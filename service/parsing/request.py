@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import orjson
-from pydantic import ValidationError
 
 from models.contract import Knobs
 from models.graph import Graph
-from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
+from service.errors import Fault, Problem, pointer, unknown_fields
+from service.parsing.envelope import invalid, validated
 from service.parsing.json_graph import read_json
 from service.parsing.syntax import read_object
 from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
@@ -29,13 +29,6 @@ from service.settings import Settings
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 _IN_JSON = ArrayScoreRequest.model_fields | RowScoreRequest.model_fields
-_CODES = {
-    "missing": "missing",
-    "literal_error": "not_allowed",
-    "too_long": "too_long",
-    "string_too_long": "too_long",
-    "value_error": "conflict",
-}
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ def _open(body: bytes, media_type: str) -> _Opened:
         tensors, metadata = read_safetensors(body)
         fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
         return _Opened(fields, TensorEnvelope.model_fields, tensors, fields.get("node_ids"))
-    tensors, metadata = read_safetensors(body, TENSORS | {"node_ids": ({"U8": np.uint8}, 1)})
+    tensors, metadata = read_safetensors(body, {**TENSORS, "node_ids": ({"U8": np.uint8}, (1,))})
     problem = Problem.loads(metadata["problem"]) if "problem" in metadata else None
     if problem and "request" not in metadata:
         raise problem
@@ -113,29 +106,12 @@ def _envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Setting
     if isinstance(dynamics, dict):
         faults += unknown_fields(dynamics, Dynamics.model_fields, "dynamics")
     if faults:
-        raise _invalid(faults)
-    given = {name: fields[name] for name in Envelope.model_fields if fields.get(name) is not None}
-    try:
-        envelope = Envelope.model_validate(given)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise _invalid(
-            Fault(pointer(*e["loc"]), _CODES.get(e["type"], _code(e["type"])), e["msg"])
-            for e in found
-        ) from None
+        raise invalid(faults)
+    envelope = validated(Envelope, fields)
     if (envelope.dynamics.steps or 0) > settings.max_steps:
         rule = f"at most {settings.max_steps} steps"
-        raise _invalid([Fault("/dynamics/steps", "out_of_range", rule)])
+        raise invalid([Fault("/dynamics/steps", "out_of_range", rule)])
     return envelope
-
-
-def _code(pydantic_type: str) -> str:
-    return "wrong_type" if pydantic_type.endswith("_type") else "out_of_range"
-
-
-def _invalid(faults: Iterable[Fault]) -> Problem:
-    first = list(faults)[:MAX_FAULTS]
-    return Problem("invalid-request", first[0].detail, first)
 
 
 def _require_read(dynamics: Dynamics, model: Model) -> None:
@@ -144,4 +120,4 @@ def _require_read(dynamics: Dynamics, model: Model) -> None:
         given = [name for name in ("beta", "beta_scale") if getattr(dynamics, name) is not None]
         if given:
             rule = "this model has no attention, so nothing has a temperature"
-            raise _invalid(Fault(pointer("dynamics", name), "not_read", rule) for name in given)
+            raise invalid(Fault(pointer("dynamics", name), "not_read", rule) for name in given)

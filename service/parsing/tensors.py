@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,33 +17,33 @@ from service.parsing.names import check_targets, relations_needed, rows_by_id
 
 FLOATS = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGERS = {"I32": np.int32, "I64": np.int64}
-Kind = tuple[Mapping[str, type[np.generic]], int]  # dtypes allowed, number of dimensions
-TENSORS: dict[str, Kind] = {
-    "x": (FLOATS, 2),
-    "edge_index": (INTEGERS, 2),
-    "edge_type": (INTEGERS, 1),
-    "targets": (INTEGERS, 1),
+Kind = tuple[Mapping[str, type[np.generic]], Sequence[int]]
+"""Element types and numbers of dimensions that a tensor may have."""
+Allowed = Mapping[str, Kind]
+TENSORS: Allowed = {
+    "x": (FLOATS, (2,)),
+    "edge_index": (INTEGERS, (2,)),
+    "edge_type": (INTEGERS, (1,)),
+    "targets": (INTEGERS, (1,)),
 }
 Tensors = dict[str, np.ndarray]
 _MAX_HEADER = 4 << 20  # what JSON the interpreter may be held for
 
 
-def read_safetensors(
-    body: bytes, known: Mapping[str, Kind] = TENSORS
-) -> tuple[Tensors, dict[str, str]]:
+def read_safetensors(body: bytes, allowed: Allowed = TENSORS) -> tuple[Tensors, dict[str, str]]:
     """The tensors of a file by name, little-endian as the format has it, and its metadata."""
     header = _header(body)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(type(text) is not str for text in metadata.values()):
         raise Problem("invalid-safetensors", "__metadata__ must hold `request` as JSON text")
     # Names first: a header may list a million tensors in few bytes.
-    if faults := unknown_fields(header, known):
+    if faults := unknown_fields(header, allowed):
         raise fail(faults)
     try:
         entries = safetensors.deserialize(body)
     except safetensors.SafetensorError as error:
         raise Problem("invalid-safetensors", "the tensors do not fit the file") from error
-    return {name: _array(name, entry, known[name]) for name, entry in entries}, metadata
+    return {name: _array(name, entry, allowed[name]) for name, entry in entries}, metadata
 
 
 def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) -> NamedGraph:
@@ -99,6 +99,7 @@ def _array(name: str, entry: dict[str, Any], kind: Kind) -> np.ndarray:
     dtype = dtypes.get(entry["dtype"])
     if dtype is None:
         raise fail_at(f"/{name}", "wrong_dtype", f"must be of type {', '.join(dtypes)}")
-    if len(entry["shape"]) != dims:
-        raise fail_at(f"/{name}", "wrong_shape", f"must have {dims} dimensions")
+    if len(entry["shape"]) not in dims:
+        rule = f"must have {' or '.join(map(str, dims))} dimensions"
+        raise fail_at(f"/{name}", "wrong_shape", rule)
     return np.frombuffer(entry["data"], np.dtype(dtype).newbyteorder("<")).reshape(entry["shape"])

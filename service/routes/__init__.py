@@ -2,6 +2,13 @@
 
 from fastapi import APIRouter
 
-from service.routes import anomaly, health, metrics, models
+from service.routes import anomaly, health, memories, metrics, models, sample
 
-ROUTERS: tuple[APIRouter, ...] = (anomaly.router, models.router, health.router, metrics.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    anomaly.router,
+    sample.router,
+    memories.router,
+    models.router,
+    health.router,
+    metrics.router,
+)

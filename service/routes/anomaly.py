@@ -12,10 +12,10 @@ from starlette.datastructures import State
 
 from service.body import require_media_type
 from service.engine import Scored, results, score
+from service.exchange import exchange
 from service.openapi import problems, score_body
 from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
-from service.patience import while_wanted
 from service.schemas import ScoreResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch
@@ -39,13 +39,11 @@ async def score_nodes(
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
     services.registry.require_ready()
-    services.engine.require_room()
-    settings = services.settings
-    async with services.bodies.read(request, settings.body_timeout_s) as body:
-        request.state.stopwatch.lap("read")
-        with services.engine.admission():
-            work = _answer(body, media_type, services, request.state)
-            return await while_wanted(work, request.receive, settings.deadline_s)
+    return await exchange(
+        request,
+        services,
+        partial(_answer, media_type=media_type, services=services, state=request.state),
+    )
 
 
 async def _answer(body: bytes, media_type: str, services: Services, state: State) -> Response:
@@ -64,8 +62,7 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
     watch.add("compute", done.ran_s)
     answer = await on_codec(_encode, task, done.value, watch, state.request_id)
     services.metrics.observe(task.model.manifest.name, task.graph.num_nodes, done.value.convergence)
-    timing = ", ".join(f"{phase};dur={ms}" for phase, ms in watch.milliseconds().items())
-    return Response(answer, media_type=JSON, headers={"server-timing": timing})
+    return Response(answer, media_type=JSON)
 
 
 def _encode(task: ScoreTask, scored: Scored, watch: Stopwatch, request_id: str) -> bytes:

@@ -12,6 +12,7 @@ from models.energies import (
     DotProductAttention,
     Energy,
     Hopfield,
+    ModernHopfield,
     Sum,
     VonMisesFisherAttention,
 )
@@ -26,6 +27,10 @@ ENERGIES = {
     "hopfield_relu": lambda: Hopfield(DIM, 9, "relu"),
     "hopfield_power": lambda: Hopfield(DIM, 9, "power"),
     "hopfield_softmax": lambda: Hopfield(DIM, 9, "softmax"),
+    "modern_hopfield": lambda: ModernHopfield(torch.randn(9, DIM)),
+    "modern_hopfield_given": lambda: ModernHopfield(torch.randn(9, DIM + 2)).given(
+        torch.arange(DIM + 2) < 2, torch.tensor([0.3, -0.5])
+    ),
     "sum": lambda: Sum(DotProductAttention(DIM, 2, 4), Hopfield(DIM, 9, "relu2")),
     "balanced": lambda: Balanced(VonMisesFisherAttention(DIM, 2, 4), Hopfield(DIM, 9, "relu")),
 }
@@ -70,9 +75,13 @@ def _state(seed: int = 0) -> torch.Tensor:
     return torch.randn(ROWS * LENGTH, DIM, generator=generator, dtype=torch.float64)
 
 
-def _beta(beta: float) -> torch.Tensor:
+def _beta(beta: float, heads: int = 2) -> torch.Tensor:
     # Differs per row and per head, as a batch of requests may.
-    return beta * (1 + torch.arange(ROWS * 2, dtype=torch.float64).reshape(ROWS, 2) / 7)
+    return beta * (1 + torch.arange(ROWS * heads, dtype=torch.float64).reshape(ROWS, heads) / 7)
+
+
+def _beta_for(energy: Energy, beta: float) -> torch.Tensor:
+    return _beta(beta, 1 if isinstance(energy, ModernHopfield) else 2)
 
 
 def _energy(name: str) -> Energy:
@@ -87,12 +96,12 @@ def _energy(name: str) -> Energy:
 def test_force_is_minus_the_gradient(name: str, layout: str, mask: str, beta: float) -> None:
     energy, places = _energy(name), _layout(layout, mask)
     g = _state().requires_grad_()
-    terms = energy(g, places, _beta(beta))
+    terms = energy(g, places, _beta_for(energy, beta))
     (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g)
     assert terms.force_ND is not None
     assert (terms.force_ND + gradient).abs().max() < 1e-9
     assert terms.force_ND.isfinite().all()
-    assert energy(g, places, _beta(beta), with_force=False).force_ND is None
+    assert energy(g, places, _beta_for(energy, beta), with_force=False).force_ND is None
 
 
 @pytest.mark.parametrize("beta", [0.1, 1.0, 30.0])
@@ -100,8 +109,8 @@ def test_force_is_minus_the_gradient(name: str, layout: str, mask: str, beta: fl
 @pytest.mark.parametrize("name", ENERGIES)
 def test_layouts_agree(name: str, mask: str, beta: float) -> None:
     energy, g = _energy(name), _state()
-    dense = energy(g, _layout("dense", mask), _beta(beta))
-    sparse = energy(g, _layout("edge_list", mask), _beta(beta))
+    dense = energy(g, _layout("dense", mask), _beta_for(energy, beta))
+    sparse = energy(g, _layout("edge_list", mask), _beta_for(energy, beta))
     assert dense.parts.keys() == sparse.parts.keys()
     for part in dense.parts:
         torch.testing.assert_close(dense.parts[part], sparse.parts[part], rtol=1e-12, atol=1e-12)
@@ -151,6 +160,33 @@ def test_an_isolated_token_has_no_attention_energy(layout: str) -> None:
         assert terms.force_ND is not None
         assert (terms.force_ND[2] == 0).all()
         assert (terms.force_ND[LENGTH : 2 * LENGTH] == 0).all()
+
+
+def test_what_is_given_is_a_slice_of_the_whole() -> None:
+    """Known coordinates leave the same energy on the others: value, force and components."""
+    torch.manual_seed(0)
+    whole = ModernHopfield(torch.randn(9, DIM, dtype=torch.float64))
+    known = torch.tensor([True, False, False, True, False, False, False])
+    x = _state()
+    x[:, known] = x[0, known]
+    part = whole.given(known, x[0, known])
+    layout, beta = _layout("dense", "full"), _beta(3.0, 1)
+    of_whole, of_part = whole(x, layout, beta), part(x[:, ~known], layout, beta)
+    for name in of_whole.parts:
+        torch.testing.assert_close(of_whole.parts[name], of_part.parts[name], rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        of_whole.force_ND[:, ~known], of_part.force_ND, rtol=1e-12, atol=1e-12
+    )
+    twice = whole.given(known & (torch.arange(DIM) == 0), x[0, :1]).given(known[1:], x[0, 3:4])
+    torch.testing.assert_close(twice.value(x[:, ~known], 3.0), part.value(x[:, ~known], 3.0))
+    torch.testing.assert_close(part.value(x[:, ~known], 3.0), whole.value(x, 3.0))
+
+
+def test_modern_hopfield_wants_one_temperature_per_row() -> None:
+    with pytest.raises(ValueError, match="one inverse temperature"):
+        _energy("modern_hopfield")(_state(), _layout("dense", "full"), _beta(1.0))
+    with pytest.raises(ValueError, match="matrix"):
+        ModernHopfield(torch.zeros(0, 3))
 
 
 def test_balance_sums_to_one() -> None:

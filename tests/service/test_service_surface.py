@@ -22,6 +22,9 @@ FAMILIES = {
     "basin_residual": "histogram",
     "basin_steps": "histogram",
     "basin_stops": "counter",
+    "basin_chain_steps": "counter",
+    "basin_samples": "counter",
+    "basin_acceptance": "histogram",
     "basin_model_info": "gauge",
     "basin_queue_depth": "gauge",
 }
@@ -90,6 +93,9 @@ def test_metrics(client, sample):
     routes = {sample.labels["route"] for sample in after["basin_requests"].samples}
     assert routes <= {
         "/anomaly/score",
+        "/sample",
+        "/memories",
+        "/memories/{id}",
         "/models",
         "/models/{name}",
         "/health/live",
@@ -161,13 +167,17 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert set(body) == {"application/json", "application/vnd.safetensors"}
     shapes = [s["$ref"].split("/")[-1] for s in body["application/json"]["schema"]["oneOf"]]
     assert shapes == ["ArrayScoreRequest", "RowScoreRequest"]
+    sample = document["paths"]["/sample"]["post"]
+    assert sample["requestBody"]["content"].keys() == body.keys()
+    assert set(sample["responses"]["200"]["content"]) == {*body, "image/png"}
+    assert set(document["paths"]["/memories/{id}"]) == {"put", "get", "delete"}
     assert set(operation["responses"]) == {
         *("200", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504")
     }
     for path in document["paths"].values():
         for route in path.values():
             for status, response in route["responses"].items():
-                if status != "200":
+                if not status.startswith("2"):
                     assert set(response["content"]) == {"application/problem+json"}
     knobs = document["components"]["schemas"]["Dynamics"]["properties"]
     assert set(knobs) == {
@@ -182,6 +192,12 @@ def test_requests_fit_the_documented_schema(document, sample):
     for shape, body in (
         ("ArrayScoreRequest", sample(1, 2).arrays(targets=["n1"], dynamics={"steps": 3})),
         ("RowScoreRequest", sample(1, 2).rows(include=["trace"])),
+        ("SampleRequest", {"memory": "mnist-3", "beta": [1.0, 2.0], "method": "mala"}),
+        (
+            "SampleRequest",
+            {"memory": {"patterns": [[1.0]]}, "clamp": {"index": [0], "values": [1.0]}},
+        ),
+        ("StoreSequences", {"sequences": ["ACD"], "licence": "CC0"}),
     ):
         schema = {"$ref": f"#/components/schemas/{shape}", "components": document["components"]}
         jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(body, default=int)))

@@ -1,0 +1,24 @@
+"""What is stored, and how a state reads as such a thing again."""
+
+from models.memories.codecs import ALPHABET, CODECS, GAP, Codec, letters_of, sequences_of
+from models.memories.memory import Known, Memory, MemoryFault
+from models.memories.stored import SUFFIX, Card, Kind, MemoryFileError, card_of, dump, load
+
+__all__ = [
+    "ALPHABET",
+    "CODECS",
+    "GAP",
+    "SUFFIX",
+    "Card",
+    "Codec",
+    "Kind",
+    "Known",
+    "Memory",
+    "MemoryFault",
+    "MemoryFileError",
+    "card_of",
+    "dump",
+    "letters_of",
+    "load",
+    "sequences_of",
+]

@@ -1,0 +1,155 @@
+"""A memory: patterns of unit length, the lengths they had, and what they mean."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.energies import ModernHopfield
+from models.memories.codecs import CODECS, Codec
+
+_ENOUGH = 20  # repeated patterns that are named
+_SAME = 1e-6  # distance of unit patterns that float32 cannot hold apart
+
+
+class MemoryFault(ValueError):  # noqa: N818
+    """Items that make no memory: a code, the rule broken, and the first items that break it."""
+
+    def __init__(self, code: str, rule: str, items: np.ndarray) -> None:
+        super().__init__(rule)
+        self.code, self.rule, self.items = code, rule, items
+
+
+@dataclass(frozen=True)
+class Known:
+    """Coordinates that are given: a mask over the D features, their values on the unit scale, and
+    the length of the whole pattern that this scale assumes."""
+
+    mask_D: np.ndarray
+    values_k: np.ndarray
+    norm: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """K patterns on the unit sphere (K, D), float32, and their lengths before."""
+
+    patterns_KD: Tensor
+    norms_K: Tensor
+    codec: Codec
+    sha256: str
+
+    @classmethod
+    def of(cls, kind: str, items: np.ndarray) -> Memory:
+        """Encode and normalise the items of a memory.
+
+        Raises:
+            MemoryFault: items that are not finite, have no length, or point the same way.
+        """
+        if items.dtype.kind == "f" and not (finite := np.isfinite(items)).all():
+            bad = ~finite.reshape(len(items), -1).all(1)
+            raise MemoryFault("not_finite", "must be finite", np.flatnonzero(bad))
+        codec = CODECS[kind].fit(items)
+        features = codec.encode(items)
+        norms = np.linalg.norm(features, axis=1)
+        # Of a feature that cancels nothing is left but rounding.
+        scale = max(float(np.abs(features).max(initial=0)), float(np.abs(items).max(initial=0)))
+        if (zero := norms <= 1e-9 * scale).any() or not scale:
+            rule = "has no length, so it has no direction to be drawn to"
+            raise MemoryFault("zero_norm", rule, np.flatnonzero(zero))
+        unit = features / norms[:, None]
+        again = _repeated(unit)
+        if len(again):
+            rule = "is the same as an earlier pattern, up to its length"
+            raise MemoryFault("duplicate", rule, again)
+        digest = hashlib.sha256(f"{kind} {items.dtype.str} {items.shape} ".encode())
+        digest.update(items.tobytes())
+        return cls(
+            torch.from_numpy(unit.astype(np.float32)),
+            torch.from_numpy(norms.astype(np.float32)),
+            codec,
+            digest.hexdigest(),
+        )
+
+    @property
+    def count(self) -> int:
+        return self.patterns_KD.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.patterns_KD.shape[1]
+
+    def states_of(self, items: np.ndarray) -> Tensor:
+        """Items as states on the unit sphere.
+
+        Raises:
+            MemoryFault: an item without length.
+        """
+        features = self.codec.encode(items)
+        norms = np.linalg.norm(features, axis=1, keepdims=True)
+        if (zero := norms[:, 0] <= 0).any():
+            raise MemoryFault("zero_norm", "has no length", np.flatnonzero(zero))
+        return torch.from_numpy((features / norms).astype(np.float32))
+
+    def known(self, index_k: np.ndarray, values_k: np.ndarray) -> Known:
+        """Put given coordinates on the unit scale.
+
+        How long the whole pattern is cannot be known from a part of it. It is taken to hold the
+        share of its length in this part that the pattern does whose part points the same way
+        most; for part of a stored pattern that is its own length.
+        """
+        mask = np.zeros(self.dim, bool)
+        mask[index_k] = True
+        values = np.empty(self.dim)
+        values[index_k] = values_k
+        part_Kk = self.patterns_KD[:, torch.from_numpy(mask)].double().numpy()
+        length_K = np.linalg.norm(part_Kk, axis=1)
+        wanted = values[mask]
+        length = float(np.linalg.norm(wanted))
+        norm = float(self.norms_K.mean())
+        if length and length_K.any():
+            cosine_K = np.divide(
+                part_Kk @ wanted, length_K, out=np.full(self.count, -np.inf), where=length_K > 0
+            )
+            norm = length / float(length_K[int(cosine_K.argmax())])
+        return Known(mask, wanted / norm, norm)
+
+    def decode(self, x_SD: Tensor, beta: float, known: Known | None = None) -> np.ndarray:
+        """Items of samples (S, D).
+
+        A sample gets the length of the patterns it attends to, sum_k p_k |pattern k| with
+        p = softmax(beta X^T xi), so a stored pattern comes back as it was stored. Where
+        coordinates were given, their scale is that of all and they come back as they were.
+        """
+        attention_SK = ModernHopfield(self.patterns_KD).weights(x_SD, beta)
+        if known is None:
+            norms_S = (attention_SK @ self.norms_K).double().numpy()
+            features = x_SD.double().numpy() * norms_S[:, None]
+        else:
+            features = x_SD.double().numpy() * known.norm
+            features[:, known.mask_D] = known.values_k * known.norm
+        return self.codec.decode(features, attention_SK.double().numpy())
+
+
+def _repeated(unit_KD: np.ndarray) -> np.ndarray:
+    """Patterns that come again, without comparing all with all: those equal in a random
+    projection, up to rounding, are compared in full."""
+    direction = np.random.default_rng(0).standard_normal(unit_KD.shape[1])
+    shadow = unit_KD @ direction / np.linalg.norm(direction)
+    order = np.argsort(shadow, kind="stable")
+    again: set[int] = set()
+    start = 0
+    for at in range(1, len(order)):
+        while shadow[order[at]] - shadow[order[start]] > _SAME:
+            start += 1
+        near = order[start:at]
+        gap = np.linalg.norm(unit_KD[near] - unit_KD[order[at]], axis=1)
+        for other in near[gap < _SAME]:
+            again.add(max(int(other), int(order[at])))
+        if len(again) >= _ENOUGH:
+            break
+    return np.array(sorted(again), np.int64)

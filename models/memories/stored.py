@@ -1,0 +1,109 @@
+"""A memory as a file: its items as a tensor, and a card in the metadata that says what they are.
+
+One safetensors file holds both, so replacing it replaces them together. Nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.memories.codecs import ALPHABET
+from models.memories.memory import Memory, MemoryFault
+
+ITEMS, CARD = "items", "memory"
+SUFFIX = ".safetensors"
+
+Kind = Literal["vectors", "images", "sequences", "returns"]
+
+
+class MemoryFileError(Exception):
+    """The file holds no memory; the message says why."""
+
+
+class Card(BaseModel):
+    """What a memory is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    kind: Kind
+    patterns: int = Field(description="K, how many")
+    shape: tuple[int, ...] = Field(description="of one item: (D,), (H, W), (H, W, 3) or (L,)")
+    dim: int = Field(description="d, width of the patterns that are sampled")
+    sha256: str = Field(description="of kind and items")
+    licence: str = Field("", description="under what terms the items may be used")
+    note: str = Field("", description="what they are and where they come from")
+
+    @classmethod
+    def of(cls, memory: Memory, items: np.ndarray, licence: str = "", note: str = "") -> Card:
+        return cls.model_validate(
+            {
+                "kind": memory.codec.kind,
+                "patterns": memory.count,
+                "shape": items.shape[1:],
+                "dim": memory.dim,
+                "sha256": memory.sha256,
+                "licence": licence,
+                "note": note,
+            }
+        )
+
+
+def dump(items: np.ndarray, card: Card) -> bytes:
+    """The file of a memory."""
+    text = card.model_dump_json()
+    return safetensors.numpy.save({ITEMS: np.ascontiguousarray(items)}, metadata={CARD: text})
+
+
+def card_of(raw: bytes) -> Card:
+    """The card of a file, without its items.
+
+    Raises:
+        MemoryFileError: there is none.
+    """
+    try:
+        header = raw[8 : 8 + int.from_bytes(raw[:8], "little")]
+        return _Header.model_validate_json(header).metadata.card()
+    except ValidationError as error:
+        raise MemoryFileError("the file has no card") from error
+
+
+def load(raw: bytes) -> tuple[Card, Memory]:
+    """Read a file and build its memory again.
+
+    Raises:
+        MemoryFileError: the items are not those of the card.
+    """
+    card = card_of(raw)
+    try:
+        items = items_of(raw)
+        memory = Memory.of(card.kind, items)
+    except (MemoryFault, safetensors.SafetensorError, KeyError, IndexError, ValueError) as error:
+        raise MemoryFileError(f"the items make no memory: {error}") from error
+    if memory.sha256 != card.sha256:
+        raise MemoryFileError("the items are not those of the card; the file was altered")
+    return card, memory
+
+
+def items_of(raw: bytes) -> np.ndarray:
+    """The items of a file as they were stored."""
+    items = safetensors.numpy.load(raw)[ITEMS]
+    if items.dtype == np.uint8 and items.size and items.ndim == 2 and items.max() >= len(ALPHABET):
+        raise ValueError("a letter that is none")
+    return items
+
+
+class _Metadata(BaseModel):
+    memory: str
+
+    def card(self) -> Card:
+        return Card.model_validate_json(self.memory)
+
+
+class _Header(BaseModel):
+    metadata: _Metadata = Field(alias="__metadata__")

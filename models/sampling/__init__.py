@@ -1,0 +1,61 @@
+"""Samples from the Boltzmann distribution of a memory: stochastic attention.
+
+After "Stochastic Attention via Langevin Dynamics on the Modern Hopfield Energy"; equation,
+proposition and appendix numbers are that paper's.
+"""
+
+from models.sampling.chains import Chains, Interrupt, Schedule, run
+from models.sampling.convergence import MIN_DRAWS, Agreement, agreement
+from models.sampling.heads import Heads
+from models.sampling.langevin import Langevin, Method
+from models.sampling.measures import (
+    Measures,
+    exact_samples,
+    measure,
+    mixture_weights,
+    null_energy,
+    null_novelty,
+    null_samples,
+)
+from models.sampling.sampler import Drawn, Interrupted, Start, draw, starts
+from models.sampling.temperature import (
+    NoInflectionError,
+    Regularity,
+    beta_star,
+    beta_star_log,
+    similarities,
+    slopes,
+    snr,
+)
+
+__all__ = [
+    "MIN_DRAWS",
+    "Agreement",
+    "Chains",
+    "Drawn",
+    "Heads",
+    "Interrupt",
+    "Interrupted",
+    "Langevin",
+    "Measures",
+    "Method",
+    "NoInflectionError",
+    "Regularity",
+    "Schedule",
+    "Start",
+    "agreement",
+    "beta_star",
+    "beta_star_log",
+    "draw",
+    "exact_samples",
+    "measure",
+    "mixture_weights",
+    "null_energy",
+    "null_novelty",
+    "null_samples",
+    "run",
+    "similarities",
+    "slopes",
+    "snr",
+    "starts",
+]

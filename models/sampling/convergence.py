@@ -1,0 +1,47 @@
+"""Do chains agree? Rank-normalised split R-hat and bulk effective sample size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from arviz_stats.base import array_stats
+
+from models.sampling.chains import Chains
+
+MIN_DRAWS = 4  # below it neither figure is defined
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of chains with each other (Vehtari et al. 2021); None where they are too short to tell.
+
+    `r_hat_energy` and `ess_energy` are about the energy, `r_hat_state` is the largest over the
+    leading principal axes of the memory. Chains that each sit in a basin of their own agree in
+    energy and not in state: the first is near 1 and the last far above.
+    """
+
+    r_hat_energy: float | None
+    r_hat_state: float | None
+    ess_energy: float | None
+
+
+def agreement(chains: Chains) -> Agreement:
+    """R-hat and effective sample size of the recorded steps after burn-in."""
+    energy_CT = chains.energy_TC.numpy().T
+    if energy_CT.shape[1] < MIN_DRAWS:
+        return Agreement(None, None, None)
+    axes = chains.axes_TCA.double().numpy().transpose(2, 1, 0)
+    return Agreement(
+        _figure(array_stats.rhat, energy_CT),
+        max((r for a in axes if (r := _figure(array_stats.rhat, a)) is not None), default=None),
+        _figure(array_stats.ess, energy_CT),
+    )
+
+
+def _figure(statistic, draws_CT: np.ndarray) -> float | None:
+    if not np.ptp(draws_CT):  # chains that never move: MALA at a step size it cannot take
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(draws_CT, chain_axis=0, draw_axis=1))
+    return value if np.isfinite(value) else None

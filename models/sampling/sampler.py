@@ -1,0 +1,179 @@
+"""Sample from a memory: starts, chains, heads, conditions, and what is to be told about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.dynamics import StopReason
+from models.energies import ModernHopfield
+from models.memories.memory import Known
+from models.sampling.chains import Chains, Interrupt, Schedule, run
+from models.sampling.convergence import Agreement, agreement
+from models.sampling.heads import Heads, axes_of
+from models.sampling.langevin import Method
+from models.sampling.measures import (
+    Measures,
+    exact_samples,
+    measure,
+    mixture_weights,
+    null_samples,
+)
+
+START_NOISE = 0.01  # around the pattern a chain starts at, per coordinate
+
+
+class Start(NamedTuple):
+    """Where chains start, and the pattern each of them starts at, if it does."""
+
+    x_CD: Tensor
+    patterns_C: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples and how they came about.
+
+    `x_SD` holds the kept states of all chains, those of one step after those of the step before,
+    cut to the number asked for. `energy_C` is the mean energy of each chain after burn-in, the
+    sum over the heads; `measures` and `null` are of as many samples each.
+    """
+
+    x_SD: Tensor
+    measures: Measures
+    null: Measures
+    energy_C: np.ndarray
+    acceptance_C: np.ndarray | None
+    agreement: Agreement
+    steps: int
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The caller's `interrupt` gave this reason; there are no samples."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def starts(
+    patterns_KD: Tensor, chains: int, seed: int, known: Known | None = None, beta: float = 1.0
+) -> Start:
+    """A chain at each of as many random patterns, distinct while they last, + 0.01 N(0, I).
+
+    Where coordinates are `known`, patterns are drawn by how likely they are given these: a chain
+    that starts in the basin of another pattern may never leave it at a high beta.
+    """
+    rng = np.random.default_rng([seed, 0x7374])
+    if known is None:
+        rounds = -(-chains // len(patterns_KD))
+        orders = [rng.permutation(len(patterns_KD)) for _ in range(rounds)]
+        chosen = np.concatenate(orders)[:chains]
+    else:
+        weights_K = mixture_weights(_given(patterns_KD, known), beta)
+        chosen = rng.choice(len(patterns_KD), chains, p=weights_K)
+    noise = rng.standard_normal((chains, patterns_KD.shape[1])) * START_NOISE
+    return Start(patterns_KD[chosen] + torch.from_numpy(noise).to(patterns_KD), chosen)
+
+
+def draw(
+    patterns_KD: Tensor,
+    start: Start,
+    beta: float,
+    alpha: float,
+    schedule: Schedule,
+    count: int,
+    *,
+    method: Method = Method.ULA,
+    heads: int = 1,
+    known: Known | None = None,
+    seed: int = 0,
+    interrupt: Interrupt = lambda: None,
+) -> Drawn:
+    """`count` samples of exp(-beta E) on a memory.
+
+    The multi-chain protocol of section 5 has 30 chains of which each keeps 5 states; the single
+    chain of appendix F has one that keeps them all. With several heads each principal subspace
+    has chains of its own (appendix Q). Coordinates that are `known` stay where they are, and the
+    others follow their conditional distribution. An answer depends on nothing but the arguments.
+
+    Raises:
+        ValueError: more samples than the schedule keeps, more heads than axes, or both heads
+            and known coordinates.
+        Interrupted: `interrupt` gave a reason before the last step.
+    """
+    if count > len(start.x_CD) * schedule.keep:
+        raise ValueError("the schedule keeps fewer states than asked for")
+    if heads > 1 and known is not None:
+        raise ValueError("known coordinates cannot be told apart by heads")
+    walk = partial(
+        _run,
+        beta=beta,
+        alpha=alpha,
+        schedule=schedule,
+        method=method,
+        seed=seed,
+        interrupt=interrupt,
+    )
+    null_SD = null_samples(patterns_KD, beta, count, seed)
+    if heads > 1:
+        several = Heads.of(patterns_KD, heads)
+        split = zip(several.split(patterns_KD), several.split(start.x_CD), strict=True)
+        runs = [walk(ModernHopfield(x), at, stream=h) for h, (x, at) in enumerate(split)]
+        kept_SD = several.join([r.states_PCD.flatten(0, 1) for r in runs])
+        null_SD = several.join(several.split(null_SD))  # noise only where the heads can have it
+    elif known is not None:
+        known_D = torch.from_numpy(known.mask_D)
+        values_k = torch.from_numpy(known.values_k).to(patterns_KD)
+        energy = _given(patterns_KD, known)
+        runs = [walk(energy, start.x_CD[:, ~known_D])]
+        kept_SD = patterns_KD.new_empty(schedule.keep * len(start.x_CD), patterns_KD.shape[1])
+        kept_SD[:, known_D] = values_k
+        kept_SD[:, ~known_D] = runs[0].states_PCD.flatten(0, 1)
+        null_SD[:, known_D] = values_k
+        null_SD[:, ~known_D] = exact_samples(energy, beta, count, seed)
+    else:
+        runs = [walk(ModernHopfield(patterns_KD), start.x_CD)]
+        kept_SD = runs[0].states_PCD.flatten(0, 1)
+    x_SD = kept_SD[:count]
+    chains = _together(runs)
+    return Drawn(
+        x_SD,
+        measure(x_SD, patterns_KD, beta),
+        measure(null_SD, patterns_KD, beta),
+        chains.energy_TC.mean(0).numpy(),
+        None if chains.acceptance_C is None else chains.acceptance_C.numpy(),
+        agreement(chains),
+        chains.steps,
+    )
+
+
+def _given(patterns_KD: Tensor, known: Known) -> ModernHopfield:
+    values_k = torch.from_numpy(known.values_k).to(patterns_KD)
+    return ModernHopfield(patterns_KD).given(torch.from_numpy(known.mask_D), values_k)
+
+
+def _run(energy: ModernHopfield, x_CD: Tensor, **knobs: Any) -> Chains:
+    """`run`, watched along the leading axes of its patterns, or nothing."""
+    chains = run(energy, x_CD, axes_DA=axes_of(energy.patterns_KD), **knobs)
+    if chains.stop_reason is not StopReason.STEP_LIMIT:
+        raise Interrupted(chains.stop_reason)
+    return chains
+
+
+def _together(runs: list[Chains]) -> Chains:
+    """Heads as one: energies and steps add up, axes stand side by side, acceptances are means."""
+    first = runs[0]
+    rates = [r.acceptance_C for r in runs if r.acceptance_C is not None]
+    return replace(
+        first,
+        energy_TC=torch.stack([r.energy_TC for r in runs]).sum(0),
+        axes_TCA=torch.cat([r.axes_TCA for r in runs], 2),
+        acceptance_C=torch.stack(rates).mean(0) if rates else None,
+        steps=sum(r.steps for r in runs),
+    )

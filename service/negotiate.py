@@ -1,0 +1,42 @@
+"""Which of the types that a route can answer in does a client want?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+from service.errors import Problem
+
+
+def accepted(request: Request, offered: Sequence[str]) -> str:
+    """The type of `offered` with the highest quality in `Accept`; the first without preference.
+
+    Raises:
+        Problem: it accepts none of them.
+    """
+    header = request.headers.get("accept") or "*/*"
+    quality = dict.fromkeys(offered, 0.0)
+    matched = dict.fromkeys(offered, -1)  # how specific the range was that set the quality
+    for part in header.split(",")[:64]:
+        media_range, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        for name in offered:
+            kind = name.partition("/")[0]
+            specific = {"*/*": 0, f"{kind}/*": 1, name: 2}.get(media_range, -1)
+            if specific > matched[name]:
+                matched[name], quality[name] = specific, _quality(parameters)
+    best = max(offered, key=lambda name: quality[name])
+    if quality[best] <= 0:
+        raise Problem("not-acceptable", f"this answer comes as {', '.join(offered)}")
+    return best
+
+
+def _quality(parameters: Sequence[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return min(max(float(value), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0

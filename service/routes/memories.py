@@ -1,0 +1,88 @@
+"""GET /memories and PUT, GET and DELETE /memories/{id}"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from models.memories import Card, dump
+from service.body import require_media_type
+from service.memories import MemoryStore
+from service.negotiate import accepted
+from service.openapi import also, problems, store_body
+from service.parsing.request import JSON, SAFETENSORS
+from service.parsing.store import parse_store
+from service.routes.sample import require_small
+from service.sampling_schemas import MemoryBody, MemoryList
+from service.services import Services, services
+
+router = APIRouter(tags=["memories"])
+
+
+@router.get("/memories", summary="The memories that are kept", responses=problems(500))
+async def list_memories(services: Annotated[Services, Depends(services)]) -> MemoryList:
+    cards = await asyncio.to_thread(services.memories.cards)
+    return MemoryList(memories=[_body(name, card) for name, card in cards.items()])
+
+
+@router.put(
+    "/memories/{id}",
+    summary="Store a memory, or replace one",
+    response_model=MemoryBody,
+    responses=problems(400, 408, 409, 413, 415, 422, 500, 507)
+    | {201: {"description": "Stored; there was none", "model": MemoryBody}},
+    openapi_extra=store_body(),
+)
+async def store_memory(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """The answer is 201 where there was none of this id, and 200 where one was replaced."""
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    async with services.bodies.read(request, services.settings.body_timeout_s) as body:
+        require_small(body, media_type)
+        card, new = await on_codec(_store, id, body, media_type, services.memories)
+    text = _body(id, card).model_dump_json()
+    return Response(text, 201 if new else 200, media_type=JSON)
+
+
+@router.get(
+    "/memories/{id}",
+    summary="What a memory is, or the memory itself",
+    response_model=MemoryBody,
+    responses=problems(404, 406, 500) | also(SAFETENSORS),
+)
+async def describe_memory(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Its card as JSON, or the file with its items under `Accept: application/vnd.safetensors`."""
+    form = accepted(request, (JSON, SAFETENSORS))
+    if form == SAFETENSORS:
+        raw = await asyncio.to_thread(services.memories.raw, id)
+        return Response(raw, media_type=SAFETENSORS)
+    card = await asyncio.to_thread(services.memories.card, id)
+    return Response(_body(id, card).model_dump_json(), media_type=JSON)
+
+
+@router.delete(
+    "/memories/{id}",
+    summary="Forget a memory",
+    status_code=204,
+    responses=problems(404, 409, 422, 500),
+)
+async def forget_memory(id: str, services: Annotated[Services, Depends(services)]) -> Response:
+    await asyncio.to_thread(services.memories.delete, id)
+    return Response(status_code=204)
+
+
+def _store(name: str, body: bytes, media_type: str, store: MemoryStore) -> tuple[Card, bool]:
+    memory, items, described = parse_store(body, media_type)
+    card = Card.of(memory, items, described.licence, described.note)
+    return card, store.put(name, dump(items, card))
+
+
+def _body(name: str, card: Card) -> MemoryBody:
+    return MemoryBody(id=name, **card.model_dump())

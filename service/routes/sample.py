@@ -1,0 +1,128 @@
+"""POST /sample"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+import safetensors.numpy
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import State
+
+from models.memories import sequences_of
+from service.body import require_media_type
+from service.engine import Sampled, sample
+from service.errors import Problem
+from service.exchange import exchange
+from service.negotiate import accepted
+from service.openapi import also, problems, sample_body
+from service.parsing.large import LARGE
+from service.parsing.request import JSON, SAFETENSORS
+from service.parsing.sample import SampleTask, parse_sample
+from service.pictures import grid
+from service.sampling_schemas import SampleResponse
+from service.services import Services, services
+from service.stopwatch import Stopwatch
+
+PNG = "image/png"
+
+router = APIRouter(tags=["sample"])
+
+
+@router.post(
+    "/sample",
+    response_model=SampleResponse,
+    response_model_exclude_unset=True,
+    summary="Sample from a memory",
+    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 504) | also(SAFETENSORS, PNG),
+    openapi_extra=sample_body(),
+)
+async def sample_memory(
+    request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Langevin chains on the modern Hopfield energy of a memory, which needs no training.
+
+    The answer comes as JSON, as a safetensors file (tensor `samples`, or `samples_0` and so on
+    for a list of beta; the rest as JSON in the metadata entry `response`), or, for images, as a
+    PNG of all samples (the rest in its text chunk `basin`), by the Accept header.
+    """
+    media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    form = accepted(request, (JSON, SAFETENSORS, PNG))
+    return await exchange(
+        request,
+        services,
+        partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
+    )
+
+
+async def _answer(
+    body: bytes, media_type: str, form: str, services: Services, state: State
+) -> Response:
+    watch: Stopwatch = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    require_small(body, media_type)
+    task = await on_codec(parse_sample, body, media_type, services.memories, services.settings)
+    del body
+    if form == PNG and task.memory.codec.kind != "images":
+        raise Problem("not-acceptable", "only a memory of images answers with a picture")
+    watch.lap("parse")
+    done = await services.engine.run(partial(sample, task))
+    watch.add("queue", done.queued_s)
+    watch.add("compute", done.ran_s)
+    answer = await on_codec(_encode, task, done.value, form, watch, state.request_id)
+    services.metrics.observe_samples(task, done.value)
+    return Response(answer, media_type=form)
+
+
+def require_small(body: bytes, media_type: str) -> None:
+    """Refuse JSON so large that reading it would keep others waiting."""
+    if media_type == JSON and len(body) > LARGE:
+        detail = f"JSON may have up to {LARGE} bytes here; send patterns as {SAFETENSORS}"
+        raise Problem("body-too-large", detail)
+
+
+def _encode(
+    task: SampleTask, sampled: Sampled, form: str, watch: Stopwatch, request_id: str
+) -> bytes:
+    memory = task.memory
+    rest: dict[str, Any] = {
+        "inflection": sampled.inflection,
+        "memory": {
+            "id": task.memory_id,
+            "kind": memory.codec.kind,
+            "patterns": memory.count,
+            "dim": memory.dim,
+            "shape": task.shape,
+            "sha256": memory.sha256,
+        },
+        "dynamics": sampled.dynamics,
+    }
+    items = [batch.items for batch in sampled.batches]
+    diagnostics = [batch.diagnostics for batch in sampled.batches]
+    if form == JSON:
+        bulk = [orjson.Fragment(_json(memory.codec.kind, part)) for part in items]
+        batches = [
+            {"samples": part, "diagnostics": told}
+            for part, told in zip(bulk, diagnostics, strict=True)
+        ]
+        watch.lap("encode")
+        head = {"spectrum": batches} if task.spectrum else batches[0]
+        rest |= {"timings_ms": watch.milliseconds(), "request_id": request_id}
+        return orjson.dumps({**head, **rest}, option=orjson.OPT_SERIALIZE_NUMPY)
+    watch.lap("encode")
+    told = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
+    rest = told | rest | {"timings_ms": watch.milliseconds(), "request_id": request_id}
+    if form == PNG:
+        return grid(items, rest)
+    names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
+    arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
+    return safetensors.numpy.save(arrays, metadata={"response": orjson.dumps(rest).decode()})
+
+
+def _json(kind: str, items: np.ndarray) -> bytes:
+    if kind == "sequences":
+        return orjson.dumps(sequences_of(items))
+    return orjson.dumps(np.ascontiguousarray(items), option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,130 @@
+"""Memories: what they refuse, and that what goes in comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from models.memories import Memory, MemoryFault, letters_of, sequences_of
+
+RNG = np.random.default_rng(0)
+
+
+def items(kind: str) -> np.ndarray:
+    if kind == "vectors":
+        return (RNG.standard_normal((9, 7)) * RNG.uniform(1, 50, (9, 1))).astype(np.float32)
+    if kind == "images":
+        return RNG.uniform(0, 1, (9, 4, 5, 3)).astype(np.float32)
+    if kind == "sequences":
+        return RNG.integers(0, 21, (9, 30)).astype(np.uint8)
+    return (0.01 * RNG.standard_normal((9, 6))).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "images", "returns", "sequences"])
+def test_patterns_are_unit_and_keep_their_length(kind: str) -> None:
+    raw = items(kind)
+    memory = Memory.of(kind, raw)
+    torch.testing.assert_close(memory.patterns_KD.norm(dim=1), torch.ones(9))
+    features = memory.codec.encode(raw)
+    np.testing.assert_allclose(memory.norms_K, np.linalg.norm(features, axis=1), rtol=1e-6)
+    states = memory.states_of(raw)
+    torch.testing.assert_close(states, memory.patterns_KD)
+    assert memory.sha256 == Memory.of(kind, raw.copy()).sha256
+    assert memory.sha256 != Memory.of(kind, raw[::-1]).sha256
+
+
+@pytest.mark.parametrize("kind", ["vectors", "images"])
+def test_stored_patterns_come_back(kind: str) -> None:
+    raw = items(kind)
+    memory = Memory.of(kind, raw)
+    np.testing.assert_allclose(memory.decode(memory.patterns_KD, 1e4), raw, rtol=1e-4, atol=1e-5)
+
+
+def test_images_stay_images() -> None:
+    memory = Memory.of("images", items("images"))
+    wild = memory.decode(3 * torch.randn(2, memory.dim), 100.0)
+    assert wild.shape == (2, 4, 5, 3)
+    assert wild.min() == 0
+    assert wild.max() == 1
+
+
+def test_sequences_come_back_because_their_length_does() -> None:
+    family = RNG.integers(0, 20, 60)
+    raw = np.where(RNG.random((40, 60)) < 0.4, RNG.integers(0, 20, (40, 60)), family)
+    raw = raw.astype(np.uint8)
+    memory = Memory.of("sequences", raw)
+    assert memory.dim < 40
+    assert (memory.decode(memory.patterns_KD, 1e5) == raw).mean() > 0.97
+    short = Memory(memory.patterns_KD, torch.ones_like(memory.norms_K), memory.codec, memory.sha256)
+    assert (short.decode(memory.patterns_KD, 1e5) == raw).mean() < 0.9
+
+
+def test_returns_get_the_moments_of_their_history() -> None:
+    raw = (RNG.standard_normal((50, 6)) * RNG.uniform(0.01, 0.1, 6) + 0.02).astype(np.float32)
+    memory = Memory.of("returns", raw)
+    torch.testing.assert_close(memory.patterns_KD.sum(1), torch.zeros(50), rtol=0, atol=1e-6)
+    back = memory.decode(torch.randn(40, 6), 50.0)
+    np.testing.assert_allclose(back.mean(0), raw.mean(0), atol=1e-6)
+    np.testing.assert_allclose(back.std(0), raw.std(0), rtol=1e-4)
+    assert memory.decode(torch.randn(1, 6), 50.0).shape == (1, 6)
+
+
+def test_letters() -> None:
+    places = letters_of(["ACDY", "a-.w"])
+    assert places.tolist() == [[0, 1, 2, 19], [0, 20, 20, 18]]
+    assert sequences_of(places) == ["ACDY", "A--W"]
+    for bad in ("AXCD", "AC1D", "AC*D"):
+        with pytest.raises(ValueError, match="amino"):
+            letters_of([bad])
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "rows"),
+    [
+        (lambda x: x.__setitem__((3, 2), np.nan), "not_finite", [3]),
+        (lambda x: x.__setitem__((5, 0), np.inf), "not_finite", [5]),
+        (lambda x: x.__setitem__(4, 0), "zero_norm", [4]),
+        (lambda x: x.__setitem__(7, x[2]), "duplicate", [7]),
+        (lambda x: x.__setitem__(7, 3 * x[2]), "duplicate", [7]),
+        (lambda x: x.__setitem__(slice(6, 9), x[1]), "duplicate", [6, 7, 8]),
+        (lambda x: x.__setitem__(slice(None), 0), "zero_norm", list(range(9))),
+    ],
+)
+def test_what_is_no_memory(change, code: str, rows: list[int]) -> None:
+    raw = items("vectors")
+    change(raw)
+    with pytest.raises(MemoryFault) as fault:
+        Memory.of("vectors", raw)
+    assert fault.value.code == code
+    assert fault.value.items.tolist() == rows
+
+
+def test_a_day_on_which_all_assets_moved_alike_has_no_direction() -> None:
+    raw = items("returns")
+    raw[2] = 0.01
+    with pytest.raises(MemoryFault) as fault:
+        Memory.of("returns", raw)
+    assert (fault.value.code, fault.value.items.tolist()) == ("zero_norm", [2])
+
+
+def test_opposite_and_near_patterns_are_no_duplicates() -> None:
+    raw = items("vectors")
+    raw[3] = -raw[2]
+    raw[4] = raw[2] * (1 + 1e-4 * np.arange(7))
+    assert Memory.of("vectors", raw).count == 9
+
+
+def test_part_of_a_stored_pattern_is_on_its_scale() -> None:
+    raw = items("vectors")
+    memory = Memory.of("vectors", raw)
+    known = memory.known(np.array([5, 1, 2]), raw[4, [5, 1, 2]])
+    assert known.mask_D.tolist() == [False, True, True, False, False, True, False]
+    assert known.norm == pytest.approx(float(memory.norms_K[4]), rel=1e-5)
+    np.testing.assert_allclose(known.values_k, memory.patterns_KD[4, [1, 2, 5]], rtol=1e-5)
+    whole = memory.patterns_KD[4:5].clone()
+    back = memory.decode(whole, 100.0, known)
+    np.testing.assert_allclose(back[0], raw[4], rtol=1e-5)
+    assert (back[0, [1, 2, 5]] == raw[4, [1, 2, 5]]).all()
+    nothing = memory.known(np.array([0]), np.array([0.0]))
+    assert nothing.norm == pytest.approx(float(memory.norms_K.mean()))

@@ -1,0 +1,1 @@
+"""The tables of a paper beside ours, one command each."""

@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
+import orjson
 from fastapi import Request, Response
 
+from service.jobs import Progress
 from service.patience import while_wanted
 from service.services import Services
 
+Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
-async def exchange(
-    request: Request,
-    services: Services,
-    work: Callable[[bytes], Coroutine[Any, Any, Response]],
-) -> Response:
+
+async def exchange(request: Request, services: Services, work: Work) -> Response:
     """The answer that `work` makes of the body, with where its time went in `Server-Timing`.
+
+    Under `Prefer: respond-async` it is a job's, and this one is 202 and says where the job is.
+    `work` finds a `Progress` at `request.state.progress`, to keep up to date where it is long.
 
     Raises:
         Problem: no place in the queue, a body too large or too slow, or no answer in time.
         Disconnected: the client has gone, and the work with it.
     """
     services.engine.require_room()
-    settings, watch = services.settings, request.state.stopwatch
-    async with services.bodies.read(request, settings.body_timeout_s) as body:
-        watch.lap("read")
-        with services.engine.admission():
-            answer = await while_wanted(work(body), request.receive, settings.deadline_s)
-    phases = watch.milliseconds().items()
+    settings, state = services.settings, request.state
+    state.progress = Progress()
+    async with AsyncExitStack() as held:
+        reading = services.bodies.read(request, settings.body_timeout_s)
+        body = await held.enter_async_context(reading)
+        state.stopwatch.lap("read")
+        held.enter_context(services.engine.admission())
+        if not _later(request):
+            answering = _timed(request, work(body))
+            return await while_wanted(answering, request.receive, settings.deadline_s)
+        kept = held.pop_all()
+    never = asyncio.Event().wait
+    answering = while_wanted(_timed(request, work(body)), never, settings.job_deadline_s)
+    job = services.jobs.start(
+        _holding(kept, answering), request.url.path, state.request_id, state.progress
+    )
+    headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
+    return Response(orjson.dumps(job.told()), 202, headers, "application/json")
+
+
+def _later(request: Request) -> bool:
+    """Is the client content with a job (RFC 7240)?"""
+    preferences = ",".join(request.headers.getlist("prefer")).lower().split(",")
+    return "respond-async" in (p.partition(";")[0].strip() for p in preferences)
+
+
+async def _timed(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    answer = await work
+    phases = request.state.stopwatch.milliseconds().items()
     answer.headers["server-timing"] = ", ".join(f"{phase};dur={ms}" for phase, ms in phases)
     return answer
+
+
+async def _holding(kept: AsyncExitStack, work: Coroutine[Any, Any, Response]) -> Response:
+    """`work`, and a place for it until it ends."""
+    async with kept:
+        return await work

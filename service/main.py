@@ -28,6 +28,7 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         finally:
             await loading
+            await services.jobs.close()
             await asyncio.to_thread(services.close)
 
     app = FastAPI(

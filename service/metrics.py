@@ -97,6 +97,7 @@ class Metrics:
             buckets=_SHARES,
             registry=registry,
         )
+        self.jobs = Counter("basin_jobs", "Jobs that ended, by how.", ["status"], registry=registry)
         self.models = Gauge(
             "basin_model_info",
             "1 for each model that is served.",
@@ -130,6 +131,9 @@ class Metrics:
         for batch in sampled.batches:
             if (accepted := batch.diagnostics["acceptance"]) is not None:
                 self.acceptance.observe(accepted)
+
+    def count_job(self, status: str) -> None:
+        self.jobs.labels(status).inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

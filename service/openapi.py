@@ -24,7 +24,13 @@ from service.sampling_schemas import (
     StoreSequences,
     TensorSampleRequest,
 )
-from service.schemas import ArrayScoreRequest, ProblemDocument, RowScoreRequest, TensorEnvelope
+from service.schemas import (
+    ArrayScoreRequest,
+    JobBody,
+    ProblemDocument,
+    RowScoreRequest,
+    TensorEnvelope,
+)
 from service.settings import Settings
 
 _REF = "#/components/schemas/{model}"
@@ -99,6 +105,13 @@ def _body(shapes: tuple[type[BaseModel], ...], description: str) -> dict[str, An
             },
         }
     }
+
+
+def jobs() -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route that answers with a job where that is preferred."""
+    location = {"description": "where the job is", "schema": {"type": "string"}}
+    description = "A job began: only under the header `Prefer: respond-async` (RFC 7240)"
+    return {202: {"description": description, "model": JobBody, "headers": {"Location": location}}}
 
 
 def _listed(tensors: Allowed) -> str:

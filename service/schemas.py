@@ -279,6 +279,24 @@ class ModelDetail(ModelSummary):
     limits: Limits
 
 
+class JobProgress(BaseModel):
+    step: int
+    steps: int | None = Field(description="null until it is known, and for what is short")
+    energy: float | None = Field(description="mean over the rows or chains so far")
+
+
+class JobBody(BaseModel):
+    id: str
+    route: str
+    status: Literal["running", "done", "failed", "cancelled"] = Field(
+        description="one that waits is running; one that failed has a problem for an answer"
+    )
+    created: float = Field(description="seconds since 1970")
+    progress: JobProgress
+    result: str | None = Field(description="path of the answer, once there is one")
+    request_id: str
+
+
 class Health(BaseModel):
     status: Literal["ok"]
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from service.body import Bodies
 from service.engine import Engine
+from service.jobs import Jobs
 from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.parsing.large import LargeBodies
@@ -29,6 +30,7 @@ class Services:
     metrics: Metrics
     bodies: Bodies
     memories: MemoryStore
+    jobs: Jobs
     large: LargeBodies = field(default_factory=LargeBodies)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
@@ -44,7 +46,9 @@ class Services:
             settings.max_memories,
             settings.max_memory_bytes,
         )
-        return cls(settings, Registry(), engine, Metrics(engine), bodies, memories)
+        metrics = Metrics(engine)
+        jobs = Jobs(settings.max_job_bytes, settings.keep_jobs_s, metrics.count_job)
+        return cls(settings, Registry(), engine, metrics, bodies, memories, jobs)
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""

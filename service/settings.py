@@ -79,6 +79,15 @@ class Settings(BaseSettings):
         gt=0,
         description="seconds a request may wait and compute before it is answered 504",
     )
+    job_deadline_s: float = Field(
+        default=600, gt=0, description="the same for a job, see `Prefer: respond-async`"
+    )
+    keep_jobs_s: float = Field(
+        default=600, gt=0, description="seconds a job that is over can be asked for its answer"
+    )
+    max_job_bytes: int = Field(
+        default=256 << 20, ge=0, description="most bytes of answers kept; the oldest go first"
+    )
     shutdown_timeout_s: int = Field(
         default=20, ge=1, description="seconds that requests in flight have to finish after SIGTERM"
     )

@@ -97,6 +97,6 @@ _MANY_LABELS = {
 }
 _FEW_LABELS = {
     "any": _FEW,
-    "amazon": _with(_FEW, {"hops": 0, "bins": 8, "distinct": True}),
+    "amazon": _with(_FEW, {"hops": 0, "bins": 16, "distinct": True}, sparsity=0.3),
     "yelpchi": _with(_FEW, {}, batch_nodes=512, fanouts=FANOUTS),
 }

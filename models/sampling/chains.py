@@ -15,6 +15,7 @@ from models.sampling.langevin import WALKS, Method
 from models.sampling.noise import normals, uniforms
 
 Interrupt = Callable[[], StopReason | None]
+Report = Callable[[float], None]
 
 _BLOCK = 1 << 19  # normal numbers drawn at a time: 2 MiB, which stay in the cache
 
@@ -91,6 +92,7 @@ def run(
     stream: int = 0,
     axes_DA: Tensor | None = None,
     interrupt: Interrupt = lambda: None,
+    report: Report = lambda energy: None,
 ) -> Chains:
     """Move chains from `x_CD` (left as it is) by `schedule`.
 
@@ -98,6 +100,7 @@ def run(
         seed, stream: key of the noise; another stream is other noise for the same seed.
         axes_DA: directions along which the state is recorded beside its energy.
         interrupt: asked before each step.
+        report: told the mean energy of the chains whenever it is recorded.
     """
     walk = WALKS[method](energy, x_CD.clone(), beta, alpha)
     chains, width = x_CD.shape
@@ -125,6 +128,7 @@ def run(
         walk.step(noise[at], log_uniform[at])
         if step in recorded:
             energies.append(energy.value(walk.x_CD, beta).double())
+            report(float(energies[-1].mean()))
             if axes_DA is not None:
                 axes.append(walk.x_CD @ axes_DA)
         if step in kept:

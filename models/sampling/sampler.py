@@ -13,7 +13,7 @@ from torch import Tensor
 from models.dynamics import StopReason
 from models.energies import ModernHopfield
 from models.memories.memory import Known
-from models.sampling.chains import Chains, Interrupt, Schedule, run
+from models.sampling.chains import Chains, Interrupt, Report, Schedule, run
 from models.sampling.convergence import Agreement, agreement
 from models.sampling.heads import Heads, axes_of
 from models.sampling.langevin import Method
@@ -94,6 +94,7 @@ def draw(
     known: Known | None = None,
     seed: int = 0,
     interrupt: Interrupt = lambda: None,
+    report: Report = lambda energy: None,
 ) -> Drawn:
     """`count` samples of exp(-beta E) on a memory.
 
@@ -119,6 +120,7 @@ def draw(
         method=method,
         seed=seed,
         interrupt=interrupt,
+        report=report,
     )
     null_SD = null_samples(patterns_KD, beta, count, seed)
     if heads > 1:

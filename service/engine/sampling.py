@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.contract import Interrupt
+from models.dynamics import StopReason
 from models.sampling import (
     Drawn,
     NoInflectionError,
@@ -22,6 +23,7 @@ from models.sampling import (
     starts,
 )
 from service.errors import refuse
+from service.jobs import Progress
 from service.parsing.sample import SampleTask
 
 
@@ -42,7 +44,7 @@ class Sampled:
     dynamics: dict[str, Any]
 
 
-def sample(task: SampleTask, interrupt: Interrupt) -> Sampled:
+def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sampled:
     """Run the chains of `task`; `interrupt` ends them before their next step.
 
     Raises:
@@ -62,6 +64,15 @@ def sample(task: SampleTask, interrupt: Interrupt) -> Sampled:
     else:
         rule = "attention to this memory has no inflection; give a number"
         raise refuse("invalid-request", "/beta", "no_inflection", rule)
+    progress.steps = len(betas) * task.heads * task.schedule.steps
+
+    def asked() -> StopReason | None:
+        progress.step += 1
+        return interrupt()
+
+    def told(energy: float) -> None:
+        progress.energy = energy
+
     batches = []
     for beta in betas:
         start = task.start or starts(patterns, task.chains, task.seed, task.known, beta)
@@ -77,7 +88,8 @@ def sample(task: SampleTask, interrupt: Interrupt) -> Sampled:
                 heads=task.heads,
                 known=task.known,
                 seed=task.seed,
-                interrupt=interrupt,
+                interrupt=asked,
+                report=told,
             )
         except ValueError as error:  # the memory's rank is not known before
             raise refuse("invalid-request", "/heads", "out_of_range", str(error)) from None

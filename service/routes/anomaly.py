@@ -13,7 +13,7 @@ from starlette.datastructures import State
 from service.body import require_media_type
 from service.engine import Scored, results, score
 from service.exchange import exchange
-from service.openapi import problems, score_body
+from service.openapi import jobs, problems, score_body
 from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
 from service.schemas import ScoreResponse
@@ -27,7 +27,7 @@ router = APIRouter(tags=["anomaly"])
     "/anomaly/score",
     response_model=ScoreResponse,
     summary="Score the nodes of a graph",
-    responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504),
+    responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504) | jobs(),
     openapi_extra=score_body(),
 )
 async def score_nodes(

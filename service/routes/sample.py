@@ -18,7 +18,7 @@ from service.engine import Sampled, sample
 from service.errors import Problem
 from service.exchange import exchange
 from service.negotiate import accepted
-from service.openapi import also, problems, sample_body
+from service.openapi import also, jobs, problems, sample_body
 from service.parsing.large import LARGE
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import SampleTask, parse_sample
@@ -37,7 +37,9 @@ router = APIRouter(tags=["sample"])
     response_model=SampleResponse,
     response_model_exclude_unset=True,
     summary="Sample from a memory",
-    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 504) | also(SAFETENSORS, PNG),
+    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 504)
+    | jobs()
+    | also(SAFETENSORS, PNG),
     openapi_extra=sample_body(),
 )
 async def sample_memory(
@@ -69,7 +71,7 @@ async def _answer(
     if form == PNG and task.memory.codec.kind != "images":
         raise Problem("not-acceptable", "only a memory of images answers with a picture")
     watch.lap("parse")
-    done = await services.engine.run(partial(sample, task))
+    done = await services.engine.run(partial(sample, task, state.progress))
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     answer = await on_codec(_encode, task, done.value, form, watch, state.request_id)

@@ -25,6 +25,7 @@ FAMILIES = {
     "basin_chain_steps": "counter",
     "basin_samples": "counter",
     "basin_acceptance": "histogram",
+    "basin_jobs": "counter",
     "basin_model_info": "gauge",
     "basin_queue_depth": "gauge",
 }
@@ -96,6 +97,9 @@ def test_metrics(client, sample):
         "/sample",
         "/memories",
         "/memories/{id}",
+        "/jobs/{id}",
+        "/jobs/{id}/result",
+        "/jobs/{id}/events",
         "/models",
         "/models/{name}",
         "/health/live",
@@ -172,7 +176,7 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert set(sample["responses"]["200"]["content"]) == {*body, "image/png"}
     assert set(document["paths"]["/memories/{id}"]) == {"put", "get", "delete"}
     assert set(operation["responses"]) == {
-        *("200", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504")
+        *("200", "202", "400", "404", "408", "413", "415", "422", "429", "500", "503", "504")
     }
     for path in document["paths"].values():
         for route in path.values():

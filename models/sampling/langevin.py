@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from enum import StrEnum
 from typing import final
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from models.energies import ModernHopfield
@@ -28,7 +30,8 @@ class Langevin(ABC):
 
     The proposal is stochastic attention eq. 10 and 20,
     xi' = (1 - alpha) xi + alpha X softmax(beta (X^T xi + b)) + sqrt(2 alpha / beta) eps.
-    Two matrix products a step, each of 2 C K D operations; every buffer is made once.
+    Two matrix products a step, each of 2 C K D operations; every buffer is made once, and lies on
+    the CPU.
 
     Args:
         x_CD: where the chains start; taken over, not copied.
@@ -98,11 +101,13 @@ class MetropolisAdjusted(Langevin):
     def __init__(self, energy: ModernHopfield, x_CD: Tensor, beta: float, alpha: float) -> None:
         super().__init__(energy, x_CD, beta, alpha)
         self._a_CD, self._next_a_CD = torch.empty_like(x_CD), torch.empty_like(x_CD)
-        self._y_CD, self._d_CD = torch.empty_like(x_CD), torch.empty_like(x_CD)
+        self._y_CD = torch.empty_like(x_CD)
         self._accepted_C = torch.zeros(len(x_CD), dtype=torch.int64, device=x_CD.device)
         self._steps = 0
         self.log_ratio_C = torch.zeros_like(x_CD[:, 0])
-        self._l_C = self._attend(x_CD, self._a_CD)
+        self._p_CK = torch.empty_like(self._z_CK)
+        self._attend(x_CD, self._a_CD)
+        self._l_C = torch.logsumexp(self._z_CK, 1)
         self._g_C = (x_CD - self._a_CD).pow(2).sum(1)
 
     @property
@@ -110,36 +115,48 @@ class MetropolisAdjusted(Langevin):
         return self._accepted_C / max(self._steps, 1)
 
     def step(self, noise_CD: Tensor, log_uniform_C: Tensor) -> None:
-        x, y, a, b, d = self.x_CD, self._y_CD, self._a_CD, self._next_a_CD, self._d_CD
-        torch.add(noise_CD, x, alpha=1 - self.alpha, out=y)
-        y.add_(a, alpha=self.alpha)
-        l_C = self._attend(y, b)
-        torch.sub(y, b, out=d)
-        g_C = torch.linalg.vecdot(d, d)
-        torch.sub(y, x, out=d)
-        along_C = torch.linalg.vecdot(d, a) + torch.linalg.vecdot(d, b)
-        self.log_ratio_C = (
-            l_C
-            - self._l_C
-            - self.beta / 2 * along_C
-            - self.alpha * self.beta / 4 * (g_C - self._g_C)
-        )
-        take_C = self.log_ratio_C > log_uniform_C  # False where the ratio is not a number
-        take_C1 = take_C[:, None]
-        torch.where(take_C1, y, x, out=x)
-        torch.where(take_C1, b, a, out=a)
-        torch.where(take_C, l_C, self._l_C, out=self._l_C)
-        torch.where(take_C, g_C, self._g_C, out=self._g_C)
-        self._accepted_C += take_C
+        y, b = self._y_CD, self._next_a_CD
+        torch.add(noise_CD, self.x_CD, alpha=1 - self.alpha, out=y)
+        y.add_(self._a_CD, alpha=self.alpha)
+        self._attend(y, b)
+        state = (self.x_CD, self._a_CD, self._l_C, self._g_C)
+        candidate = (y, b, self._z_CK, self._p_CK)
+        told = (log_uniform_C, self.log_ratio_C, self._accepted_C)
+        _decide(_arrays(state), _arrays(candidate), _arrays(told), self.beta, self.alpha)
         self._steps += 1
 
-    def _attend(self, x_CD: Tensor, out_CD: Tensor) -> Tensor:
-        """Log-sum-exp (C,) of the logits; attention into `out_CD`."""
-        z_CK = self._logits(x_CD)
-        l_C = torch.logsumexp(z_CK, 1)
-        torch.softmax(z_CK, 1, out=z_CK)
-        torch.mm(z_CK, self._patterns_KD, out=out_CD)
-        return l_C
+    def _attend(self, x_CD: Tensor, out_CD: Tensor) -> None:
+        """Logits and their softmax into buffers, attention into `out_CD`."""
+        torch.softmax(self._logits(x_CD), 1, out=self._p_CK)
+        torch.mm(self._p_CK, self._patterns_KD, out=out_CD)
+
+
+def _arrays(tensors: tuple[Tensor, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(tensor.numpy() for tensor in tensors)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _decide(state, candidate, told, beta, alpha):
+    """Take candidates y with attention b over x with attention a where the ratio says so."""
+    x_CD, a_CD, l_C, g_C = state
+    y_CD, b_CD, z_CK, p_CK = candidate
+    log_u_C, ratio_C, accepted_C = told
+    zero = x_CD[0, 0] * 0
+    for c in range(len(x_CD)):
+        most = np.argmax(p_CK[c])
+        lse = z_CK[c, most] - np.log(p_CK[c, most])  # the largest share has the least rounding
+        g = along = zero
+        for i in range(x_CD.shape[1]):
+            b = b_CD[c, i]
+            y = y_CD[c, i]
+            g += (y - b) * (y - b)
+            along += (y - x_CD[c, i]) * (a_CD[c, i] + b)
+        ratio = lse - l_C[c] - beta / 2 * along - alpha * beta / 4 * (g - g_C[c])
+        ratio_C[c] = ratio
+        if ratio > log_u_C[c]:  # False where the ratio is not a number
+            x_CD[c], a_CD[c] = y_CD[c], b_CD[c]
+            l_C[c], g_C[c] = lse, g
+            accepted_C[c] += 1
 
 
 WALKS: dict[Method, type[Langevin]] = {Method.ULA: Unadjusted, Method.MALA: MetropolisAdjusted}

@@ -10,9 +10,13 @@ the noise would cost about as much as the products of a step (`python -m benchma
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+import torch
 from numba import njit
 
+_pool = ThreadPoolExecutor(thread_name_prefix="noise")
 _FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
 _UNIT = np.float32(2.0**-32)
 _LOG2 = np.float32(0.6931472)
@@ -33,7 +37,16 @@ def normals(
     Box-Muller on 32-bit uniforms: no number is beyond 6.8 scale, which loses 1e-11 of the mass.
     """
     lo, hi = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
-    _normals(out_BCD, lo, hi, stream, first_step, np.float32(scale))
+    share = -(-len(out_BCD) // torch.get_num_threads())
+
+    def fill(start: int) -> None:
+        part_BCD = out_BCD[start : start + share]
+        _normals(part_BCD, lo, hi, stream, first_step + start, np.float32(scale))
+
+    others = [_pool.submit(fill, start) for start in range(share, len(out_BCD), share)]
+    fill(0)
+    for other in others:
+        other.result()
 
 
 def uniforms(out_BC: np.ndarray, seed: int, stream: int, first_step: int) -> None:

@@ -9,12 +9,15 @@ from typing import cast
 import structlog
 from starlette.requests import Request
 
+from models.molecules import Limits
 from service.body import Bodies
 from service.engine import Engine
 from service.memories import MemoryStore
 from service.metrics import Metrics
+from service.molecules.parser import MoleculeParser
 from service.parsing.large import LargeBodies
 from service.registry import Registry
+from service.served import Classifier
 from service.settings import Settings
 
 
@@ -29,6 +32,7 @@ class Services:
     metrics: Metrics
     bodies: Bodies
     memories: MemoryStore
+    molecules: MoleculeParser
     large: LargeBodies = field(default_factory=LargeBodies)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
@@ -44,7 +48,13 @@ class Services:
             settings.max_memories,
             settings.max_memory_bytes,
         )
-        return cls(settings, Registry(), engine, Metrics(engine), bodies, memories)
+        molecules = MoleculeParser(
+            Limits(settings.max_smiles_length, settings.max_atoms),
+            workers=settings.smiles_processes,
+            seconds=settings.smiles_timeout_s,
+            batch_seconds=settings.smiles_budget_s,
+        )
+        return cls(settings, Registry(), engine, Metrics(engine), bodies, memories, molecules)
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
@@ -56,8 +66,11 @@ class Services:
             self.registry.give_up()
         for model in self.registry.loaded():
             self.metrics.serve(model.ref)
+        if any(model.reads_smiles for model in self.registry.every(Classifier)):
+            self.molecules.start()
 
     def close(self) -> None:
+        self.molecules.close()
         self.engine.close()
         self.codec.shutdown(cancel_futures=True)
 

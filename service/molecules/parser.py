@@ -111,11 +111,12 @@ class MoleculeParser:
             self._idle.put(child)
 
     def start(self) -> None:
-        """Start every process now, so that no SMILES waits for it."""
+        """Start every process and let it read one, so that no SMILES waits for that."""
         held = [self._idle.get() for _ in self._children]
         for child in held:
             try:
-                child.start()
+                child.ask(self._request(["C"]))
+                child.answer(time.monotonic() + self.batch_seconds)
             except _GoneError:  # tried again with the first SMILES, and told there
                 child.free()
             self._idle.put(child)
@@ -156,24 +157,25 @@ class MoleculeParser:
         except _GoneError as gone:
             child.free()
             call.take(MoleculeError(gone.code))
+        except BaseException:  # what is left in its pipes must not answer another call
+            child.free()
+            raise
         finally:
             self._idle.put(child)
 
     def _read(self, child: _Child, call: _Call) -> None:
         part = call.part()
-        child.ask(
-            {
-                "smiles": [text for _, text in part],
-                "limits": asdict(self.limits),
-                "alarm_s": 10 * self.seconds,
-            }
-        )
+        child.ask(self._request([text for _, text in part]))
         turn_end = time.monotonic() + self.seconds
         for _ in part:
             if (now := time.monotonic()) > turn_end:
                 child.free()  # the rest of the part goes with it, and comes again
                 return
             call.take(child.answer(min(now + self.seconds, call.end)))
+
+    def _request(self, smiles: list[str]) -> dict[str, Any]:
+        limits = asdict(self.limits)
+        return {"smiles": smiles, "limits": limits, "alarm_s": 10 * self.seconds}
 
     def close(self) -> None:
         """End every process; a call under way answers `timeout` for what is left."""

@@ -108,6 +108,8 @@ def test_metrics(client, sample):
     for _ in range(3):
         assert client.post("/anomaly/score", json=one.arrays()).status_code == 200
     client.post("/anomaly/score", json=one.arrays(dynamics={"steps": -1}))
+    client.post("/classify", json={"smiles": ["CCO", "CC", "?"]})
+    client.post("/classify", json={"smiles": ["?", "?"]})
     client.get("/no/such/path")
     after = families(client)
     assert {name: after[name].type for name in FAMILIES} == FAMILIES
@@ -123,7 +125,13 @@ def test_metrics(client, sample):
     assert grown("basin_stops", "_total", model="et-small", reason="step_limit") == 3
     for name in ("energy_per_node", "energy_drop_per_node", "residual", "steps"):
         assert grown(f"basin_{name}", "_count", model="et-small") == 3
+        assert grown(f"basin_{name}", "_count", model="cdat-mol") == 2
     assert grown("basin_steps", "_sum", model="et-small") == 12
+    assert grown("basin_classified", "_total", model="cdat-mol") == 2
+    assert grown("basin_item_errors", "_total", model="cdat-mol", code="not_smiles") == 3
+    assert grown("basin_stops", "_total", model="cdat-mol", reason="step_limit") == 2
+    for phase in ("read", "parse", "molecules", "queue", "compute", "encode"):
+        assert grown("basin_request_seconds", "_count", route="/classify", phase=phase) >= 1
     for phase in ("read", "parse", "queue", "compute", "encode"):
         assert grown("basin_request_seconds", "_count", route="/anomaly/score", phase=phase) >= 3
     assert value(after["basin_model_info"]) == 4

@@ -63,8 +63,8 @@ class Tokeniser:
         return 1 + (self.length if self.positions != "none" else 0)
 
     def pairs(self, nodes: int, edges: int) -> int:
-        """Most pairs of nodes that see each other: what memory grows with."""
-        return nodes * nodes if self.attend == "all" else 2 * edges
+        """Most pairs of tokens that see each other: what memory grows with."""
+        return 2 * nodes + (nodes * nodes if self.attend == "all" else 2 * edges)
 
     def work(self, nodes: int, edges: int) -> int:
         """About how many operations the positions of a graph take."""

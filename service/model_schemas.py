@@ -30,7 +30,10 @@ class Limits(BaseModel):
 
 class ClassifyLimits(Limits):
     max_graphs: int = Field(description="molecules or graphs of one request")
-    max_pairs: int = Field(description="pairs of nodes of one graph that see each other")
+    max_pairs: int = Field(
+        description="pairs of tokens of one graph that see each other: both ways of each edge and "
+        "of each node and CLS, or every two nodes where the model attends to all"
+    )
     max_smiles_length: int
     max_atoms: int
     smiles_timeout_s: float

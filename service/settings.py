@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     max_pairs: int = Field(
         default=2_000_000,
         ge=1,
-        description="most pairs of nodes that see each other in one graph of POST /classify",
+        description="most pairs of tokens that see each other in one graph of POST /classify",
     )
     max_position_work: int = Field(
         default=2_000_000_000,

@@ -19,7 +19,7 @@ from service.parsing.classify import ClassifyTask, Item
 from service.served import Classifier
 
 _ENTRIES = 1 << 18
-"""Pairs of tokens that see each other in one batch: some 100 MB, and 3,000 molecules."""
+"""Pairs of tokens that see each other in one batch: some 150 MB, and 3,000 molecules."""
 
 _DIVERGED = ("diverged", "no finite answer left; lower step_size, steps or noise")
 

@@ -170,7 +170,7 @@ def _check_cost(nodes: int, edges: int, model: Classifier, settings: Settings, a
     """Refuse a graph that takes too much memory, or too much time that cannot be cut short."""
     tokeniser = model.network.tokeniser
     if tokeniser.pairs(nodes, edges) > settings.max_pairs:
-        rule = f"at most {settings.max_pairs} pairs of nodes may see each other in one graph"
+        rule = f"at most {settings.max_pairs} pairs of tokens may see each other in one graph"
         raise fail_at(at, "too_many_pairs", rule)
     if tokeniser.work(nodes, edges) > settings.max_position_work:
         raise fail_at(at, "too_much_work", "it would take too long to find where its nodes are")

@@ -346,7 +346,7 @@ def strict(start, checkpoints, wait, answers):
         checkpoints=checkpoints,
         default_classify_model="cdat-mol",
         max_graphs=3,
-        max_pairs=40,
+        max_pairs=50,
         max_position_work=900,
         max_smiles_length=12,
         max_atoms=6,
@@ -370,7 +370,7 @@ def test_limits(strict):
     body = {"graphs": [shape(), long], "model": "et-shape"}
     check(post(strict, text(body)), 422, "invalid-graph", "too_much_work", "/graphs/1")
     limits = strict.get("/models/cdat-mol").json()["limits"]
-    assert (limits["max_graphs"], limits["max_atoms"], limits["max_pairs"]) == (3, 6, 40)
+    assert (limits["max_graphs"], limits["max_atoms"], limits["max_pairs"]) == (3, 6, 50)
     traced = {"smiles": ["C"] * 3, "include": ["trace"]}
     assert post(strict, text(traced)).status_code == 200
     body = traced | {"dynamics": {"steps": 64}}

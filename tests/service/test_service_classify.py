@@ -48,10 +48,11 @@ def classified(client, body):
 
 def probabilities(answer):
     """Every probability of every result, in order."""
-    return [
-        [p for task in result["predictions"].values() for p in task["probabilities"].values()]
-        for result in answer["results"]
-    ]
+    return [_all(result) for result in answer["results"]]
+
+
+def _all(result):
+    return [p for task in result["predictions"].values() for p in task["probabilities"].values()]
 
 
 def as_json(graphs):
@@ -302,6 +303,18 @@ def test_a_row_that_stops_early_has_moments_of_its_own(client):
         assert alone["residual"] == pytest.approx(found["residual"], rel=1e-4)
         if found["steps"] < 128:
             assert found["stop_reason"] in ("converged", "step_limit")
+
+
+def test_divergence_is_told_row_by_row(client):
+    """CDAT's decay overshoots without bound; a row keeps its last finite state."""
+    wild = {"smiles": [*MOLECULES, "?"], "dynamics": {"step_size": 100, "steps": 64}}
+    answer = classified(client, wild)
+    rows = [result["convergence"] for result in answer["results"] if "convergence" in result]
+    assert {row["stop_reason"] for row in rows} == {"diverged"}
+    assert answer["convergence"]["stop_reason"] == "diverged"
+    assert all(np.isfinite(p) for row in answer["results"][:-1] for p in _all(row))
+    alone = classified(client, wild | {"smiles": MOLECULES[1]})["results"][0]
+    assert alone["convergence"]["steps"] == rows[1]["steps"]
 
 
 def test_company_changes_nothing(server):

@@ -366,7 +366,7 @@ def test_limits(strict):
     graph = {"x": [[0, 1.0]] * 7, "edge_index": [[0] * 21, [1] * 21]}
     body = {"graphs": [shape(), graph], "model": "et-shape"}
     check(post(strict, text(body)), 422, "invalid-graph", "too_many_pairs", "/graphs/1")
-    long = {"x": [[0, 1.0]] * 30, "edge_index": [[], []]}
+    long = {"x": [[0, 1.0]] * 24, "edge_index": [[], []]}
     body = {"graphs": [shape(), long], "model": "et-shape"}
     check(post(strict, text(body)), 422, "invalid-graph", "too_much_work", "/graphs/1")
     limits = strict.get("/models/cdat-mol").json()["limits"]

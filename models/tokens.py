@@ -62,6 +62,16 @@ class Tokeniser:
         """Columns of `Tokens.positions`."""
         return 1 + (self.length if self.positions != "none" else 0)
 
+    def pairs(self, nodes: int, edges: int) -> int:
+        """Most pairs of tokens that see each other: what memory grows with."""
+        return 2 * nodes + (nodes * nodes if self.attend == "all" else 2 * edges)
+
+    def work(self, nodes: int, edges: int) -> int:
+        """About how many operations the positions of a graph take."""
+        if self.positions == "walk":
+            return nodes * (nodes + 2 * edges) * self.length // 2
+        return 10 * nodes**3 if self.positions == "laplacian" else 0
+
     def __call__(self, graph: Graph) -> Tokens:
         """Both directions of every edge, each once; self-loops dropped."""
         nodes = graph.num_nodes

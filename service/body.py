@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from starlette.requests import ClientDisconnect, Request
 
 from service.errors import Problem
+from service.parsing.large import LARGE
+from service.parsing.request import JSON, SAFETENSORS
 
 
 def require_media_type(request: Request, allowed: Container[str], names: str) -> str:
@@ -20,6 +22,13 @@ def require_media_type(request: Request, allowed: Container[str], names: str) ->
     if media_type not in allowed:
         raise Problem("unsupported-media-type", f"this route reads {names}")
     return media_type
+
+
+def require_small(body: bytes, media_type: str) -> None:
+    """Refuse JSON so large that reading it would keep others waiting."""
+    if media_type == JSON and len(body) > LARGE:
+        detail = f"JSON may have up to {LARGE} bytes here; send arrays as {SAFETENSORS}"
+        raise Problem("body-too-large", detail)
 
 
 class Bodies:

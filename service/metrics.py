@@ -5,7 +5,8 @@ Labels come from short lists only: route templates, model names, problem kinds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter as Counts
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import (
@@ -19,6 +20,7 @@ from prometheus_client import (
 )
 
 from service.engine import Engine, Sampled
+from service.parsing.classify import Item
 from service.parsing.sample import SampleTask
 from service.schemas import ModelRef
 
@@ -82,6 +84,15 @@ class Metrics:
         self.stops = Counter(
             "basin_stops", "Why the state stopped moving.", ["model", "reason"], registry=registry
         )
+        self.classified = Counter(
+            "basin_classified", "Molecules and graphs classified.", ["model"], registry=registry
+        )
+        self.item_errors = Counter(
+            "basin_item_errors",
+            "Molecules and graphs of a request that got no answer.",
+            ["model", "code"],
+            registry=registry,
+        )
         self.chain_steps = Counter(
             "basin_chain_steps",
             "Steps of all chains of POST /sample.",
@@ -121,6 +132,22 @@ class Metrics:
             self.energy.labels(model).observe(convergence["energy_final"] / num_nodes)
             drop = convergence["energy_drop"] / num_nodes
             self.energy_drop.labels(model).observe(max(drop, 0.0))
+
+    def observe_classified(
+        self, model: str, items: Sequence[Item], results: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Count the molecules or graphs of one request."""
+        for item, result in zip(items, results, strict=True):
+            if result["status"] == "ok" and item.graph is not None:
+                self.classified.labels(model).inc()
+                self.observe(model, item.graph.num_nodes, result["convergence"])
+            elif item.graph is not None:  # it was read; what was not is counted before
+                self.item_errors.labels(model, result["error"]["code"]).inc()
+
+    def observe_item_errors(self, model: str, errors: Iterable[tuple[str, str] | None]) -> None:
+        """Count the inputs of one request that could not be read."""
+        for code, count in Counts(error[0] for error in errors if error is not None).items():
+            self.item_errors.labels(model, code).inc(count)
 
     def observe_samples(self, task: SampleTask, sampled: Sampled) -> None:
         """Count the batches of one request."""

@@ -13,7 +13,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
 from service.errors import MEDIA_TYPE
+from service.parsing.graphs import TENSORS as GRAPH_TENSORS
 from service.parsing.memory import PATTERNS
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import TENSORS as SAMPLE_TENSORS
@@ -38,6 +40,9 @@ _OWN = (
     ArrayScoreRequest,
     RowScoreRequest,
     TensorEnvelope,
+    SmilesRequest,
+    GraphsRequest,
+    TensorClassifyRequest,
     SampleRequest,
     TensorSampleRequest,
     StoreMemory,
@@ -65,6 +70,19 @@ def score_body() -> dict[str, Any]:
         f"JSON, or a safetensors file with the tensors {_listed(TENSORS)}, of which `edge_type` "
         "and `targets` (row numbers) may be left out. The entry `request` of its `__metadata__` "
         f"holds the rest as JSON text, after the schema {TensorEnvelope.__name__}.",
+    )
+
+
+def classify_body() -> dict[str, Any]:
+    """`openapi_extra` of the route that takes molecules or whole graphs."""
+    return _body(
+        (SmilesRequest, GraphsRequest),
+        f"JSON, or a safetensors file with the tensors {_listed(GRAPH_TENSORS)}: graphs one after "
+        "the other, as PyTorch Geometric batches them. Graph i has the rows ptr[i] to ptr[i + 1] "
+        "of x, and `edge_index` counts rows of all of x; without `ptr` they are one graph. "
+        "`edge_attr` comes with models that have `edge_features`. The entry `request` of its "
+        "`__metadata__` holds the rest as JSON text, after the schema "
+        f"{TensorClassifyRequest.__name__}.",
     )
 
 
@@ -145,6 +163,9 @@ def install(app: FastAPI, settings: Settings) -> None:
             for request in (SampleRequest, TensorSampleRequest):
                 steps = schemas[request.__name__]["properties"]["steps"]
                 steps["maximum"] = settings.max_sample_steps
+            _, several = schemas[SmilesRequest.__name__]["properties"]["smiles"]["anyOf"]
+            for many in (several, schemas[GraphsRequest.__name__]["properties"]["graphs"]):
+                many["maxItems"] = settings.max_graphs
             app.openapi_schema = document
         return app.openapi_schema
 

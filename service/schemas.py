@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from models.checkpoint import Calibration, EnergyReference, Feature, TrainedKnobs
 from models.contract import Knobs
 from models.dynamics import StopReason
 from service.parsing.names import NodeId
@@ -22,7 +21,7 @@ NodeIds = Annotated[
 Json = dict[str, Any]
 
 
-def _absent(schema: Json) -> None:
+def absent(schema: Json) -> None:
     """A field that may be left out, but is not null."""
     schema.pop("default", None)
 
@@ -114,7 +113,7 @@ class NodeRow(BaseModel):
         None,
         description="features in the order of the model, which excludes features by name; "
         "a number is the feature of that name",
-        json_schema_extra=_absent,
+        json_schema_extra=absent,
     )
 
 
@@ -192,7 +191,7 @@ class TraceEntry(BaseModel):
     storage: float | SkipJsonSchema[None] = Field(
         None,
         description="V, the storage functional of controlled dynamics",
-        json_schema_extra=_absent,
+        json_schema_extra=absent,
     )
 
 
@@ -210,8 +209,8 @@ class Convergence(BaseModel):
     energy_percentile: float | None = Field(
         description="share of training neighbourhoods with a lower final energy per node"
     )
-    components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=_absent)
-    trace: list[TraceEntry] | SkipJsonSchema[None] = Field(None, json_schema_extra=_absent)
+    components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    trace: list[TraceEntry] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
 class Timings(BaseModel):
@@ -245,38 +244,6 @@ class ScoreResponse(BaseModel):
     convergence: Convergence
     timings_ms: Timings
     request_id: str
-
-
-class ModelSummary(ModelRef):
-    architecture: str
-    task: str
-    default_for: list[str] = Field(description="routes that use it where a request names none")
-
-
-class ModelList(BaseModel):
-    models: list[ModelSummary]
-
-
-class Limits(BaseModel):
-    max_body_bytes: int
-    max_nodes: int
-    max_edges: int
-    max_steps: int
-
-
-class ModelDetail(ModelSummary):
-    """Everything there is to know about a model but its weights."""
-
-    config: Json
-    knobs: TrainedKnobs
-    features: list[Feature]
-    relations: list[str]
-    threshold: float
-    calibration: Calibration
-    energy: EnergyReference
-    training: Json
-    metrics: Json
-    limits: Limits
 
 
 class JobProgress(BaseModel):

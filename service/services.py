@@ -9,13 +9,16 @@ from typing import cast
 import structlog
 from starlette.requests import Request
 
+from models.molecules import Limits
 from service.body import Bodies
 from service.engine import Engine
 from service.jobs import Jobs
 from service.memories import MemoryStore
 from service.metrics import Metrics
+from service.molecules.parser import MoleculeParser
 from service.parsing.large import LargeBodies
 from service.registry import Registry
+from service.served import Classifier
 from service.settings import Settings
 
 
@@ -31,6 +34,7 @@ class Services:
     bodies: Bodies
     memories: MemoryStore
     jobs: Jobs
+    molecules: MoleculeParser
     large: LargeBodies = field(default_factory=LargeBodies)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
@@ -48,7 +52,13 @@ class Services:
         )
         metrics = Metrics(engine)
         jobs = Jobs(settings.max_job_bytes, settings.keep_jobs_s, metrics.count_job)
-        return cls(settings, Registry(), engine, metrics, bodies, memories, jobs)
+        molecules = MoleculeParser(
+            Limits(settings.max_smiles_length, settings.max_atoms),
+            workers=settings.smiles_processes,
+            seconds=settings.smiles_timeout_s,
+            batch_seconds=settings.smiles_budget_s,
+        )
+        return cls(settings, Registry(), engine, metrics, bodies, memories, jobs, molecules)
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
@@ -60,8 +70,11 @@ class Services:
             self.registry.give_up()
         for model in self.registry.loaded():
             self.metrics.serve(model.ref)
+        if any(model.reads_smiles for model in self.registry.every(Classifier)):
+            self.molecules.start()
 
     def close(self) -> None:
+        self.molecules.close()
         self.engine.close()
         self.codec.shutdown(cancel_futures=True)
 

@@ -26,6 +26,10 @@ class Settings(BaseSettings):
         default="cdat-tolokers",
         description="model of POST /anomaly/score where a request names none",
     )
+    default_classify_model: str = Field(
+        default="cdat-ames",
+        description="model of POST /classify where a request names none",
+    )
     max_body_bytes: int = Field(
         default=64 << 20, ge=1, description="largest request body, in bytes"
     )
@@ -39,6 +43,39 @@ class Settings(BaseSettings):
     max_steps: int = Field(
         default=64, ge=0, description="most steps of each block a request may ask for"
     )
+    max_graphs: int = Field(
+        default=1024, ge=1, description="most molecules or graphs of one POST /classify"
+    )
+    max_pairs: int = Field(
+        default=2_000_000,
+        ge=1,
+        description="most pairs of tokens that see each other in one graph of POST /classify",
+    )
+    max_position_work: int = Field(
+        default=2_000_000_000,
+        ge=1,
+        description="most operations to find where the nodes of one graph of POST /classify are",
+    )
+    max_smiles_length: int = Field(
+        default=2000, ge=1, le=16_384, description="most characters of one SMILES"
+    )
+    max_atoms: int = Field(
+        default=500,
+        ge=1,
+        le=65_535,
+        description="most atoms of one SMILES, without hydrogens that become implicit",
+    )
+    smiles_timeout_s: float = Field(
+        default=2,
+        gt=0,
+        description="seconds in which one SMILES must be read; else its process is killed",
+    )
+    smiles_budget_s: float = Field(
+        default=20,
+        gt=0,
+        description="seconds in which all SMILES of one request must be read",
+    )
+    smiles_processes: int = Field(default=2, ge=1, description="processes that read SMILES")
     memories: Path = Field(
         default=Path(__file__).resolve().parent.parent / "memories",
         description="folder with the memories that ship; never written to",
@@ -62,7 +99,9 @@ class Settings(BaseSettings):
         description="most steps x chains x patterns x dimensions of one POST /sample",
     )
     max_response_bytes: int = Field(
-        default=64 << 20, ge=1, description="largest answer of POST /sample, in bytes"
+        default=64 << 20,
+        ge=1,
+        description="largest answer of POST /sample and POST /classify, in bytes",
     )
     queue_size: int = Field(
         default=32,

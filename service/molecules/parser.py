@@ -11,8 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
@@ -22,9 +25,10 @@ from service.molecules.frames import PREFIX, frame, unpack
 Parsed = Molecule | MoleculeError
 
 _ROOT = Path(__file__).resolve().parents[2]
-_COMMAND = (sys.executable, "-m", "service.molecules.child")
-_REQUEST = 16_384
-"""Characters sent at a time: within a pipe's buffer, so that writing never waits."""
+COMMAND: Sequence[str] = (sys.executable, "-m", "service.molecules.child")
+_PART, _CHARACTERS = 128, 16_384
+"""SMILES sent at a time, and their characters: within a pipe's buffer, so that writing never
+waits. A process goes to another call after each part."""
 
 
 class _GoneError(Exception):
@@ -32,6 +36,42 @@ class _GoneError(Exception):
 
     def __init__(self, code: Code) -> None:
         self.code: Code = code
+
+
+class _Call:
+    """The SMILES of one call: what is read so far, and what waits to be."""
+
+    def __init__(self, smiles: Sequence[str], limits: Limits, end: float) -> None:
+        self.end = end
+        self.answers: list[Parsed | None] = [None] * len(smiles)
+        self.waiting: deque[tuple[int, str]] = deque()
+        for index, text in enumerate(smiles):
+            try:
+                self.waiting.append((index, check_text(text, limits)))
+            except MoleculeError as error:
+                self.answers[index] = error
+
+    def part(self) -> list[tuple[int, str]]:
+        """What is read next."""
+        size, found = 0, []
+        for index, text in islice(self.waiting, _PART):
+            size += len(text)
+            if size > _CHARACTERS and found:
+                break
+            found.append((index, text))
+        return found
+
+    def take(self, answer: Parsed) -> None:
+        """The answer to the first of those that wait."""
+        index, _ = self.waiting.popleft()
+        self.answers[index] = answer
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting or time.monotonic() >= self.end
+
+    def result(self) -> list[Parsed]:
+        return [answer or MoleculeError("timeout") for answer in self.answers]
 
 
 @final
@@ -42,6 +82,9 @@ class MoleculeParser:
     that ends the process is answered `parser_crashed`. The molecules after it go to a new process.
     `batch_seconds` bounds a whole call, waiting for a free process included: what is left then is
     answered `timeout` too. Safe to call from many threads.
+
+    Calls take turns: after a part, a molecule that hung or `seconds` of slow ones, the process
+    goes to the call that has waited longest. Nobody's molecules keep it from the others.
     """
 
     def __init__(
@@ -52,22 +95,39 @@ class MoleculeParser:
         seconds: float = 2.0,
         batch_seconds: float = 30.0,
         start_seconds: float = 30.0,
-        command: Sequence[str] = _COMMAND,
+        command: Sequence[str] | None = None,
     ) -> None:
         self.limits = limits or Limits()
-        if self.limits.max_characters > _REQUEST or self.limits.max_atoms > 65_535:
-            raise ValueError(f"at most {_REQUEST} characters and 65535 atoms")
+        if self.limits.max_characters > _CHARACTERS or self.limits.max_atoms > 65_535:
+            raise ValueError(f"at most {_CHARACTERS} characters and 65535 atoms")
         self.seconds, self.batch_seconds = seconds, batch_seconds
         self._closed = False
-        self._children = [_Child(command, start_seconds) for _ in range(workers)]
+        self._children = [_Child(command or COMMAND, start_seconds) for _ in range(workers)]
+        # As many threads as processes, and whoever waits for one waits in line.
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="molecules")
         # The last one used is the first one taken: it is running, and its caches are warm.
         self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
         for child in reversed(self._children):
             self._idle.put(child)
 
+    def start(self) -> None:
+        """Start every process and let it read one, so that no SMILES waits for that."""
+        held = [self._idle.get() for _ in self._children]
+        for child in held:
+            try:
+                child.ask(self._request(["C"]))
+                child.answer(time.monotonic() + self.batch_seconds)
+            except _GoneError:  # tried again with the first SMILES, and told there
+                child.free()
+            self._idle.put(child)
+
     async def parse_async(self, smiles: Sequence[str]) -> list[Parsed]:
-        """`parse` in a thread: the event loop goes on."""
-        return await asyncio.to_thread(self.parse, smiles)
+        """`parse` in threads of its own, turn by turn; cancelled, it ends with the turn at hand."""
+        call = self._call(smiles)
+        loop = asyncio.get_running_loop()
+        while not call.done and not self._closed:
+            await loop.run_in_executor(self._threads, self._turn, call)
+        return call.result()
 
     def parse(self, smiles: Sequence[str]) -> list[Parsed]:
         """A molecule or an error for each SMILES, in order.
@@ -75,49 +135,47 @@ class MoleculeParser:
         Raises:
             RuntimeError: after `close`.
         """
+        call = self._call(smiles)
+        while not call.done and not self._closed:
+            self._turn(call)
+        return call.result()
+
+    def _call(self, smiles: Sequence[str]) -> _Call:
         if self._closed:
             raise RuntimeError("the parser is closed")
-        answers: list[Parsed | None] = [None] * len(smiles)
-        waiting: list[tuple[int, str]] = []
-        for index, text in enumerate(smiles):
-            try:
-                waiting.append((index, check_text(text, self.limits)))
-            except MoleculeError as error:
-                answers[index] = error
-        end = time.monotonic() + self.batch_seconds
-        if waiting:
-            try:
-                child = self._idle.get(timeout=self.batch_seconds)
-            except queue.Empty:
-                child = None
-            if child is not None:
-                try:
-                    self._read(child, waiting, answers, end)
-                finally:
-                    self._idle.put(child)
-        return [answer or MoleculeError("timeout") for answer in answers]
+        return _Call(smiles, self.limits, time.monotonic() + self.batch_seconds)
 
-    def _read(
-        self, child: _Child, waiting: list[tuple[int, str]], answers: list[Any], end: float
-    ) -> None:
-        while waiting and not self._closed and time.monotonic() < end:
-            part = _part(waiting)
-            try:
-                child.ask(
-                    {
-                        "smiles": [text for _, text in part],
-                        "limits": asdict(self.limits),
-                        "alarm_s": 10 * self.seconds,
-                    }
-                )
-                for index, _ in part:
-                    now = time.monotonic()
-                    answers[index] = child.answer(min(now + self.seconds, end))
-                    waiting.pop(0)
-            except _GoneError as gone:
-                child.free()
-                index, _ = waiting.pop(0)
-                answers[index] = MoleculeError(gone.code)
+    def _turn(self, call: _Call) -> None:
+        """Read a part of `call`, or up to the first molecule that ends the process."""
+        try:
+            child = self._idle.get(timeout=max(call.end - time.monotonic(), 0))
+        except queue.Empty:
+            return
+        try:
+            if not (call.done or self._closed):
+                self._read(child, call)
+        except _GoneError as gone:
+            child.free()
+            call.take(MoleculeError(gone.code))
+        except BaseException:  # what is left in its pipes must not answer another call
+            child.free()
+            raise
+        finally:
+            self._idle.put(child)
+
+    def _read(self, child: _Child, call: _Call) -> None:
+        part = call.part()
+        child.ask(self._request([text for _, text in part]))
+        turn_end = time.monotonic() + self.seconds
+        for _ in part:
+            if (now := time.monotonic()) > turn_end:
+                child.free()  # the rest of the part goes with it, and comes again
+                return
+            call.take(child.answer(min(now + self.seconds, call.end)))
+
+    def _request(self, smiles: list[str]) -> dict[str, Any]:
+        limits = asdict(self.limits)
+        return {"smiles": smiles, "limits": limits, "alarm_s": 10 * self.seconds}
 
     def close(self) -> None:
         """End every process; a call under way answers `timeout` for what is left."""
@@ -126,16 +184,7 @@ class MoleculeParser:
             child.kill()
         for _ in self._children:  # each comes back once its call has seen the end
             self._idle.get().free()
-
-
-def _part(waiting: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    size, count = 0, 0
-    for _, text in waiting:
-        size += len(text)
-        if size > _REQUEST and count:
-            break
-        count += 1
-    return waiting[:count]
+        self._threads.shutdown(cancel_futures=True)
 
 
 class _Child:
@@ -149,9 +198,7 @@ class _Child:
 
     def ask(self, request: dict[str, Any]) -> None:
         """Send a request, starting the process if there is none."""
-        if self._process is None or self._process.poll() is not None:
-            self.free()
-            self._start()
+        self.start()
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -159,7 +206,11 @@ class _Child:
         except OSError:
             raise _GoneError("parser_crashed") from None
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the process if there is none."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.free()
         # One thread for each library in the child: it reads one molecule at a time.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))

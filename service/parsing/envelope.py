@@ -7,7 +7,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from service.errors import MAX_FAULTS, Fault, Problem, pointer
+from models.contract import Config
+from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
+from service.schemas import Dynamics, Envelope
+from service.settings import Settings
 
 M = TypeVar("M", bound=BaseModel)
 _CODES = {
@@ -34,6 +37,35 @@ def validated(model: type[M], fields: Mapping[str, Any]) -> M:
             Fault(pointer(*e["loc"]), _CODES.get(e["type"], _code(e["type"])), e["msg"])
             for e in found
         ) from None
+
+
+def read_envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Settings) -> Envelope:
+    """What every request to a network has beside its data, of the `known` names it may have.
+
+    Raises:
+        Problem: `invalid-request`.
+    """
+    # Unknown names are found first, and counted: pydantic would report each of a million.
+    faults = unknown_fields(fields, known)
+    dynamics = fields.get("dynamics")
+    if isinstance(dynamics, dict):
+        faults += unknown_fields(dynamics, Dynamics.model_fields, "dynamics")
+    if faults:
+        raise invalid(faults)
+    envelope = validated(Envelope, fields)
+    if (envelope.dynamics.steps or 0) > settings.max_steps:
+        rule = f"at most {settings.max_steps} steps"
+        raise invalid([Fault("/dynamics/steps", "out_of_range", rule)])
+    return envelope
+
+
+def require_read(dynamics: Dynamics, config: Config) -> None:
+    """Refuse a knob that a network of this configuration would ignore."""
+    if not config.attention:
+        given = [name for name in ("beta", "beta_scale") if getattr(dynamics, name) is not None]
+        if given:
+            rule = "this model has no attention, so nothing has a temperature"
+            raise invalid(Fault(pointer("dynamics", name), "not_read", rule) for name in given)
 
 
 def invalid(faults: Iterable[Fault]) -> Problem:

@@ -12,6 +12,7 @@ import numpy as np
 from models.graph import Graph
 from service.errors import MAX_FAULTS, Fault, pointer, unknown_fields
 from service.parsing.arrays import (
+    At,
     fail,
     fail_at,
     integers,
@@ -77,6 +78,25 @@ def check_size(num_nodes: int, num_edges: int, limits: Limits, nodes: str, edges
         raise fail_at(edges, "too_many_edges", f"at most {limits.max_edges} edges")
 
 
+def ends_of(value: object, at: At) -> list[list[Any]]:
+    """An `edge_index` as its two lists, which are as long as each other."""
+    ends = require_list(value, at)
+    if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
+        raise fail_at(at(), "wrong_shape", "must be two lists of equal length: sources, targets")
+    return ends
+
+
+def edge_index_of(ends: list[list[Any]], num_nodes: int, *where: str) -> np.ndarray:
+    """The ends of edges as int64 (2, E), rows of a graph's nodes."""
+    rule = "must be a row number of x"
+    return np.stack(
+        [
+            integers(end, num_nodes, place(*where, str(i)), "out_of_range", rule)
+            for i, end in enumerate(ends)
+        ]
+    )
+
+
 def _from_arrays(
     graph: object, model: Reader, limits: Limits
 ) -> tuple[Graph, list[NodeId] | None, dict[NodeId, int] | None]:
@@ -88,10 +108,7 @@ def _from_arrays(
         raise fail(faults)
     at_x, at_edges = place("graph", "x"), place("graph", "edge_index")
     x = require_list(graph.get("x"), at_x)
-    ends = require_list(graph.get("edge_index"), at_edges)
-    if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
-        rule = "must be two lists of equal length: sources, then targets"
-        raise fail_at(at_edges(), "wrong_shape", rule)
+    ends = ends_of(graph.get("edge_index"), at_edges)
     check_size(len(x), len(ends[0]), limits, at_x(), at_edges())
     node_ids = graph.get("node_ids")
     rows = None
@@ -100,13 +117,7 @@ def _from_arrays(
         if len(require_list(node_ids, at_ids)) != len(x):
             raise fail_at(at_ids(), "wrong_shape", "must hold one id per row of x")
         rows = rows_by_id(node_ids, at_ids)
-    rule = "must be a row number of x"
-    edge_index = np.stack(
-        [
-            integers(end, len(x), place("graph", "edge_index", str(i)), "out_of_range", rule)
-            for i, end in enumerate(ends)
-        ]
-    )
+    edge_index = edge_index_of(ends, len(x), "graph", "edge_index")
     edge_type = relations_of(
         graph.get("edge_type"), model.relations, len(ends[0]), place("graph", "edge_type")
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +11,20 @@ import orjson
 
 from models.contract import Knobs
 from models.graph import Graph
-from service.errors import Fault, Problem, pointer, unknown_fields
-from service.parsing.envelope import invalid, validated
+from service.errors import Problem
+from service.parsing.envelope import read_envelope, require_read
 from service.parsing.json_graph import read_json
 from service.parsing.syntax import read_object
 from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
-from service.registry import Model, Registry
+from service.registry import Registry
 from service.schemas import (
     ArrayScoreRequest,
     Dynamics,
-    Envelope,
     NodeId,
     RowScoreRequest,
     TensorEnvelope,
 )
+from service.served import Scorer
 from service.settings import Settings
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
@@ -35,7 +35,7 @@ _IN_JSON = ArrayScoreRequest.model_fields | RowScoreRequest.model_fields
 class ScoreTask:
     """What to score and how. `targets` are row numbers, None for all nodes."""
 
-    model: Model
+    model: Scorer
     graph: Graph
     node_ids: list[NodeId] | None
     targets: np.ndarray | None
@@ -51,9 +51,9 @@ def parse_score(body: bytes, media_type: str, registry: Registry, settings: Sett
         Problem: the first stage that fails tells all it found: syntax, envelope, model, graph.
     """
     opened = _open(body, media_type)
-    envelope = _envelope(opened.fields, opened.known, settings)
-    model = registry.get(envelope.model or settings.default_anomaly_model)
-    _require_read(envelope.dynamics, model)
+    envelope = read_envelope(opened.fields, opened.known, settings)
+    model = registry.serving(Scorer, envelope.model or settings.default_anomaly_model)
+    require_read(envelope.dynamics, model.network.config)
     if opened.problem is not None:
         raise opened.problem
     if opened.tensors is None:
@@ -96,28 +96,3 @@ def _open(body: bytes, media_type: str) -> _Opened:
     ids = tensors.pop("node_ids", None)
     node_ids = None if ids is None else orjson.loads(ids.tobytes())
     return _Opened(orjson.loads(metadata["request"]), _IN_JSON, tensors, node_ids, problem)
-
-
-def _envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Settings) -> Envelope:
-    """Validate all but the arrays."""
-    # Unknown names are found first, and counted: pydantic would report each of a million.
-    faults = unknown_fields(fields, known)
-    dynamics = fields.get("dynamics")
-    if isinstance(dynamics, dict):
-        faults += unknown_fields(dynamics, Dynamics.model_fields, "dynamics")
-    if faults:
-        raise invalid(faults)
-    envelope = validated(Envelope, fields)
-    if (envelope.dynamics.steps or 0) > settings.max_steps:
-        rule = f"at most {settings.max_steps} steps"
-        raise invalid([Fault("/dynamics/steps", "out_of_range", rule)])
-    return envelope
-
-
-def _require_read(dynamics: Dynamics, model: Model) -> None:
-    """Refuse a knob that this model would ignore."""
-    if not model.network.config.attention:
-        given = [name for name in ("beta", "beta_scale") if getattr(dynamics, name) is not None]
-        if given:
-            rule = "this model has no attention, so nothing has a temperature"
-            raise invalid(Fault(pointer("dynamics", name), "not_read", rule) for name in given)

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 
-from service.routes import anomaly, health, jobs, memories, metrics, models, sample
+from service.routes import anomaly, classify, health, jobs, memories, metrics, models, sample
 
 ROUTERS: tuple[APIRouter, ...] = (
     anomaly.router,
+    classify.router,
     sample.router,
     memories.router,
     jobs.router,

@@ -17,6 +17,7 @@ from service.openapi import jobs, problems, score_body
 from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
 from service.schemas import ScoreResponse
+from service.served import Scorer
 from service.services import Services, services
 from service.stopwatch import Stopwatch
 
@@ -50,7 +51,7 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     if media_type == JSON and len(body) > LARGE:
-        readers = {model.manifest.name: model for model in services.registry.loaded()}
+        readers = {model.name: model for model in services.registry.every(Scorer)}
         body = await services.large.condense(body, readers, services.settings)
         media_type = CONDENSED
         watch.lap("condense")
@@ -61,7 +62,7 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     answer = await on_codec(_encode, task, done.value, watch, state.request_id)
-    services.metrics.observe(task.model.manifest.name, task.graph.num_nodes, done.value.convergence)
+    services.metrics.observe(task.model.name, task.graph.num_nodes, done.value.convergence)
     return Response(answer, media_type=JSON)
 
 

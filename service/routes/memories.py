@@ -9,13 +9,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.memories import Card, dump
-from service.body import require_media_type
+from service.body import require_media_type, require_small
 from service.memories import MemoryStore
 from service.negotiate import accepted
 from service.openapi import also, problems, store_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.store import parse_store
-from service.routes.sample import require_small
 from service.sampling_schemas import MemoryBody, MemoryList
 from service.services import Services, services
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
+from service.model_schemas import (
+    ClassifierDetail,
+    ClassifyLimits,
+    ModelList,
+    ModelSummary,
+    ScorerDetail,
+    TaskBody,
+)
 from service.openapi import problems
-from service.registry import Model
-from service.schemas import Limits, ModelDetail, ModelList, ModelSummary
+from service.served import Classifier, Model, Scorer
 from service.services import Services, services
 from service.settings import Settings
 
@@ -27,35 +34,47 @@ async def list_models(services: Annotated[Services, Depends(services)]) -> Model
 )
 async def describe_model(
     name: str, services: Annotated[Services, Depends(services)]
-) -> ModelDetail:
+) -> ScorerDetail | ClassifierDetail:
     model, settings = services.registry.get(name), services.settings
     manifest = model.manifest
-    return ModelDetail(
+    limits = {name: getattr(settings, name) for name in ClassifyLimits.model_fields}
+    common = {
         **_summary(model, settings).model_dump(),
-        config=manifest.config,
-        knobs=manifest.knobs,
-        features=list(manifest.features),
+        "config": manifest.config,
+        "knobs": manifest.knobs,
+        "features": manifest.features,
+        "energy": manifest.energy,
+        "training": manifest.training,
+        "metrics": manifest.metrics,
+        "limits": limits,
+    }
+    if isinstance(model, Classifier):
+        told = zip(model.tasks, model.temperatures, strict=True)
+        return ClassifierDetail(
+            **common,
+            edge_features=list(manifest.edge_features),
+            tasks=[TaskBody(name=t.name, labels=list(t.labels), temperature=at) for t, at in told],
+            reads_smiles=model.reads_smiles,
+        )
+    assert isinstance(model, Scorer)
+    return ScorerDetail(
+        **common,
         relations=list(model.relations),
         threshold=manifest.threshold,
         calibration=manifest.calibration,
-        energy=manifest.energy,
-        training=manifest.training,
-        metrics=manifest.metrics,
-        limits=Limits(
-            max_body_bytes=settings.max_body_bytes,
-            max_nodes=settings.max_nodes,
-            max_edges=settings.max_edges,
-            max_steps=settings.max_steps,
-        ),
     )
 
 
-def _summary(model: Model, settings: Settings) -> ModelSummary:
+def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
     manifest = model.manifest
-    defaults = {"/anomaly/score": settings.default_anomaly_model}
+    defaults = {
+        Scorer.route: settings.default_anomaly_model,
+        Classifier.route: settings.default_classify_model,
+    }
     return ModelSummary(
         **model.ref.model_dump(),
         architecture=manifest.architecture,
         task=manifest.task,
-        default_for=[route for route, name in defaults.items() if name == manifest.name],
+        route=model.route,
+        default_for=[model.route] if defaults[model.route] == model.name else [],
     )

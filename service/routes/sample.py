@@ -13,13 +13,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from models.memories import sequences_of
-from service.body import require_media_type
+from service.body import require_media_type, require_small
 from service.engine import Sampled, sample
 from service.errors import Problem
 from service.exchange import exchange
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, sample_body
-from service.parsing.large import LARGE
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import SampleTask, parse_sample
 from service.pictures import grid
@@ -77,13 +76,6 @@ async def _answer(
     answer = await on_codec(_encode, task, done.value, form, watch, state.request_id)
     services.metrics.observe_samples(task, done.value)
     return Response(answer, media_type=form)
-
-
-def require_small(body: bytes, media_type: str) -> None:
-    """Refuse JSON so large that reading it would keep others waiting."""
-    if media_type == JSON and len(body) > LARGE:
-        detail = f"JSON may have up to {LARGE} bytes here; send patterns as {SAFETENSORS}"
-        raise Problem("body-too-large", detail)
 
 
 def _encode(

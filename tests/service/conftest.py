@@ -19,10 +19,12 @@ import pytest
 import safetensors.numpy
 
 from models import checkpoint
-from models.architectures.cdat import CDAT, CDATConfig
-from models.architectures.et import ET, ETConfig
+from models.architectures.cdat import CDAT, CDATConfig, CDATGraph
+from models.architectures.et import ET, ETConfig, ETGraph
 from models.checkpoint import Calibration, EnergyReference, Feature, Manifest
-from models.graph import Graph
+from models.graph import Column, Graph
+from models.graph_classifier import GraphClassifier
+from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
 
 FEATURES = ("age", "degree", "rate", "volume", "x")  # one is called x, to be awkward
 RELATIONS = ("follows", "pays")
@@ -93,7 +95,8 @@ def sample() -> Callable[..., Sample]:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `et-small` (one relation) and `cdat-small` (two)."""
+    """A folder with `et-small` (one relation) and `cdat-small` (two), which score nodes, and
+    `cdat-mol` (reads SMILES) and `et-shape` (reads graphs alone), which classify graphs."""
     folder = tmp_path_factory.mktemp("checkpoints")
     et = ETConfig.model_validate({"features": FEATURES, "step_size": 0.1, **SMALL})
     cdat = CDATConfig.model_validate(
@@ -117,7 +120,80 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
             metrics={},
         )
         checkpoint.save(folder / name, network, manifest, "# A test model\n")
+    for name, network in classifiers().items():
+        save_classifier(folder / name, network)
     return folder
+
+
+MOLECULES = ("CCO", "c1ccccc1N(=O)=O", "CC(=O)Oc1ccccc1C(=O)O", "C[C@H](N)C(=O)O", "[Na+].[Cl-]")
+SHAPE_COLUMNS = (Column("kind", ("a", "b", "c")), Column("size"))
+
+
+def classifiers() -> dict[str, GraphClassifier]:
+    """Two small ones with random weights: of molecules with two tasks, and of plain graphs."""
+    small = {"dim": 12, "heads": 2, "head_dim": 4, "memories": 10, "hidden": 8, "steps": 3}
+    shared = {**small, "step_size": 0.2, "position_length": 4}
+    molecules = CDATGraph.config_type.model_validate(
+        {
+            **shared,
+            "blocks": 2,
+            "node_features": ATOM_COLUMNS,
+            "edge_features": BOND_COLUMNS,
+            "tasks": (
+                {"name": "mutagen", "labels": ("no", "yes")},
+                {"name": "colour", "labels": ("red", "green", "blue")},
+            ),
+        }
+    )
+    shapes = ETGraph.config_type.model_validate(
+        {
+            **shared,
+            "node_features": SHAPE_COLUMNS,
+            "tasks": ({"name": "shape", "labels": ("star", "ring")},),
+        }
+    )
+    return {
+        "cdat-mol": CDATGraph.fitted(molecules, [parse(text).graph for text in MOLECULES], 1),
+        "et-shape": ETGraph.fitted(shapes, make_shapes(0, 20), 2),
+    }
+
+
+def make_shapes(seed: int, count: int) -> list[Graph]:
+    """Graphs for `et-shape`: some alone, some without edges."""
+    rng = np.random.default_rng(seed)
+    graphs = []
+    for i in range(count):
+        nodes = int(rng.integers(1, 12))
+        edges = int(rng.integers(0, 3 * nodes)) if i % 3 else 0
+        x = np.c_[rng.integers(0, 3, nodes), rng.standard_normal(nodes)].astype(np.float32)
+        graphs.append(Graph(x, rng.integers(0, nodes, (2, edges))))
+    return graphs
+
+
+def save_classifier(folder: Path, network: GraphClassifier) -> None:
+    """Write a checkpoint that the server takes."""
+
+    def described(columns: tuple[Column, ...]) -> tuple[Feature, ...]:
+        return tuple(
+            Feature(name=c.name, minimum=0, maximum=9, mean=1, values=c.values) for c in columns
+        )
+
+    config = network.config
+    manifest = Manifest(
+        name=folder.name,
+        version="2.0",
+        architecture=network.name,
+        task=network.task,
+        config=config.model_dump(mode="json"),
+        knobs=checkpoint.trained_knobs(network),
+        features=described(config.node_features),
+        edge_features=described(config.edge_features),
+        temperatures=(0.5, 2.0)[: len(config.tasks)],
+        energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-30.0, -5.0, 10.0)),
+        training={"data": "random"},
+        metrics={},
+    )
+    checkpoint.save(folder, network, manifest, "# A test model\n")
 
 
 @dataclass(frozen=True)
@@ -141,10 +217,11 @@ Start = Callable[..., Server]
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start servers with the given settings; they end with the session."""
+    """Start servers with the given settings, of `main` if it is not Basin's own; they end with
+    the session."""
     servers: list[Server] = []
 
-    def start_one(**settings: object) -> Server:
+    def start_one(*main: str, **settings: object) -> Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -153,7 +230,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         env |= {f"BASIN_{key.upper()}": str(value) for key, value in settings.items()}
         with log.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "service"],
+                [sys.executable, *(main or ("-m", "service"))],
                 cwd=REPO,
                 env=env | {"BASIN_PORT": str(port), "BASIN_THREADS": "1"},
                 stderr=stderr,
@@ -198,7 +275,12 @@ def answers() -> Callable[[Server, str, int], bool]:
 @pytest.fixture(scope="session")
 def server(start: Start, checkpoints: Path) -> Server:
     """A server as anyone would run it, but for a limit of 1 MiB."""
-    one = start(checkpoints=checkpoints, default_anomaly_model="et-small", max_body_bytes=1 << 20)
+    one = start(
+        checkpoints=checkpoints,
+        default_anomaly_model="et-small",
+        default_classify_model="cdat-mol",
+        max_body_bytes=1 << 20,
+    )
     wait_until(lambda: answers_with(one, "/health/ready", 200))
     return one
 
@@ -209,6 +291,7 @@ def narrow(start: Start, checkpoints: Path) -> Server:
     one = start(
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
+        default_classify_model="cdat-mol",
         max_steps=100_000_000,
         queue_size=1,
         deadline_s=4,

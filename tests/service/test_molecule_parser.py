@@ -137,6 +137,55 @@ def test_the_event_loop_goes_on(parser: MoleculeParser) -> None:
     assert turns > 20
 
 
+@pytest.mark.parametrize("poison", ["[Xe]", "[Ar]"])
+def test_calls_take_turns(poison: str) -> None:
+    """Ten seconds of molecules that hang, or are slow, before one that is neither."""
+    parser = MoleculeParser(seconds=1.0, batch_seconds=10, command=TROUBLED)
+    parser.start()
+
+    async def main() -> tuple[list, float, bool]:
+        first = asyncio.create_task(parser.parse_async([poison] * 40))
+        await asyncio.sleep(0.2)
+        start = time.monotonic()
+        answers = await parser.parse_async(["CC", "CO"])
+        waited, over = time.monotonic() - start, first.done()
+        first.cancel()
+        return answers, waited, over
+
+    answers, waited, over = asyncio.run(main())
+    assert _codes(answers) == ["CC", "CO"]
+    assert waited < 6
+    assert not over
+    parser.close()
+
+
+def test_whoever_stops_waiting_frees_the_process() -> None:
+    parser = MoleculeParser(seconds=1.0, command=TROUBLED)
+    parser.start()
+
+    async def main() -> list:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await parser.parse_async(["CC", *["[Xe]"] * 40])
+        return await parser.parse_async(["CO"])
+
+    start = time.monotonic()
+    assert _codes(asyncio.run(main())) == ["CO"]
+    assert time.monotonic() - start < 10
+    parser.close()
+
+
+def test_an_answer_that_makes_no_sense_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has yet to say must not be taken for the answer to another call."""
+    parser = MoleculeParser(command=TROUBLED)
+    with monkeypatch.context() as patched:
+        patched.setattr("service.molecules.parser.unpack", lambda *_: {}["what"])
+        with pytest.raises(KeyError):
+            parser.parse(["CC", "CCC", "CCCC"])
+    assert _codes(parser.parse(["CO"])) == ["CO"]
+    parser.close()
+
+
 def test_more_than_a_pipe_holds() -> None:
     parser = MoleculeParser(Limits(max_atoms=5000, max_characters=10_000), seconds=20)
     answers = parser.parse(["C" * 4000, "CO", "C" * 4500] * 4 + ["c1ccccc1"] * 3000)

@@ -16,6 +16,7 @@ from service.parsing.large import CONDENSED, LARGE, LargeBodies
 from service.parsing.request import JSON, parse_score
 from service.patience import Disconnected, while_wanted
 from service.registry import Registry
+from service.served import Scorer
 from service.settings import Settings
 from tests.service.bad_bodies import BAD_ENVELOPE, BAD_GRAPHS, BAD_JSON, text
 
@@ -50,7 +51,7 @@ def refusal(body, media_type, registry):
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_body_is_refused_in_the_same_words(name, registry):
     body = text(BAD[name][0])
-    models = {m.manifest.name: [m.features, m.relations] for m in registry.loaded()}
+    models = {m.name: [m.features, m.relations] for m in registry.every(Scorer)}
     limits = {"max_nodes": settings().max_nodes, "max_edges": settings().max_edges}
     rules = orjson.loads(orjson.dumps({"models": models, "default": "et-small", **limits}))
     condensed = child.condense(body, rules)

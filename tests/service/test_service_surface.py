@@ -10,7 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.main import create_app
-from service.schemas import ModelDetail, ModelList, ProblemDocument
+from service.model_schemas import ClassifierDetail, ModelList, ScorerDetail
+from service.schemas import ProblemDocument
 from service.settings import Settings
 
 FAMILIES = {
@@ -22,6 +23,8 @@ FAMILIES = {
     "basin_residual": "histogram",
     "basin_steps": "histogram",
     "basin_stops": "counter",
+    "basin_classified": "counter",
+    "basin_item_errors": "counter",
     "basin_chain_steps": "counter",
     "basin_samples": "counter",
     "basin_acceptance": "histogram",
@@ -45,18 +48,52 @@ def value(family, suffix="", **labels):
 
 def test_models(client):
     listed = ModelList.model_validate_json(client.get("/models").content).models
-    assert {model.name for model in listed} == {"et-small", "cdat-small"}
-    assert {m.name: m.default_for for m in listed}["et-small"] == ["/anomaly/score"]
+    assert {model.name: model.route for model in listed} == {
+        **dict.fromkeys(("et-small", "cdat-small"), "/anomaly/score"),
+        **dict.fromkeys(("cdat-mol", "et-shape"), "/classify"),
+    }
+    assert {m.name: m.default_for for m in listed if m.default_for} == {
+        "et-small": ["/anomaly/score"],
+        "cdat-mol": ["/classify"],
+    }
     for model in listed:
         response = client.get(f"/models/{model.name}")
-        detail = ModelDetail.model_validate_json(response.content)
+        of_nodes = model.route == "/anomaly/score"
+        kind = ScorerDetail if of_nodes else ClassifierDetail
+        detail = kind.model_validate_json(response.content)
         assert detail.model_dump() | model.model_dump() == detail.model_dump()
-        assert detail.features[0].name == "age"
-        assert len(detail.relations) == {"et-small": 1, "cdat-small": 2}[model.name]
         assert detail.limits.max_steps == 64
         assert detail.limits.max_body_bytes == 1 << 20
-        assert detail.knobs.steps == detail.config["steps"] == 4
+        assert detail.knobs.steps == detail.config["steps"] == (4 if of_nodes else 3)
         assert detail.energy.values
+
+
+def test_a_scorer(client):
+    for name, relations in (("et-small", 1), ("cdat-small", 2)):
+        detail = ScorerDetail.model_validate_json(client.get(f"/models/{name}").content)
+        assert detail.task == "anomaly"
+        assert detail.features[0].name == "age"
+        assert len(detail.relations) == relations
+
+
+def test_a_classifier(client):
+    def described(name):
+        return ClassifierDetail.model_validate_json(client.get(f"/models/{name}").content)
+
+    molecules, shapes = described("cdat-mol"), described("et-shape")
+    assert molecules.task == shapes.task == "classification"
+    assert (molecules.reads_smiles, shapes.reads_smiles) == (True, False)
+    assert molecules.features[0].values is not None
+    assert molecules.features[0].values[:3] == ("H", "Li", "B")
+    assert [f.name for f in molecules.edge_features] == ["bond", "conjugated", "in ring", "stereo"]
+    assert shapes.edge_features == []
+    assert [(task.name, task.labels) for task in molecules.tasks] == [
+        ("mutagen", ["no", "yes"]),
+        ("colour", ["red", "green", "blue"]),
+    ]
+    assert [task.temperature for task in molecules.tasks] == [0.5, 2.0]
+    assert molecules.limits.max_graphs == 1024
+    assert "threshold" not in client.get("/models/cdat-mol").json()
 
 
 def test_health(client):
@@ -72,6 +109,8 @@ def test_metrics(client, sample):
     for _ in range(3):
         assert client.post("/anomaly/score", json=one.arrays()).status_code == 200
     client.post("/anomaly/score", json=one.arrays(dynamics={"steps": -1}))
+    client.post("/classify", json={"smiles": ["CCO", "CC", "?"]})
+    client.post("/classify", json={"smiles": ["?", "?"]})
     client.get("/no/such/path")
     after = families(client)
     assert {name: after[name].type for name in FAMILIES} == FAMILIES
@@ -87,13 +126,20 @@ def test_metrics(client, sample):
     assert grown("basin_stops", "_total", model="et-small", reason="step_limit") == 3
     for name in ("energy_per_node", "energy_drop_per_node", "residual", "steps"):
         assert grown(f"basin_{name}", "_count", model="et-small") == 3
+        assert grown(f"basin_{name}", "_count", model="cdat-mol") == 2
     assert grown("basin_steps", "_sum", model="et-small") == 12
+    assert grown("basin_classified", "_total", model="cdat-mol") == 2
+    assert grown("basin_item_errors", "_total", model="cdat-mol", code="not_smiles") == 3
+    assert grown("basin_stops", "_total", model="cdat-mol", reason="step_limit") == 2
+    for phase in ("read", "parse", "molecules", "queue", "compute", "encode"):
+        assert grown("basin_request_seconds", "_count", route="/classify", phase=phase) >= 1
     for phase in ("read", "parse", "queue", "compute", "encode"):
         assert grown("basin_request_seconds", "_count", route="/anomaly/score", phase=phase) >= 3
-    assert value(after["basin_model_info"]) == 2
+    assert value(after["basin_model_info"]) == 4
     routes = {sample.labels["route"] for sample in after["basin_requests"].samples}
     assert routes <= {
         "/anomaly/score",
+        "/classify",
         "/sample",
         "/memories",
         "/memories/{id}",
@@ -171,6 +217,13 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert set(body) == {"application/json", "application/vnd.safetensors"}
     shapes = [s["$ref"].split("/")[-1] for s in body["application/json"]["schema"]["oneOf"]]
     assert shapes == ["ArrayScoreRequest", "RowScoreRequest"]
+    classify = document["paths"]["/classify"]["post"]
+    shapes = classify["requestBody"]["content"]["application/json"]["schema"]["oneOf"]
+    assert [s["$ref"].split("/")[-1] for s in shapes] == ["SmilesRequest", "GraphsRequest"]
+    assert "`ptr`" in classify["requestBody"]["description"]
+    assert set(classify["responses"]) == set(operation["responses"])
+    several = document["components"]["schemas"]["SmilesRequest"]["properties"]["smiles"]["anyOf"]
+    assert several[1]["maxItems"] == 1024
     sample = document["paths"]["/sample"]["post"]
     assert sample["requestBody"]["content"].keys() == body.keys()
     assert set(sample["responses"]["200"]["content"]) == {*body, "image/png"}
@@ -196,6 +249,13 @@ def test_requests_fit_the_documented_schema(document, sample):
     for shape, body in (
         ("ArrayScoreRequest", sample(1, 2).arrays(targets=["n1"], dynamics={"steps": 3})),
         ("RowScoreRequest", sample(1, 2).rows(include=["trace"])),
+        ("SmilesRequest", {"smiles": "CCO", "dynamics": {"beta": 2.0}}),
+        ("SmilesRequest", {"smiles": ["CCO"], "model": "cdat-mol", "include": ["trace"]}),
+        ("GraphsRequest", {"graphs": [{"x": [[1, 0.5]], "edge_index": [[], []]}]}),
+        (
+            "GraphsRequest",
+            {"graphs": [{"x": [[1], [2]], "edge_index": [[0], [1]], "edge_attr": [[3]]}]},
+        ),
         ("SampleRequest", {"memory": "mnist-3", "beta": [1.0, 2.0], "method": "mala"}),
         (
             "SampleRequest",

@@ -1,4 +1,4 @@
-"""The parser's child with two poisons: xenon hangs it for ever, neon aborts it."""
+"""The parser's child with poisons: xenon hangs it for ever, neon aborts it, argon slows it."""
 
 import os
 import sys
@@ -13,6 +13,8 @@ def read(smiles: str, limits: Limits) -> Molecule:
         time.sleep(0.01)
     if smiles == "[Ne]":
         os.abort()
+    if smiles == "[Ar]":
+        time.sleep(0.3)
     return parse(smiles, limits)
 
 

@@ -1,0 +1,131 @@
+"""How the rows of a batch came to rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.checkpoint import EnergyReference
+from models.dynamics import Solution, StopReason
+
+_WORST_FIRST = (
+    StopReason.DIVERGED,
+    StopReason.CANCELLED,
+    StopReason.DEADLINE,
+    StopReason.STEP_LIMIT,
+    StopReason.CONVERGED,
+)
+_TOTALS = ("energy_initial", "energy_final", "energy_drop", "steps")
+
+
+class Courses:
+    """What the blocks did, step by step, out of torch: `row` tells it of one row.
+
+    A row that stopped early has moments of its own, the first of the batch's.
+    """
+
+    def __init__(self, solutions: Sequence[Solution]) -> None:
+        self._blocks = [_Course(solution) for solution in solutions]
+
+    def row(
+        self, row: int, num_nodes: int, energy: EnergyReference, include: Collection[str]
+    ) -> dict[str, Any]:
+        """Energies and steps summed over the blocks, the largest residual, the worst reason."""
+        blocks = self._blocks
+        last = [int(block.steps_R[row]) for block in blocks]
+        ends = list(zip(blocks, last, strict=True))
+        initial = sum(float(block.energy_TR[0, row]) for block in blocks)
+        final = sum(float(block.energy_TR[at, row]) for block, at in ends)
+        per_node = final / num_nodes
+        found: dict[str, Any] = {
+            "energy_initial": initial,
+            "energy_final": final,
+            "energy_drop": initial - final,
+            "steps": sum(last),
+            "residual": max((float(b.residual_R[row]) for b, at in ends if at), default=None),
+            "stop_reason": worst(block.reasons[row] for block in blocks),
+            "energy_percentile": energy.percentile(per_node) if np.isfinite(per_node) else None,
+        }
+        if "components" in include:
+            names = dict.fromkeys(name for block in blocks for name in block.components)
+            found["components"] = {
+                name: {
+                    "initial": sum(float(b.components[name][0, row]) for b in blocks),
+                    "final": sum(float(b.components[name][at, row]) for b, at in ends),
+                }
+                for name in names
+            }
+        if "trace" in include:
+            found["trace"] = [
+                {"block": place, **block.moment(step, row)}
+                for place, block in enumerate(blocks)
+                for step in range(last[place] + 1)
+            ]
+        return found
+
+
+def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the rows of one request come to together.
+
+    Energies and steps are totals, the residual is the largest, the reason the worst, and the
+    percentile the mean of those there are.
+    """
+    residuals = [row["residual"] for row in rows if row["residual"] is not None]
+    percentiles = [p for row in rows if (p := row["energy_percentile"]) is not None]
+    stops = Counter(row["stop_reason"].value for row in rows)
+    found: dict[str, Any] = {
+        "rows": len(rows),
+        **{name: sum(row[name] for row in rows) for name in _TOTALS},
+        "residual": max(residuals, default=None),
+        "stop_reason": worst(row["stop_reason"] for row in rows),
+        "stops": dict(stops),
+        "energy_percentile": float(np.mean(percentiles)) if percentiles else None,
+    }
+    if "components" in rows[0]:
+        found["components"] = {
+            name: {end: sum(row["components"][name][end] for row in rows) for end in ends}
+            for name, ends in rows[0]["components"].items()
+        }
+    return found
+
+
+def worst(reasons: Iterable[StopReason]) -> StopReason:
+    """The one of `reasons` that says least good of the answer."""
+    there = set(reasons)
+    return next(reason for reason in _WORST_FIRST if reason in there)
+
+
+class _Course:
+    """One block: moments T above rows R."""
+
+    def __init__(self, solution: Solution) -> None:
+        trace = solution.trace
+        self.energy_TR = _stacked([moment.energy_R for moment in trace])
+        self.components = {
+            name: _stacked([moment.components[name] for moment in trace])
+            for name in trace[0].components
+        }
+        storage = [moment.storage_R for moment in trace if moment.storage_R is not None]
+        self.storage_TR = _stacked(storage) if storage else None
+        self.step_T = [moment.step for moment in trace]
+        self.steps_R = solution.steps_R.cpu().numpy()
+        self.residual_R = solution.residual_R.cpu().numpy()
+        self.reasons = solution.stop_reasons
+
+    def moment(self, at: int, row: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "step": self.step_T[at],
+            "energy": float(self.energy_TR[at, row]),
+            **{name: float(part[at, row]) for name, part in self.components.items()},
+        }
+        if self.storage_TR is not None:
+            entry["storage"] = float(self.storage_TR[at, row])
+        return entry
+
+
+def _stacked(parts: Sequence[torch.Tensor]) -> np.ndarray:
+    return torch.stack(list(parts)).cpu().numpy()

@@ -1,0 +1,76 @@
+"""What the server says of its models; see `service.schemas`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from models.checkpoint import Calibration, EnergyReference, Feature, TrainedKnobs
+from service.schemas import Json, ModelRef
+
+
+class ModelSummary(ModelRef):
+    architecture: str
+    task: str
+    route: str = Field(description="the route it answers")
+    default_for: list[str] = Field(description="routes that use it where a request names none")
+
+
+class ModelList(BaseModel):
+    models: list[ModelSummary]
+
+
+class Limits(BaseModel):
+    """How much one request may hold."""
+
+    max_body_bytes: int
+    max_nodes: int
+    max_edges: int
+    max_steps: int
+
+
+class ClassifyLimits(Limits):
+    max_graphs: int = Field(description="molecules or graphs of one request")
+    max_pairs: int = Field(
+        description="pairs of tokens of one graph that see each other: both ways of each edge and "
+        "of each node and CLS, or every two nodes where the model attends to all"
+    )
+    max_smiles_length: int
+    max_atoms: int
+    smiles_timeout_s: float
+
+
+class ModelDetail(ModelSummary):
+    """What every model has."""
+
+    config: Json
+    knobs: TrainedKnobs
+    features: list[Feature] = Field(description="columns of `x`, in order")
+    energy: EnergyReference
+    training: Json
+    metrics: Json
+
+
+class ScorerDetail(ModelDetail):
+    """Everything there is to know about a model of POST /anomaly/score but its weights."""
+
+    relations: list[str]
+    threshold: float
+    calibration: Calibration
+    limits: Limits
+
+
+class TaskBody(BaseModel):
+    """One question, with two or more exclusive answers."""
+
+    name: str
+    labels: list[str]
+    temperature: float = Field(description="T of softmax(logits / T)")
+
+
+class ClassifierDetail(ModelDetail):
+    """Everything there is to know about a model of POST /classify but its weights."""
+
+    edge_features: list[Feature] = Field(description="columns of `edge_attr`, in order")
+    tasks: list[TaskBody]
+    reads_smiles: bool = Field(description="does it take `smiles`, or only `graphs`?")
+    limits: ClassifyLimits

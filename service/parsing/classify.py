@@ -1,0 +1,144 @@
+"""A body of POST /classify as one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.contract import Knobs
+from models.graph import Graph
+from models.molecules import Molecule, MoleculeError
+from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
+from service.errors import refuse
+from service.parsing.arrays import place, require_list, require_types, told_as
+from service.parsing.envelope import read_envelope, require_read
+from service.parsing.graphs import TENSORS, graphs_of_json, graphs_of_tensors
+from service.parsing.request import JSON
+from service.parsing.syntax import read_object
+from service.parsing.tensors import Tensors, read_safetensors
+from service.registry import Registry
+from service.served import Classifier
+from service.settings import Settings
+
+_IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
+_MOMENT_BYTES = 160  # of one step of one block in an answer with `trace`
+
+
+@dataclass(frozen=True)
+class Item:
+    """One input: its graph, or code and detail of why there is none; `told` is what its result
+    repeats of it."""
+
+    graph: Graph | None
+    error: tuple[str, str] | None = None
+    told: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClassifyTask:
+    """What to classify and how: either `smiles`, which are yet to be read, or `graphs`.
+
+    `places` are the JSON pointers of the inputs.
+    """
+
+    model: Classifier
+    smiles: list[str] | None
+    graphs: list[Graph]
+    places: list[str]
+    knobs: Knobs
+    include: frozenset[str]
+
+    def items(self, molecules: Sequence[Molecule | MoleculeError], longest: int) -> list[Item]:
+        """The inputs, `molecules` being what was read of `smiles`, of which the first `longest`
+        characters are repeated."""
+        if self.smiles is None:
+            return [Item(graph) for graph in self.graphs]
+        return [
+            _item(text[:longest], molecule)
+            for text, molecule in zip(self.smiles, molecules, strict=True)
+        ]
+
+
+def _item(text: str, molecule: Molecule | MoleculeError) -> Item:
+    told = {"input": text}
+    if isinstance(molecule, MoleculeError):
+        return Item(None, (molecule.code, str(molecule)), told)
+    return Item(molecule.graph, None, told | {"canonical_smiles": molecule.smiles})
+
+
+def parse_classify(
+    body: bytes, media_type: str, registry: Registry, settings: Settings
+) -> ClassifyTask:
+    """
+    Raises:
+        Problem: the first stage that fails tells all it found: syntax, envelope, model, inputs.
+    """
+    tensors: Tensors | None = None
+    if media_type == JSON:
+        fields, known = read_object(body, "invalid-json"), _IN_JSON
+    else:
+        tensors, metadata = read_safetensors(body, TENSORS)
+        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        known = TensorClassifyRequest.model_fields
+    envelope = read_envelope(fields, known, settings)
+    model = registry.serving(Classifier, envelope.model or settings.default_classify_model)
+    require_read(envelope.dynamics, model.network.config)
+    smiles, graphs, places = None, [], []
+    if tensors is not None:
+        graphs = graphs_of_tensors(tensors, model, settings)
+        places = [f"/ptr/{i}" for i in range(len(graphs))]
+    elif _gives_smiles(fields):
+        smiles, places = _smiles(fields["smiles"], model, settings)
+    else:
+        graphs = graphs_of_json(fields["graphs"], model, settings)
+        places = [f"/graphs/{i}" for i in range(len(graphs))]
+    task = ClassifyTask(
+        model,
+        smiles,
+        graphs,
+        places,
+        envelope.dynamics.knobs(),
+        frozenset(envelope.include),
+    )
+    _check_answer(task, settings)
+    return task
+
+
+def _gives_smiles(fields: Mapping[str, Any]) -> bool:
+    given = fields.get("smiles") is not None
+    if given == (fields.get("graphs") is not None):
+        raise refuse("invalid-request", "", "one_of", "give either `smiles` or `graphs`")
+    return given
+
+
+def _smiles(value: object, model: Classifier, settings: Settings) -> tuple[list[str], list[str]]:
+    if not model.reads_smiles:
+        rule = "this model reads graphs; GET /models/{name} has their columns"
+        raise refuse("invalid-request", "/smiles", "not_read", rule)
+    if type(value) is str:
+        return [value], ["/smiles"]
+    with told_as("invalid-request"):
+        smiles = require_list(value, place("smiles"))
+        if not smiles:
+            raise refuse("invalid-request", "/smiles", "empty", "give at least one molecule")
+        if len(smiles) > settings.max_graphs:
+            rule = f"at most {settings.max_graphs} molecules"
+            raise refuse("invalid-request", "/smiles", "too_many", rule)
+        require_types(smiles, {str}, place("smiles"), "must be a string")
+    return smiles, [f"/smiles/{i}" for i in range(len(smiles))]
+
+
+def _check_answer(task: ClassifyTask, settings: Settings) -> None:
+    """Refuse what would answer with too much, before it is begun."""
+    if "trace" not in task.include:
+        return
+    blocks = task.model.network.blocks_in_order()
+    steps = blocks[0].steps if task.knobs.steps is None else task.knobs.steps
+    size = len(task.places) * len(blocks) * (steps + 1) * _MOMENT_BYTES
+    if size > settings.max_response_bytes:
+        rule = (
+            f"an answer may have about {settings.max_response_bytes} bytes; with a trace of each "
+            f"step this would have {size}"
+        )
+        raise refuse("invalid-request", "/include", "too_large", rule)

@@ -1,0 +1,100 @@
+"""POST /classify"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import State
+
+from models.molecules import Molecule, MoleculeError
+from service.body import require_media_type, require_small
+from service.classify_schemas import ClassifyResponse
+from service.engine import Classified, classify
+from service.engine.classifying import error_of, graph_results, require_any
+from service.engine.convergence import summed
+from service.exchange import exchange
+from service.openapi import classify_body, jobs, problems
+from service.parsing.classify import ClassifyTask, Item, parse_classify
+from service.parsing.request import JSON, SAFETENSORS
+from service.services import Services, services
+from service.stopwatch import Stopwatch
+
+router = APIRouter(tags=["classify"])
+
+
+@router.post(
+    "/classify",
+    response_model=ClassifyResponse,
+    summary="Classify molecules or graphs",
+    responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504) | jobs(),
+    openapi_extra=classify_body(),
+)
+async def classify_graphs(
+    request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """What is each molecule or graph, and with what energy did the network come to think so?
+
+    One result per input, in order. A SMILES that cannot be read is an error in its place; only a
+    request of nothing else is refused.
+    """
+    media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    services.registry.require_ready()
+    return await exchange(
+        request,
+        services,
+        partial(_answer, media_type=media_type, services=services, state=request.state),
+    )
+
+
+async def _answer(body: bytes, media_type: str, services: Services, state: State) -> Response:
+    watch: Stopwatch = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    require_small(body, media_type)
+    task = await on_codec(parse_classify, body, media_type, services.registry, services.settings)
+    del body
+    watch.lap("parse")
+    molecules: list[Molecule | MoleculeError] = []
+    if task.smiles is not None:
+        molecules = await services.molecules.parse_async(task.smiles)
+        watch.lap("molecules")
+    items = task.items(molecules, services.settings.max_smiles_length)
+    errors = [item.error for item in items]
+    services.metrics.observe_item_errors(task.model.name, errors)
+    require_any(task, errors)
+    graphs = [item.graph for item in items if item.graph is not None]
+    done = await services.engine.run(partial(classify, task.model, graphs, task.knobs))
+    watch.add("queue", done.queued_s)
+    watch.add("compute", done.ran_s)
+    answer = await on_codec(_encode, task, items, done.value, services, state)
+    return Response(answer, media_type=JSON)
+
+
+def _encode(
+    task: ClassifyTask,
+    items: list[Item],
+    classified: Classified,
+    services: Services,
+    state: State,
+) -> bytes:
+    """The answer as JSON; its bulk first, so that `timings_ms` can tell how long that took."""
+    watch: Stopwatch = state.stopwatch
+    found = graph_results(task, items, classified)
+    services.metrics.observe_classified(task.model.name, items, found)
+    require_any(task, [error_of(result) for result in found])
+    rows = [result["convergence"] for result in found if "convergence" in result]
+    bulk = orjson.dumps(found)  # orjson writes what is not finite as null
+    watch.lap("encode")
+    return orjson.dumps(
+        {
+            "results": orjson.Fragment(bulk),
+            "model": task.model.ref.model_dump(),
+            "dynamics": classified.dynamics,
+            "convergence": summed(rows),
+            "timings_ms": watch.milliseconds(),
+            "request_id": state.request_id,
+        }
+    )

@@ -46,12 +46,13 @@ class Bodies:
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self._max:
             raise self._too_large()
-        body = bytearray()
+        body, size = bytearray(), 0
         try:
             try:
                 async with asyncio.timeout(timeout_s):
                     async for part in request.stream():
-                        self._require_room(len(body), len(part))
+                        self._require_room(size, len(part))
+                        size += len(part)
                         self._total += len(part)
                         body += part
             except TimeoutError:
@@ -59,9 +60,11 @@ class Bodies:
                 raise Problem("body-timeout", detail, headers={"connection": "close"}) from None
             except ClientDisconnect:
                 raise Problem("incomplete-body", "the connection closed within the body") from None
-            yield bytes(body)
+            whole = bytes(body)
+            body.clear()
+            yield whole
         finally:
-            self._total -= len(body)
+            self._total -= size
 
     def _too_large(self) -> Problem:
         return Problem("body-too-large", f"a body may have up to {self._max} bytes")

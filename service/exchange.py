@@ -28,6 +28,8 @@ async def exchange(request: Request, services: Services, work: Work) -> Response
         Disconnected: the client has gone, and the work with it.
     """
     services.engine.require_room()
+    if later := _later(request):
+        services.jobs.require_room()
     settings, state = services.settings, request.state
     state.progress = Progress()
     async with AsyncExitStack() as held:
@@ -35,9 +37,10 @@ async def exchange(request: Request, services: Services, work: Work) -> Response
         body = await held.enter_async_context(reading)
         state.stopwatch.lap("read")
         held.enter_context(services.engine.admission())
-        if not _later(request):
+        if not later:
             answering = _timed(request, work(body))
             return await while_wanted(answering, request.receive, settings.deadline_s)
+        services.jobs.require_room()  # there was, before the body came
         kept = held.pop_all()
     never = asyncio.Event().wait
     answering = while_wanted(_timed(request, work(body)), never, settings.job_deadline_s)

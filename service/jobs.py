@@ -81,13 +81,27 @@ class Job:
 class Jobs:
     """Jobs by id. Those that are over stay for `keep_s` seconds, all together in `max_bytes`.
 
-    How many may run or wait is not bounded here: each holds a place in the engine's queue.
+    Each holds a place in the engine's queue until it ends; `max_running` leaves some to others.
     """
 
-    def __init__(self, max_bytes: int, keep_s: float, on_end: Callable[[Status], object]) -> None:
-        self._max_bytes, self._keep_s, self._on_end = max_bytes, keep_s, on_end
+    def __init__(
+        self,
+        max_running: int,
+        max_bytes: int,
+        keep_s: float,
+        on_end: Callable[[Status], object],
+    ) -> None:
+        self._max_running, self._max_bytes = max_running, max_bytes
+        self._keep_s, self._on_end = keep_s, on_end
         self._jobs: dict[str, Job] = {}
-        self._over: dict[str, float] = {}  # when they ended, in that order
+        self._over: dict[str, tuple[float, int]] = {}  # when they ended, in that order, and bytes
+        self._bytes = 0
+
+    def require_room(self) -> None:
+        """Refuse with 429 while as many jobs run or wait as may."""
+        if len(self._jobs) - len(self._over) >= self._max_running:
+            detail = f"{self._max_running} jobs run or wait already"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
 
     def start(
         self, work: Coroutine[Any, Any, Response], route: str, request_id: str, progress: Progress
@@ -112,8 +126,7 @@ class Jobs:
     def forget(self, name: str) -> None:
         """Stop a job if it runs, and drop its answer if it has one."""
         self.get(name).task.cancel()
-        del self._jobs[name]
-        self._over.pop(name, None)
+        self._drop(name)
 
     async def close(self) -> None:
         """Stop them all."""
@@ -125,17 +138,24 @@ class Jobs:
     def _ended(self, job: Job) -> None:
         self._on_end(job.status)
         if job.id in self._jobs:
-            self._over[job.id] = time.monotonic()
+            size = _size(job)
+            self._over[job.id] = time.monotonic(), size
+            self._bytes += size
             self._drop_old()
+            asyncio.get_running_loop().call_later(self._keep_s + 1, self._drop_old)
 
     def _drop_old(self) -> None:
-        sizes = {name: _size(self._jobs[name]) for name in self._over}
-        total, oldest = sum(sizes.values()), time.monotonic() - self._keep_s
-        for name, ended in list(self._over.items()):
-            if ended >= oldest and total <= self._max_bytes:
+        oldest = time.monotonic() - self._keep_s
+        while self._over:
+            name, (ended, _) = next(iter(self._over.items()))
+            if ended >= oldest and self._bytes <= self._max_bytes:
                 break
-            total -= sizes[name]
-            del self._jobs[name], self._over[name]
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        del self._jobs[name]
+        _, size = self._over.pop(name, (0.0, 0))
+        self._bytes -= size
 
 
 def _size(job: Job) -> int:

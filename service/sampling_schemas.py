@@ -58,7 +58,8 @@ class InlineSequences(Strict):
 
 
 class InitStates(Strict):
-    """States to start at, one per chain, in the units of the patterns."""
+    """Where to start, one state per chain, in the units of the patterns. Each is scaled to unit
+    length as the patterns are, so only its direction counts."""
 
     states: list[list[float]] = Field(min_length=1)
 
@@ -117,8 +118,10 @@ class NullBody(MeasuresBody):
     """The same figures for a random stored pattern + N(0, I/beta), without any dynamics. Where
     they match those of the samples, these are no more than that."""
 
-    novelty_closed_form: float = Field(description="1 - (1 + d/beta)^(-1/2)")
-    energy_closed_form: float = Field(description="-1/2 + d/(2 beta)")
+    novelty_closed_form: float | None = Field(
+        description="1 - (1 + d/beta)^(-1/2); null with `clamp` or `heads`, where it does not hold"
+    )
+    energy_closed_form: float | None = Field(description="-1/2 + d/(2 beta); null likewise")
 
 
 class RHat(BaseModel):
@@ -135,10 +138,14 @@ class Diagnostics(MeasuresBody):
     """What the chains did at one temperature."""
 
     beta: float
-    snr: float = Field(description="drift over noise of a step, sqrt(step_size beta / 2 d)")
+    snr: float = Field(
+        description="drift over noise of a step, sqrt(step_size beta / 2 d), d coordinates sampled"
+    )
     lipschitz: float = Field(description="bound on the gradient's, 1 + beta sigma^2 / 2")
     acceptance: float | None = Field(description="mean over chains; null for ula")
-    chain_energy: list[float] = Field(description="mean of each chain after burn-in")
+    chain_energy: list[float] = Field(
+        description="mean of each chain after burn-in, the sum over heads"
+    )
     chain_acceptance: list[float] | None
     r_hat: RHat
     ess: float | None = Field(description="effective sample size of the energy, all chains")

@@ -51,7 +51,12 @@ class Services:
             settings.max_memory_bytes,
         )
         metrics = Metrics(engine)
-        jobs = Jobs(settings.max_job_bytes, settings.keep_jobs_s, metrics.count_job)
+        jobs = Jobs(
+            (settings.queue_size + 1 + 1) // 2,
+            settings.max_job_bytes,
+            settings.keep_jobs_s,
+            metrics.count_job,
+        )
         molecules = MoleculeParser(
             Limits(settings.max_smiles_length, settings.max_atoms),
             workers=settings.smiles_processes,

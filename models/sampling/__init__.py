@@ -6,7 +6,7 @@ proposition and appendix numbers are that paper's.
 
 from models.sampling.chains import Chains, Interrupt, Schedule, run
 from models.sampling.convergence import MIN_DRAWS, Agreement, agreement
-from models.sampling.heads import Heads
+from models.sampling.heads import Heads, TooManyHeadsError
 from models.sampling.langevin import Langevin, Method
 from models.sampling.measures import (
     Measures,
@@ -43,6 +43,7 @@ __all__ = [
     "Regularity",
     "Schedule",
     "Start",
+    "TooManyHeadsError",
     "agreement",
     "beta_star",
     "beta_star_log",

@@ -13,6 +13,10 @@ from models.sampling.temperature import largest_axes
 _RANK_TOLERANCE = 1e-5
 
 
+class TooManyHeadsError(ValueError):
+    """The memory spans fewer axes than there are heads."""
+
+
 @dataclass(frozen=True)
 class Heads:
     """Orthonormal bases (D, d_h), one per head, of consecutive principal axes."""
@@ -27,14 +31,14 @@ class Heads:
         """Divide the principal axes with variance evenly, the leading ones to the first head.
 
         Raises:
-            ValueError: there are fewer such axes than heads.
+            TooManyHeadsError: there are fewer such axes than heads.
         """
         x = patterns_KD.double()
         mean_D = x.mean(0)
         _, s, vt = torch.linalg.svd(x - mean_D, full_matrices=False)
         rank = int((s > _RANK_TOLERANCE * s[0]).sum()) if s[0] > _RANK_TOLERANCE else 0
         if heads > rank:
-            raise ValueError(f"the memory spans {rank} axes, fewer than {heads} heads")
+            raise TooManyHeadsError(f"the memory spans {rank} axes, fewer than {heads} heads")
         parts = torch.arange(rank).tensor_split(heads)
         variance = s[:rank].pow(2)
         return cls(

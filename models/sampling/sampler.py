@@ -25,6 +25,7 @@ from models.sampling.measures import (
     null_samples,
 )
 
+_SINGLE_BETA = 2e4  # above it MALA computes in float64
 START_NOISE = 0.01  # around the pattern a chain starts at, per coordinate
 
 
@@ -104,10 +105,13 @@ def draw(
     others follow their conditional distribution. An answer depends on nothing but the arguments.
 
     Raises:
-        ValueError: more samples than the schedule keeps, more heads than axes, or both heads
-            and known coordinates.
+        TooManyHeadsError: more heads than the memory has axes.
+        ValueError: more samples than the schedule keeps, or both heads and known coordinates.
         Interrupted: `interrupt` gave a reason before the last step.
     """
+    given = patterns_KD.dtype
+    if method is Method.MALA and beta > _SINGLE_BETA:  # float32 would round the ratio away
+        patterns_KD, start = patterns_KD.double(), start._replace(x_CD=start.x_CD.double())
     if count > len(start.x_CD) * schedule.keep:
         raise ValueError("the schedule keeps fewer states than asked for")
     if heads > 1 and known is not None:
@@ -145,7 +149,7 @@ def draw(
     x_SD = kept_SD[:count]
     chains = _together(runs)
     return Drawn(
-        x_SD,
+        x_SD.to(given),
         measure(x_SD, patterns_KD, beta),
         measure(null_SD, patterns_KD, beta),
         chains.energy_TC.mean(0).numpy(),

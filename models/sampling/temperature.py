@@ -5,17 +5,21 @@ Everything here is float64 and closed-form. K patterns of width D by rows, P pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse.linalg import svds
 from torch import Tensor
 
 PROBES = 20
 _GRID = np.geomspace(1e-2, 1e6, 161)
-_TURNS = 60  # halvings of an interval of the grid: to the last digit
+_TURNS = 48  # halvings of an interval of the grid: to the last digit
+_EXACT = 256  # the smaller side of a matrix that is decomposed whole
+_OVERSAMPLED, _PASSES = 10, 16
+Watch = Callable[[], None]
+"""Called between the parts of long work; raises to end it."""
 
 
 class NoInflectionError(ValueError):
@@ -41,7 +45,9 @@ def similarities(patterns_KD: Tensor, states_PD: Tensor | None = None) -> np.nda
     return (states @ patterns.T).numpy()
 
 
-def slopes(similarity_PK: np.ndarray, beta: np.ndarray | float) -> Slopes:
+def slopes(
+    similarity_PK: np.ndarray, beta: np.ndarray | float, watch: Watch = lambda: None
+) -> Slopes:
     """Proposition 3 with p = softmax(beta s): dH/dbeta = -beta Var_p(s), eq. 11, and from it
 
     d2H/dbeta2 = -(Var + beta mu_3), d2H/d(ln beta)2 = -(2 beta^2 Var + beta^3 mu_3),
@@ -50,6 +56,7 @@ def slopes(similarity_PK: np.ndarray, beta: np.ndarray | float) -> Slopes:
     """
     rows = []
     for b in np.atleast_1d(np.asarray(beta, np.float64)):
+        watch()
         z = b * similarity_PK
         z = z - z.max(1, keepdims=True)
         p = np.exp(z)
@@ -70,34 +77,34 @@ def slopes(similarity_PK: np.ndarray, beta: np.ndarray | float) -> Slopes:
     return Slopes(*np.array(rows).T)
 
 
-def beta_star(similarity_PK: np.ndarray) -> float:
+def beta_star(similarity_PK: np.ndarray, watch: Watch = lambda: None) -> float:
     """The paper's rule, eq. 12: d2H/dbeta2 = 0 where entropy falls fastest in beta.
 
     Raises:
         NoInflectionError: the entropy is flat (one pattern, or all equally similar).
     """
-    found = slopes(similarity_PK, _GRID)
+    found = slopes(similarity_PK, _GRID, watch)
     at = int(found.slope.argmin())
     if not 0 < at < len(_GRID) - 1 or found.slope[at] >= -1e-12:
         raise NoInflectionError
     low, high = _GRID[at - 1], _GRID[at + 1]
     for _ in range(_TURNS):  # curvature is negative below the inflection
         middle = sqrt(low * high)
-        if slopes(similarity_PK, middle).curvature[0] < 0:
+        if slopes(similarity_PK, middle, watch).curvature[0] < 0:
             low = middle
         else:
             high = middle
     return sqrt(low * high)
 
 
-def beta_star_log(similarity_PK: np.ndarray) -> float:
+def beta_star_log(similarity_PK: np.ndarray, watch: Watch = lambda: None) -> float:
     """The rule of the released code: where d2H/d(ln beta)2 is least, on its grid of 50.
 
     It is not where the paper's eq. 12 holds, and lies below it. The grid has 50 log-spaced values
     from 0.1 to 500, a fifth apart, so that is how exact it is.
     """
     grid = np.geomspace(0.1, 500, 50)
-    second = np.diff(slopes(similarity_PK, grid).entropy, 2)
+    second = np.diff(slopes(similarity_PK, grid, watch).entropy, 2)
     return float(grid[second.argmin() + 1])
 
 
@@ -126,14 +133,17 @@ class Regularity:
 def largest_axes(patterns_KD: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The largest singular values (A,), descending, and their directions (D, A), float64.
 
-    By Lanczos from a fixed start where the matrix is large: a few products, not a decomposition.
+    Where the matrix is large by subspace iteration from a fixed start (Halko et al. 2011,
+    algorithm 4.4): a few products, the same each time. Directions of equal singular values, or of
+    none, are an arbitrary basis of theirs.
     """
     x = patterns_KD.double().numpy()
-    if min(x.shape) <= max(64, 2 * count):
-        _, s, vt = np.linalg.svd(x, full_matrices=False)
-        return s[:count], vt[:count].T
-    start = np.random.default_rng(0).standard_normal(min(x.shape))
-    _, s, vt = svds(x, k=count, v0=start)  # pyright: ignore[reportGeneralTypeIssues]
-    assert vt is not None
-    order = np.argsort(-s)
-    return s[order], vt[order].T
+    if min(x.shape) > _EXACT:
+        width = min(count + _OVERSAMPLED, *x.shape)
+        basis = np.random.default_rng(0).standard_normal((x.shape[1], width))
+        for _ in range(_PASSES):
+            basis, _ = np.linalg.qr(x.T @ (x @ basis))
+        _, s, vt = np.linalg.svd(x @ basis, full_matrices=False)
+        return s[:count], basis @ vt[:count].T
+    _, s, vt = np.linalg.svd(x, full_matrices=False)
+    return s[:count], vt[:count].T

@@ -42,8 +42,11 @@ class _Job(Generic[T]):
         self._reason: StopReason | None = None
         self._submitted = time.perf_counter()
 
-    def stop(self) -> None:
+    def stop(self, forget: bool) -> None:
+        """End the work; `forget` it where it was never begun, for the pool keeps its jobs."""
         self._reason = StopReason.CANCELLED
+        if forget:
+            del self._work
 
     def run(self) -> Done[T]:
         started = time.perf_counter()
@@ -102,8 +105,7 @@ class Engine:
             return await asyncio.shield(result)
         finally:
             if not result.done():
-                job.stop()
-                queued.cancel()
+                job.stop(forget=queued.cancel())
                 result.add_done_callback(_taken)
 
     def close(self) -> None:

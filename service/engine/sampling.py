@@ -6,13 +6,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from models.contract import Interrupt
 from models.dynamics import StopReason
 from models.sampling import (
     Drawn,
+    Interrupted,
     NoInflectionError,
     Regularity,
+    TooManyHeadsError,
     beta_star,
     beta_star_log,
     draw,
@@ -53,8 +56,13 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
     """
     patterns = task.memory.patterns_KD
     seen = similarities(patterns)
+
+    def watch() -> None:
+        if (why := interrupt()) is not None:
+            raise Interrupted(why)
+
     try:
-        stars = (beta_star(seen), beta_star_log(seen))
+        stars = (beta_star(seen, watch), beta_star_log(seen, watch))
     except NoInflectionError:
         stars = (None, None)
     if task.betas is not None:
@@ -91,8 +99,9 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
                 interrupt=asked,
                 report=told,
             )
-        except ValueError as error:  # the memory's rank is not known before
+        except TooManyHeadsError as error:  # the memory's rank is not known before
             raise refuse("invalid-request", "/heads", "out_of_range", str(error)) from None
+        watch()
         items = task.memory.decode(drawn.x_SD, beta, task.known)
         batches.append(Batch(items, _diagnostics(task, beta, drawn)))
     inflection = {
@@ -104,13 +113,18 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
 
 
 def _diagnostics(task: SampleTask, beta: float, drawn: Drawn) -> dict[str, Any]:
-    dim = task.memory.dim
     accepted = drawn.acceptance_C
+    patterns, free = task.memory.patterns_KD, task.memory.dim
+    if task.known is not None:
+        unknown = torch.from_numpy(~task.known.mask_D)
+        patterns, free = patterns[:, unknown], int(unknown.sum())
+    # Closed forms hold for one Gaussian per pattern of unit length in all of the space.
+    plain = task.known is None and task.heads == 1
     return {
         "beta": beta,
         **asdict(drawn.measures),
-        "snr": snr(task.alpha, beta, dim),
-        "lipschitz": Regularity.of(task.memory.patterns_KD, beta).lipschitz,
+        "snr": snr(task.alpha, beta, free),
+        "lipschitz": Regularity.of(patterns, beta).lipschitz,
         "acceptance": None if accepted is None else float(accepted.mean()),
         "chain_energy": drawn.energy_C.tolist(),
         "chain_acceptance": None if accepted is None else accepted.tolist(),
@@ -118,8 +132,8 @@ def _diagnostics(task: SampleTask, beta: float, drawn: Drawn) -> dict[str, Any]:
         "ess": drawn.agreement.ess_energy,
         "null": {
             **asdict(drawn.null),
-            "novelty_closed_form": null_novelty(beta, dim),
-            "energy_closed_form": null_energy(beta, dim),
+            "novelty_closed_form": null_novelty(beta, free) if plain else None,
+            "energy_closed_form": null_energy(beta, free) if plain else None,
         },
     }
 

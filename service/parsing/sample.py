@@ -14,6 +14,7 @@ from models.sampling import Method, Schedule, Start
 from service.errors import MAX_FAULTS, Fault, pointer, unknown_fields
 from service.memories import MemoryStore
 from service.parsing.arrays import (
+    At,
     fail_at,
     fail_where,
     integers,
@@ -46,6 +47,10 @@ TENSORS = {
 _ARRAYS = ("memory", "beta", "init", "clamp")
 _DEFAULT_CHAINS, _SNAPSHOTS = 30, 30
 _JSON_NUMBER = 12  # bytes of a number in an answer, and its comma
+_MAX_BUFFER = 20_000_000  # numbers: chains or samples x (patterns + dimensions)
+_MAX_RECORDED = 5_000_000  # numbers: recorded steps x chains x heads x (energy and axes)
+_WATCHED = 11  # the energy and ten axes
+_SEARCH = 27_000_000  # what the search for beta* costs per pattern, in the unit of the work
 
 
 @dataclass(frozen=True)
@@ -185,8 +190,7 @@ def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | No
             rows = numbers(given, width, at, "wrong_shape", rule)
         if not len(rows):
             raise fail_at(at(), "empty", "give at least one state")
-        if (large := np.abs(rows) > MAX_STATE).any():
-            raise fail_where(large, at, "out_of_range", f"must be within {MAX_STATE:g} of 0")
+        _require_within(rows, at, memory)
     try:
         return memory.states_of(rows.reshape(len(rows), *getattr(memory.codec, "shape", (width,))))
     except MemoryFault as fault:
@@ -225,9 +229,14 @@ def _known(spec: object, tensors: Tensors, memory: Memory) -> Known | None:
             raise fail_at(at_index(), "out_of_range", rule)
         if len(np.unique(index)) != len(index):
             raise fail_at(at_index(), "duplicate", "a coordinate is named twice")
-        if (large := np.abs(values) > MAX_STATE).any():
-            raise fail_where(large, at_values, "out_of_range", f"must be within {MAX_STATE:g} of 0")
+        _require_within(values, at_values, memory)
     return memory.known(index, values.astype(np.float64))
+
+
+def _require_within(values: np.ndarray, at: At, memory: Memory) -> None:
+    low, high = (0.0, 1.0) if memory.codec.kind == "images" else (-MAX_STATE, MAX_STATE)
+    if (outside := (values < low) | (values > high)).any():
+        raise fail_where(outside, at, "out_of_range", f"must be from {low:g} to {high:g}")
 
 
 def _schedule(knobs: SampleKnobs, chains: int, settings: Settings) -> Schedule:
@@ -253,10 +262,11 @@ def _check_cost(task: SampleTask, settings: Settings) -> None:
     """Refuse what takes too long or answers with too much, before it is begun."""
     memory, runs = task.memory, len(task.betas or (0,))
     work = runs * task.schedule.steps * task.chains * memory.count * memory.dim
+    work += _SEARCH * memory.count
     if work > settings.max_sample_work:
         rule = (
-            "beta values x steps x chains x patterns x dimensions may be up to "
-            f"{settings.max_sample_work}; these are {work}"
+            "beta values x steps x chains x patterns x dimensions, and "
+            f"{_SEARCH} for each pattern, may be up to {settings.max_sample_work}; these are {work}"
         )
         raise invalid([Fault("/steps", "too_much_work", rule)])
     item = int(np.prod(task.shape)) * (1 if memory.codec.kind == "sequences" else _JSON_NUMBER)
@@ -266,9 +276,13 @@ def _check_cost(task: SampleTask, settings: Settings) -> None:
             f"an answer may have about {settings.max_response_bytes} bytes; this would have {size}"
         )
         raise invalid([Fault("/num_samples", "too_large", rule)])
+    if max(task.chains, task.count) * (memory.count + memory.dim) > _MAX_BUFFER:
+        rule = f"chains or samples x (patterns + dimensions) may be up to {_MAX_BUFFER}"
+        raise invalid([Fault("/chains", "too_large", rule)])
     recorded = task.schedule.steps // task.schedule.thin * task.chains
-    if recorded * _JSON_NUMBER > settings.max_response_bytes:
-        raise invalid([Fault("/thin", "too_large", "so many recorded energies; thin more")])
+    if recorded * task.heads * _WATCHED > _MAX_RECORDED:
+        rule = f"steps / thin x chains x heads may be up to {_MAX_RECORDED // _WATCHED}; thin more"
+        raise invalid([Fault("/thin", "too_large", rule)])
     if task.heads > 1:
         with told_as("invalid-request"):
-            require_decomposable(memory.count, memory.dim, "/heads")
+            require_decomposable(runs * memory.count, memory.dim, "/heads")

@@ -34,6 +34,7 @@ from models.sampling import (
     snr,
     starts,
 )
+from models.sampling.temperature import largest_axes
 from tests.models.test_sampling import memory
 
 
@@ -292,3 +293,44 @@ def test_what_draw_refuses() -> None:
             4,
             interrupt=lambda: StopReason.DEADLINE,
         )
+
+
+@pytest.mark.parametrize("rows", [[100, 100], [300, 300], [300, 900]])
+def test_axes_of_memories_whose_spectrum_is_flat_or_nothing(rows: list[int]) -> None:
+    for x in (torch.eye(*rows), torch.zeros(*rows)):
+        s, axes_DA = largest_axes(x, 10)
+        again, _ = largest_axes(x, 10)
+        np.testing.assert_array_equal(s, again)
+        np.testing.assert_allclose(s, float(x[0, 0]), atol=1e-9)
+        if s[0]:
+            np.testing.assert_allclose(axes_DA.T @ axes_DA, np.eye(10), atol=1e-9)
+
+
+def test_leading_axes_of_a_large_memory() -> None:
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((400, 500)))
+    x[:, :10] *= 10
+    s, axes_DA = largest_axes(x, 10)
+    _, exact, vt = np.linalg.svd(x.numpy(), full_matrices=False)
+    np.testing.assert_allclose(s, exact[:10], rtol=1e-9)
+    np.testing.assert_allclose(np.abs((vt[:10] * axes_DA.T).sum(1)), 1, rtol=1e-9)
+
+
+def test_the_search_for_beta_star_can_be_ended() -> None:
+    class EndError(Exception):
+        pass
+
+    def watch() -> None:
+        raise EndError
+
+    for rule in (beta_star, beta_star_log):
+        with pytest.raises(EndError):
+            rule(similarities(memory(12, 9)), watch)
+
+
+def test_cold_mala_chains_are_not_rejected_by_rounding() -> None:
+    x = memory(20, 784).float()
+    start = starts(x, 4, 0)
+    drawn = draw(x, start, 1e6, 0.01, Schedule(200, 100, 10, 5), 20, method=Method.MALA)
+    assert drawn.acceptance_C is not None
+    assert drawn.acceptance_C.mean() > 0.97  # 0.92 in float32
+    assert drawn.x_SD.dtype == torch.float32

@@ -134,6 +134,23 @@ BAD_REQUESTS = {
         "too_large",
         "/num_samples",
     ),
+    "chains that fill the memory": (
+        {
+            "num_samples": 20_000,
+            "chains": 20_000,
+            "steps": 1,
+            "burn_in": 0,
+            "thin": 1,
+            "memory": {"patterns": np.random.default_rng(0).random((2000, 8)).tolist()},
+        },
+        "too_large",
+        "/chains",
+    ),
+    "all energies recorded": (
+        {"steps": 10**5, "thin": 1, "chains": 6},
+        "too_large",
+        "/thin",
+    ),
     "burn-in of all": ({"burn_in": 60}, "out_of_range", "/burn_in"),
     "more than is kept": ({"num_samples": 13}, "out_of_range", "/num_samples"),
     "more chains than samples": ({"chains": 7}, "out_of_range", "/chains"),

@@ -85,10 +85,13 @@ def _with(base: Recipe, config: dict[str, Any], **loop: Any) -> Recipe:
 # YelpChi's components are small: sampled neighbourhoods are nearly whole, and far cheaper.
 _MANY_LABELS = {
     "any": _MANY,
-    "tolokers": _with(
-        _MANY, {"hops": 3, "bins": 4}, epochs=20, batch_nodes=1024, learning_rate=3e-3
+    "tolokers": _with(_MANY, {"hops": 4, "bins": 4}, batch_nodes=1024),
+    "amazon": _with(
+        _MANY,
+        {"hops": 1, "bins": 16, "hop_bins": 2, "distinct": True},
+        learning_rate=3e-3,
+        sparsity=0.03,
     ),
-    "amazon": _with(_MANY, {"hops": 1, "bins": 16, "hop_bins": 2, "distinct": True}, epochs=20),
     "yelpchi": _with(
         _MANY,
         {"bins": 16, "hop_bins": 32, "encoder": 512, "dim": 128},

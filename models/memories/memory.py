@@ -83,6 +83,12 @@ class Memory:
     def dim(self) -> int:
         return self.patterns_KD.shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory."""
+        held = (self.patterns_KD, self.norms_K, *vars(self.codec).values())
+        return sum(array.nbytes for array in held if isinstance(array, Tensor | np.ndarray))
+
     def states_of(self, items: np.ndarray) -> Tensor:
         """Items as states on the unit sphere.
 

@@ -7,6 +7,7 @@ import re
 import tempfile
 import threading
 from collections import OrderedDict
+from io import BufferedReader
 from pathlib import Path
 
 import structlog
@@ -15,8 +16,10 @@ from models.memories import SUFFIX, Card, Memory, MemoryFileError, card_of, load
 from service.errors import Problem, refuse
 
 _ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
-_CACHED = 8  # memories held decoded
+_CACHED = 256 << 20  # bytes of memories held decoded
 _PARTIAL = ".partial-"
+_Stamp = tuple[int, int, int]
+"""What tells a file from the one that replaced it."""
 
 
 class MemoryStore:
@@ -26,11 +29,13 @@ class MemoryStore:
     the new one, whenever the process ends.
     """
 
-    def __init__(self, shipped: Path, own: Path, max_count: int, max_bytes: int) -> None:
+    def __init__(
+        self, shipped: Path, own: Path, max_count: int, max_bytes: int, cached: int = _CACHED
+    ) -> None:
         self._shipped, self._own = shipped, own
-        self._max_count, self._max_bytes = max_count, max_bytes
-        self._writing = threading.Lock()
-        self._cache: OrderedDict[tuple[Path, int, int], tuple[Card, Memory]] = OrderedDict()
+        self._max_count, self._max_bytes, self._max_cached = max_count, max_bytes, cached
+        self._writing, self._caching = threading.Lock(), threading.Lock()
+        self._cache: OrderedDict[str, tuple[_Stamp, Card, Memory]] = OrderedDict()
 
     def clean(self) -> None:
         """Remove what a writer left behind that was killed."""
@@ -43,7 +48,8 @@ class MemoryStore:
         for folder in (self._own, self._shipped):
             for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
                 try:
-                    found[path.name.removesuffix(SUFFIX)] = card_of(_head(path))
+                    with path.open("rb") as file:
+                        found[path.name.removesuffix(SUFFIX)] = card_of(_head(file))
                 except (MemoryFileError, OSError) as error:
                     structlog.get_logger().error("memory refused", reason=f"{path}: {error}")
         return dict(sorted(found.items()))
@@ -53,23 +59,48 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory.
         """
-        return card_of(_head(self._find(name)))
+        with self.open(name) as file:
+            return card_of(_head(file))
 
-    def raw(self, name: str) -> bytes:
-        """The file of a memory."""
-        return self._find(name).read_bytes()
+    def open(self, name: str) -> BufferedReader:
+        """The file of a memory, which stays what it is while it is read.
+
+        Raises:
+            Problem: there is no such memory.
+        """
+        if _ID.fullmatch(name):
+            for folder in (self._shipped, self._own):
+                path = folder / f"{name}{SUFFIX}"
+                if path.is_file() and not path.is_symlink():
+                    try:
+                        return path.open("rb")
+                    except FileNotFoundError:  # it was forgotten just now
+                        break
+        raise _unknown()
 
     def get(self, name: str) -> tuple[Card, Memory]:
-        """A memory, ready to be sampled."""
-        path = self._find(name)
-        about = path.stat()
-        key = (path, about.st_mtime_ns, about.st_size)
-        if (held := self._cache.get(key)) is None:
-            held = load(path.read_bytes())
-            self._cache[key] = held
-            while len(self._cache) > _CACHED:
-                self._cache.popitem(last=False)
-        return held
+        """A memory, ready to be sampled.
+
+        Raises:
+            Problem: there is no such memory.
+        """
+        with self.open(name) as file:
+            about = os.fstat(file.fileno())
+            stamp = (about.st_ino, about.st_mtime_ns, about.st_size)
+            with self._caching:
+                held = self._cache.get(name)
+                if held is not None and held[0] == stamp:
+                    self._cache.move_to_end(name)
+                    return held[1:]
+            card, memory = load(file.read())
+        with self._caching:
+            self._cache[name] = (stamp, card, memory)
+            self._cache.move_to_end(name)
+            held_bytes = sum(kept.nbytes for _, _, kept in self._cache.values())
+            while held_bytes > self._max_cached:
+                _, (_, _, dropped) = self._cache.popitem(last=False)
+                held_bytes -= dropped.nbytes
+        return card, memory
 
     def put(self, name: str, raw: bytes) -> bool:
         """Store the file of a memory; was there none of this id before?
@@ -77,7 +108,8 @@ class MemoryStore:
         Raises:
             Problem: an id that is none or belongs to a memory that ships, or no room.
         """
-        path = self._own / f"{self._checked(name)}{SUFFIX}"
+        self.require_own(name)
+        path = self._own / f"{name}{SUFFIX}"
         with self._writing:
             self._own.mkdir(parents=True, exist_ok=True)
             others = [p for p in self._own.glob(f"*{SUFFIX}") if p != path]
@@ -99,6 +131,7 @@ class MemoryStore:
                 Path(partial).unlink(missing_ok=True)
                 raise
             _sync(self._own)
+            self._drop(name)
         return new
 
     def delete(self, name: str) -> None:
@@ -106,28 +139,29 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory, or it ships.
         """
-        path = self._own / f"{self._checked(name)}{SUFFIX}"
+        self.require_own(name)
         with self._writing:
-            if not path.is_file():
-                raise _unknown()
-            path.unlink()
+            try:
+                (self._own / f"{name}{SUFFIX}").unlink()
+            except FileNotFoundError:
+                raise _unknown() from None
             _sync(self._own)
+            self._drop(name)
 
-    def _checked(self, name: str) -> str:
+    def require_own(self, name: str) -> None:
+        """
+        Raises:
+            Problem: an id that is none or belongs to a memory that ships.
+        """
         if not _ID.fullmatch(name):
             rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
             raise refuse("invalid-request", "/id", "not_allowed", rule)
         if (self._shipped / f"{name}{SUFFIX}").is_file():
             raise Problem("memory-ships", "choose another id for a memory of your own")
-        return name
 
-    def _find(self, name: str) -> Path:
-        if _ID.fullmatch(name):
-            for folder in (self._shipped, self._own):
-                path = folder / f"{name}{SUFFIX}"
-                if path.is_file() and not path.is_symlink():
-                    return path
-        raise _unknown()
+    def _drop(self, name: str) -> None:
+        with self._caching:
+            self._cache.pop(name, None)
 
 
 def _unknown() -> Problem:
@@ -136,11 +170,10 @@ def _unknown() -> Problem:
     )
 
 
-def _head(path: Path) -> bytes:
+def _head(file: BufferedReader) -> bytes:
     """The header of a file, which holds its card."""
-    with path.open("rb") as file:
-        size = file.read(8)
-        return size + file.read(min(int.from_bytes(size, "little"), 1 << 20))
+    size = file.read(8)
+    return size + file.read(min(int.from_bytes(size, "little"), 1 << 20))
 
 
 def _sync(folder: Path) -> None:

@@ -11,6 +11,10 @@ import numpy as np
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 GAP = "-"
 ALPHABET = LETTERS + GAP
+_PLACES = np.full(256, len(ALPHABET), np.uint8)
+"""Of each byte its place in `ALPHABET`; one beyond where it has none."""
+for _letters in (ALPHABET, ALPHABET.lower(), ALPHABET.replace(GAP, ".")):
+    _PLACES[list(_letters.encode())] = np.arange(len(ALPHABET))
 
 
 class Codec(ABC):
@@ -130,11 +134,14 @@ class Returns(Codec):
     combination of the stored days that a sample attends to, which brings back the move of the
     market that centring took away. It has too little spread, so each asset is standardised over
     the samples decoded together and given the mean and deviation of its history: an affine
-    correction, for which it takes at least two samples.
+    correction, for which it takes at least two samples. An asset whose samples have next to no
+    spread (chains that stay in one basin) keeps what it has, around the mean of its history:
+    rounding must not be told as volatility.
     """
 
     history_KA: np.ndarray
 
+    SPREAD = 1e-3  # of the history's, below which it is not corrected
     kind = "returns"
     coordinates = False
 
@@ -151,9 +158,10 @@ class Returns(Codec):
         if len(days) < 2:
             return days.astype(np.float32)
         centred = days - days.mean(0)
-        spread = centred.std(0)
-        standard = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 0)
-        corrected = standard * self.history_KA.std(0) + self.history_KA.mean(0)
+        spread, wanted = centred.std(0), self.history_KA.std(0)
+        told = spread > self.SPREAD * wanted
+        scale = np.divide(wanted, spread, out=np.ones_like(spread), where=told)
+        corrected = centred * scale + self.history_KA.mean(0)
         return corrected.astype(np.float32)
 
 
@@ -172,11 +180,14 @@ def letters_of(sequences: list[str]) -> np.ndarray:
     Raises:
         ValueError: a letter that is neither one of the 20 amino acids nor a gap.
     """
-    text = "".join(sequences).upper().replace(".", GAP)
-    places = np.array([ALPHABET.find(letter) for letter in text], np.int16)
-    if len(places) and places.min() < 0:
+    try:
+        text = "".join(sequences).encode("ascii")  # nothing that changes its length with its case
+    except UnicodeEncodeError as error:
+        raise ValueError("not an amino acid") from error
+    places = _PLACES[np.frombuffer(text, np.uint8)]
+    if (places >= len(ALPHABET)).any():
         raise ValueError("not an amino acid")
-    return places.astype(np.uint8).reshape(len(sequences), -1)
+    return places.reshape(len(sequences), -1)
 
 
 def sequences_of(items: np.ndarray) -> list[str]:

@@ -12,8 +12,8 @@ from torch import Tensor
 from models.energies import ModernHopfield
 from models.memories.codecs import CODECS, Codec
 
-_ENOUGH = 20  # repeated patterns that are named
 _SAME = 1e-6  # distance of unit patterns that float32 cannot hold apart
+_PART = 1e-6  # length of a part of a unit pattern below which it is little but rounding
 
 
 class MemoryFault(ValueError):  # noqa: N818
@@ -83,6 +83,12 @@ class Memory:
     def dim(self) -> int:
         return self.patterns_KD.shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory."""
+        held = (self.patterns_KD, self.norms_K, *vars(self.codec).values())
+        return sum(array.nbytes for array in held if isinstance(array, Tensor | np.ndarray))
+
     def states_of(self, items: np.ndarray) -> Tensor:
         """Items as states on the unit sphere.
 
@@ -100,7 +106,8 @@ class Memory:
 
         How long the whole pattern is cannot be known from a part of it. It is taken to hold the
         share of its length in this part that the pattern does whose part points the same way
-        most; for part of a stored pattern that is its own length.
+        most; for part of a stored pattern that is its own length. Patterns with next to nothing
+        in this part are left out: they would imply a length beyond all bounds.
         """
         mask = np.zeros(self.dim, bool)
         mask[index_k] = True
@@ -111,9 +118,10 @@ class Memory:
         wanted = values[mask]
         length = float(np.linalg.norm(wanted))
         norm = float(self.norms_K.mean())
-        if length and length_K.any():
+        told_K = length_K > _PART
+        if length and told_K.any():
             cosine_K = np.divide(
-                part_Kk @ wanted, length_K, out=np.full(self.count, -np.inf), where=length_K > 0
+                part_Kk @ wanted, length_K, out=np.full(self.count, -np.inf), where=told_K
             )
             norm = length / float(length_K[int(cosine_K.argmax())])
         return Known(mask, wanted / norm, norm)
@@ -136,20 +144,22 @@ class Memory:
 
 
 def _repeated(unit_KD: np.ndarray) -> np.ndarray:
-    """Patterns that come again, without comparing all with all: those equal in a random
-    projection, up to rounding, are compared in full."""
+    """Patterns that come again: those that float32 stores alike, and those that rounding alone
+    holds apart, which are next to each other in a random projection. Only neighbours are compared,
+    so that no memory takes long, however it was made."""
+    rows = np.ascontiguousarray(unit_KD.astype(np.float32) + 0)  # of the zeros, -0 becomes 0
+    _, first = np.unique(rows.view(f"V{rows[0].nbytes}")[:, 0], return_index=True)
+    again = np.ones(len(rows), bool)
+    again[first] = False
     direction = np.random.default_rng(0).standard_normal(unit_KD.shape[1])
     shadow = unit_KD @ direction / np.linalg.norm(direction)
     order = np.argsort(shadow, kind="stable")
-    again: set[int] = set()
-    start = 0
-    for at in range(1, len(order)):
-        while shadow[order[at]] - shadow[order[start]] > _SAME:
-            start += 1
-        near = order[start:at]
-        gap = np.linalg.norm(unit_KD[near] - unit_KD[order[at]], axis=1)
-        for other in near[gap < _SAME]:
-            again.add(max(int(other), int(order[at])))
-        if len(again) >= _ENOUGH:
-            break
-    return np.array(sorted(again), np.int64)
+    near = np.flatnonzero(np.diff(shadow[order]) <= _SAME)
+    gap = np.linalg.norm(unit_KD[order[near]] - unit_KD[order[near + 1]], axis=1)
+    same = np.zeros(len(rows), bool)
+    same[near[gap < _SAME] + 1] = True  # as the one before, so of its run
+    starts = np.flatnonzero(~same)
+    earliest = np.minimum.reduceat(order, starts)
+    run = np.cumsum(~same) - 1
+    again[order] |= order != earliest[run]
+    return np.flatnonzero(again)

@@ -22,6 +22,7 @@ from service.parsing.arrays import (
     told_as,
 )
 from service.parsing.tensors import FLOATS, Tensors
+from service.sampling_schemas import MAX_STATE
 
 KINDS = ("vectors", "images", "returns")
 DESCRIPTION = ("kind", "shape")
@@ -114,6 +115,8 @@ def _described(
         return kind, None
     at = place(*where, "shape")
     require_types(require_list(shape, at), {int}, at, "must be an integer")
+    if min(shape, default=0) < 1:
+        raise fail_at(at(), "wrong_shape", "an image has at least one row and one column")
     return kind, tuple(shape)
 
 
@@ -123,9 +126,11 @@ def _shaped(
     if kind == "returns" and flat.shape[1] < 2:
         raise fail_at(at(), "wrong_shape", "returns are centred across assets; give at least two")
     if kind != "images":
+        if (large := np.abs(flat) > MAX_STATE).any():
+            raise fail_where(large, at, "out_of_range", f"must be within {MAX_STATE:g} of 0")
         return flat, at
     assert shape is not None
-    if len(shape) not in (2, 3) or min(shape) < 1 or shape[2:] not in ((), (3,)):
+    if len(shape) not in (2, 3) or shape[2:] not in ((), (3,)):
         raise fail_at(at(), "wrong_shape", "an image is (H, W) or (H, W, 3)")
     outside = (flat < 0) | (flat > 1)
     if flat.dtype != np.uint8 and outside.any():

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
 from functools import partial
+from io import BufferedReader
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from models.memories import Card, dump
 from service.body import require_media_type, require_small
-from service.memories import MemoryStore
 from service.negotiate import accepted
 from service.openapi import also, problems, store_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.store import parse_store
+from service.patience import while_wanted
 from service.sampling_schemas import MemoryBody, MemoryList
 from service.services import Services, services
 
 router = APIRouter(tags=["memories"])
+_PART = 1 << 16  # bytes of a file that are read at a time
 
 
 @router.get("/memories", summary="The memories that are kept", responses=problems(500))
@@ -31,7 +37,7 @@ async def list_memories(services: Annotated[Services, Depends(services)]) -> Mem
     "/memories/{id}",
     summary="Store a memory, or replace one",
     response_model=MemoryBody,
-    responses=problems(400, 408, 409, 413, 415, 422, 500, 507)
+    responses=problems(400, 408, 409, 413, 415, 422, 429, 500, 504, 507)
     | {201: {"description": "Stored; there was none", "model": MemoryBody}},
     openapi_extra=store_body(),
 )
@@ -41,9 +47,16 @@ async def store_memory(
     """The answer is 201 where there was none of this id, and 200 where one was replaced."""
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    async with services.bodies.read(request, services.settings.body_timeout_s) as body:
+    await asyncio.to_thread(services.memories.require_own, id)
+    settings = services.settings
+
+    async def parsed() -> tuple[Card, bytes]:
+        return await on_codec(_file, body, media_type)
+
+    async with services.bodies.read(request, settings.body_timeout_s) as body:
         require_small(body, media_type)
-        card, new = await on_codec(_store, id, body, media_type, services.memories)
+        card, raw = await while_wanted(parsed(), request.receive, settings.deadline_s)
+        new = await asyncio.to_thread(services.memories.put, id, raw)  # brief, so never cut off
     text = _body(id, card).model_dump_json()
     return Response(text, 201 if new else 200, media_type=JSON)
 
@@ -60,8 +73,7 @@ async def describe_memory(
     """Its card as JSON, or the file with its items under `Accept: application/vnd.safetensors`."""
     form = accepted(request, (JSON, SAFETENSORS))
     if form == SAFETENSORS:
-        raw = await asyncio.to_thread(services.memories.raw, id)
-        return Response(raw, media_type=SAFETENSORS)
+        return _Opened(await asyncio.to_thread(services.memories.open, id), SAFETENSORS)
     card = await asyncio.to_thread(services.memories.card, id)
     return Response(_body(id, card).model_dump_json(), media_type=JSON)
 
@@ -77,10 +89,32 @@ async def forget_memory(id: str, services: Annotated[Services, Depends(services)
     return Response(status_code=204)
 
 
-def _store(name: str, body: bytes, media_type: str, store: MemoryStore) -> tuple[Card, bool]:
+class _Opened(StreamingResponse):
+    """A file as it was when it was opened, whoever replaces it; little of it is held in memory.
+
+    A FileResponse tells the length of one file and opens the next where it is replaced between.
+    """
+
+    def __init__(self, file: BufferedReader, media_type: str) -> None:
+        length = {"content-length": str(os.fstat(file.fileno()).st_size)}
+        super().__init__(_parts(file), headers=length, media_type=media_type)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _parts(file: BufferedReader) -> Iterator[bytes]:
+    while part := file.read(_PART):
+        yield part
+
+
+def _file(body: bytes, media_type: str) -> tuple[Card, bytes]:
+    """The memory that a body holds, as it is stored."""
     memory, items, described = parse_store(body, media_type)
     card = Card.of(memory, items, described.licence, described.note)
-    return card, store.put(name, dump(items, card))
+    return card, dump(items, card)
 
 
 def _body(name: str, card: Card) -> MemoryBody:

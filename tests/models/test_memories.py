@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -70,11 +72,25 @@ def test_returns_get_the_moments_of_their_history() -> None:
     assert memory.decode(torch.randn(1, 6), 50.0).shape == (1, 6)
 
 
+def test_rounding_is_not_blown_up_to_the_spread_of_returns() -> None:
+    """Chains that stay at one day tell nothing of volatility."""
+    raw = (0.02 * RNG.standard_normal((50, 6)) + 0.01).astype(np.float32)
+    memory = Memory.of("returns", raw)
+    one_day = memory.patterns_KD[3] + 1e-3 * torch.randn(40, 6)
+    back = memory.decode(one_day, 30.0)
+    assert (back.std(0) < 1e-3 * raw.std(0)).all()
+    np.testing.assert_allclose(back.mean(0), raw.mean(0), atol=1e-6)
+    flat = raw.copy()
+    flat[:, 2] = 0.125
+    assert (Memory.of("returns", flat).decode(torch.randn(9, 6), 50.0)[:, 2] == 0.125).all()
+
+
 def test_letters() -> None:
     places = letters_of(["ACDY", "a-.w"])
     assert places.tolist() == [[0, 1, 2, 19], [0, 20, 20, 18]]
+    assert letters_of(["."]).tolist() == [[20]]
     assert sequences_of(places) == ["ACDY", "A--W"]
-    for bad in ("AXCD", "AC1D", "AC*D"):
+    for bad in ("AXCD", "AC1D", "AC*D", "Aß", "ß", "\u017f", "A\x00"):
         with pytest.raises(ValueError, match="amino"):
             letters_of([bad])
 
@@ -113,6 +129,38 @@ def test_opposite_and_near_patterns_are_no_duplicates() -> None:
     raw[3] = -raw[2]
     raw[4] = raw[2] * (1 + 1e-4 * np.arange(7))
     assert Memory.of("vectors", raw).count == 9
+
+
+def test_many_patterns_with_one_projection_take_no_longer() -> None:
+    """The direction of the projection is known, so a memory can be made to lie across it."""
+    across = np.random.default_rng(0).standard_normal(4)
+    across /= np.linalg.norm(across)
+    raw = RNG.standard_normal((30_000, 4))
+    raw -= np.outer(raw @ across, across)
+    start = time.perf_counter()
+    assert Memory.of("vectors", raw).count == 30_000
+    assert time.perf_counter() - start < 2
+    raw[29_000:] = raw[:1000]
+    with pytest.raises(MemoryFault) as fault:
+        Memory.of("vectors", raw)
+    assert fault.value.items.tolist() == list(range(29_000, 30_000))
+
+
+def test_copies_are_found_whatever_rounds_them() -> None:
+    raw = RNG.standard_normal((3000, 50)).astype(np.float32)
+    copies = raw[:900] * RNG.uniform(0.1, 10, (900, 1)).astype(np.float32)
+    with pytest.raises(MemoryFault) as fault:
+        Memory.of("vectors", np.vstack([raw, copies, raw[:10]]))
+    assert fault.value.items.tolist() == list(range(3000, 3910))
+
+
+def test_a_part_that_patterns_hardly_have_implies_no_enormous_length() -> None:
+    raw = np.array([[1, 0, 1e-30], [0, 1, 1e-30], [1, 1, 1e-30]], np.float32)
+    memory = Memory.of("vectors", raw)
+    known = memory.known(np.array([2]), np.array([1e6]))
+    assert known.norm == pytest.approx(float(memory.norms_K.mean()))
+    back = memory.decode(torch.randn(4, 3), 10.0, known)
+    assert np.isfinite(back).all()
 
 
 def test_part_of_a_stored_pattern_is_on_its_scale() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from models.memories import SUFFIX
+from models.memories import SUFFIX, Card, Memory, dump
 from service.sampling_schemas import MemoryBody, MemoryList
 from tests.service.bad_bodies import SAFETENSORS, SECRET
 from tests.service.test_service_bad_input import check
@@ -56,6 +56,7 @@ def test_what_ships(client):
     assert all(memory.licence and memory.note for memory in listed)
     for name in ("mnist-3", "rrm"):
         check(put(client, name, VECTORS), 409, "memory-ships")
+        check(put(client, name, b"{"), 409, "memory-ships")  # before there is a body to read
         check(client.delete(f"/memories/{name}"), 409, "memory-ships")
 
 
@@ -173,3 +174,40 @@ def test_an_altered_file_is_not_sampled(client, store):
     raw[-1] ^= 1
     path.write_bytes(raw)
     check(post(client, {**QUICK, "memory": "altered"}), 500, "internal-error")
+
+
+@pytest.fixture(scope="module")
+def hasty(start, tmp_path_factory, checkpoints, wait, answers):
+    """A server with little patience, and its folder."""
+    folder: Path = tmp_path_factory.mktemp("hasty")
+    one = start(checkpoints=checkpoints, memory_store=folder, deadline_s=0.1)
+    wait(lambda: answers(one, "/health/ready", 200))
+    with one.client() as client:
+        yield client, folder
+
+
+def test_a_memory_that_takes_too_long_is_not_stored(hasty, wait):
+    client, folder = hasty
+    letters = np.random.default_rng(0).choice(list("ACDEFGHIKLMNPQRSTVWY"), (800, 200))
+    check(put(client, "slow", {"sequences": ["".join(row) for row in letters]}), 504, "deadline")
+    check(client.get("/memories/slow"), 404, "unknown-memory")
+    wait(lambda: put(client, "quick", VECTORS).status_code < 300)  # others are, again
+    assert not (folder / f"slow{SUFFIX}").exists()
+    told = client.get("/openapi.json").json()["paths"]["/memories/{id}"]["put"]["responses"]
+    assert {"429", "504"} <= told.keys()
+
+
+def test_a_memory_that_is_replaced_while_it_is_sent(hasty, wait):
+    client, folder = hasty
+    items = np.random.default_rng(0).standard_normal((1000, 4000)).astype(np.float32)
+    raw = dump(items, Card.of(Memory.of("vectors", items), items))
+    path = folder / f"large{SUFFIX}"
+    path.write_bytes(raw)
+    with client.stream("GET", "/memories/large", headers={"accept": SAFETENSORS}) as response:
+        assert response.headers["content-type"] == SAFETENSORS
+        assert int(response.headers["content-length"]) == len(raw)
+        parts = response.iter_bytes()
+        first = next(parts)
+        wait(lambda: put(client, "large", VECTORS).status_code == 200)
+        assert first + b"".join(parts) == raw
+    assert client.get("/memories/large").json()["patterns"] == len(PATTERNS)

@@ -41,6 +41,16 @@ BAD_MEMORIES = {
     "null": (changed(1, 4, None), "wrong_type", "/memory/patterns/1/4"),
     "bool": (changed(1, 4, True), "wrong_type", "/memory/patterns/1/4"),
     "beyond float32": (changed(1, 4, 1e39), "not_finite", "/memory/patterns/1/4"),
+    "so large that its length is not finite": (
+        {"memory": {"patterns": [[3e38, 3e38], [3e38, -3e38]]}},
+        "out_of_range",
+        "/memory/patterns/0/0",
+    ),
+    "large returns": (
+        {"memory": {"kind": "returns", "patterns": [[1, 2], [3, -2e6]]}},
+        "out_of_range",
+        "/memory/patterns/1/1",
+    ),
     "no pattern": ({"memory": {"patterns": []}}, "empty", "/memory/patterns"),
     "empty patterns": ({"memory": {"patterns": [[], []]}}, "wrong_shape", "/memory/patterns"),
     "flat": ({"memory": {"patterns": [1, 2, 3]}}, "wrong_type", "/memory/patterns/0"),
@@ -71,7 +81,17 @@ BAD_MEMORIES = {
     "image of negative shape": (
         {"memory": IMAGE | {"shape": [-2, -2]}},
         "wrong_shape",
-        "/memory/patterns",
+        "/memory/shape",
+    ),
+    "image without rows": (
+        {"memory": {"kind": "images", "shape": [0, 5], "patterns": [[]]}},
+        "wrong_shape",
+        "/memory/shape",
+    ),
+    "image without shape in its shape": (
+        {"memory": IMAGE | {"shape": []}},
+        "wrong_shape",
+        "/memory/shape",
     ),
     "image too bright": (
         {"memory": {"kind": "images", "shape": [1, 2], "patterns": [[0, 1.5]]}},
@@ -84,6 +104,16 @@ BAD_MEMORIES = {
         "/memory/shape",
     ),
     "letters": ({"memory": {"sequences": ["ACD", "AXD"]}}, "unknown_letter", "/memory/sequences/1"),
+    "letters that lengthen": (
+        {"memory": {"sequences": ["AC", "Aß"]}},
+        "unknown_letter",
+        "/memory/sequences/1",
+    ),
+    "a letter that lengthens": (
+        {"memory": {"sequences": ["ß"]}},
+        "unknown_letter",
+        "/memory/sequences/0",
+    ),
     "lengths": ({"memory": {"sequences": ["ACD", "AC"]}}, "wrong_shape", "/memory/sequences/1"),
     "no letters": ({"memory": {"sequences": ["", ""]}}, "wrong_shape", "/memory/sequences/0"),
     "one return": (
@@ -198,6 +228,7 @@ def test_bad_tensors(client):
         ({"patterns": PATTERNS * np.array([[np.nan]], np.float32)}, "not_finite", "/patterns/0/0"),
         ({"patterns": PATTERNS.astype(np.int64)}, "wrong_dtype", "/patterns"),
         ({"patterns": PATTERNS[0]}, "wrong_shape", "/patterns"),
+        ({"patterns": 1e6 * PATTERNS}, "out_of_range", "/patterns/0/0"),
         ({"patterns": PATTERNS[:0]}, "empty", "/patterns"),
         ({"patterns": PATTERNS.reshape(8, 2, 3)}, "wrong_shape", "/patterns"),
         ({"patterns": np.vstack([PATTERNS, PATTERNS[:1]])}, "duplicate", "/patterns/8"),

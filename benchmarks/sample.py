@@ -50,13 +50,13 @@ def main() -> None:
     x = torch.nn.functional.normalize(torch.randn(PATTERNS, DIM, generator=generator), dim=1)
     energy, start = ModernHopfield(x), x[:CHAINS].clone()
     square, out = torch.randn(LARGE, LARGE, generator=generator), torch.empty(LARGE, LARGE)
-    z, back = torch.empty(CHAINS, PATTERNS), torch.empty(CHAINS, DIM)
+    z, back, keys = torch.empty(CHAINS, PATTERNS), torch.empty(CHAINS, DIM), x.T.contiguous()
     schedule = Schedule(STEPS, 0, STEPS, 1)
     block, rng = torch.empty(STEPS // 20, CHAINS, DIM), np.random.default_rng(0)
 
     def products() -> None:
         for _ in range(STEPS):
-            torch.mm(start, x.T, out=z)
+            torch.mm(start, keys, out=z)
             torch.mm(z, x, out=back)
 
     works: dict[str, Callable[[], object]] = {

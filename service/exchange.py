@@ -9,9 +9,11 @@ from typing import Any
 
 import orjson
 from fastapi import Request, Response
+from starlette.datastructures import State
 
 from service.jobs import Progress
 from service.patience import while_wanted
+from service.schemas import ModelRef
 from service.services import Services
 
 Work = Callable[[bytes], Coroutine[Any, Any, Response]]
@@ -49,6 +51,22 @@ async def exchange(request: Request, services: Services, work: Work) -> Response
     )
     headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
     return Response(orjson.dumps(job.told()), 202, headers, "application/json")
+
+
+def encoded(results: Any, model: ModelRef, dynamics: Any, convergence: Any, state: State) -> bytes:
+    """The JSON of an answer; its bulk first, so that `timings_ms` can tell how long that took."""
+    bulk = orjson.dumps(results)  # orjson writes what is not finite as null
+    state.stopwatch.lap("encode")
+    return orjson.dumps(
+        {
+            "results": orjson.Fragment(bulk),
+            "model": model.model_dump(),
+            "dynamics": dynamics,
+            "convergence": convergence,
+            "timings_ms": state.stopwatch.milliseconds(),
+            "request_id": state.request_id,
+        }
+    )
 
 
 def _later(request: Request) -> bool:

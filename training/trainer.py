@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -132,7 +132,8 @@ def fit(
         network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
     )
     if recipe.centralise:
-        optimizer.register_step_pre_hook(_centralise)
+        weights = _centred(network)
+        optimizer.register_step_pre_hook(lambda *_: _centralise(weights))
     model, optimizer = fabric.setup(network, optimizer)
     identity = {"recipe": _plain(asdict(recipe)), "seed": seed} | problem.identity()
     state = _State(network, optimizer, identity, run)
@@ -171,12 +172,24 @@ def fit(
     return Fitted(network, problem.predict(network), state.best_epoch, state.best_val)
 
 
-def _centralise(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+_FEW_INPUTS = 8
+
+
+def _centred(network: nn.Module) -> list[Tensor]:
+    """The weights whose gradients are centralised: of linear maps of so many inputs that a mean
+    means something. A map of one input would never learn."""
+    return [
+        module.weight
+        for module in network.modules()
+        if isinstance(module, nn.Linear) and module.in_features >= _FEW_INPUTS
+    ]
+
+
+def _centralise(weights: Sequence[Tensor]) -> None:
     """Take the mean over its inputs from the gradient of each output (Yong et al. 2020, eq. 1)."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if (gradient := parameter.grad) is not None and gradient.ndim > 1:
-                gradient.sub_(gradient.mean(tuple(range(1, gradient.ndim)), keepdim=True))
+    for weight in weights:
+        if weight.grad is not None:
+            weight.grad.sub_(weight.grad.mean(1, keepdim=True))
 
 
 def fingerprint(*arrays: Tensor | np.ndarray) -> str:

@@ -62,7 +62,6 @@ class Chains:
         states_PCD: kept states.
         energy_TC: energy at each recorded step after burn-in, float64.
         axes_TCA: coordinates along the observed axes at those steps.
-        burn_in_TC: energy at each recorded step before.
         acceptance_C: share of accepted steps, None for ULA.
         last_CD: state after the last step.
         steps: steps taken.
@@ -72,7 +71,6 @@ class Chains:
     states_PCD: Tensor
     energy_TC: Tensor
     axes_TCA: Tensor
-    burn_in_TC: Tensor
     acceptance_C: Tensor | None
     last_CD: Tensor
     steps: int
@@ -139,7 +137,6 @@ def run(
         torch.stack(states) if states else x_CD.new_empty(0, chains, width),
         energy_TC[burnt:],
         torch.stack(axes)[burnt:] if axes else x_CD.new_empty(0, chains, 0),
-        energy_TC[:burnt],
         walk.acceptance_C,
         walk.x_CD,
         step,

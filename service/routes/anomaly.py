@@ -6,13 +6,12 @@ import asyncio
 from functools import partial
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from service.body import require_media_type
 from service.engine import Scored, results, score
-from service.exchange import exchange
+from service.exchange import encoded, exchange
 from service.openapi import jobs, problems, score_body
 from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
@@ -61,22 +60,11 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
     done = await services.engine.run(partial(score, task))
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
-    answer = await on_codec(_encode, task, done.value, watch, state.request_id)
+    answer = await on_codec(_encode, task, done.value, state)
     services.metrics.observe(task.model.name, task.graph.num_nodes, done.value.convergence)
     return Response(answer, media_type=JSON)
 
 
-def _encode(task: ScoreTask, scored: Scored, watch: Stopwatch, request_id: str) -> bytes:
-    """The answer as JSON; its bulk first, so that `timings_ms` can tell how long that took."""
-    bulk = orjson.dumps(results(task, scored.logits_N))
-    watch.lap("encode")
-    return orjson.dumps(
-        {
-            "results": orjson.Fragment(bulk),
-            "model": task.model.ref.model_dump(),
-            "dynamics": scored.dynamics,
-            "convergence": scored.convergence,  # orjson writes what is not finite as null
-            "timings_ms": watch.milliseconds(),
-            "request_id": request_id,
-        }
-    )
+def _encode(task: ScoreTask, scored: Scored, state: State) -> bytes:
+    found = results(task, scored.logits_N)
+    return encoded(found, task.model.ref, scored.dynamics, scored.convergence, state)

@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
@@ -16,7 +15,7 @@ from service.classify_schemas import ClassifyResponse
 from service.engine import Classified, classify
 from service.engine.classifying import error_of, graph_results, require_any
 from service.engine.convergence import summed
-from service.exchange import exchange
+from service.exchange import encoded, exchange
 from service.openapi import classify_body, jobs, problems
 from service.parsing.classify import ClassifyTask, Item, parse_classify
 from service.parsing.request import JSON, SAFETENSORS
@@ -80,21 +79,8 @@ def _encode(
     services: Services,
     state: State,
 ) -> bytes:
-    """The answer as JSON; its bulk first, so that `timings_ms` can tell how long that took."""
-    watch: Stopwatch = state.stopwatch
     found = graph_results(task, items, classified)
     services.metrics.observe_classified(task.model.name, items, found)
     require_any(task, [error_of(result) for result in found])
     rows = [result["convergence"] for result in found if "convergence" in result]
-    bulk = orjson.dumps(found)  # orjson writes what is not finite as null
-    watch.lap("encode")
-    return orjson.dumps(
-        {
-            "results": orjson.Fragment(bulk),
-            "model": task.model.ref.model_dump(),
-            "dynamics": classified.dynamics,
-            "convergence": summed(rows),
-            "timings_ms": watch.milliseconds(),
-            "request_id": state.request_id,
-        }
-    )
+    return encoded(found, task.model.ref, classified.dynamics, summed(rows), state)

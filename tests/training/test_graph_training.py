@@ -25,7 +25,7 @@ from training.graph_evaluate import evaluate_graphs, measure, temperatures
 from training.graph_problem import GraphProblem, GraphRecipe
 from training.graph_recipes import graph_recipe
 from training.graph_runs import choose, train_graphs
-from training.trainer import _centralise
+from training.trainer import _centralise, _centred
 
 SMALL = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "blocks": 2, "encoder": 16}
 
@@ -166,14 +166,28 @@ def test_half_precision_trains(model: str, dataset: GraphDataset, split: Split) 
 
 
 def test_centralised_gradients() -> None:
-    layer = torch.nn.Linear(4, 3)
-    layer(torch.randn(5, 4)).square().sum().backward()
-    assert layer.weight.grad is not None
-    assert layer.bias.grad is not None
-    bias = layer.bias.grad.clone()
-    _centralise(torch.optim.SGD(layer.parameters(), 0.1))
-    assert layer.weight.grad.mean(1).abs().max() < 1e-6
-    assert torch.equal(layer.bias.grad, bias)
+    few, many = torch.nn.Linear(1, 12), torch.nn.Linear(12, 3)
+    network = torch.nn.Sequential(few, torch.nn.ReLU(), many)
+    network(torch.randn(5, 1)).square().sum().backward()
+    before = {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
+    _centralise(_centred(network))
+    after = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+    assert after["2.weight"].mean(1).abs().max() < 1e-6
+    assert not torch.equal(after.pop("2.weight"), before["2.weight"])
+    for name, gradient in after.items():  # the map of one input above all
+        assert torch.equal(gradient, before[name])
+
+
+@pytest.mark.parametrize("model", ["cdat", "et", "gin", "mlp"])
+def test_training_moves_every_parameter(
+    model: str, dataset: GraphDataset, split: Split, fabric: Fabric
+) -> None:
+    start = train_graphs(dataset, split, _recipe(model, epochs=0), seed=0, fabric=fabric)
+    end = train_graphs(dataset, split, _recipe(model, epochs=2), seed=0, fabric=fabric)
+    after = dict(end.network.named_parameters())
+    for name, before in start.network.named_parameters():
+        if before.requires_grad and before.numel():
+            assert not torch.equal(before, after[name]), name
 
 
 def test_temperature_repairs_confidence() -> None:
@@ -187,6 +201,16 @@ def test_temperature_repairs_confidence() -> None:
     (raw,), (mended,) = (measure(4 * logits, labels, task, t) for t in (None, (found,)))
     assert mended.cross_entropy < raw.cross_entropy
     assert mended.accuracy == raw.accuracy
+
+
+def test_temperature_stays_modest_where_all_is_right() -> None:
+    task = (Task(name="t", labels=("a", "b")),)
+    labels = np.tile([0, 1], 20)[:, None]
+    logits = np.where(np.eye(2)[labels[:, 0]] == 1, 3.0, -3.0)
+    (found,) = temperatures(logits, labels, task)
+    assert 0.5 < found < 2
+    p = 1 / (1 + np.exp(-6 / found))
+    assert p == pytest.approx(41 / 42, abs=1e-3)  # 40 graphs and one more of each class
 
 
 def test_figures() -> None:

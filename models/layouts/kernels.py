@@ -130,7 +130,7 @@ def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
         if start == stop:
             continue  # an isolated node keeps the zeros it was given
         for h in range(heads):
-            top = -np.inf
+            top = q.dtype.type(-np.inf)  # a Python float would make the exponentials float64
             for e in range(start, stop):
                 j = indices[e]
                 s = q.dtype.type(0)

@@ -12,6 +12,11 @@ from torch import Tensor, nn
 from models.graph import Column
 
 
+def categories(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Which of the columns hold categories; the others hold numbers."""
+    return tuple(i for i, column in enumerate(columns) if column.values is not None)
+
+
 @final
 class ColumnEncoder(nn.Module):
     """Sum of an embedding of each categorical value, plus W (c - mean) / std of the numbers c.
@@ -26,7 +31,7 @@ class ColumnEncoder(nn.Module):
     def __init__(self, columns: Sequence[Column], width: int) -> None:
         super().__init__()
         self.columns = tuple(columns)
-        self.categories = [i for i, c in enumerate(columns) if c.values is not None]
+        self.categories = categories(columns)
         self.numbers = [i for i, c in enumerate(columns) if c.values is None]
         sizes = [len(columns[i].values or ()) for i in self.categories]
         self.offsets = np.r_[0, np.cumsum(sizes)][:-1].tolist()

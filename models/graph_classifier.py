@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from models.columns import ColumnEncoder
+from models.columns import ColumnEncoder, categories
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
 from models.dynamics import Solution
 from models.edge_terms import EdgeTerms, Pairs, Weighting
@@ -41,6 +41,10 @@ class GraphConfig(Config):
         "walk", description="laplacian is eq. 23 and depends on how the nodes are numbered"
     )
     position_length: PositiveInt = Field(16, description="steps of the walk, or eigenvectors")
+    rounds: NonNegativeInt = Field(
+        0, description="colours of Weisfeiler and Leman, see `models.colours`; 1 is the node alone"
+    )
+    buckets: PositiveInt = Field(1024, description="into which the colours of a round are hashed")
     weighting: Weighting = Field("bias", description="see `models.edge_terms`")
     pairs: Pairs = Field(
         "product", description="convolution is eq. 24 and depends on how the nodes are numbered"
@@ -53,16 +57,26 @@ class GraphConfig(Config):
 
     @property
     def tokeniser(self) -> Tokeniser:
-        return Tokeniser(self.attend, self.positions, self.position_length)
+        return Tokeniser(
+            self.attend,
+            self.positions,
+            self.position_length,
+            self.rounds,
+            self.buckets,
+            categories(self.node_features),
+            categories(self.edge_features),
+        )
 
 
 class GraphClassifier(Architecture):
     """CLS in front of the nodes, S blocks of T steps, a head on the last activations.
 
     Energy Transformer appendix D.1 (eq. 22-28). Nodes are embedded from their features, their
-    position and the sum of the features of their edges; the last is a departure, as attention over
-    neighbours alone averages and cannot count. Each block has a norm, an energy and edge terms of
-    its own. Logits are (R, C), the classes of every task in turn; each task has its own softmax.
+    position, the sum of the features of their edges and the names of their surroundings; the last
+    two are departures, as attention over neighbours alone averages and cannot count. x(1) is
+    scaled to unit variance, so that steps of one size mean the same on every dataset. Each block
+    has a norm, an energy and edge terms of its own. The head reads g(1) || g(T), as eq. 11 does
+    for nodes. Logits are (R, C), the classes of every task in turn; each task has its own softmax.
     """
 
     task = "classification"
@@ -76,8 +90,9 @@ class GraphClassifier(Architecture):
         self.nodes = ColumnEncoder(c.node_features, c.dim)
         self.edges = ColumnEncoder(c.edge_features, c.dim) if c.edge_features else None
         self.positions = nn.Linear(self.tokeniser.width, c.dim, bias=False)
-        self.encoder = _encoder(c)
+        self.colours = _colours(c)
         self.dropout = nn.Dropout(c.dropout)
+        self.encoder = _encoder(c)
         self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
         self.terms = nn.ModuleList(
             EdgeTerms(c.dim, c.heads, c.edge_features, c.weighting, c.pairs) for _ in self.blocks
@@ -85,7 +100,7 @@ class GraphClassifier(Architecture):
         for stream, block in enumerate(self.blocks_in_order()):
             block.stream = stream
         outputs = sum(len(task.labels) for task in c.tasks)
-        self.head = ClassHead(c.dim, outputs, c.readout, c.hidden, c.dropout)
+        self.head = ClassHead(2 * c.dim, outputs, c.readout, c.hidden, c.dropout)
 
     def prepare(self, graph: Graph) -> Tokens:
         """What of a graph does not depend on weights; worth keeping between epochs."""
@@ -118,29 +133,29 @@ class GraphClassifier(Architecture):
     def forward(self, batch: TokenBatch, knobs: Sequence[Knobs] | None = None) -> Tensor:
         """Logits (R, C)."""
         rows = knobs or self._trained_knobs(batch.rows)
-        state_ND = self._embed(batch)
-        for block, layout in zip(
-            self.blocks_in_order(), self._layouts(state_ND, batch), strict=True
-        ):
+        x_ND = state_ND = self._embed(batch)
+        for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
             state_ND = block.relax(state_ND, layout, rows)
-        return self.head(self._last(state_ND), batch)
+        return self.head(self._read(x_ND, state_ND), batch)
 
     @torch.no_grad()
     def infer(
         self, batch: TokenBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
-        state_ND = self._embed(batch)
+        x_ND = state_ND = self._embed(batch)
         solutions: list[Solution] = []
-        for block, layout in zip(
-            self.blocks_in_order(), self._layouts(state_ND, batch), strict=True
-        ):
+        for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
             solutions.append(block.solve(state_ND, layout, knobs, interrupt))
             state_ND = solutions[-1].x_ND
-        return Output(self.head(self._last(state_ND), batch), solutions)
+        return Output(self.head(self._read(x_ND, state_ND), batch), solutions)
 
     def _embed(self, batch: TokenBatch) -> Tensor:
         """x(1) (N, D)."""
         nodes_nD = self.nodes(batch.x_nF)
+        if self.colours is not None:
+            first_C = self.config.buckets * torch.arange(self.config.rounds).to(batch.colours_nC)
+            colours_nD = self.colours(batch.colours_nC + first_C)
+            nodes_nD = nodes_nD + self.dropout(colours_nD).to(nodes_nD)
         if self.edges is not None:
             nodes_nD = nodes_nD.index_add(
                 0, batch.edges_2e[1], self.edges(batch.edge_attr_eP).to(nodes_nD)
@@ -156,14 +171,17 @@ class GraphClassifier(Architecture):
         x_ND = self.positions(positions_NK.to(self.cls_D.dtype)).to(self.cls_D.dtype)
         x_ND = x_ND.index_add(0, batch.node_n, nodes_nD.to(x_ND.dtype))
         x_ND = x_ND.index_add(0, batch.cls_R, self.cls_D.expand(batch.rows, -1))
-        return self.dropout(x_ND if self.encoder is None else x_ND + self.encoder(x_ND))
+        x_ND = x_ND if self.encoder is None else x_ND + self.encoder(x_ND)
+        return nn.functional.layer_norm(x_ND, x_ND.shape[-1:])
 
     def _layouts(self, x_ND: Tensor, batch: TokenBatch) -> list[Layout]:
         g_ND = self.blocks_in_order()[0].norm(x_ND)
         return [terms(g_ND, batch) for terms in self.terms]
 
-    def _last(self, state_ND: Tensor) -> Tensor:
-        return self.blocks_in_order()[-1].norm(state_ND)
+    def _read(self, x_ND: Tensor, state_ND: Tensor) -> Tensor:
+        """g(1) || g(T), (N, 2 D)."""
+        blocks = self.blocks_in_order()
+        return torch.cat([blocks[0].norm(x_ND), blocks[-1].norm(state_ND)], -1)
 
     def _trained_knobs(self, rows: int) -> list[Knobs]:
         if not self.training or self.config.noise == 0:
@@ -201,6 +219,8 @@ class GraphClassifier(Architecture):
                 "encoder": 8,
                 "readout": ("cls", "mean", "sum"),
                 "position_length": 5,
+                "rounds": 2,
+                "buckets": 16,
             }
         )
         return cls.fitted(cast(GraphConfig, config), graphs, seed), graphs
@@ -219,6 +239,14 @@ class GraphClassifier(Architecture):
                 if isinstance(encoder, ColumnEncoder):
                     encoder.fit(attrs)
         return network
+
+
+def _colours(config: GraphConfig) -> nn.EmbeddingBag | None:
+    if not config.rounds:
+        return None
+    bag = nn.EmbeddingBag(config.rounds * config.buckets, config.dim, mode="sum")
+    nn.init.normal_(bag.weight, std=0.1)
+    return bag
 
 
 def _encoder(config: GraphConfig) -> nn.Module | None:

@@ -38,7 +38,8 @@ class NodeConfig(Config):
         0, description="width of a hidden layer in the embedding; 0: linear, as in eq. 10"
     )
     hidden: PositiveInt = Field(64, description="width of the head's hidden layer")
-    dropout: float = Field(0.2, ge=0, lt=1)
+    dropout: float = Field(0.2, ge=0, lt=1, description="within the embedding and the head")
+    state_dropout: float = Field(0.0, ge=0, lt=1, description="of x(1) and of what the head reads")
 
 
 class NodeScorer(Architecture):
@@ -67,14 +68,19 @@ class NodeScorer(Architecture):
             config.distinct,
         )
         self.embed = embedding(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.state_dropout)
         self.chains = nn.ModuleList(
             nn.ModuleList(self.block() for _ in range(config.blocks)) for _ in range(relations)
         )
         for stream, block in enumerate(self.blocks_in_order()):
             block.stream = stream
         self.head = AnomalyHead(
-            config.dim, relations, config.combine, config.hidden, config.dropout
+            config.dim,
+            relations,
+            config.combine,
+            config.hidden,
+            config.dropout,
+            config.state_dropout,
         )
 
     def pack(self, graphs: Sequence[Graph]) -> GraphBatch:

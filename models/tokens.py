@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.colours import colours
 from models.graph import Graph
 from models.layouts import EdgeList
 from models.positions import laplacian, walk
@@ -34,6 +35,7 @@ class Tokens:
     """
 
     x: np.ndarray
+    colours: np.ndarray
     positions: np.ndarray
     indptr: np.ndarray
     indices: np.ndarray
@@ -51,11 +53,16 @@ class Tokeniser:
     `positions`: see `models.positions`; "walk" does not depend on the numbering, "laplacian"
     (eq. 23, of the graph with CLS in it) does. log(1 + degree) always comes with them, CLS having
     the degree N.
+    `rounds`, `buckets`, `categories`, `edge_categories`: see `models.colours`.
     """
 
     attend: Literal["edges", "all"] = "edges"
     positions: Literal["walk", "laplacian", "none"] = "walk"
     length: int = 16
+    rounds: int = 0
+    buckets: int = 1
+    categories: tuple[int, ...] = ()
+    edge_categories: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:
@@ -68,9 +75,10 @@ class Tokeniser:
 
     def work(self, nodes: int, edges: int) -> int:
         """About how many operations the positions of a graph take."""
+        colours = (nodes + 2 * edges) * self.rounds
         if self.positions == "walk":
-            return nodes * (nodes + 2 * edges) * self.length // 2
-        return 10 * nodes**3 if self.positions == "laplacian" else 0
+            return colours + nodes * (nodes + 2 * edges) * self.length // 2
+        return colours + (10 * nodes**3 if self.positions == "laplacian" else 0)
 
     def __call__(self, graph: Graph) -> Tokens:
         """Both directions of every edge, each once; self-loops dropped."""
@@ -94,9 +102,20 @@ class Tokeniser:
         # Stable and by receiver, then source: edges keep their order, and with it `attr` its own.
         order = np.lexsort((source, receiver))
         all_indptr = np.r_[0, np.cumsum(np.bincount(receiver, minlength=nodes + 1))]
+        x, neighbours = np.asarray(graph.x, np.float32), source[: indptr[-1]] - 1
         return Tokens(
-            np.asarray(graph.x, np.float32),
-            self._positions(indptr, source[: indptr[-1]] - 1, np.r_[nodes, degree]),
+            x,
+            colours(
+                indptr,
+                neighbours,
+                x,
+                np.array(self.categories, np.int64),
+                attr,
+                np.array(self.edge_categories, np.int64),
+                self.rounds,
+                self.buckets,
+            ),
+            self._positions(indptr, neighbours, np.r_[nodes, degree]),
             all_indptr,
             source[order].astype(np.int32),
             kind[order],
@@ -143,6 +162,7 @@ class TokenBatch:
     def __init__(
         self,
         x_nF: Tensor,
+        colours_nC: Tensor,
         edge_attr_eP: Tensor,
         positions_NK: Tensor,
         layout: EdgeList,
@@ -151,7 +171,8 @@ class TokenBatch:
         edge_e: Tensor,
         cls_R: Tensor,
     ) -> None:
-        self.x_nF, self.edge_attr_eP, self.positions_NK = x_nF, edge_attr_eP, positions_NK
+        self.x_nF, self.colours_nC = x_nF, colours_nC
+        self.edge_attr_eP, self.positions_NK = edge_attr_eP, positions_NK
         self.layout, self.kind_E = layout, kind_E
         self.node_n, self.edge_e, self.cls_R = node_n, edge_e, cls_R
 
@@ -183,6 +204,7 @@ class TokenBatch:
     def to(self, device: torch.device | str) -> TokenBatch:
         return TokenBatch(
             self.x_nF.to(device),
+            self.colours_nC.to(device),
             self.edge_attr_eP.to(device),
             self.positions_NK.to(device),
             self.layout.to(device),
@@ -210,6 +232,7 @@ def collate(tokens: Sequence[Tokens]) -> TokenBatch:
 
     return TokenBatch(
         joined([t.x for t in tokens]),
+        joined([t.colours for t in tokens]),
         joined([t.edge_attr for t in tokens]),
         joined([t.positions for t in tokens]),
         EdgeList(

@@ -51,7 +51,7 @@ class _Layered(nn.Module):
     def __init__(self, config: NodeConfig) -> None:
         super().__init__()
         dim, dropout, layers = config.dim, config.dropout, config.blocks * config.steps
-        self.embed = nn.Sequential(embedding(config), nn.Dropout(dropout))
+        self.embed = nn.Sequential(embedding(config), nn.Dropout(config.state_dropout))
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(layers))
         self.mixers = nn.ModuleList(self.mixer(dim) for _ in range(layers))
         self.mlps = nn.ModuleList(
@@ -60,7 +60,9 @@ class _Layered(nn.Module):
             )
             for _ in range(layers)
         )
-        self.head = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout), nn.Linear(dim, 1))
+        self.head = nn.Sequential(
+            nn.LayerNorm(dim), nn.Dropout(config.state_dropout), nn.Linear(dim, 1)
+        )
 
     def mixer(self, dim: int) -> nn.Module:
         raise TypeError("a baseline chooses its mixer")

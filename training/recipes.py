@@ -63,7 +63,7 @@ _DYNAMICS: dict[str, dict[str, Any]] = {
 
 _MANY = Recipe(
     "",
-    {"hops": 2, "bins": 8, "hop_bins": 4, "encoder": 256, "dropout": 0.4},
+    {"hops": 2, "bins": 8, "hop_bins": 4, "encoder": 256, "hidden": 256, "dropout": 0.4},
     epochs=30,
     learning_rate=1e-3,
     weight_decay=0.1,
@@ -71,7 +71,7 @@ _MANY = Recipe(
 )
 _FEW = Recipe(
     "",
-    {"hops": 2, "bins": 4, "hop_bins": 4, "dropout": 0.2},
+    {"hops": 2, "bins": 4, "hop_bins": 4, "dropout": 0.2, "state_dropout": 0.2},
     epochs=120,
     weight_decay=0.0,
     sparsity=0.1,
@@ -94,7 +94,10 @@ _MANY_LABELS = {
     ),
     "yelpchi": _with(
         _MANY,
-        {"bins": 16, "hop_bins": 32, "encoder": 512, "dim": 128},
+        {
+            **{"bins": 16, "hop_bins": 32, "encoder": 512, "dim": 128, "hidden": 64},
+            "state_dropout": 0.4,
+        },
         fanouts=FANOUTS,
     ),
 }

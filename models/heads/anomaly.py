@@ -16,12 +16,20 @@ class AnomalyHead(nn.Module):
     g(T) are joined by their largest value or end to end (appendix E).
     """
 
-    def __init__(self, dim: int, relations: int, combine: str, hidden: int, dropout: float) -> None:
+    def __init__(
+        self,
+        dim: int,
+        relations: int,
+        combine: str,
+        hidden: int,
+        dropout: float,
+        state_dropout: float,
+    ) -> None:
         super().__init__()
         self.combine = combine
         width = dim * (1 + (relations if combine == "concat" else 1))
         self.mlp = nn.Sequential(
-            nn.Dropout(dropout),
+            nn.Dropout(state_dropout),
             nn.Linear(width, hidden),
             nn.GELU(),
             nn.Dropout(dropout),

@@ -144,7 +144,7 @@ def save(folder: Path, network: Architecture, manifest: Manifest, card: str) -> 
             "files": {name: _sha256(folder / name) for name in (WEIGHTS, CARD)},
             "versions": {
                 "python": platform.python_version(),
-                **{name: version(name) for name in ("torch", "numpy", "safetensors")},
+                **{name: version(name) for name in ("torch", "numpy", "safetensors", "rdkit")},
             },
         }
     )

@@ -18,6 +18,7 @@ Code = Literal[
     "no_atoms",
     "too_many_atoms",
     "timeout",
+    "not_reached",
     "parser_crashed",
 ]
 
@@ -29,6 +30,7 @@ _DETAILS: dict[Code, str] = {
     "no_atoms": "it has no atoms",
     "too_many_atoms": "more atoms than are accepted",
     "timeout": "it took longer to read than is allowed",
+    "not_reached": "the time to read the molecules of one request was over before it",
     "parser_crashed": "reading it ended the parser",
 }
 assert set(_DETAILS) == set(get_args(Code))

@@ -45,6 +45,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "queue-full": (429, "Too many requests are waiting"),
     "internal-error": (500, "The server failed"),
     "not-ready": (503, "No model is ready"),
+    "molecules-unread": (503, "There was no time to read the molecules"),
     "deadline": (504, "The request took too long"),
     "store-full": (507, "There is no room for another memory"),
 }

@@ -60,6 +60,7 @@ class Services:
         molecules = MoleculeParser(
             Limits(settings.max_smiles_length, settings.max_atoms),
             workers=settings.smiles_processes,
+            max_calls=max(settings.queue_size // 2, 1),
             seconds=settings.smiles_timeout_s,
             batch_seconds=settings.smiles_budget_s,
         )

@@ -17,6 +17,7 @@ from training.classify import classify, classify_table
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
 from training.datasets.memories import digits, rrm
 from training.export import export
+from training.ledger import fingerprint
 from training.options import (
     Data,
     Device,
@@ -102,7 +103,7 @@ def anomaly(
         graph = source.graph
         arrays = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
         parts = splits[split].parts().values()
-        run = run_folder(name, chosen, seed, *arrays, source.labels, *parts)
+        run = run_folder(name, chosen, seed, fingerprint(*arrays, source.labels, *parts))
     fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train(

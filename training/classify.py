@@ -143,9 +143,7 @@ def classify(
     folder = out or Path("runs/checkpoints") / name
     checkpoint.require_replaceable(folder)
     if run is None:
-        arrays = (a for graph in source.graphs for a in (graph.x, graph.edge_index))
-        parts = splits[fold].parts().values()
-        run = run_folder(name, chosen, seed, *arrays, source.labels, *parts)
+        run = run_folder(name, chosen, seed, source.fingerprint(splits[fold]))
     fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_graphs(

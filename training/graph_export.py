@@ -48,6 +48,7 @@ def export_graphs(
             "train_graphs": len(split.train),
             "val_graphs": len(split.val),
             "test_graphs": len(split.test),
+            "data_sha256": dataset.fingerprint(split),
             "seed": seed,
             "epoch": run.fitted.best_epoch,
             "recipe": json.loads(json.dumps(asdict(run.recipe))),

@@ -11,11 +11,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from models.graph_classifier import Task
+from models.graph_classifier import GraphClassifier, Task
 from models.tokens import TokenBatch, Tokens, collate
 from training.datasets import Split
 from training.graph_evaluate import measure
-from training.trainer import Problem, fingerprint
+from training.ledger import fingerprint
+from training.trainer import Problem
 
 _EVALUATED = 256  # graphs at a time without gradients
 
@@ -48,8 +49,9 @@ class GraphProblem(Problem):
     """Cross entropy with label smoothing on `split.train`, the mean over the tasks.
 
     Graphs without a label for a task are left out of its mean. `balanced` weighs each class of a
-    task by the inverse of its share. `validate` is the mean over the tasks of accuracy or ROC-AUC;
-    equal accuracies, which are frequent on few graphs, are parted by the cross entropy.
+    task by the inverse of its share; `unbalance` takes that from the logits again. `validate` is
+    the mean over the tasks of accuracy or ROC-AUC; equal accuracies, which are frequent on few
+    graphs, are parted by the cross entropy.
     """
 
     def __init__(
@@ -116,6 +118,11 @@ class GraphProblem(Problem):
         else:
             values = [task.roc_auc for task in tasks if task.roc_auc is not None]
         return float(np.mean(values)) if values else 0.0
+
+    @torch.no_grad()
+    def unbalance(self, network: GraphClassifier) -> None:
+        """Weights w made softmax(logits) proportional to w p: put p back, in the last bias."""
+        network.head.mlp[-1].bias -= torch.cat(self.weights).log().to(network.cls_D.device)  # pyright: ignore
 
     def predict(self, network: nn.Module) -> np.ndarray:
         return self._logits(network, np.arange(len(self.tokens)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,12 +42,20 @@ def train_graphs(
     run: Path | None = None,
     progress: Progress | None = None,
 ) -> GraphRun:
-    """Fit `recipe.model`; columns are standardised on the training graphs."""
+    """Fit `recipe.model`; columns are standardised on the training graphs.
+
+    Raises:
+        ValueError: a part of the split has graphs of one label only.
+    """
+    dataset.require_labels(split)
     network, tokeniser = _network(dataset, split, recipe, seed)
     problem = GraphProblem(
         dataset.tokens(tokeniser), dataset.labels, dataset.tasks, split, recipe, fabric.device
     )
     fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    if recipe.balanced and isinstance(network, GraphClassifier):
+        problem.unbalance(network)
+        fitted = replace(fitted, logits=problem.predict(network))
     evaluation = evaluate_graphs(fitted.logits, dataset.labels, split, dataset.tasks)
     return GraphRun(fitted, evaluation, network.to("cpu").eval(), recipe)
 

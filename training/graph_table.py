@@ -60,9 +60,10 @@ def run(
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for split in splits:
+        data = dataset.fingerprint(split)
         for model in models:
             recipes = recipes_of(model, dataset, split, smoke=smoke)
-            key = model, split.name, mark([asdict(recipe) for recipe in recipes])
+            key = model, split.name, mark([data, *(asdict(recipe) for recipe in recipes)])
             if key not in ledger:
                 row = _row(dataset, split, model, recipes, fabric, progress)
                 ledger.add(row | {"recipe": key[2]})

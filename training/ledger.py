@@ -7,10 +7,23 @@ import json
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+from torch import Tensor
+
 
 def mark(recipe: Any) -> str:
     """A short name for everything that JSON says of a recipe."""
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:12]
+
+
+def fingerprint(*arrays: Tensor | np.ndarray) -> str:
+    """SHA-256 of the contents and shapes of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        plain = np.ascontiguousarray(array.cpu() if isinstance(array, Tensor) else array)
+        digest.update(f"{plain.dtype}{plain.shape}".encode())
+        digest.update(plain.data)
+    return digest.hexdigest()
 
 
 @final

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from models.graphs import GraphBatch
 from training.datasets import Split
+from training.ledger import fingerprint
 from training.sampler import NeighbourSampler
-from training.trainer import Problem, Recipe, fingerprint
+from training.trainer import Problem, Recipe
 
 Step = tuple[GraphBatch, Tensor, Tensor, Tensor]
 """(graph, encoding, seeds in it, the same nodes in the whole graph)"""

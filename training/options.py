@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from lightning_fabric import Fabric
 
-from training.trainer import fingerprint
+from training.ledger import mark
 
 Data = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda; torchrun sets how many")]
@@ -28,10 +26,9 @@ def checkpoint_name(wanted: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", wanted.lower()).strip("-._")[:64]
 
 
-def run_folder(name: str, recipe: Any, seed: int, *data: np.ndarray) -> Path:
+def run_folder(name: str, recipe: Any, seed: int, data: str) -> Path:
     """Where a run keeps its state: named after all that it depends on, the data too."""
-    asked = json.dumps([asdict(recipe), seed]).encode()
-    return Path("runs") / f"{name}-{fingerprint(np.frombuffer(asked, np.uint8), *data)[:8]}"
+    return Path("runs") / f"{name}-{mark([asdict(recipe), seed, data])[:8]}"
 
 
 def fabric_on(device: str, precision: str) -> Fabric:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -190,16 +189,6 @@ def _centralise(weights: Sequence[Tensor]) -> None:
     for weight in weights:
         if weight.grad is not None:
             weight.grad.sub_(weight.grad.mean(1, keepdim=True))
-
-
-def fingerprint(*arrays: Tensor | np.ndarray) -> str:
-    """SHA-256 of the contents and shapes of arrays."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        plain = np.ascontiguousarray(array.cpu() if isinstance(array, Tensor) else array)
-        digest.update(f"{plain.dtype}{plain.shape}".encode())
-        digest.update(plain.data)
-    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -95,13 +95,16 @@ def require_any(task: ClassifyTask, errors: Sequence[tuple[str, str] | None]) ->
     """Refuse a request of which no input has an answer.
 
     Raises:
-        Problem: `diverged` where that is why, else `nothing-classified` with a fault for each.
+        Problem: `diverged` or `molecules-unread` where that is why, else `nothing-classified` with
+            a fault for each.
     """
     found = [error for error in errors if error is not None]
     if len(found) < len(errors):
         return
     if set(found) == {_DIVERGED}:
         raise refuse("diverged", "/dynamics", *_DIVERGED)
+    if {code for code, _ in found} == {"not_reached"}:
+        raise Problem("molecules-unread", found[0][1], headers={"retry-after": "1"})
     faults = [Fault(at, *error) for at, error in zip(task.places, found, strict=True)]
     raise Problem("nothing-classified", faults[0].detail, faults)
 

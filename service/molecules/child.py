@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import BinaryIO
 
 from models.molecules import Limits, Molecule, MoleculeError, parse
 from service.molecules.frames import PREFIX, frame, pack
+
+_MEMORY = 4 << 30  # bytes of address space: a molecule that needs more ends this process only
 
 
 def serve(
@@ -37,6 +40,7 @@ def serve(
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     # Ctrl-C in a terminal goes to the whole group; the parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(sys.stdin.buffer, sys.stdout.buffer)

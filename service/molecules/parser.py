@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, final
 
 from models.molecules import Code, Limits, Molecule, MoleculeError, check_text
+from service.errors import Problem
 from service.molecules.frames import PREFIX, frame, unpack
 
 Parsed = Molecule | MoleculeError
@@ -71,7 +72,7 @@ class _Call:
         return not self.waiting or time.monotonic() >= self.end
 
     def result(self) -> list[Parsed]:
-        return [answer or MoleculeError("timeout") for answer in self.answers]
+        return [answer or MoleculeError("not_reached") for answer in self.answers]
 
 
 @final
@@ -81,7 +82,7 @@ class MoleculeParser:
     A molecule that takes longer than `seconds` costs its process and is answered `timeout`; one
     that ends the process is answered `parser_crashed`. The molecules after it go to a new process.
     `batch_seconds` bounds a whole call, waiting for a free process included: what is left then is
-    answered `timeout` too. Safe to call from many threads.
+    answered `not_reached`. Safe to call from many threads.
 
     Calls take turns: after a part, a molecule that hung or `seconds` of slow ones, the process
     goes to the call that has waited longest. Nobody's molecules keep it from the others.
@@ -92,6 +93,7 @@ class MoleculeParser:
         limits: Limits | None = None,
         *,
         workers: int = 1,
+        max_calls: int = 16,
         seconds: float = 2.0,
         batch_seconds: float = 30.0,
         start_seconds: float = 30.0,
@@ -102,6 +104,7 @@ class MoleculeParser:
             raise ValueError(f"at most {_CHARACTERS} characters and 65535 atoms")
         self.seconds, self.batch_seconds = seconds, batch_seconds
         self._closed = False
+        self._calls, self._max_calls = 0, max_calls
         self._children = [_Child(command or COMMAND, start_seconds) for _ in range(workers)]
         # As many threads as processes, and whoever waits for one waits in line.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="molecules")
@@ -119,14 +122,27 @@ class MoleculeParser:
                 child.answer(time.monotonic() + self.batch_seconds)
             except _GoneError:  # tried again with the first SMILES, and told there
                 child.free()
-            self._idle.put(child)
+            finally:
+                self._idle.put(child)
 
     async def parse_async(self, smiles: Sequence[str]) -> list[Parsed]:
-        """`parse` in threads of its own, turn by turn; cancelled, it ends with the turn at hand."""
+        """`parse` in threads of its own, turn by turn; cancelled, it ends with the turn at hand.
+
+        Raises:
+            Problem: `max_calls` are under way. They hold places in the queue for compute, and
+                molecules that hang must leave some to requests that have none.
+        """
+        if self._calls >= self._max_calls:
+            detail = f"the molecules of {self._calls} requests are being read or wait"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
         call = self._call(smiles)
         loop = asyncio.get_running_loop()
-        while not call.done and not self._closed:
-            await loop.run_in_executor(self._threads, self._turn, call)
+        self._calls += 1
+        try:
+            while not call.done and not self._closed:
+                await loop.run_in_executor(self._threads, self._turn, call)
+        finally:
+            self._calls -= 1
         return call.result()
 
     def parse(self, smiles: Sequence[str]) -> list[Parsed]:
@@ -156,7 +172,8 @@ class MoleculeParser:
                 self._read(child, call)
         except _GoneError as gone:
             child.free()
-            call.take(MoleculeError(gone.code))
+            short = gone.code == "timeout" and call.done  # it never had its time
+            call.take(MoleculeError("not_reached" if short else gone.code))
         except BaseException:  # what is left in its pipes must not answer another call
             child.free()
             raise
@@ -178,7 +195,7 @@ class MoleculeParser:
         return {"smiles": smiles, "limits": limits, "alarm_s": 10 * self.seconds}
 
     def close(self) -> None:
-        """End every process; a call under way answers `timeout` for what is left."""
+        """End every process; a call under way answers `not_reached` for what is left."""
         self._closed = True
         for child in self._children:
             child.kill()

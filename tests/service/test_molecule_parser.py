@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from models.molecules import Limits, Molecule, MoleculeError, parse
+from service.errors import Problem
 from service.molecules.frames import PREFIX, pack, unpack
 from service.molecules.parser import MoleculeParser
 
@@ -70,6 +72,33 @@ def test_a_crash_is_answered(parser: MoleculeParser) -> None:
     assert _codes(parser.parse(["CO"])) == ["CO"]
 
 
+def test_a_real_molecule_that_takes_too_long() -> None:
+    ring = f"C1{'C' * 15_990}1"  # RDKit takes half a minute for its canonical SMILES
+    limits = Limits(max_characters=16_384, max_atoms=65_535)
+    parser = MoleculeParser(limits, seconds=0.5)
+    parser.start()
+    start = time.monotonic()
+    assert _codes(parser.parse(["CCO", ring, "CCN"])) == ["CCO", "timeout", "CCN"]
+    assert time.monotonic() - start < 10
+    parser.close()
+
+
+def test_no_more_calls_at_once_than_are_allowed(parser: MoleculeParser) -> None:
+    parser = MoleculeParser(seconds=2, max_calls=2, command=TROUBLED)
+
+    async def main() -> list[Any]:
+        calls = [asyncio.ensure_future(parser.parse_async(["[Xe]"])) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        with pytest.raises(Problem) as refused:
+            await parser.parse_async(["C"])
+        assert refused.value.status == 429
+        await asyncio.gather(*calls)
+        return await parser.parse_async(["C"])
+
+    assert _codes(asyncio.run(main())) == ["C"]
+    parser.close()
+
+
 def test_a_killed_child_is_replaced(parser: MoleculeParser) -> None:
     assert _codes(parser.parse(["C"])) == ["C"]
     process = parser._children[0]._process
@@ -83,7 +112,10 @@ def test_a_batch_has_a_limit_of_its_own() -> None:
     parser = MoleculeParser(seconds=1.0, batch_seconds=2.5, command=TROUBLED)
     start = time.monotonic()
     answers = parser.parse(["C"] + ["[Xe]"] * 50)
-    assert set(_codes(answers)[1:]) == {"timeout"}
+    codes = _codes(answers)[1:]
+    assert set(codes) == {"timeout", "not_reached"}
+    assert 1 <= codes.count("timeout") <= 2  # of a second each
+    assert codes == sorted(codes, reverse=True)  # those that were tried come first
     assert time.monotonic() - start < 20
     parser.close()
 
@@ -99,7 +131,7 @@ def test_closing_ends_a_call_under_way() -> None:
     parser.close()
     thread.join(20)
     assert time.monotonic() - start < 15
-    assert _codes(answers) == ["parser_crashed", "timeout"]
+    assert _codes(answers) == ["parser_crashed", "not_reached"]
 
 
 def test_many_threads_at_once() -> None:

@@ -244,16 +244,63 @@ def test_gin_is_invariant_and_the_mlp_sees_no_edges(dataset: GraphDataset) -> No
 
 
 MOLECULES = [
-    *("CCO", "CCN", "CCCO", "CCC", "CCCC", "CC(C)O"),
-    *(f"c1ccccc1{'C' * n}" for n in range(9)),
+    f"{head}{'C' * n}{tail}" for head in ("", "c1ccccc1") for n in range(2, 9) for tail in "CON"
 ]
 
 
 @pytest.fixture
 def csv(tmp_path: Path) -> Path:
-    rows = [(text, int("c" in text)) for text in MOLECULES * 4] + [("nonsense", 1)]
+    rows = [(text, int("c" in text)) for text in MOLECULES] + [("nonsense", 1)]
     pd.DataFrame(rows, columns=["smi", "aromatic"]).to_csv(tmp_path / "m.csv", index=False)
     return tmp_path / "m.csv"
+
+
+def test_molecules_that_come_again_count_once(tmp_path: Path) -> None:
+    from training.datasets import load_smiles
+
+    rows = [
+        *(("CCO", 1, "a"), ("OCC", 1, None), ("C(O)C", 1, "b")),  # ethanol: b contradicts a
+        *(("CC", 0, "a"), ("C", 1, "b"), ("C", 0, "b"), ("?", 0, "b")),
+    ]
+    pd.DataFrame(rows, columns=["smi", "y", "z"]).to_csv(tmp_path / "m.csv", index=False)
+    dataset = load_smiles(tmp_path / "m.csv", "smi", ["y", "z"])
+    assert dataset.smiles == ("CCO", "CC", "C")
+    assert dataset.labels.tolist() == [[1, -1], [0, 0], [-1, 1]]
+    assert dataset.note == (
+        "Left out: 1 not_smiles, 3 that came again. 2 had contradicting labels, which do not count."
+    )
+
+
+def test_numbers_are_no_labels(tmp_path: Path) -> None:
+    from training.datasets import load_smiles
+
+    rows = [("C" * (i + 1), i / 7) for i in range(60)]
+    pd.DataFrame(rows, columns=["smi", "y"]).to_csv(tmp_path / "m.csv", index=False)
+    with pytest.raises(ValueError, match="'y' has 60 values"):
+        load_smiles(tmp_path / "m.csv", "smi", ["y"])
+
+
+def test_a_part_of_one_label_is_refused(dataset: GraphDataset, fabric: Fabric) -> None:
+    rings = np.flatnonzero(dataset.labels[:, 0] == 1)
+    trees = np.flatnonzero(dataset.labels[:, 0] == 0)
+    split = Split("scaffold", np.r_[rings[:20], trees], rings[20:40], rings[40:])
+    with pytest.raises(ValueError, match=r"to val have less than two labels of ring.*balanced"):
+        train_graphs(dataset, split, _recipe("et"), seed=0, fabric=fabric)
+
+
+def test_balanced_probabilities_are_put_back(fabric: Fabric) -> None:
+    """Labels that no graph tells: what is learned is how frequent they are."""
+    rng = np.random.default_rng(0)
+    graphs = tuple(Graph(np.zeros((2, 1), np.float32), np.array([[0], [1]])) for _ in range(400))
+    labels = (rng.random(400) < 0.15).astype(np.int64)[:, None]
+    task = (Task(name="t", labels=("often", "rare")),)
+    constant = GraphDataset("constant", graphs, labels, task, (Column("node", ("node",)),))
+    recipe = _recipe("et", epochs=20, balanced=True, label_smoothing=0.0, weight_decay=0.0)
+    logits = train_graphs(
+        constant, k_folds(constant, 4)[0], recipe, seed=0, fabric=fabric
+    ).fitted.logits
+    p = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
+    assert p.mean() == pytest.approx(labels.mean(), abs=0.05)
 
 
 def test_the_forest_learns(csv: Path) -> None:

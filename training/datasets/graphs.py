@@ -14,6 +14,7 @@ from models.graph_classifier import Task
 from models.molecules import Limits, read
 from models.tokens import Tokeniser, Tokens
 from training.datasets.nodes import Split
+from training.ledger import fingerprint
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,28 @@ class GraphDataset:
         if tokeniser not in self._tokens:
             self._tokens[tokeniser] = [tokeniser(graph) for graph in self.graphs]
         return self._tokens[tokeniser]
+
+    def require_labels(self, split: Split) -> None:
+        """
+        Raises:
+            ValueError: a part of `split` has graphs of one label only, by which nothing can be
+                learned, chosen or measured.
+        """
+        for part, graphs in split.parts().items():
+            for task, labels in zip(self.tasks, self.labels[graphs].T, strict=True):
+                if len(np.unique(labels[labels >= 0])) < 2:
+                    raise ValueError(
+                        f"split {split.name}: the graphs to {part} have less than two labels of "
+                        f"{task.name}; take another split"
+                        + (", as balanced-scaffold" if split.name == "scaffold" else "")
+                    )
+
+    def fingerprint(self, split: Split) -> str:
+        """SHA-256 of all that a result depends on beside its recipe."""
+        names = repr((self.tasks, self.node_features, self.edge_features)).encode()
+        arrays = (a for g in self.graphs for a in (g.x, g.edge_index, g.edge_attr) if a is not None)
+        parts = split.parts().values()
+        return fingerprint(np.frombuffer(names, np.uint8), *arrays, self.labels, *parts)
 
     def strata(self) -> np.ndarray:
         """What splits are stratified by: the labels of the first task."""

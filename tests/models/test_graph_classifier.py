@@ -173,6 +173,34 @@ def test_positions() -> None:
     np.testing.assert_allclose(values, np.linalg.eigvalsh(matrix), atol=1e-10)
 
 
+def test_colours_name_surroundings() -> None:
+    """What two nodes see decides, as far as the round reaches, and how often they see it."""
+    make = Tokeniser(
+        positions="none", rounds=3, buckets=2**31, categories=(0,), edge_categories=(0,)
+    )
+
+    def colours(labels: str, edges: list[tuple[int, int]], bonds: str) -> np.ndarray:
+        x = np.array([[ord(label), i] for i, label in enumerate(labels)], np.float32)
+        attr = np.array([[ord(bond)] for bond in bonds], np.float32).reshape(-1, 1)
+        return make(Graph(x, np.array(edges).reshape(-1, 2).T, None, attr)).colours
+
+    path = colours("ABAB", [(0, 1), (1, 2), (2, 3)], "--=")
+    assert path[0, 0] == path[2, 0] != path[1, 0]  # by their own label; numbers do not count
+    assert path[0, 1] != path[2, 1]  # one neighbour, and two
+    turned = colours("BABA", [(2, 3), (0, 1), (1, 2)], "-=-")  # the same from its other end
+    np.testing.assert_array_equal(path, turned[::-1])
+    other = colours("ABAB", [(0, 1), (1, 2), (2, 3)], "---")
+    assert (path[:, 0] == other[:, 0]).all()
+    assert (path[:, 1] == other[:, 1]).tolist() == [True, True, False, False]
+    assert (path[:, 2] == other[:, 2]).tolist() == [True, False, False, False]
+    two, three = (colours("A" * (n + 1), [(0, i + 1) for i in range(n)], "-" * n) for n in (2, 3))
+    assert two[0, 1] != three[0, 1]
+    few = Tokeniser(rounds=2, buckets=5, categories=(0,))
+    assert set(np.unique(few(_random_graph(np.random.default_rng(0), 30, 60)).colours)) <= set(
+        range(5)
+    )
+
+
 def test_noise_is_of_training_only() -> None:
     network, graphs = _network("et-graph", noise=0.5, dropout=0.0)
     batch = network.pack(graphs)

@@ -7,17 +7,21 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from models.molecules import Limits, Molecule, MoleculeError, parse
 from service.errors import Problem
 from service.molecules.frames import PREFIX, pack, unpack
 from service.molecules.parser import MoleculeParser
+from training.datasets.sources import data_folder
 
 TROUBLED = (sys.executable, str(Path(__file__).with_name("troubled_child.py")))
 
@@ -81,6 +85,23 @@ def test_a_real_molecule_that_takes_too_long() -> None:
     assert _codes(parser.parse(["CCO", ring, "CCN"])) == ["CCO", "timeout", "CCN"]
     assert time.monotonic() - start < 10
     parser.close()
+
+
+@pytest.mark.parametrize("name", ["AMES", "BBBP", "HIV"])
+def test_every_molecule_of_a_dataset_has_an_answer(name: str) -> None:
+    path = data_folder() / "molecules" / f"{name}.csv"
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    smiles = pd.read_csv(path)["smiles"].tolist()
+    parser = MoleculeParser(workers=2, batch_seconds=600)
+    parts = [smiles[i::2] for i in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        answers = [answer for part in pool.map(parser.parse, parts) for answer in part]
+    parser.close()
+    refused = Counter(answer.code for answer in answers if isinstance(answer, MoleculeError))
+    assert len(answers) == len(smiles)
+    assert set(refused) <= {"not_smiles", "impossible_molecule"}
+    assert refused.total() < len(smiles) / 100
 
 
 def test_no_more_calls_at_once_than_are_allowed(parser: MoleculeParser) -> None:

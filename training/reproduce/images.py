@@ -231,7 +231,16 @@ def _heads(x: Tensor, data: Path | None, seed: int) -> Table:
         "figures for these rows are lost; it reports that heads at beta = 200 come near one head "
         "at 2000.",
     )
-    for heads, count in ((1, 100), (1, 500), (1, 1000), (2, 100), (4, 100), (5, 100), (4, 500)):
+    for heads, count in (
+        (1, 100),
+        (1, 500),
+        (1, 1000),
+        (2, 100),
+        (4, 100),
+        (5, 100),
+        (4, 500),
+        (4, 1000),
+    ):
         memory = memory_of(3, count, data)
         drawn = _paper_protocol(memory, 200, seed, heads=heads)
         table.add(

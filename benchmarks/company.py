@@ -8,11 +8,7 @@ of 60 MiB are posted whose last number is none. Medians and the worst of each, a
 
 from __future__ import annotations
 
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +16,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.machine import describe
+from benchmarks.server import serving
 
 SMALL = Path(__file__).parents[1] / "examples" / "tolokers.json"
 ROUNDS, SIZE = 5, 60 << 20
@@ -46,29 +43,11 @@ def _post(client: httpx.Client, body: bytes) -> tuple[float, int]:
 
 def main() -> None:
     print(describe())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "service"],
-        env=os.environ | {"BASIN_PORT": str(port), "BASIN_LOG_LEVEL": "error"},
-    )
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            _measure(client, SMALL.read_bytes())
-    finally:
-        server.terminate()
-        server.wait()
+    with serving() as client:
+        _measure(client, SMALL.read_bytes())
 
 
 def _measure(client: httpx.Client, small: bytes) -> None:
-    ready = time.monotonic() + 60
-    while time.monotonic() < ready:
-        try:
-            if client.get("/health/ready").status_code == 200:
-                break
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
     alone = [_post(client, small)[0] for _ in range(220)][20:]
     print(
         f"alone: median {1e3 * statistics.median(alone):.1f} ms, worst {1e3 * max(alone):.1f} ms "

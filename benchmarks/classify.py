@@ -1,0 +1,107 @@
+"""Molecules per second, step by step and over HTTP, against PyTorch Geometric's GIN of equal size.
+
+Batches of 1, 64 and 1,024 molecules of AMES (BASIN_DATA) go through what `POST /classify` does,
+then over HTTP as a whole. The peer is a GIN with edge features (GINEConv) whose width gives it as
+many parameters, forward alone on a batch that is ready, as `relax` is. Tables of categories do not
+count, of which a molecule reads a few rows. Rounds are interleaved; medians, and their ratio.
+
+    python -m benchmarks.classify [checkpoint]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pandas as pd
+import torch
+
+from benchmarks.machine import describe
+from benchmarks.server import serving
+from models import checkpoint
+from models.contract import Knobs
+from models.graph import Graph
+from models.graph_classifier import GraphClassifier
+from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
+from models.tokens import TokenBatch, collate
+from training.datasets import GraphDataset
+from training.datasets.sources import data_folder
+from training.graph_baselines import GIN
+
+ROUNDS, SIZES = 9, (1, 64, 1024)
+
+
+def _size(network: torch.nn.Module) -> int:
+    """Parameters that multiply: without the tables that are looked up in."""
+    tables = ("table_VD", "colours.weight")
+    return sum(p.numel() for name, p in network.named_parameters() if not name.endswith(tables))
+
+
+def _peer(network: GraphClassifier) -> GIN:
+    """The GIN of four layers whose size is nearest."""
+    labels = np.zeros((0, len(network.config.tasks)), np.int64)
+    columns = ATOM_COLUMNS, BOND_COLUMNS
+    none = GraphDataset("none", (), labels, network.config.tasks, *columns)
+    made = (GIN(none, dim, 4, 0.0) for dim in range(16, 513, 4))
+    return min(made, key=lambda gin: abs(_size(gin) - _size(network))).eval()
+
+
+def _medians(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    took: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(ROUNDS + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            for _ in range(repeats):
+                work()
+            took[name].append((time.perf_counter() - start) / repeats)
+    return {name: statistics.median(times[1:]) for name, times in took.items()}
+
+
+@torch.no_grad()
+def _measure(network: GraphClassifier, name: str, smiles: list[str], client: httpx.Client) -> None:
+    gin = _peer(network)
+    print(f"{name}: {_size(network)} parameters that multiply, its GIN {_size(gin)}")
+    for size in SIZES:
+        part = smiles[:size]
+        graphs: list[Graph] = [parse(text).graph for text in part]
+        tokens = [network.prepare(graph) for graph in graphs]
+        batch: TokenBatch = collate(tokens)
+        knobs = [Knobs()] * size
+        body = {"model": name, "smiles": part}
+        works: dict[str, Callable[[], object]] = {
+            "read": lambda part=part: [parse(text) for text in part],
+            "prepare": lambda graphs=graphs: network.pack(graphs),
+            "relax, measured": lambda batch=batch, knobs=knobs: network.infer(batch, knobs),
+            "relax alone": lambda batch=batch: network(batch),
+            "GIN alone": lambda batch=batch: gin(batch),
+            "over HTTP": lambda body=body: client.post("/classify", json=body).raise_for_status(),
+        }
+        took = _medians(works, repeats=max(1, 64 // size))
+        forward, peer = took["relax alone"], took["GIN alone"]
+        print(
+            f"{size:5} molecules: "
+            + "  ".join(f"{what} {size / t:7.0f}/s" for what, t in took.items())
+            + f"  alone / GIN {peer / forward:.2f}  HTTP / alone {forward / took['over HTTP']:.3f}"
+        )
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else "cdat-ames"
+    path = data_folder() / "molecules" / "AMES.csv"
+    if not path.is_file():
+        print(f"{path} is absent: nothing to measure")
+        return
+    print(describe())
+    network = checkpoint.load(Path(__file__).parents[1] / "checkpoints" / name).network
+    assert isinstance(network, GraphClassifier)
+    with serving() as client:
+        _measure(network, name, pd.read_csv(path)["smiles"].tolist(), client)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""A server of the benchmark's own, in another process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+
+@contextmanager
+def serving() -> Iterator[httpx.Client]:
+    """A client of a server that is ready, and ends with the context.
+
+    Raises:
+        TimeoutError: it is not ready within a minute.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "service"],
+        env=os.environ | {"BASIN_PORT": str(port), "BASIN_LOG_LEVEL": "error"},
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            _wait(client)
+            yield client
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait(client: httpx.Client) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            if client.get("/health/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise TimeoutError("the server is not ready")

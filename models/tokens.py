@@ -85,54 +85,68 @@ class Tokeniser:
         nodes = graph.num_nodes
         source, receiver, attr = _edges(graph)
         degree = np.bincount(receiver, minlength=nodes)
-        indptr = np.r_[0, np.cumsum(degree)]
-        rank = np.arange(1, nodes + 1)
-        cls = np.zeros(nodes, np.int64)
-        sources, receivers = [source + 1, rank, cls], [receiver + 1, cls, rank]
-        kinds = [Kind.EDGE, Kind.CLS_SEES, Kind.SEES_CLS]
-        if self.attend == "all":
-            other = ~np.eye(nodes, dtype=bool)
-            other[receiver, source] = False
-            apart = np.stack(other.nonzero()) + 1
-            sources.append(apart[1])
-            receivers.append(apart[0])
-            kinds.append(Kind.PAIR)
-        kind = np.repeat(kinds, [len(part) for part in sources]).astype(np.int64)
-        source, receiver = np.concatenate(sources), np.concatenate(receivers)
-        # Stable and by receiver, then source: edges keep their order, and with it `attr` its own.
-        order = np.lexsort((source, receiver))
-        all_indptr = np.r_[0, np.cumsum(np.bincount(receiver, minlength=nodes + 1))]
-        x, neighbours = np.asarray(graph.x, np.float32), source[: indptr[-1]] - 1
+        neighbours = _indptr(degree), source
+        seen = self._all(nodes, *neighbours) if self.attend == "all" else _near(*neighbours)
+        x = np.asarray(graph.x, np.float32)
+        columns = np.array(self.categories, np.int64), np.array(self.edge_categories, np.int64)
         return Tokens(
             x,
-            colours(
-                indptr,
-                neighbours,
-                x,
-                np.array(self.categories, np.int64),
-                attr,
-                np.array(self.edge_categories, np.int64),
-                self.rounds,
-                self.buckets,
-            ),
-            self._positions(indptr, neighbours, np.r_[nodes, degree]),
-            all_indptr,
-            source[order].astype(np.int32),
-            kind[order],
+            colours(*neighbours, x, columns[0], attr, columns[1], self.rounds, self.buckets),
+            self._positions(*neighbours, degree),
+            *seen,
             attr,
         )
 
+    @staticmethod
+    def _all(nodes: int, indptr: np.ndarray, indices: np.ndarray) -> _Seen:
+        """Every node sees CLS and all others, the edges among them."""
+        of = np.arange(nodes)[:, None]
+        others = np.arange(nodes - 1) + (np.arange(nodes - 1) >= of)
+        kind = np.full((nodes, nodes), Kind.PAIR, np.int64)
+        kind[:, 0] = Kind.SEES_CLS
+        receiver = np.repeat(np.arange(nodes), np.diff(indptr))
+        kind[receiver, indices + (indices < receiver)] = Kind.EDGE
+        indices = np.concatenate([np.zeros((nodes, 1), np.int64), others + 1], 1)
+        return _with_cls(np.full(nodes, nodes), indices.ravel(), kind.ravel())
+
     def _positions(self, indptr: np.ndarray, indices: np.ndarray, degree: np.ndarray) -> np.ndarray:
-        columns = [np.log1p(degree)[:, None]]
-        nodes = len(indptr) - 1
+        nodes = len(degree)
+        out = np.zeros((nodes + 1, self.width))
+        out[0, 0], out[1:, 0] = np.log1p(nodes), np.log1p(degree)
         if self.positions == "walk":
-            columns.append(np.pad(walk(indptr, indices, self.length), ((1, 0), (0, 0))))
+            out[1:, 1:] = walk(indptr, indices, self.length)
         elif self.positions == "laplacian":
-            # CLS in front: it sees all nodes, and every node sees it before its own neighbours.
-            with_cls = np.r_[0, nodes, nodes + indptr[1:] + np.arange(1, nodes + 1)]
-            seen = np.r_[np.arange(1, nodes + 1), np.insert(indices + 1, indptr[:-1], 0)]
-            columns.append(laplacian(with_cls, seen, self.length))
-        return np.concatenate(columns, 1)
+            out[:, 1:] = laplacian(*_near(indptr, indices)[:2], self.length)
+        return out
+
+
+_Seen = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""The CSR of the tokens that each token sees, CLS in front, and the kind of each entry."""
+
+
+def _near(indptr: np.ndarray, indices: np.ndarray) -> _Seen:
+    """Every node sees CLS and its neighbours."""
+    degree = np.diff(indptr)
+    nodes = len(degree)
+    kind = np.full(nodes + len(indices), Kind.SEES_CLS, np.int64)
+    seen = np.zeros(len(kind), np.int64)
+    place = np.arange(len(indices)) + np.repeat(np.arange(1, nodes + 1), degree)
+    kind[place], seen[place] = Kind.EDGE, indices + 1
+    return _with_cls(degree + 1, seen, kind)
+
+
+def _with_cls(degree: np.ndarray, indices: np.ndarray, kind: np.ndarray) -> _Seen:
+    """CLS sees every node; what each of them sees is given."""
+    nodes = len(degree)
+    return (
+        _indptr(np.concatenate([[nodes], degree])),
+        np.concatenate([np.arange(1, nodes + 1), indices]).astype(np.int32),
+        np.concatenate([np.full(nodes, Kind.CLS_SEES, np.int64), kind]),
+    )
+
+
+def _indptr(degree: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(degree)])
 
 
 def _edges(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -143,9 +157,9 @@ def _edges(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         attr = np.zeros((len(source), 0), np.float32)
     keep = source != receiver
     source, receiver, attr = source[keep], receiver[keep], np.asarray(attr[keep], np.float32)
-    key = np.r_[receiver, source] * graph.num_nodes + np.r_[source, receiver]
-    key, first = np.unique(key, return_index=True)
     nodes = max(graph.num_nodes, 1)
+    forth, back = receiver * nodes + source, source * nodes + receiver
+    key, first = np.unique(np.concatenate([forth, back]), return_index=True)
     return key % nodes, key // nodes, np.concatenate([attr, attr])[first]
 
 
@@ -221,7 +235,8 @@ def collate(tokens: Sequence[Tokens]) -> TokenBatch:
     first = np.cumsum(sizes) - sizes
     entries = np.array([len(t.indices) for t in tokens])
     before = np.cumsum(entries) - entries
-    indptr = np.r_[0, *(t.indptr[1:] + at for t, at in zip(tokens, before, strict=True))]
+    ends = [t.indptr[1:] + at for t, at in zip(tokens, before, strict=True)]
+    indptr = np.concatenate([[0], *ends])
     indices = np.concatenate([t.indices for t in tokens]) + np.repeat(first, entries)
     kind = np.concatenate([t.kind for t in tokens])
     is_node = np.ones(int(sizes.sum()), bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
@@ -18,13 +19,15 @@ class Picture:
     question: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
+@final
 class PictureBatch:
-    """R pictures of one size, each of them a row: its patches and, last, its question."""
+    """R pictures of one size, each of them a row: its patches and, last, its question.
 
-    pixels_RCHW: Tensor
-    question_RQ: Tensor | None
-    tokens: int
+    No dataclass: Lightning's mixed precision would round the pixels.
+    """
+
+    def __init__(self, pixels_RCHW: Tensor, question_RQ: Tensor | None, tokens: int) -> None:
+        self.pixels_RCHW, self.question_RQ, self.tokens = pixels_RCHW, question_RQ, tokens
 
     @property
     def rows(self) -> int:

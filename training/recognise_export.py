@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from pydantic import JsonValue
 
 from models.architectures.ait import AiT
 from models.checkpoint import Checkpoint, EnergyReference, Manifest, save, trained_knobs
@@ -15,7 +16,6 @@ from models.contract import Knobs
 from models.pictures import Picture
 from training.datasets.pictures import PictureDataset
 from training.evaluate import quantiles
-from training.graph_evaluate import TaskMetrics
 from training.recognise_runs import PictureRun
 
 _PROTOCOL = (
@@ -51,13 +51,7 @@ def export_pictures(
             "recipe": json.loads(json.dumps(asdict(run.recipe))),
             "protocol": _PROTOCOL,
         },
-        metrics={
-            **{
-                part: {dataset.task.name: _figures(measured)}
-                for part, (measured,) in run.evaluation.parts.items()
-            },
-            **({"test_accuracy_by_kind": dict(run.by_kind)} if run.by_kind else {}),
-        },
+        metrics=_metrics(dataset, run),
     )
     return save(folder, network, manifest, _card(manifest, dataset))
 
@@ -87,9 +81,15 @@ def pictures_of(dataset: PictureDataset, samples: np.ndarray) -> list[Picture]:
     ]
 
 
-def _figures(measured: TaskMetrics) -> dict[str, float | None]:
-    figures = measured.as_dict()
-    return {name: figures[name] for name in _FIGURES} | {"samples": figures["graphs"]}
+def _metrics(dataset: PictureDataset, run: PictureRun) -> dict[str, JsonValue]:
+    metrics: dict[str, JsonValue] = {}
+    for part, (measured,) in run.evaluation.parts.items():
+        figures = measured.as_dict()
+        shown = {name: figures[name] for name in _FIGURES} | {"samples": measured.graphs}
+        metrics[part] = {dataset.task.name: shown}
+    if run.by_kind:
+        metrics["test_accuracy_by_kind"] = dict(run.by_kind)
+    return metrics
 
 
 def _card(manifest: Manifest, dataset: PictureDataset) -> str:

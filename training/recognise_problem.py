@@ -79,7 +79,9 @@ class RecogniseProblem(Problem):
         order = rng.permutation(self.split.train)
         size = self.recipe.batch_pictures
         # Whole batches for every process alike: what competes in a pool is always as much.
-        count = max(len(order) // (size * fabric.world_size), 1)
+        count = len(order) // (size * fabric.world_size)
+        if not count:
+            raise ValueError("fewer samples than a batch for each process: use smaller batches")
         for step in range(count):
             start = (step * fabric.world_size + fabric.global_rank) * size
             chosen = order[start : start + size]

@@ -197,6 +197,8 @@ class AiT(Architecture):
         width = 0 if picture.question is None else len(picture.question)
         if width != self.config.question:
             raise ValueError(f"the question must have {self.config.question} numbers")
+        if picture.question is not None and not np.isfinite(picture.question).all():
+            raise ValueError("the question must be finite")
 
     def blocks_in_order(self) -> list[Block]:
         blocks = [cast(Layer, layer).block for layer in self.layers]

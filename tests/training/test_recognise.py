@@ -144,6 +144,9 @@ def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) 
     assert all(len(part) == 16 for part in pixels)
     assert len({picture.numpy().tobytes() for part in pixels for picture in part}) == 96
     assert [step.first for step in taken[1]] == [True, False, False]
+    problem.recipe = replace(problem.recipe, batch_pictures=64)
+    with pytest.raises(ValueError, match="smaller batches"):
+        next(problem.steps(1, cast(Fabric, Two(0))))
 
 
 def test_augmented_pictures_are_moved_and_mirrored() -> None:

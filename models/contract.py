@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from models.dynamics import Motion, RowKnobs, Solution, StopReason, relax, solve
 from models.energies import Energy
-from models.graph import Graph
 from models.layouts import Layout
 
 Interrupt = Callable[[], StopReason | None]
@@ -121,7 +120,7 @@ class Architecture(nn.Module, ABC):
     """A network that embeds its input, relaxes it, and reads the state out."""
 
     name: ClassVar[str]
-    task: ClassVar[Literal["anomaly", "classification"]]
+    task: ClassVar[Literal["anomaly", "classification", "images"]]
     config_type: ClassVar[type[Config]]
 
     config: Config
@@ -131,8 +130,8 @@ class Architecture(nn.Module, ABC):
         """A fresh block of this architecture: the one thing in which they differ."""
 
     @abstractmethod
-    def pack(self, graphs: Sequence[Graph]) -> Any:
-        """A batch of graphs, one row each, the way this network was trained to see them.
+    def pack(self, items: Sequence[Any], /) -> Any:
+        """A batch of graphs or pictures, one row each, as this network was trained to see them.
 
         Batches have `rows`, `row_of_N` of each token and `row_of_outputs` of each logit.
         """
@@ -157,5 +156,5 @@ class Architecture(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
-        """A small random instance and three graphs for it, for the contract tests."""
+    def example(cls, seed: int) -> tuple[Architecture, list[Any]]:
+        """A small random instance and three items to pack for it, for the contract tests."""

@@ -28,12 +28,15 @@ from training.options import (
     run_folder,
 )
 from training.recipes import ABLATIONS, FANOUTS, recipe, smoke
+from training.recognise import recognise, recognise_table
 from training.reproduce import stochastic_attention
 from training.runs import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(classify)
 app.command()(classify_table)
+app.command()(recognise)
+app.command()(recognise_table)
 console = Console(stderr=True)
 
 

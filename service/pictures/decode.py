@@ -46,8 +46,8 @@ def _picture(image: Image.Image, orientation: int) -> Picture:
     if image.mode != "I;16":
         wanted = (_WITH_ALPHA if "transparency" in image.info else _PLAIN)[image.mode]
         image = image if image.mode == wanted else image.convert(wanted)
-    if turn := _TURNS.get(orientation):
-        image = image.transpose(turn)
+    if orientation in _TURNS:
+        image = image.transpose(_TURNS[orientation])
     planes = np.asarray(image)
     planes = planes.reshape(*planes.shape[:2], -1)
     if image.mode in ("LA", "RGBA"):

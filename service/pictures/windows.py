@@ -49,8 +49,11 @@ def plan_windows(unknown: np.ndarray, size: int, patch: int, max_windows: int) -
     """
     Raises:
         PictureFault: `unknown` takes more than `max_windows`.
-        ValueError: a window is no whole number of patches.
+        ValueError: a window is no whole number of patches, or nothing is known, which no halving
+            would change.
     """
+    if unknown.all():
+        raise ValueError("nothing is known")
     if size % patch or size % 4:
         raise ValueError("a window is whole patches, and four quarters")
     levels: list[Level] = []
@@ -60,7 +63,7 @@ def plan_windows(unknown: np.ndarray, size: int, patch: int, max_windows: int) -
         if (windows := windows + len(corners)) > max_windows:
             rule = f"filling this takes more than {max_windows} windows; fill less, or send less"
             raise PictureFault("too_much_work", rule, "invalid-request")
-        guided = _wide(unknown, size // 2) or _scattered(unknown, corners, size, patch)
+        guided = _wide(unknown, size // 2 + 1) or _scattered(unknown, corners, size, patch)
         levels.append(Level(unknown, corners, guided))
         unknown = ~_any_of_four(~unknown)
     return Plan(size, patch, tuple(levels))

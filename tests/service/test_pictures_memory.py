@@ -1,0 +1,146 @@
+"""A hundred pictures at once: what they need is bounded, and so is what they do to a server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from service.errors import Problem
+from service.pictures.grid import grid
+from service.pictures.picture import Picture
+from service.pictures.reader import Opened, PictureReader
+from service.pictures.request import read_request
+from service.pictures.write import base64_png, png, sheet
+from service.settings import Settings
+from tests.service.picture_files import FILES, chunk, saved, smooth
+from tests.service.test_pictures_decode import read
+from tests.service.test_pictures_request import HOLE, IMAGE, MASK, body, text
+
+REPO = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import asyncio, base64, json, resource, sys
+import numpy as np
+from service.errors import Problem
+from service.pictures.reader import PictureReader
+from service.pictures.request import read_request
+from service.settings import Settings
+from tests.service.picture_files import BOMBS, IGNORED, flat_png, saved, smooth
+
+def body(image, mask):
+    image, mask = (base64.b64encode(data).decode() for data in (image, mask))
+    return json.dumps({"image": image, "mask": mask}).encode()
+
+async def one(reader, sent):
+    try:
+        request = read_request(sent, "application/json", Settings())
+        async with reader.open(request) as opened:
+            await asyncio.sleep(0.01)
+            return opened.unknown.sum()
+    except Problem as problem:
+        return problem.kind
+
+async def main(bodies):
+    reader = PictureReader()
+    answers = await asyncio.gather(*(one(reader, sent) for sent in bodies))
+    reader.close()
+    return answers
+
+bombs = [data for data, _ in BOMBS.values()]
+large = np.zeros((2000, 2000, 4), np.uint8)
+large[5:9, 5:9] = 255
+whole = saved(large, compress_level=1)
+mask = saved(large[:, :, 0], compress_level=1)
+small = saved(smooth(9, 9, 1))
+bodies = {
+    "bombs": [body(data, small) for data in (bombs * 13)[:100]],
+    "masks": [body(small, data) for data in (bombs * 13)[:100]],
+    "whole": [body(whole, mask)] * int(sys.argv[2]),
+}[sys.argv[1]]
+asyncio.run(main([body(small, small)]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+answers = asyncio.run(main(bodies))
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([(after - before) / 1024, sorted({str(a) for a in answers}), len(answers)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "answers"),
+    [("bombs", 100, ["invalid-image"]), ("masks", 100, ["invalid-image"]), ("whole", 40, ["16"])],
+)
+def test_a_hundred_at_once_take_little_memory(kind, count, answers):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, kind, str(count)],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    mebibytes, found, number = json.loads(done.stdout)
+    assert found == answers
+    assert number == count
+    assert mebibytes < 300
+
+
+def test_a_place_is_free_again_whatever_happened():
+    request = read_request(body(), "application/json", Settings())
+    cut = IMAGE[:33] + chunk(b"IDAT", b"x\x9c") + chunk(b"IEND")
+    broken = read_request(body(image=text(cut)), "application/json", Settings())
+
+    async def main() -> tuple[Opened, bool]:
+        reader = PictureReader(places=1)
+        for _ in range(3):
+            with pytest.raises(Problem):
+                async with reader.open(broken):
+                    pass
+        async with reader.open(request) as opened:
+            waiting = asyncio.ensure_future(reader.open(request).__aenter__())
+            done, _ = await asyncio.wait({waiting}, timeout=0.1)
+            waiting.cancel()
+        async with reader.open(request):
+            pass
+        reader.close()
+        return opened, bool(done)
+
+    opened, at_once = asyncio.run(main())
+    assert not at_once
+    np.testing.assert_array_equal(opened.unknown, HOLE == 255)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("png")))
+def test_what_is_written_is_what_was_read(name):
+    picture = read(FILES[name])
+    again = read(png(picture, {"note": "é"}))
+    np.testing.assert_array_equal(again.array(), picture.array())
+    assert again.pixels.dtype == picture.pixels.dtype
+
+
+def test_a_png_tells_what_goes_with_it():
+    picture = Picture(smooth(5, 7), None, b"profile")
+    with Image.open(io.BytesIO(png(picture, {"seed": 3}))) as image:
+        assert json.loads(image.text["basin"]) == {"seed": 3}  # type: ignore[attr-defined]
+        assert image.info["icc_profile"] == b"profile"
+    assert base64_png(picture) == text(png(picture))
+
+
+def test_several_are_one_sheet():
+    planes = [Picture(smooth(5, 7, 4)[:, :, :3], smooth(5, 7, 4)[:, :, 3])] * 3
+    with Image.open(io.BytesIO(sheet(planes, {}))) as image:
+        assert (image.mode, image.size) == ("RGBA", (2 * 7 + 2, 2 * 5 + 2))
+        np.testing.assert_array_equal(np.asarray(image)[:5, :7], smooth(5, 7, 4))
+    fine = Picture(np.full((5, 7, 1), 0x8040, np.uint16))
+    with Image.open(io.BytesIO(sheet([fine, fine], {}))) as image:
+        assert (image.mode, image.getpixel((0, 0))) == ("L", 0x80)
+    assert read(sheet([fine], {})).pixels.dtype == np.uint16
+    as_numbers = grid([np.stack([smooth(5, 7)] * 2) / 255], {})
+    assert as_numbers == grid([np.stack([smooth(5, 7)] * 2)], {})
+    assert saved(HOLE) == MASK

@@ -14,6 +14,7 @@ from functools import cache
 
 import numpy as np
 
+from service.errors import refuse
 from service.pictures.picture import Picture
 from service.pictures.windows import Level, Plan, doubled, halved, places, shares_of, starved
 
@@ -34,6 +35,9 @@ def complete(picture: Picture, plan: Plan, filler: Filler, channels: int = 3) ->
     Args:
         channels: how many `filler` reads. Grey is shown to three as grey; RGB is shown to one
             channel after the other.
+
+    Raises:
+        Problem: `diverged`, where an answer of `filler` is not finite.
     """
     unknown, peak = plan.levels[0].unknown, np.iinfo(picture.pixels.dtype).max
     state = picture.pixels.astype(np.float32)
@@ -41,7 +45,7 @@ def complete(picture: Picture, plan: Plan, filler: Filler, channels: int = 3) ->
     state[unknown] = 0
     _fill(state, plan, 0, _fitted(filler, picture.pixels.shape[2], channels))
     pixels, alpha = picture.pixels.copy(), picture.alpha
-    pixels[unknown] = np.rint(np.clip(state[unknown], 0, 1) * peak).astype(pixels.dtype)
+    pixels[unknown] = np.rint(state[unknown] * peak).astype(pixels.dtype)
     if alpha is not None:
         alpha = np.where(unknown, np.uint8(_OPAQUE), alpha)
     return replace(picture, pixels=pixels, alpha=alpha)
@@ -148,13 +152,16 @@ class _Filling:
         """Fill a batch of windows, and average the answers into the state."""
         windows = [_Window.at(corner, self.unknown.shape, self.plan.size) for corner in corners]
         shown, occluded = zip(*map(self._shown, windows), strict=True)
-        shown, occluded = np.stack(shown), np.stack(occluded)
+        shown, occluded = np.clip(np.stack(shown), 0, 1), np.stack(occluded)
         answers = filler(shown, occluded)
+        if not np.isfinite(answers).all():
+            rule = "no finite pixel left; lower step_size, steps or noise"
+            raise refuse("diverged", "/dynamics", "diverged", rule)
         # Of a patch it was shown whole a filler need not say anything.
         as_shown = ~occluded.repeat(self.plan.patch, 1).repeat(self.plan.patch, 2)
         answers = np.where(as_shown[..., None], shown, answers)
         for window, answer in zip(windows, answers, strict=True):
-            answer = self._guided(window, answer)[window.inner]
+            answer = np.clip(self._guided(window, answer)[window.inner], 0, 1)
             unknown = self.unknown[window.outer]
             state, weight = self.state[window.outer], self.weight[window.outer]
             # What is nearly settled hardly moves, so what is settled has no border that shows.

@@ -15,7 +15,7 @@ from service.pictures.picture import PictureFault
 
 FORMATS = "PNG, JPEG or WebP"
 _MAX_PARTS = 16_384  # chunks or segments of a file
-_MAX_SCANS = 64  # of a progressive JPEG; each goes over all of its pixels, and few bytes make one
+_MAX_SCANS = 32  # of a progressive JPEG; each goes over all of its pixels, and few bytes make one
 _MAX_PROFILE = 1 << 20
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"IDAT", b"IEND")
 _GREY, _PALETTE = 0, 3  # colour types of PNG

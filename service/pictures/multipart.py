@@ -59,7 +59,8 @@ class _Form:
         self.parts: list[tuple[str, bytes]] = []
         self.ended = False
         self._headers: dict[bytes, bytes] = {}
-        self._field, self._value, self._data = bytearray(), bytearray(), bytearray()
+        self._field, self._value = bytearray(), bytearray()
+        self._data: list[bytes] = []  # one piece as a rule, which is then not copied again
 
     def callbacks(self) -> multipart.MultipartCallbacks:
         return {
@@ -67,14 +68,14 @@ class _Form:
             "on_header_field": lambda data, start, end: self._field.extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
             "on_header_end": self._header,
-            "on_part_data": lambda data, start, end: self._data.extend(data[start:end]),
+            "on_part_data": lambda data, start, end: self._data.append(data[start:end]),
             "on_part_end": self._end,
             "on_end": self._finish,
         }
 
     def _begin(self) -> None:
         self._headers = {}
-        self._data = bytearray()
+        self._data = []
 
     def _header(self) -> None:
         self._headers[bytes(self._field).lower()] = bytes(self._value)
@@ -89,7 +90,7 @@ class _Form:
         if transfer not in (b"binary", b"8bit", b"7bit"):
             raise Problem("invalid-multipart", "parts come as they are, not encoded for transfer")
         name = options[b"name"].decode(errors="replace")
-        self.parts.append((name, bytes(self._data)))
+        self.parts.append((name, b"".join(self._data)))
 
     def _finish(self) -> None:
         self.ended = True

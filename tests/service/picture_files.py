@@ -36,7 +36,7 @@ def chunk(kind: bytes, data: bytes = b"") -> bytes:
 
 
 def png(
-    width: int, height: int, depth: int, colour: int, raw: bytes, *extra: bytes, level: int = 9
+    width: int, height: int, depth: int, colour: int, raw: bytes, *extra: bytes, level: int = 6
 ) -> bytes:
     """A PNG from scanlines, each with its filter in front; `extra` chunks come before them."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
@@ -59,6 +59,19 @@ def with_scans(jpeg: bytes, count: int) -> bytes:
     return jpeg[:-2] + jpeg[start:-2] * count + b"\xff\xd9"
 
 
+def interlaced(array: np.ndarray) -> bytes:
+    """Of uint8 (H, W, 3), in the seven passes of Adam7."""
+    passes = ("0088", "4088", "0448", "2044", "0224", "1022", "0112")
+    raw = b""
+    for x, y, across, down in (map(int, each) for each in passes):
+        raw += b"".join(b"\0" + row.tobytes() for row in array[y::down, x::across] if len(row))
+    height, width, _ = array.shape
+    whole = png(width, height, 8, 2, raw)
+    header = whole[12:28] + b"\1"
+    return whole[:12] + header + struct.pack(">I", zlib.crc32(header)) + whole[33:]
+
+
+INTERLACED = interlaced(smooth(20, 30))
 PALETTE = Image.fromarray(smooth(20, 30)).quantize(9)
 FILES = {
     "png": saved(smooth(20, 30)),
@@ -70,6 +83,7 @@ FILES = {
     "png black and white": saved(Image.fromarray(smooth(20, 30, 1)).convert("1")),
     "png 16 bits": saved((smooth(20, 30, 1).astype(np.uint16) << 8) + 17),
     "png transparent colour": saved(smooth(20, 30), transparency=(0, 0, 0)),
+    "png interlaced": INTERLACED,
     "jpeg": saved(smooth(20, 30), "JPEG"),
     "jpeg grey": saved(smooth(20, 30, 1), "JPEG"),
     "jpeg progressive": saved(smooth(20, 30), "JPEG", progressive=True),
@@ -105,9 +119,15 @@ DAMAGED = {
     "nothing": (b"", "empty"),
     "half a png": (PNG[: len(PNG) // 2], "truncated"),
     "png without end": (PNG[:-12], "truncated"),
-    "png without pixels": (png(9, 9, 8, 0, b""), "damaged"),
+    "png without pixels": (png(9, 9, 8, 0, b""), "truncated"),
     "png of cut pixels": (
         SIGNATURE + PNG[8:33] + chunk(b"IDAT", PNG[41:-60]) + chunk(b"IEND"),
+        "truncated",
+    ),
+    "png with few pixels": (png(9, 9, 8, 0, bytes(89)), "truncated"),
+    "png with few bits": (png(9, 9, 1, 0, bytes(26)), "truncated"),
+    "png of no stream": (
+        SIGNATURE + PNG[8:33] + chunk(b"IDAT", b"zlib?") + chunk(b"IEND"),
         "damaged",
     ),
     "png of no size": (png(0, 9, 8, 0, bytes(20)), "damaged"),
@@ -127,7 +147,7 @@ DAMAGED = {
     ),
 }
 
-CMAP = zlib.compress(bytes(64 << 20), 9)
+CMAP = zlib.compress(bytes(8 << 20), 9)
 BOMBS = {
     "wide": (flat_png(9216), "too_large"),
     "a line": (png(4_000_001, 1, 8, 0, bytes(4_000_002)), "too_large"),

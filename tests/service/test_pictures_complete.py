@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.errors import Problem
 from service.pictures.complete import Filler, complete
 from service.pictures.picture import Picture, PictureFault
 from service.pictures.windows import plan_windows
@@ -183,6 +184,30 @@ def test_windows_that_disagree_leave_no_seams(box):
     inside = np.pad(found, 0)[box[0] : box[2], box[1] : box[3]]
     for axis in (0, 1):
         assert np.abs(np.diff(inside, axis=axis)).max() <= 16, axis
+
+
+def test_errors_do_not_add_up_on_the_way_in():
+    """A filler that is too bright by 5 of 255 each time, in a hole eight passes deep: half the
+    size, where there are fewer, sets the large structure. Without it they come to 40."""
+    unknown = hole((264, 264), 4, 4, 260, 260)
+    picture = Picture(np.full((264, 264, 1), 100, np.uint8))
+
+    def bright(windows, occluded):
+        return mean(windows, occluded) + np.float32(5 / 255)
+
+    found = completed(picture, unknown, bright, channels=1)
+    assert len(plan_windows(unknown, S, P, 10**6).levels) > 3
+    assert found.pixels.min() >= 95
+    assert found.pixels.max() <= 110
+
+
+def test_answers_that_are_no_pixels():
+    unknown = hole((40, 40), 4, 4, 9, 9)
+    found = completed(ramp(40, 40), unknown, lambda windows, _: windows + 7)
+    assert (found.pixels[unknown] == 255).all()
+    with pytest.raises(Problem) as refused:
+        completed(ramp(40, 40), unknown, lambda windows, _: windows + np.nan)
+    assert refused.value.kind == "diverged"
 
 
 def test_a_hole_closes_from_outside_in():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from tests.service.picture_files import (
     chunk,
     exif,
     flat_png,
+    interlaced,
     png,
     saved,
     smooth,
@@ -78,6 +80,16 @@ def test_pictures_are_turned_upright(kind, orientation):
         np.testing.assert_array_equal(
             read(data).array(), np.asarray(ImageOps.exif_transpose(image))
         )
+
+
+@pytest.mark.parametrize("height", [1, 3, 5, 9])
+@pytest.mark.parametrize("width", [1, 2, 5, 8])
+def test_every_row_of_every_pass_is_counted(height, width):
+    picture = smooth(height, width)
+    np.testing.assert_array_equal(read(interlaced(picture)).pixels, picture)
+    short = zlib.compress(bytes(height * (1 + 3 * width) - 1))
+    data = saved(picture)[:33] + chunk(b"IDAT", short) + chunk(b"IEND")
+    assert refusal(data).code == "truncated"
 
 
 def test_sixteen_bits_are_turned_too():
@@ -135,7 +147,7 @@ def test_a_photograph_with_more_pictures_in_it_is_the_first():
     np.testing.assert_array_equal(read(data).array(), read(saved(first, "JPEG")).array())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(FILES)))
 def test_no_file_makes_the_decoder_fail(data, name):
     changed = bytearray(FILES[name])

@@ -11,7 +11,7 @@ from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
 from service.parsing.envelope import invalid
 
 MULTIPART = "multipart/form-data"
-_MAX_HEADERS, _MAX_HEADER = 8, 1024  # of a part, and bytes of each
+_MAX_HEADERS, _MAX_HEADER = 8, 4096  # of a part, and bytes of each
 _BROKEN = "its parts do not follow from its boundary"
 
 
@@ -29,9 +29,12 @@ def read_parts(body: bytes, content_type: str, known: Iterable[str]) -> dict[str
         raise Problem(
             "invalid-multipart", "the content type needs a boundary of 1 to 70 characters"
         )
-    # Before the parser, which looks closely at each.
-    if body.count(b"\r\n--" + boundary) > len(expected) + MAX_FAULTS:
+    # Before the parser, which goes over boundaries and blanks after them byte by byte.
+    line = b"\r\n--" + boundary
+    if body.count(line) > len(expected) + MAX_FAULTS:
         raise Problem("invalid-multipart", f"there are {len(expected)} parts at most")
+    if line + b" " in body or line + b"\t" in body:
+        raise Problem("invalid-multipart", "boundaries end their lines")
     form = _Form()
     try:
         parser = multipart.MultipartParser(

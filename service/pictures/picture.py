@@ -38,7 +38,8 @@ class Picture:
             return (self.pixels[:, :, 0] >> 8).astype(np.uint8)
         if self.pixels.shape[2] == 1:
             return self.pixels[:, :, 0]
-        return (self.pixels @ np.array([299, 587, 114], np.uint32) // 1000).astype(np.uint8)
+        red, green, blue = (self.pixels[:, :, i].astype(np.uint16) for i in range(3))
+        return ((77 * red + 150 * green + 29 * blue) >> 8).astype(np.uint8)
 
 
 class PictureFault(Exception):  # noqa: N818

@@ -242,11 +242,13 @@ BAD_FORMS = {
     "no disposition": (parts(*GOOD, (f"X-{SECRET}: 1", b"1")), FORM),
     "an attachment": (parts(("Content-Disposition: attachment; name=image", IMAGE)), FORM),
     "a header of nothing": (parts((": 1", b"1")), FORM),
-    "a long header": (parts((f"X: {'x' * 2000}", b"1")), FORM),
+    "a long header": (parts((f"X: {'x' * 5000}", b"1")), FORM),
     "many headers": (parts(("\r\n".join(["X: 1"] * 9), b"1")), FORM),
     "many parts": (parts(*[named("model")] * 1000), FORM),
     "encoded": (parts((named("image")[0] + "\r\nContent-Transfer-Encoding: base64", b"1")), FORM),
     "no form": (body(), FORM),
+    "blanks after a boundary": (parts(*GOOD, end=False) + b"--b" + b" " * (8 << 20), FORM),
+    "a tab after a boundary": (parts(*GOOD).replace(b"\r\n--b\r\n", b"\r\n--b\t\r\n"), FORM),
     "boundaries and nothing else": (b"\r\n--bx" * 100_000, FORM),
 }
 

@@ -20,7 +20,7 @@ from service.pictures.windows import Level, Plan, doubled, halved, places, share
 
 Filler = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Windows (B, S, S, C) float32 in [0, 1] and occluded patches (B, S/p, S/p) bool to whole windows
-(B, S, S, C). What is unknown of a window is 0."""
+(B, S, S, C). What is unknown of a window is 0; a guess where else hardly a patch would be whole."""
 
 _BATCH = 16
 _SETTLED = 0.24  # a window has a weight of 0.25 or more in the cell that it is around

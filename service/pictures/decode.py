@@ -60,7 +60,7 @@ def _require_rows(file: Encoded) -> None:
         if columns > 0 and rows > 0:
             left += rows * (1 + -(-columns * bits // 8))
     inflate = zlib.decompressobj()
-    while at < len(file.data) and left > 0:
+    while at < len(file.data) and left > 0 and not inflate.eof:
         length, kind = struct.unpack_from(">I4s", file.data, at)
         rest = file.data[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
         while rest and left > 0:

@@ -46,7 +46,8 @@ class Plan:
 
 
 def plan_windows(unknown: np.ndarray, size: int, patch: int, max_windows: int) -> Plan:
-    """
+    """The windows that fill `unknown` (H, W), which is a whole picture.
+
     Raises:
         PictureFault: `unknown` takes more than `max_windows`.
         ValueError: a window is no whole number of patches, or nothing is known, which no halving

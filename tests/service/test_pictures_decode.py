@@ -137,6 +137,13 @@ def test_bombs(name):
     assert refusal(data).code == code
 
 
+def test_pixels_after_the_last_are_not_read():
+    """zlib would copy all of them again for each chunk."""
+    image = flat_png(9)
+    more = chunk(b"IDAT", bytes(2000)) * 16_000
+    assert read(image[:-12] + more + image[-12:]).shape == (9, 9)
+
+
 def test_texts_are_not_read_whatever_they_hold():
     assert read(IGNORED).shape == (9, 9)
 

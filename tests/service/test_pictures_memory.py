@@ -14,13 +14,16 @@ import pytest
 from PIL import Image
 
 from service.errors import Problem
+from service.pictures.complete import complete
 from service.pictures.grid import grid
 from service.pictures.picture import Picture
-from service.pictures.reader import Opened, PictureReader
+from service.pictures.reader import Opened, PictureReader, open_picture
 from service.pictures.request import read_request
+from service.pictures.windows import plan_windows
 from service.pictures.write import base64_png, png, sheet
 from service.settings import Settings
 from tests.service.picture_files import BOMBS, FILES, chunk, saved, smooth
+from tests.service.test_pictures_complete import mean
 from tests.service.test_pictures_decode import read
 from tests.service.test_pictures_request import HOLE, IMAGE, MASK, body, text
 
@@ -36,7 +39,7 @@ async def one(reader, body):
     try:
         request = read_request(body, "application/json", Settings())
         async with reader.open(request) as opened:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
             return "read"
     except Problem as problem:
         return problem.kind
@@ -47,15 +50,15 @@ async def main(bodies):
     reader.close()
     return answers
 
-def peak():  # of this process alone: ru_maxrss begins with the parent's
-    (line,) = [s for s in open("/proc/self/status") if s.startswith("VmHWM")]
+def mebibytes(field):  # of this process alone: ru_maxrss begins with the parent's
+    (line,) = [s for s in open("/proc/self/status") if s.startswith(field)]
     return int(line.split()[1]) / 1024
 
 small, *bodies = pathlib.Path(sys.argv[1]).read_bytes().splitlines()
 asyncio.run(main([small]))
-before = peak()
+before = mebibytes("VmRSS")
 answers = asyncio.run(main(bodies))
-print(json.dumps([peak() - before, collections.Counter(answers)]))
+print(json.dumps([mebibytes("VmHWM") - before, collections.Counter(answers)]))
 """
 
 
@@ -114,6 +117,22 @@ def test_what_is_written_is_what_was_read(name):
     again = read(png(picture, {"note": "é"}))
     np.testing.assert_array_equal(again.array(), picture.array())
     assert again.pixels.dtype == picture.pixels.dtype
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_from_a_body_to_a_png(name):
+    """As a route does it, for every kind of file."""
+    request = read_request(body(image=text(FILES[name])), "application/json", Settings())
+    opened = open_picture(request)
+    plan = plan_windows(opened.unknown, 16, 4, 100)
+    again = read(png(complete(opened.picture, plan, mean)))
+    assert again.pixels.dtype == opened.picture.pixels.dtype
+    known = ~opened.unknown
+    np.testing.assert_array_equal(again.pixels[known], opened.picture.pixels[known])
+    assert (again.pixels[~known] != opened.picture.pixels[~known]).any()
+    assert (again.alpha is None) == (opened.picture.alpha is None)
+    if again.alpha is not None:
+        np.testing.assert_array_equal(again.alpha[known], opened.picture.alpha[known])
 
 
 def test_a_png_tells_what_goes_with_it():

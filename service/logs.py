@@ -26,6 +26,7 @@ def configure(level: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it tells what was sent
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

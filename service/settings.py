@@ -76,6 +76,17 @@ class Settings(BaseSettings):
         description="seconds in which all SMILES of one request must be read",
     )
     smiles_processes: int = Field(default=2, ge=1, description="processes that read SMILES")
+    max_pixels: int = Field(
+        default=4_000_000,
+        ge=1,
+        le=64_000_000,
+        description="most pixels of a picture or mask of POST /complete",
+    )
+    max_windows: int = Field(
+        default=8192,
+        ge=1,
+        description="most windows that the holes of one picture of POST /complete may take",
+    )
     memories: Path = Field(
         default=Path(__file__).resolve().parent.parent / "memories",
         description="folder with the memories that ship; never written to",

@@ -21,7 +21,7 @@ from service.negotiate import accepted
 from service.openapi import also, jobs, problems, sample_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import SampleTask, parse_sample
-from service.pictures import grid
+from service.pictures.grid import grid
 from service.sampling_schemas import SampleResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch

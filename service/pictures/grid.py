@@ -16,7 +16,7 @@ def grid(batches: list[np.ndarray], answer: dict[str, object]) -> bytes:
     """A PNG with a row of samples per batch, or a square of them where there is one batch.
 
     Args:
-        batches: images (S, H, W) or (S, H, W, 3) in [0, 1], equally many in each.
+        batches: images (S, H, W) or (S, H, W, C) in [0, 1], or uint8, equally many in each.
         answer: what goes beside the samples in JSON; kept in the text chunk `basin`.
     """
     images = np.concatenate(batches)
@@ -26,7 +26,9 @@ def grid(batches: list[np.ndarray], answer: dict[str, object]) -> bytes:
     canvas = np.full(
         (rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, *channels), 255, np.uint8
     )
-    for i, image in enumerate(np.rint(255 * images).astype(np.uint8)):
+    if images.dtype != np.uint8:
+        images = np.rint(255 * images).astype(np.uint8)
+    for i, image in enumerate(images):
         top, left = i // columns * (height + _GAP), i % columns * (width + _GAP)
         canvas[top : top + height, left : left + width] = image
     text = PngImagePlugin.PngInfo()

@@ -1,0 +1,1 @@
+"""Pictures sent by strangers: read, completed window by window, written."""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from models.dynamics import Motion, RowKnobs, Solution, StopReason, relax, solve
 from models.energies import Energy
-from models.graph import Graph
 from models.layouts import Layout
 
 Interrupt = Callable[[], StopReason | None]
@@ -111,7 +110,10 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Output:
-    """Logits of a batch, and how each block (and relation) came to them, in order."""
+    """What the head reads, and how each block (and relation) came to it, in order.
+
+    `logits` are logits of scores and classes, and of an image completer its pixels.
+    """
 
     logits: Tensor
     solutions: list[Solution]
@@ -121,7 +123,7 @@ class Architecture(nn.Module, ABC):
     """A network that embeds its input, relaxes it, and reads the state out."""
 
     name: ClassVar[str]
-    task: ClassVar[Literal["anomaly", "classification"]]
+    task: ClassVar[Literal["anomaly", "classification", "completion"]]
     config_type: ClassVar[type[Config]]
 
     config: Config
@@ -131,10 +133,10 @@ class Architecture(nn.Module, ABC):
         """A fresh block of this architecture: the one thing in which they differ."""
 
     @abstractmethod
-    def pack(self, graphs: Sequence[Graph]) -> Any:
-        """A batch of graphs, one row each, the way this network was trained to see them.
+    def pack(self, items: Sequence[Any], /) -> Any:
+        """A batch of graphs or pictures, one row each, as this network was trained to see them.
 
-        Batches have `rows`, `row_of_N` of each token and `row_of_outputs` of each logit.
+        Batches have `rows`, `row_of_N` of each token and `row_of_outputs` of each output.
         """
 
     @abstractmethod
@@ -147,15 +149,15 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Any, knobs: Sequence[Knobs] | None = None) -> Tensor:
-        """Logits, differentiable, nothing measured; `knobs` one per row, trained ones if None."""
+        """The outputs, differentiable, nothing measured; `knobs` per row, trained ones if None."""
 
     @abstractmethod
     def infer(
         self, batch: Any, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
-        """The same logits with the dynamics measured; no gradients."""
+        """The same outputs with the dynamics measured; no gradients."""
 
     @classmethod
     @abstractmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
-        """A small random instance and three graphs for it, for the contract tests."""
+    def example(cls, seed: int) -> tuple[Architecture, list[Any]]:
+        """A small random instance and three items for it, for the contract tests."""

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from models.dynamics import LayerNorm
 
+_DEVIATION = 0.3  # of MASK and positions before training
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -28,13 +30,15 @@ class Picture:
     occluded: np.ndarray
 
 
-@dataclass(frozen=True)
+@final
 class PatchBatch:
-    """R images of L patches each, 0 to 1, and which of them are replaced by MASK."""
+    """R images of L patches each, 0 to 1, and which of them are replaced by MASK.
 
-    patches_NP: Tensor
-    occluded_N: Tensor
-    rows: int
+    No dataclass: Lightning's mixed precision would copy one at every step.
+    """
+
+    def __init__(self, patches_NP: Tensor, occluded_N: Tensor, rows: int) -> None:
+        self.patches_NP, self.occluded_N, self.rows = patches_NP, occluded_N, rows
 
     @property
     def length(self) -> int:
@@ -81,7 +85,7 @@ def unpatchify(patches_NP: Tensor, channels: int, size: int) -> Tensor:
 def touched(mask_SS: np.ndarray, patch: int) -> np.ndarray:
     """bool (S / patch, S / patch): the patches of which a mask (S, S) hides a pixel or more."""
     along = len(mask_SS) // patch
-    return mask_SS.reshape(along, patch, along, patch).any((1, 3))
+    return np.asarray(mask_SS.reshape(along, patch, along, patch).any((1, 3)))
 
 
 def spread(occluded: np.ndarray, patch: int) -> np.ndarray:
@@ -101,8 +105,11 @@ class PatchCodec(nn.Module):
 
     A token is W_enc (y - mean) / std + delta_enc of its patch y, or MASK where that is occluded,
     plus a learned position delta_pos. A token x is read as mean + std (W_dec LayerNorm(x) +
-    delta_dec). mean and std are of each channel on the training images. W_enc and W_dec are drawn
-    to the scale of their inputs; the paper's N(0, 0.02) for all is about that at its P and D.
+    delta_dec). mean and std are of each channel on the training images.
+
+    The paper draws all of it from N(0, 0.02). Here W_enc and W_dec follow the number of their
+    inputs, which is about the same at its P and D, and MASK and positions have a deviation of 0.3:
+    beside patches of 0.6 they are learned several times sooner (docs/decisions/0009-images.md).
     """
 
     mean_C: Tensor
@@ -115,8 +122,8 @@ class PatchCodec(nn.Module):
         self.register_buffer("mean_C", torch.full((channels,), 0.5))
         self.register_buffer("std_C", torch.full((channels,), 0.5))
         self.encoder = nn.Linear(self.width, dim)
-        self.mask_D = nn.Parameter(torch.randn(dim) * 0.02)
-        self.position_LD = nn.Parameter(torch.randn(self.length, dim) * 0.02)
+        self.mask_D = nn.Parameter(torch.randn(dim) * _DEVIATION)
+        self.position_LD = nn.Parameter(torch.randn(self.length, dim) * _DEVIATION)
         self.norm = LayerNorm(dim)
         self.decoder = nn.Linear(dim, self.width)
 

@@ -108,8 +108,8 @@ class PatchCodec(nn.Module):
     delta_dec). mean and std are of each channel on the training images.
 
     The paper draws all of it from N(0, 0.02). Here W_enc and W_dec follow the number of their
-    inputs, which is about the same at its P and D, and MASK and positions have a deviation of 0.3:
-    beside patches of 0.6 they are learned several times sooner (docs/decisions/0009-images.md).
+    inputs, which is about the same at its P and D, and MASK and positions have a deviation of 0.3,
+    or they would drown beside patches of 0.6 at first (docs/decisions/0009-images.md).
     """
 
     mean_C: Tensor
@@ -129,13 +129,16 @@ class PatchCodec(nn.Module):
 
     def fit(self, images: np.ndarray) -> None:
         """Take mean and std from images, uint8 (n, S, S, C)."""
-        values, counts = [], np.arange(256) / 255
-        for channel in range(self.channels):
-            share = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., 0].size
-            mean = share @ counts
-            values.append((mean, max(1 / 255, (share @ (counts - mean) ** 2) ** 0.5)))
-        self.mean_C.copy_(torch.tensor([mean for mean, _ in values]))
-        self.std_C.copy_(torch.tensor([std for _, std in values]))
+        shades = np.arange(256) / 255
+        count_CK = np.zeros((self.channels, 256))
+        for part in np.array_split(images, 1 + len(images) // 1000):
+            flat = part.reshape(-1, self.channels).T
+            count_CK += [np.bincount(values, minlength=256) for values in flat]
+        share_CK = count_CK / count_CK.sum(1, keepdims=True)
+        mean_C = share_CK @ shades
+        std_C = (share_CK * (shades - mean_C[:, None]) ** 2).sum(1) ** 0.5
+        self.mean_C.copy_(torch.from_numpy(mean_C))
+        self.std_C.copy_(torch.from_numpy(std_C).clamp(min=1 / 255))  # one shade has no spread
 
     def scale(self) -> tuple[Tensor, Tensor]:
         """mean and std of each number of a patch, (P,)."""

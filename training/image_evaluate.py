@@ -139,14 +139,26 @@ def ssim(x_RCSS: Tensor, y_RCSS: Tensor) -> Tensor:
     return (2 * x * y + _C1) * (2 * xy + _C2) / ((x * x + y * y + _C1) * (xx + yy + _C2))
 
 
+def errors(true: np.ndarray, completed: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Mean squared error of each image on a mask of its pixels, (R,)."""
+    return _mean(np.square((completed.astype(np.float64) - true) / 255).mean(-1), mask)
+
+
+def psnr(mse: np.ndarray) -> np.ndarray:
+    """In dB, of pixels from 0 to 1."""
+    return -10 * np.log10(np.maximum(mse, _LEAST_ERROR))
+
+
 def _figures(true: np.ndarray, completed: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """The six figures of each image, (6, R)."""
     x, y = (torch.from_numpy(i).permute(0, 3, 1, 2).double() / 255 for i in (completed, true))
-    error_RSS, ssim_RSS = (x - y).square().mean(1), ssim(x, y).mean(1)
+    ssim_RSS = ssim(x, y).mean(1).numpy()
     rows = []
-    for weight in (torch.from_numpy(mask).double(), torch.ones(mask.shape, dtype=torch.float64)):
-        total = weight.sum((1, 2)).clamp(min=1)
-        mse = (error_RSS * weight).sum((1, 2)) / total
-        rows += [mse, -10 * mse.clamp(min=_LEAST_ERROR).log10()]
-        rows += [(ssim_RSS * weight).sum((1, 2)) / total]
-    return torch.stack(rows).numpy()
+    for where in (mask, np.ones_like(mask)):
+        mse = errors(true, completed, where)
+        rows += [mse, psnr(mse), _mean(ssim_RSS, where)]
+    return np.stack(rows)
+
+
+def _mean(values_RSS: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return (values_RSS * mask).sum((1, 2)) / np.maximum(mask.sum((1, 2)), 1)

@@ -11,9 +11,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from models.patches import PatchBatch, PatchCodec, batch_of, patchify
+from models.patches import PatchBatch, PatchCodec, batch_of, patchify, spread
 from training.datasets import ImageDataset
-from training.image_evaluate import completer, draw_order, measure_images, occlude, portions
+from training.image_evaluate import completer, draw_order, errors, occlude, portions, psnr
 from training.trainer import Problem, share
 
 
@@ -90,8 +90,8 @@ class ImageProblem(Problem):
 
     def validate(self, network: nn.Module) -> float:
         images, occluded = self._val()
-        complete = completer(network, self.patch, self.device)
-        return measure_images(complete, images, occluded, self.patch).psnr
+        mse = errors(images, self.predict(network), spread(occluded, self.patch))
+        return float(psnr(mse).mean())
 
     def predict(self, network: nn.Module) -> np.ndarray:
         """The images of `split.val`, completed as `validate` has them, uint8."""

@@ -33,7 +33,8 @@ def image_recipe(model: str, dataset: ImageDataset, ablation: str = "none") -> I
     """The recipe of `model` ("et", or "vit" with as many parameters) for a dataset.
 
     Raises:
-        ValueError: for an unknown model, or an ablation that the model does not have.
+        ValueError: for an unknown model, an ablation that the model does not have, or images that
+            cannot be cut into patches of one size.
     """
     if model not in ("et", VIT):
         raise ValueError(f"unknown model {model!r}; known are et, {VIT}")
@@ -48,8 +49,10 @@ def image_recipe(model: str, dataset: ImageDataset, ablation: str = "none") -> I
 
 def _patch(size: int) -> int:
     """The side that divides `size` into as many patches as there can be up to 8 along it."""
-    along = max(n for n in range(1, _PATCHES_ALONG + 1) if size % n == 0)
-    return size // along
+    for along in range(_PATCHES_ALONG, 1, -1):
+        if size % along == 0:
+            return size // along
+    raise ValueError(f"images of {size} x {size} pixels have no whole patches; take another size")
 
 
 def smoke_images(chosen: ImageRecipe) -> ImageRecipe:

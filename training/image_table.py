@@ -108,13 +108,16 @@ def _row(
         )
         measured, numbers = result.parts, parameters(result.network)
         setting = f"epoch {result.fitted.best_epoch} of {recipe.epochs}"
+    device = fabric.device
+    machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
     return {
         "dataset": dataset.name,
         "split": dataset.split.name,
         "model": model,
         "setting": setting,
         "parameters": numbers,
-        "device": str(fabric.device),
+        "epochs": recipe.epochs if numbers else None,
+        "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else machine,
         "seconds": round(time.perf_counter() - start, 1),
         "test": over_seeds(measured["test"]),
     }
@@ -130,14 +133,14 @@ def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
         cells = [_cell(row["test"], name, scale) for name, (_, scale) in COLUMNS.items()]
         lines.append(f"| {model} | {row['parameters'] or '-'} | " + " | ".join(cells) + " |")
     first = next(iter(results.values()))
-    devices = ", ".join(sorted({row["device"] for row in results.values()}))
-    trained = {row["setting"].split()[-1] for row in results.values() if row["parameters"]}
-    epochs = f"Trained for {', '.join(sorted(trained))} epochs, a seed each. " if trained else ""
+    machines = "; ".join(sorted({row["machine"] for row in results.values()}))
+    trained = sorted({str(row["epochs"]) for row in results.values() if row["epochs"] is not None})
+    epochs = f"Trained for {', '.join(trained)} epochs, a seed each. " if trained else ""
     lines.append(
         f"\nMean ± std over {first['test']['masks']} masks of {first['test']['images']} test "
         f"images, half of the patches occluded; of the occluded patches unless of the whole. "
         f"{epochs}Epoch chosen on validation images; test images had no part in it. {dataset.note} "
-        f"{platform.machine()}, {devices}, torch {torch.__version__}."
+        f"{machines}, torch {torch.__version__}."
     )
     return "\n".join(lines)
 

@@ -106,6 +106,43 @@ def test_what_is_occluded_has_no_part() -> None:
     assert not torch.allclose(changed[0], one.logits[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_it_is_algorithm_1(own: bool) -> None:
+    """Image by image, the energies written out, their gradient by autograd, a step at a time."""
+    network, pictures = _network(self_attention=own).double(), _pictures(3, 12, 3)
+    codec, (block,) = network.codec, network.blocks_in_order()
+    attention, hopfield = block.energy.energies  # type: ignore[misc, union-attr]
+    beta = block.log_beta_H.exp().detach()
+    assert beta.tolist() == pytest.approx([8**-0.5] * 2)  # set in single precision
+    mean, std = (v.view(3, 1, 1) for v in (codec.mean_C, codec.std_C))
+    expected = []
+    for picture in pictures:
+        y = (torch.from_numpy(picture.pixels).permute(2, 0, 1).float().div(255) - mean) / std
+        cut = [
+            y[:, i : i + 3, j : j + 3].flatten() for i in range(0, 12, 3) for j in range(0, 12, 3)
+        ]
+        hidden = picture.occluded.ravel()
+        x = torch.stack(
+            [
+                (codec.mask_D if hide else codec.encoder(patch)) + position
+                for patch, hide, position in zip(cut, hidden, codec.position_LD, strict=True)
+            ]
+        )
+        for _ in range(12):
+            g = block.norm(x).detach().requires_grad_()
+            k = torch.einsum("hyd,bd->hyb", attention.key_HYD, g)
+            q = torch.einsum("hyd,cd->hyc", attention.query_HYD, g)
+            s = torch.einsum("h,hyb,hyc->hcb", beta, k, q)
+            if not own:
+                s = s.masked_fill(torch.eye(16, dtype=torch.bool), -torch.inf)
+            energy = -(s.logsumexp(-1).sum(-1) / beta).sum()
+            energy = energy - (g @ hopfield.memories_MD.T).relu().square().sum() / 2
+            x = x - 0.1 * torch.autograd.grad(energy, g)[0]
+        out = codec.decoder(codec.norm(x)).view(4, 4, 3, 3, 3)
+        expected.append(mean + std * out.permute(2, 0, 3, 1, 4).reshape(3, 12, 12))
+    assert (network(network.pack(pictures)) - torch.stack(expected)).abs().max() < 1e-9
+
+
 @pytest.mark.parametrize("variant", [{}, {"self_attention": True}, {"hopfield": False}])
 def test_energy_never_rises_in_small_steps(variant: dict[str, Any]) -> None:
     for seed in range(5):

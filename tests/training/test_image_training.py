@@ -263,6 +263,16 @@ def test_recipes(dataset: ImageDataset) -> None:
     for model, ablation in (("et", "no-w"), ("vit", "no-hopfield"), ("gin", "none")):
         with pytest.raises(ValueError, match=r"known are|those of et"):
             image_recipe(model, dataset, ablation)
+    sizes = {7: 1, 10: 2, 64: 8, 28: 4, 96: 12}
+    for size, patch in sizes.items():
+        assert image_recipe("et", _of_size(size)).config["patch"] == patch
+    with pytest.raises(ValueError, match="67 x 67 pixels have no whole patches"):
+        image_recipe("et", _of_size(67))
+
+
+def _of_size(size: int) -> ImageDataset:
+    images, parts = np.zeros((3, size, size, 3), np.uint8), np.split(np.arange(3), 3)
+    return ImageDataset("any", images, Split("any", *parts))
 
 
 def _jpeg(rng: np.random.Generator, size: int) -> bytes:

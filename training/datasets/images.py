@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
 from collections.abc import Callable, Iterable
@@ -123,7 +124,7 @@ def load_folder(folder: Path, size: int = 64) -> ImageDataset:
         except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
             raise ValueError(f"{path}: not an image that can be read") from error
         pixels = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
-        images.setdefault(pixels.tobytes(), pixels)
+        images.setdefault(hashlib.sha256(pixels.tobytes()).digest(), pixels)
     n = len(images)
     if n < _FEWEST:
         raise ValueError(f"{folder}: {n} different images; {_FEWEST} are the fewest")

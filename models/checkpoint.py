@@ -58,7 +58,7 @@ class Calibration(_Part):
 
 
 class EnergyReference(_Part):
-    """Quantiles of the final energy per node, or patch, of the training's graphs, or images."""
+    """Quantiles of the final energy per node or token: of inputs like those of the training."""
 
     levels: tuple[float, ...]
     values: tuple[float, ...]
@@ -83,7 +83,7 @@ class Manifest(_Part):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     version: str = Field(pattern=r"^[0-9A-Za-z.+-]{1,32}$")
     architecture: str
-    task: Literal["anomaly", "classification", "completion"]
+    task: Literal["anomaly", "classification", "images", "completion"]
     config: dict[str, JsonValue]
     knobs: TrainedKnobs
     features: tuple[Feature, ...]

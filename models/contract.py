@@ -123,7 +123,7 @@ class Architecture(nn.Module, ABC):
     """A network that embeds its input, relaxes it, and reads the state out."""
 
     name: ClassVar[str]
-    task: ClassVar[Literal["anomaly", "classification", "completion"]]
+    task: ClassVar[Literal["anomaly", "classification", "images", "completion"]]
     config_type: ClassVar[type[Config]]
 
     config: Config
@@ -160,4 +160,4 @@ class Architecture(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def example(cls, seed: int) -> tuple[Architecture, list[Any]]:
-        """A small random instance and three items for it, for the contract tests."""
+        """A small random instance and three items to pack for it, for the contract tests."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
 from models.dynamics import Solution
 from models.layouts import Dense, Layout
-from models.patches import PatchBatch, PatchCodec, Picture, collate
+from models.patches import MaskedImage, PatchBatch, PatchCodec, collate
 
 
 class ImageConfig(Config):
@@ -54,10 +54,10 @@ class ImageCompleter(Architecture):
         for stream, block in enumerate(self.blocks_in_order()):
             block.stream = stream
 
-    def pack(self, pictures: Sequence[Picture]) -> PatchBatch:
+    def pack(self, pictures: Sequence[MaskedImage]) -> PatchBatch:
         return collate(pictures, self.config.patch)
 
-    def check(self, picture: Picture) -> None:
+    def check(self, picture: MaskedImage) -> None:
         """Refuse a picture that this network does not take.
 
         Raises:
@@ -100,7 +100,7 @@ class ImageCompleter(Architecture):
         return Output(self.codec.decode(x_ND), solutions)
 
     @classmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[Picture]]:
+    def example(cls, seed: int) -> tuple[Architecture, list[MaskedImage]]:
         rng = np.random.default_rng(seed)
         config = cls.config_type.model_validate(
             {
@@ -115,7 +115,7 @@ class ImageCompleter(Architecture):
             }
         )
         pictures = [
-            Picture(rng.integers(0, 256, (6, 6, 3), np.uint8), rng.random((3, 3)) < share)
+            MaskedImage(rng.integers(0, 256, (6, 6, 3), np.uint8), rng.random((3, 3)) < share)
             for share in (0.5, 0.0, 1.0)  # nothing occluded, and everything
         ]
         pixels = np.stack([picture.pixels for picture in pictures])

@@ -20,7 +20,7 @@ _DEVIATION = 0.3  # of MASK and positions before training
 
 
 @dataclass(frozen=True)
-class Picture:
+class MaskedImage:
     """pixels uint8 (S, S, C) and occluded bool (S / patch, S / patch): the patches to complete.
 
     What the pixels of an occluded patch are has no part in anything.
@@ -53,7 +53,7 @@ class PatchBatch:
         return torch.arange(self.rows, device=self.occluded_N.device)
 
 
-def collate(pictures: Sequence[Picture], patch: int) -> PatchBatch:
+def collate(pictures: Sequence[MaskedImage], patch: int) -> PatchBatch:
     """Pictures of one size as a batch."""
     pixels = torch.from_numpy(np.stack([picture.pixels for picture in pictures]))
     occluded = torch.from_numpy(np.stack([picture.occluded for picture in pictures]))
@@ -109,7 +109,7 @@ class PatchCodec(nn.Module):
 
     The paper draws all of it from N(0, 0.02). Here W_enc and W_dec follow the number of their
     inputs, which is about the same at its P and D, and MASK and positions have a deviation of 0.3,
-    or they would drown beside patches of 0.6 at first (docs/decisions/0009-images.md).
+    or they would drown beside patches of 0.6 at first (docs/decisions/0010-images.md).
     """
 
     mean_C: Tensor

@@ -34,6 +34,10 @@ class ClassifyLimits(Limits):
         description="pairs of tokens of one graph that see each other: both ways of each edge and "
         "of each node and CLS, or every two nodes where the model attends to all"
     )
+    max_position_work: int = Field(
+        description="operations to find where the nodes of one graph are, about nodes times edges "
+        "times eight"
+    )
     max_smiles_length: int
     max_atoms: int
     smiles_timeout_s: float

@@ -29,6 +29,7 @@ from training.options import (
     run_folder,
 )
 from training.recipes import ABLATIONS, FANOUTS, recipe, smoke
+from training.recognise import recognise, recognise_table
 from training.reproduce import stochastic_attention
 from training.runs import train
 
@@ -37,6 +38,8 @@ app.command()(classify)
 app.command()(classify_table)
 app.command()(complete)
 app.command()(complete_table)
+app.command()(recognise)
+app.command()(recognise_table)
 console = Console(stderr=True)
 
 

@@ -22,6 +22,9 @@ _OURS: dict[str, Any] = {
     "encoder": 128,
     "noise": 0.02,
     "readout": ("cls", "mean", "sum"),
+    "rounds": 3,
+    "buckets": 4096,
+    "dropout": 0.2,
 }
 _BASELINES: dict[str, dict[str, Any]] = {
     "gin": {"dim": 64, "layers": 4, "dropout": 0.3},

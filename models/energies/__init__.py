@@ -1,5 +1,6 @@
 """What is low? Scalar energies with named components and closed-form forces."""
 
+from models.energies.associative_memory import AssociativeMemory
 from models.energies.attention import DotProductAttention, VonMisesFisherAttention
 from models.energies.base import Energy, Terms
 from models.energies.hopfield import Hopfield
@@ -7,6 +8,7 @@ from models.energies.mixture import Balanced, Sum
 from models.energies.modern_hopfield import ModernHopfield
 
 __all__ = [
+    "AssociativeMemory",
     "Balanced",
     "DotProductAttention",
     "Energy",

@@ -3,5 +3,6 @@
 from models.layouts.base import Attention, Layout
 from models.layouts.dense import Dense
 from models.layouts.edge_list import EdgeList
+from models.layouts.stored import Stored
 
-__all__ = ["Attention", "Dense", "EdgeList", "Layout"]
+__all__ = ["Attention", "Dense", "EdgeList", "Layout", "Stored"]

@@ -14,8 +14,8 @@ from models.architectures.et import ETImage, ETImageConfig
 from models.contract import Knobs
 from models.image_completer import ImageCompleter
 from models.patches import (
+    MaskedImage,
     PatchCodec,
-    Picture,
     composite,
     patchify,
     spread,
@@ -26,11 +26,13 @@ from models.patches import (
 SMALL = {"size": 12, "patch": 3, "dim": 16, "heads": 2, "head_dim": 8, "memories": 32}
 
 
-def _pictures(count: int, size: int, patch: int, channels: int = 3, seed: int = 0) -> list[Picture]:
+def _pictures(
+    count: int, size: int, patch: int, channels: int = 3, seed: int = 0
+) -> list[MaskedImage]:
     rng = np.random.default_rng(seed)
     along = size // patch
     return [
-        Picture(
+        MaskedImage(
             rng.integers(0, 256, (size, size, channels), np.uint8), rng.random((along, along)) < 0.5
         )
         for _ in range(count)

@@ -178,6 +178,7 @@ def test_limits(strict):
     check(post(strict, text(body)), 422, "invalid-graph", "too_much_work", "/graphs/1")
     limits = strict.get("/models/cdat-mol").json()["limits"]
     assert (limits["max_graphs"], limits["max_atoms"], limits["max_pairs"]) == (3, 6, 50)
+    assert limits["max_position_work"] == 900
     traced = {"smiles": ["C"] * 3, "include": ["trace"]}
     assert post(strict, text(traced)).status_code == 200
     body = traced | {"dynamics": {"steps": 64}}

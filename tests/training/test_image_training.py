@@ -21,7 +21,7 @@ from models.architectures.et import ETImage, ETImageConfig
 from models.checkpoint import load as load_checkpoint
 from models.contract import Knobs
 from models.image_completer import ImageCompleter
-from models.patches import Picture, patchify, spread
+from models.patches import MaskedImage, patchify, spread
 from training.__main__ import app
 from training.datasets import ImageDataset, Split, load_folder, load_images
 from training.datasets.sources import data_folder
@@ -176,7 +176,7 @@ def test_what_is_measured_is_what_is_served(dataset: ImageDataset, fabric: Fabri
     assert isinstance(network, ImageCompleter)
     images, occluded = dataset.images[:5], occlude(1, 5, 4, 0.5)
     measured = completer(network, 3, CPU)(images, occluded)
-    pictures = [Picture(*both) for both in zip(images, occluded, strict=True)]
+    pictures = [MaskedImage(*both) for both in zip(images, occluded, strict=True)]
     served = network.infer(network.pack(pictures), [Knobs()] * 5).logits
     pixels = (255 * served).round().clamp(0, 255).permute(0, 2, 3, 1).numpy()
     mask = spread(occluded, 3)

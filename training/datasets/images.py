@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from training.datasets.cifar import load_cifar10
 from training.datasets.memories import mnist
 from training.datasets.nodes import Split
 from training.datasets.sources import data_folder
@@ -74,15 +75,13 @@ def load_mnist(folder: Path) -> ImageDataset:
     return _official("mnist", train, test, mirror=False)
 
 
-def load_cifar10(folder: Path) -> ImageDataset:
-    """CIFAR-10 as JPEG, 32 x 32, one folder a class under train/ and test/."""
-    files = dict(_files(folder / "images" / "cifar10_jpeg" / "CIFAR-10-images"))
-    train, test = (
-        _decoded(raw for name, raw in sorted(files.items()) if f"/{part}/" in name)
-        for part in ("train", "test")
-    )
-    note = "JPEG copies: the compression is lossy, so figures are not those of the original files."
-    return _official("cifar10", train, test, note=note)
+def load_cifar10_images(folder: Path) -> ImageDataset:
+    """CIFAR-10, 32 x 32, of `training.datasets.cifar` without its labels."""
+    source = load_cifar10(folder)
+    images = source.pixels.transpose(0, 2, 3, 1)
+    train = np.union1d(source.split.train, source.split.val)
+    note = f"{source.note} They are lossy: figures are not those of the original pixels."
+    return _official("cifar10", images[train], images[source.split.test], note=note)
 
 
 def load_tiny_imagenet(folder: Path) -> ImageDataset:
@@ -101,7 +100,7 @@ def load_tiny_imagenet(folder: Path) -> ImageDataset:
 
 IMAGES: dict[str, Callable[[Path], ImageDataset]] = {
     "mnist": load_mnist,
-    "cifar10": load_cifar10,
+    "cifar10": load_cifar10_images,
     "tiny-imagenet": load_tiny_imagenet,
 }
 

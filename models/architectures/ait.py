@@ -1,0 +1,317 @@
+"""Associative Transformer (Sun et al., arXiv 2309.12862): for pictures and questions on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, cast, final
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
+from models.dynamics import Descent, Solution
+from models.energies import AssociativeMemory
+from models.graph_classifier import Task
+from models.layouts import Layout, Stored
+from models.pictures import Picture, PictureBatch, collate_pictures
+from models.transformer import Attention, FeedForward, patches
+from models.workspace import Workspace
+
+Retrieve = Callable[[Block, Tensor, Stored], Tensor]
+
+
+class AiTConfig(Config):
+    """Configuration of AiT. `memories` are the slots of each workspace, `blocks` the layers.
+
+    The paper's table 2 takes parts away: `attention` (W/O SA), `feedforward` (W/O FF), `workspace`
+    (W/O memory, which leaves a vision transformer), that and `attention` (dense networks),
+    `hopfield` (another attention in its stead), `share` of 1 (W/O bottleneck). To reset the memory
+    every epoch is up to training. `write` is of tables 7 and 8: without memory forward.
+    """
+
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt] = Field(
+        description="channels, height and width of a picture"
+    )
+    patch: PositiveInt = Field(4, description="side of a patch; height and width are multiples")
+    question: NonNegativeInt = Field(0, description="width of a question; 0: there is none")
+    tasks: tuple[Task] = Field(description="what is asked, with its answers")
+    memories: PositiveInt = 32
+    steps: PositiveInt = Field(1, description="T, steps of each retrieval")
+    step_size: PositiveFloat = 1.0
+    beta: PositiveFloat | None = Field(1.0, description="inverse temperature of the retrieval")
+    learn_beta: bool = False
+    mlp: PositiveInt = Field(128, description="width of the hidden layer of each feed-forward")
+    slot_dim: PositiveInt = Field(32, description="D, width of a slot of the memory")
+    slot_heads: PositiveInt = Field(8, description="heads of the bottleneck attention")
+    share: float = Field(
+        1 / 64, gt=0, le=1, description="of the patches of a pool that pass the bottleneck"
+    )
+    decay: float = Field(0.9, ge=0, lt=1, description="alpha of eq. 4")
+    pool: Literal["batch", "picture"] = Field(
+        "batch", description="whose patches compete in training; in serving those of one picture"
+    )
+    feedforward: bool = Field(True, description="False leaves the feed-forward out")
+    workspace: bool = Field(True, description="False leaves the workspace out")
+    write: bool = Field(True, description="False retrieves from the memory as it is kept")
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> AiTConfig:
+        if self.shape[1] % self.patch or self.shape[2] % self.patch:
+            raise ValueError("height and width must be multiples of the patch")
+        if self.slot_dim % self.slot_heads:
+            raise ValueError("slot_dim must be a multiple of slot_heads")
+        return self
+
+    @property
+    def tokens(self) -> int:
+        """Patches of a picture, and its question."""
+        return self.shape[1] * self.shape[2] // self.patch**2 + bool(self.question)
+
+    @property
+    def retrieval(self) -> Config:
+        """What of this concerns the Hopfield network: one temperature for all of a row."""
+        of_all = {
+            name: getattr(self, name) for name in ("steps", "step_size", "beta", "learn_beta")
+        }
+        return Config.model_validate({"heads": 1} | of_all)
+
+
+@final
+class Layer(nn.Module):
+    """Self-attention, feed-forward, and the global workspace (figure 1b), each on a residual."""
+
+    def __init__(self, config: AiTConfig, block: Block) -> None:
+        super().__init__()
+        c = config
+        self.attention = self.feedforward = self.workspace = self.cross = self.block = None
+        if c.attention:
+            self.attention_norm = nn.LayerNorm(c.dim)
+            self.attention = Attention(c.dim, c.heads, c.head_dim, c.dropout)
+        if c.feedforward:
+            self.feedforward_norm = nn.LayerNorm(c.dim)
+            self.feedforward = FeedForward(c.dim, c.mlp, c.dropout)
+        self.pooled, self.writes = c.pool == "batch", c.write
+        if c.workspace:
+            self.workspace_norm = nn.LayerNorm(c.dim)
+            self.workspace = Workspace(
+                c.dim, c.memories, c.slot_dim, c.slot_heads, c.share, c.decay
+            )
+            self.lift = nn.Linear(c.slot_dim, c.dim)
+            if c.hopfield:
+                self.block = block
+            else:
+                self.cross = Attention(c.dim, c.heads, c.head_dim, c.dropout)
+
+    def forward(self, x_RLD: Tensor, retrieve: Retrieve) -> tuple[Tensor, Tensor]:
+        """The next x (R, L, D) and the balance loss of the bottleneck."""
+        if self.attention is not None:
+            g_RLD = self.attention_norm(x_RLD)
+            x_RLD = x_RLD + self.attention(g_RLD, g_RLD)
+        if self.feedforward is not None:
+            x_RLD = x_RLD + self.feedforward(self.feedforward_norm(x_RLD))
+        balance = x_RLD.new_zeros(())
+        if self.workspace is not None:
+            rows, length, dim = x_RLD.shape
+            xi_RLD = self.workspace_norm(x_RLD)
+            memory_PMD, balance = self._write(self.workspace, xi_RLD)
+            attractors_PMD = self.lift(memory_PMD).to(xi_RLD.dtype)
+            if self.block is not None:
+                layout = Stored(attractors_PMD, rows, length)
+                read = retrieve(self.block, xi_RLD.reshape(rows * length, dim), layout)
+                x_RLD = x_RLD + read.view(rows, length, dim)
+            elif self.cross is not None:
+                x_RLD = x_RLD + self.cross(xi_RLD, attractors_PMD.expand(rows, -1, -1))
+        return x_RLD, balance
+
+    def _write(self, workspace: Workspace, xi_RLD: Tensor) -> tuple[Tensor, Tensor]:
+        """gamma^(t+1) (P, M, D) and the balance loss: the squash layer and what follows it."""
+        if not (self.training or self.writes):
+            return workspace.memory_MD[None], xi_RLD.new_zeros(())
+        pooled = self.training and self.pooled
+        memory_PMD, balance = workspace(xi_RLD.flatten(0, 1)[None] if pooled else xi_RLD)
+        if self.training:
+            workspace.keep(memory_PMD)
+        return memory_PMD, balance
+
+
+@final
+class AiT(Architecture):
+    """Patches and their places, layers with a workspace each, a linear map of their mean.
+
+    The Hopfield network of a layer relaxes g = LN(x) on the energy of eq. 7, whose attractors are
+    the memory after the patches have written into it (eq. 3-4), and adds what it retrieved to x.
+    The norm before it is the one that every other branch has, and the released code too; without
+    it beta would mean something else in every layer.
+
+    In training all patches of a batch compete for the workspace (the squash layer) and what they
+    write stays. In evaluation the memory is frozen and each picture competes with itself alone, so
+    that no answer depends on another request; k shrinks with the pool (`models.workspace`). A
+    question is one more token, LN, linear, LN (section 5.8). Logits are (R, C).
+
+    `balance` is the balance loss of the last `forward`, summed over the layers.
+    """
+
+    name = "ait"
+    task = "images"
+    config_type = AiTConfig
+    config: AiTConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    mean_C: Tensor
+    std_C: Tensor
+
+    def __init__(self, config: AiTConfig) -> None:
+        super().__init__()
+        c = self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        channels = c.shape[0]
+        self.register_buffer("mean_C", torch.zeros(channels))
+        self.register_buffer("std_C", torch.ones(channels))
+        self.embed = nn.Linear(channels * c.patch**2, c.dim)
+        self.places_LD = nn.Parameter(torch.randn(c.tokens - bool(c.question), c.dim) * 0.02)
+        self.ask = _asked(c)
+        self.layers = nn.ModuleList(Layer(c, self.block()) for _ in range(c.blocks))
+        for stream, block in enumerate(self.blocks_in_order()):
+            block.stream = stream
+        self.norm = nn.LayerNorm(c.dim)
+        self.head = nn.Linear(c.dim, len(c.tasks[0].labels))
+        self.balance = torch.zeros(())
+
+    def block(self) -> Block:
+        return Block(AssociativeMemory(), Descent(), nn.Identity(), self.config.retrieval)
+
+    def pack(self, pictures: Sequence[Picture]) -> PictureBatch:
+        return collate_pictures(pictures, self.config.tokens)
+
+    def check(self, picture: Picture) -> None:
+        """Refuse a picture that this network cannot see, or a question it does not understand.
+
+        Raises:
+            ValueError: saying what is wrong with it.
+        """
+        if picture.pixels.shape != self.config.shape:
+            raise ValueError(f"the picture must be of shape {self.config.shape}")
+        if not ((picture.pixels >= 0) & (picture.pixels <= 1)).all():
+            raise ValueError("pixels must lie between 0 and 1")
+        width = 0 if picture.question is None else len(picture.question)
+        if width != self.config.question:
+            raise ValueError(f"the question must have {self.config.question} numbers")
+        if picture.question is not None and not np.isfinite(picture.question).all():
+            raise ValueError("the question must be finite")
+
+    def blocks_in_order(self) -> list[Block]:
+        blocks = [cast(Layer, layer).block for layer in self.layers]
+        return [block for block in blocks if block is not None]
+
+    @torch.no_grad()
+    def layouts(self, batch: PictureBatch) -> list[Layout]:
+        found: list[Layout] = []
+
+        def retrieve(block: Block, x_ND: Tensor, layout: Stored) -> Tensor:
+            found.append(layout)
+            return block.relax(x_ND, layout, [Knobs()] * batch.rows)
+
+        self._through(batch, retrieve)
+        return found
+
+    def forward(self, batch: PictureBatch, knobs: Sequence[Knobs] | None = None) -> Tensor:
+        """Logits (R, C)."""
+        rows = knobs or [Knobs()] * batch.rows
+
+        def retrieve(block: Block, x_ND: Tensor, layout: Stored) -> Tensor:
+            return block.relax(x_ND, layout, rows)
+
+        logits_RC, self.balance = self._through(batch, retrieve)
+        return logits_RC
+
+    @torch.no_grad()
+    def infer(
+        self, batch: PictureBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
+    ) -> Output:
+        solutions: list[Solution] = []
+
+        def retrieve(block: Block, x_ND: Tensor, layout: Stored) -> Tensor:
+            solutions.append(block.solve(x_ND, layout, knobs, interrupt))
+            return solutions[-1].x_ND
+
+        return Output(self._through(batch, retrieve)[0], solutions)
+
+    def reset_memories(self) -> None:
+        """Fresh memories in every workspace: an ablation of table 2, between epochs."""
+        for module in self.modules():
+            if isinstance(module, Workspace):
+                module.reset()
+
+    def _through(self, batch: PictureBatch, retrieve: Retrieve) -> tuple[Tensor, Tensor]:
+        x_RLD = self._embed(batch)
+        balance = x_RLD.new_zeros(())
+        for layer in self.layers:
+            x_RLD, of_layer = layer(x_RLD, retrieve)
+            balance = balance + of_layer
+        return self.head(self.norm(x_RLD).mean(1)), balance
+
+    def _embed(self, batch: PictureBatch) -> Tensor:
+        """The tokens of each picture (R, L, D), its question last."""
+        scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
+        x_RLD = self.embed(patches(scaled_RCHW, self.config.patch)) + self.places_LD
+        if self.ask is None:
+            return x_RLD
+        assert batch.question_RQ is not None
+        asked_RD = self.ask(batch.question_RQ.to(self.places_LD.dtype)).to(x_RLD.dtype)
+        return torch.cat([x_RLD, asked_RD[:, None]], 1)
+
+    @classmethod
+    def example(cls, seed: int) -> tuple[Architecture, list[Picture]]:
+        rng = np.random.default_rng(seed)
+        pictures = [
+            Picture(
+                rng.random((2, 4, 6)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
+            )
+            for _ in range(3)
+        ]
+        config = AiTConfig.model_validate(
+            {
+                "shape": (2, 4, 6),
+                "patch": 2,
+                "question": 5,
+                "tasks": ({"name": "p", "labels": ("u", "v", "w")},),
+                "dim": 12,
+                "heads": 2,
+                "head_dim": 4,
+                "memories": 5,
+                "blocks": 2,
+                "steps": 3,
+                "step_size": 0.1,
+                "learn_beta": True,
+                "mlp": 16,
+                "slot_dim": 8,
+                "slot_heads": 2,
+                "share": 0.5,
+            }
+        )
+        return cls.fitted(config, np.stack([p.pixels for p in pictures]), seed), pictures
+
+    @classmethod
+    def fitted(cls, config: AiTConfig, pixels_ICHW: np.ndarray, seed: int) -> AiT:
+        """A fresh network whose channels are standardised on pictures, in [0, 1] or bytes."""
+        generator_state = torch.random.get_rng_state()
+        torch.manual_seed(seed)
+        network = cls(config)
+        torch.random.set_rng_state(generator_state)
+        scale = 255 if pixels_ICHW.dtype == np.uint8 else 1
+        for buffer_C, of in ((network.mean_C, np.mean), (network.std_C, np.std)):
+            channels = [of(pixels_ICHW[:, c], dtype=np.float64) for c in range(len(buffer_C))]
+            buffer_C.copy_(torch.tensor(channels) / scale)
+        network.std_C.clamp_(min=1e-3)
+        return network
+
+
+def _asked(config: AiTConfig) -> nn.Module | None:
+    if not config.question:
+        return None
+    return nn.Sequential(
+        nn.LayerNorm(config.question),
+        nn.Linear(config.question, config.dim),
+        nn.LayerNorm(config.dim),
+    )

@@ -1,0 +1,56 @@
+"""The parts of a vision transformer that are no energy: patches, attention, feed-forward."""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@final
+class Attention(nn.Module):
+    """Multi-head attention of tokens to a context (Associative Transformer eq. 1-2), row by row."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(dim, heads * head_dim, bias=False)
+        self.key_value = nn.Linear(dim, 2 * heads * head_dim, bias=False)
+        self.out = nn.Linear(heads * head_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_RLD: Tensor, context_RKD: Tensor) -> Tensor:
+        """What each token reads, (R, L, D)."""
+        key, value = self.key_value(context_RKD).chunk(2, -1)
+        q_RHLY, k_RHKY, v_RHKY = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query(x_RLD), key, value)
+        )
+        read_RHLY = scaled_dot_product_attention(q_RHLY, k_RHKY, v_RHKY)
+        return self.dropout(self.out(read_RHLY.transpose(1, 2).flatten(2)))
+
+
+@final
+class FeedForward(nn.Module):
+    """An MLP for each token by itself."""
+
+    def __init__(self, dim: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, hidden),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, dim),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, x_RLD: Tensor) -> Tensor:
+        return self.mlp(x_RLD)
+
+
+def patches(pixels_RCHW: Tensor, size: int) -> Tensor:
+    """Non-overlapping squares, by rows of the image: (R, H W / size^2, C size^2)."""
+    rows, channels, height, width = pixels_RCHW.shape
+    grid = pixels_RCHW.view(rows, channels, height // size, size, width // size, size)
+    return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

@@ -83,7 +83,7 @@ class Manifest(_Part):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     version: str = Field(pattern=r"^[0-9A-Za-z.+-]{1,32}$")
     architecture: str
-    task: Literal["anomaly", "classification", "images"]
+    task: Literal["anomaly", "classification", "images", "completion"]
     config: dict[str, JsonValue]
     knobs: TrainedKnobs
     features: tuple[Feature, ...]

@@ -110,7 +110,10 @@ class Block(nn.Module):
 
 @dataclass(frozen=True)
 class Output:
-    """Logits of a batch, and how each block (and relation) came to them, in order."""
+    """What the head reads, and how each block (and relation) came to it, in order.
+
+    `logits` are logits of scores and classes, and of an image completer its pixels.
+    """
 
     logits: Tensor
     solutions: list[Solution]
@@ -120,7 +123,7 @@ class Architecture(nn.Module, ABC):
     """A network that embeds its input, relaxes it, and reads the state out."""
 
     name: ClassVar[str]
-    task: ClassVar[Literal["anomaly", "classification", "images"]]
+    task: ClassVar[Literal["anomaly", "classification", "images", "completion"]]
     config_type: ClassVar[type[Config]]
 
     config: Config
@@ -133,7 +136,7 @@ class Architecture(nn.Module, ABC):
     def pack(self, items: Sequence[Any], /) -> Any:
         """A batch of graphs or pictures, one row each, as this network was trained to see them.
 
-        Batches have `rows`, `row_of_N` of each token and `row_of_outputs` of each logit.
+        Batches have `rows`, `row_of_N` of each token and `row_of_outputs` of each output.
         """
 
     @abstractmethod
@@ -146,13 +149,13 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Any, knobs: Sequence[Knobs] | None = None) -> Tensor:
-        """Logits, differentiable, nothing measured; `knobs` one per row, trained ones if None."""
+        """The outputs, differentiable, nothing measured; `knobs` per row, trained ones if None."""
 
     @abstractmethod
     def infer(
         self, batch: Any, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
-        """The same logits with the dynamics measured; no gradients."""
+        """The same outputs with the dynamics measured; no gradients."""
 
     @classmethod
     @abstractmethod

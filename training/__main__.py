@@ -14,6 +14,7 @@ from models import checkpoint
 from models.memories import SUFFIX, Card, Memory, dump
 from training import table as tables
 from training.classify import classify, classify_table
+from training.complete import complete, complete_table
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
 from training.datasets.memories import digits, rrm
 from training.export import export
@@ -35,6 +36,8 @@ from training.runs import train
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(classify)
 app.command()(classify_table)
+app.command()(complete)
+app.command()(complete_table)
 app.command()(recognise)
 app.command()(recognise_table)
 console = Console(stderr=True)

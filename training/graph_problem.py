@@ -16,7 +16,7 @@ from models.tokens import TokenBatch, Tokens, collate
 from training.datasets import Split
 from training.graph_evaluate import measure
 from training.ledger import fingerprint
-from training.trainer import Problem
+from training.trainer import Problem, share
 
 _EVALUATED = 256  # graphs at a time without gradients
 
@@ -87,8 +87,7 @@ class GraphProblem(Problem):
         starts = list(range(0, len(order), size))
         if len(order) % size == 1 and len(starts) > 1:
             starts.pop()  # batch norm has nothing to say about a single graph
-        # Every process takes the same number of steps, or the others would wait for it for ever.
-        for start in starts[fabric.global_rank : _whole(starts, fabric) : fabric.world_size]:
+        for start in share(starts, fabric):
             chosen = order[start : start + size]
             batch = collate([self.tokens[i] for i in chosen])
             yield batch.to(self.device), torch.from_numpy(self.labels[chosen]).to(self.device)
@@ -135,12 +134,6 @@ class GraphProblem(Problem):
             tokens = [self.tokens[i] for i in graphs[start : start + _EVALUATED]]
             parts.append(network(collate(tokens).to(self.device)).float().cpu().numpy())
         return np.concatenate(parts)
-
-
-def _whole(starts: list[int], fabric: Fabric) -> int:
-    if len(starts) < fabric.world_size:
-        raise ValueError("fewer batches than processes: use smaller batches")
-    return len(starts) // fabric.world_size * fabric.world_size
 
 
 def _weights(labels: np.ndarray, classes: int, balanced: bool) -> Tensor:

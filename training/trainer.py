@@ -1,4 +1,4 @@
-"""One training loop for every network, ours and the baselines, on nodes and on whole graphs."""
+"""One training loop for every network, ours and the baselines, on nodes, graphs and images."""
 
 from __future__ import annotations
 
@@ -169,6 +169,18 @@ def fit(
     if progress and task is not None:
         progress.remove_task(task)
     return Fitted(network, problem.predict(network), state.best_epoch, state.best_val)
+
+
+def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
+    """The batches of one process. All take equally many, or the others would wait for ever.
+
+    Raises:
+        ValueError: there are too few batches for every process to have one.
+    """
+    if len(starts) < fabric.world_size:
+        raise ValueError("fewer batches than processes: use smaller batches")
+    whole = len(starts) // fabric.world_size * fabric.world_size
+    return starts[fabric.global_rank : whole : fabric.world_size]
 
 
 _FEW_INPUTS = 8

@@ -1,4 +1,4 @@
-"""Energy Transformer (Hoover et al., NeurIPS 2023): for anomalies in graphs, and whole graphs."""
+"""Energy Transformer (Hoover et al., NeurIPS 2023): for anomalies, whole graphs, and images."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from models.dynamics import Descent, LayerNorm
 from models.energies import DotProductAttention, Energy, Hopfield, Sum
 from models.energies.hopfield import Kind
 from models.graph_classifier import GraphClassifier, GraphConfig
+from models.image_completer import ImageCompleter, ImageConfig
 from models.node_scorer import NodeConfig, NodeScorer
 
 
@@ -24,6 +25,10 @@ class ETConfig(NodeConfig, _Settings):
 
 class ETGraphConfig(GraphConfig, _Settings):
     """Configuration of ET for whole graphs."""
+
+
+class ETImageConfig(ImageConfig, _Settings):
+    """Configuration of ET for images."""
 
 
 class _Blocks(Architecture):
@@ -57,3 +62,12 @@ class ETGraph(_Blocks, GraphClassifier):
     name = "et-graph"
     config_type = ETGraphConfig
     config: ETGraphConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+@final
+class ETImage(_Blocks, ImageCompleter):
+    """ET that completes images."""
+
+    name = "et-image"
+    config_type = ETImageConfig
+    config: ETImageConfig  # pyright: ignore[reportIncompatibleVariableOverride]

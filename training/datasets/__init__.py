@@ -1,4 +1,4 @@
-"""Where labelled graphs come from."""
+"""Where labelled graphs and images come from."""
 
 from training.datasets.graphs import (
     GraphDataset,
@@ -8,6 +8,7 @@ from training.datasets.graphs import (
     random_split,
     scaffold_split,
 )
+from training.datasets.images import IMAGES, ImageDataset, load_folder, load_images
 from training.datasets.nodes import NodeDataset, Split, random_splits
 from training.datasets.smiles import load_smiles
 from training.datasets.sources import DATASETS, load, load_tables
@@ -15,14 +16,18 @@ from training.datasets.tu import TU, load_tu
 
 __all__ = [
     "DATASETS",
+    "IMAGES",
     "TU",
     "GraphDataset",
+    "ImageDataset",
     "NodeDataset",
     "Split",
     "as_published",
     "balanced_scaffold_split",
     "k_folds",
     "load",
+    "load_folder",
+    "load_images",
     "load_smiles",
     "load_tables",
     "load_tu",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,17 @@ MAX_GAPS = 0.5
 
 def digits(digit: int, count: int, folder: Path | None = None) -> np.ndarray:
     """The first `count` images of a digit in MNIST's training set, uint8 (count, 28, 28)."""
-    root = (folder or data_folder()) / "images" / "mnist"
-    images = _idx(root / "train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
-    labels = _idx(root / "train-labels-idx1-ubyte.gz", 8)
+    images, labels = mnist("train", folder)
     return np.ascontiguousarray(images[labels == digit][:count])
+
+
+def mnist(
+    part: Literal["train", "t10k"], folder: Path | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 (n, 28, 28), and labels of one part of MNIST, as published."""
+    root = (folder or data_folder()) / "images" / "mnist"
+    images = _idx(root / f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
+    return images, _idx(root / f"{part}-labels-idx1-ubyte.gz", 8)
 
 
 def rrm(folder: Path | None = None) -> np.ndarray:

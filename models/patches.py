@@ -1,0 +1,162 @@
+"""Images as patches: pictures with holes, a batch of them, and the way to tokens and back.
+
+Beside the suffixes of `models.layouts`: C channels, L patches of an image (N = R L), P numbers of a
+patch. Images are uint8 (S, S, C) outside and float, 0 black to 1 white, (R, C, S, S) inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.dynamics import LayerNorm
+
+_DEVIATION = 0.3  # of MASK and positions before training
+
+
+@dataclass(frozen=True)
+class MaskedImage:
+    """pixels uint8 (S, S, C) and occluded bool (S / patch, S / patch): the patches to complete.
+
+    What the pixels of an occluded patch are has no part in anything.
+    """
+
+    pixels: np.ndarray
+    occluded: np.ndarray
+
+
+@final
+class PatchBatch:
+    """R images of L patches each, 0 to 1, and which of them are replaced by MASK.
+
+    No dataclass: Lightning's mixed precision would copy one at every step.
+    """
+
+    def __init__(self, patches_NP: Tensor, occluded_N: Tensor, rows: int) -> None:
+        self.patches_NP, self.occluded_N, self.rows = patches_NP, occluded_N, rows
+
+    @property
+    def length(self) -> int:
+        return len(self.occluded_N) // self.rows
+
+    @property
+    def row_of_N(self) -> Tensor:
+        return self.row_of_outputs.repeat_interleave(self.length)
+
+    @property
+    def row_of_outputs(self) -> Tensor:
+        return torch.arange(self.rows, device=self.occluded_N.device)
+
+
+def collate(pictures: Sequence[MaskedImage], patch: int) -> PatchBatch:
+    """Pictures of one size as a batch."""
+    pixels = torch.from_numpy(np.stack([picture.pixels for picture in pictures]))
+    occluded = torch.from_numpy(np.stack([picture.occluded for picture in pictures]))
+    return batch_of(pixels, occluded.flatten(1), patch)
+
+
+def batch_of(images_RSSC: Tensor, occluded_RL: Tensor, patch: int) -> PatchBatch:
+    """Images, uint8, as a batch on the device they lie on."""
+    images_RCSS = images_RSSC.permute(0, 3, 1, 2).float() / 255
+    return PatchBatch(patchify(images_RCSS, patch), occluded_RL.flatten(), len(images_RSSC))
+
+
+def patchify(images_RCSS: Tensor, patch: int) -> Tensor:
+    """Non-overlapping patches (N, P), row by row, each with its channels in turn."""
+    rows, channels, size = images_RCSS.shape[:3]
+    along = size // patch
+    cut = images_RCSS.reshape(rows, channels, along, patch, along, patch)
+    return cut.permute(0, 2, 4, 1, 3, 5).reshape(rows * along**2, channels * patch**2)
+
+
+def unpatchify(patches_NP: Tensor, channels: int, size: int) -> Tensor:
+    """The images (R, C, S, S) that `patchify` cut."""
+    patch = round((patches_NP.shape[1] / channels) ** 0.5)
+    along = size // patch
+    cut = patches_NP.reshape(-1, along, along, channels, patch, patch)
+    return cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, size, size)
+
+
+def touched(mask_SS: np.ndarray, patch: int) -> np.ndarray:
+    """bool (S / patch, S / patch): the patches of which a mask (S, S) hides a pixel or more."""
+    along = len(mask_SS) // patch
+    return np.asarray(mask_SS.reshape(along, patch, along, patch).any((1, 3)))
+
+
+def spread(occluded: np.ndarray, patch: int) -> np.ndarray:
+    """bool (..., S, S): the pixels of occluded patches (..., S / patch, S / patch)."""
+    return occluded.repeat(patch, -1).repeat(patch, -2)
+
+
+def composite(images_RSSC: np.ndarray, mask_RSS: np.ndarray, pixels_RCSS: Tensor) -> np.ndarray:
+    """uint8 (R, S, S, C): completed pixels where the mask is, the image byte for byte elsewhere."""
+    completed = (255 * pixels_RCSS).round().clamp(0, 255).to(torch.uint8)
+    return np.where(mask_RSS[..., None], completed.permute(0, 2, 3, 1).cpu().numpy(), images_RSSC)
+
+
+@final
+class PatchCodec(nn.Module):
+    """Between the image plane and the token space, Energy Transformer appendix B and algorithm 1.
+
+    A token is W_enc (y - mean) / std + delta_enc of its patch y, or MASK where that is occluded,
+    plus a learned position delta_pos. A token x is read as mean + std (W_dec LayerNorm(x) +
+    delta_dec). mean and std are of each channel on the training images.
+
+    The paper draws all of it from N(0, 0.02). Here W_enc and W_dec follow the number of their
+    inputs, which is about the same at its P and D, and MASK and positions have a deviation of 0.3,
+    or they would drown beside patches of 0.6 at first (docs/decisions/0010-images.md).
+    """
+
+    mean_C: Tensor
+    std_C: Tensor
+
+    def __init__(self, size: int, patch: int, channels: int, dim: int) -> None:
+        super().__init__()
+        self.size, self.patch, self.channels = size, patch, channels
+        self.length, self.width = (size // patch) ** 2, channels * patch**2
+        self.register_buffer("mean_C", torch.full((channels,), 0.5))
+        self.register_buffer("std_C", torch.full((channels,), 0.5))
+        self.encoder = nn.Linear(self.width, dim)
+        self.mask_D = nn.Parameter(torch.randn(dim) * _DEVIATION)
+        self.position_LD = nn.Parameter(torch.randn(self.length, dim) * _DEVIATION)
+        self.norm = LayerNorm(dim)
+        self.decoder = nn.Linear(dim, self.width)
+
+    def fit(self, images: np.ndarray) -> None:
+        """Take mean and std from images, uint8 (n, S, S, C)."""
+        shades = np.arange(256) / 255
+        count_CK = np.zeros((self.channels, 256))
+        for part in np.array_split(images, 1 + len(images) // 1000):
+            flat = part.reshape(-1, self.channels).T
+            count_CK += [np.bincount(values, minlength=256) for values in flat]
+        share_CK = count_CK / count_CK.sum(1, keepdims=True)
+        mean_C = share_CK @ shades
+        std_C = (share_CK * (shades - mean_C[:, None]) ** 2).sum(1) ** 0.5
+        self.mean_C.copy_(torch.from_numpy(mean_C))
+        self.std_C.copy_(torch.from_numpy(std_C).clamp(min=1 / 255))  # one shade has no spread
+
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """mean and std of each number of a patch, (P,)."""
+        both = self.mean_C, self.std_C
+        mean_P, std_P = (values.repeat_interleave(self.patch**2) for values in both)
+        return mean_P, std_P
+
+    def encode(self, batch: PatchBatch) -> Tensor:
+        """x(1) (N, D)."""
+        mean_P, std_P = self.scale()
+        y_NP = (batch.patches_NP.to(self.mask_D.dtype) - mean_P) / std_P
+        # Under mixed precision the encoder answers in half; the states stay in full.
+        x_ND = self.encoder(y_NP).to(self.mask_D.dtype)
+        x_ND = torch.where(batch.occluded_N[:, None], self.mask_D, x_ND)
+        return x_ND + self.position_LD.repeat(batch.rows, 1)
+
+    def decode(self, x_ND: Tensor) -> Tensor:
+        """Pixels (R, C, S, S), 0 to 1 but for what the decoder overshoots."""
+        mean_P, std_P = self.scale()
+        y_NP = mean_P + std_P * self.decoder(self.norm(x_ND)).to(self.mask_D.dtype)
+        return unpatchify(y_NP, self.channels, self.size)

@@ -1,0 +1,169 @@
+"""Images without labels: published sets with their division, and a folder of your own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from training.datasets.cifar import load_cifar10
+from training.datasets.memories import mnist
+from training.datasets.nodes import Split
+from training.datasets.sources import data_folder
+from training.ledger import fingerprint
+
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
+_CHOSEN_BY = 1000  # most training images that are held back to choose by
+_FEWEST = 10
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Images uint8 (n, S, S, C), all in memory, and the parts to train, choose by and report on.
+
+    `mirror`: the mirror image of one might as well be another.
+    """
+
+    name: str
+    images: np.ndarray
+    split: Split
+    mirror: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        n, height, width, channels = self.images.shape
+        if self.images.dtype != np.uint8 or height != width or channels not in (1, 3):
+            raise ValueError(f"{self.name}: images must be uint8 (n, S, S, 1 or 3)")
+        parts = np.concatenate(list(self.split.parts().values()))
+        if len(np.unique(parts)) != len(parts) or not np.isin(parts, np.arange(n)).all():
+            raise ValueError(f"{self.name}: the parts of the split overlap, or leave the images")
+
+    @property
+    def size(self) -> int:
+        return self.images.shape[1]
+
+    @property
+    def channels(self) -> int:
+        return self.images.shape[3]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that a result depends on beside its recipe."""
+        return fingerprint(self.images, *self.split.parts().values())
+
+
+def load_images(name: str, folder: Path | None = None) -> ImageDataset:
+    """One of `IMAGES`, from `folder`/images (default: `data_folder()`).
+
+    Raises:
+        FileNotFoundError: saying which file to put where.
+        ValueError: for an unknown name.
+    """
+    if name not in IMAGES:
+        raise ValueError(f"unknown dataset {name!r}; known are {', '.join(IMAGES)}")
+    return IMAGES[name](folder or data_folder())
+
+
+def load_mnist(folder: Path) -> ImageDataset:
+    """MNIST (LeCun, Cortes, Burges), 28 x 28, with its own test images."""
+    train, test = (mnist(part, folder)[0][..., None] for part in ("train", "t10k"))
+    return _official("mnist", train, test, mirror=False)
+
+
+def load_cifar10_images(folder: Path) -> ImageDataset:
+    """CIFAR-10, 32 x 32, of `training.datasets.cifar` without its labels."""
+    source = load_cifar10(folder)
+    images = source.pixels.transpose(0, 2, 3, 1)
+    train = np.union1d(source.split.train, source.split.val)
+    note = f"{source.note} They are lossy: figures are not those of the original pixels."
+    return _official("cifar10", images[train], images[source.split.test], note=note)
+
+
+def load_tiny_imagenet(folder: Path) -> ImageDataset:
+    """Tiny ImageNet, 64 x 64: trained on images of train/ alone, reported on val/ alone."""
+    root = folder / "images" / "tiny_imagenet"
+    train, val = (
+        _decoded(raw for _, raw in sorted(_files(root / part)))
+        for part in ("train_first100", "val")
+    )
+    note = (
+        "The first 100 training images of each class; reported on the whole official validation "
+        "set, of which nothing is trained on or chosen by. Research use only."
+    )
+    return _official("tiny-imagenet", train, val, note=note)
+
+
+IMAGES: dict[str, Callable[[Path], ImageDataset]] = {
+    "mnist": load_mnist,
+    "cifar10": load_cifar10_images,
+    "tiny-imagenet": load_tiny_imagenet,
+}
+
+
+def load_folder(folder: Path, size: int = 64) -> ImageDataset:
+    """Your images, in `folder` or below: cut to their middle square, scaled to `size`, in colour.
+
+    80/10/10, drawn with seed 0. What comes again after scaling is left out, so that no image is
+    both trained on and reported on.
+
+    Raises:
+        ValueError: naming the file that is no image, or saying that there are too few.
+    """
+    images: dict[bytes, np.ndarray] = {}
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _FORMATS)
+    for path in paths:
+        try:
+            with Image.open(path, formats=sorted(set(_FORMATS.values()))) as image:
+                upright = ImageOps.exif_transpose(image).convert("RGB")
+        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{path}: not an image that can be read") from error
+        pixels = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
+        images.setdefault(hashlib.sha256(pixels.tobytes()).digest(), pixels)
+    n = len(images)
+    if n < _FEWEST:
+        raise ValueError(f"{folder}: {n} different images; {_FEWEST} are the fewest")
+    order, tenth = np.random.default_rng(0).permutation(n), max(1, n // 10)
+    val, test, train = (np.sort(part) for part in np.split(order, [tenth, 2 * tenth]))
+    again = len(paths) - n
+    note = f"Left out: {again} that came again." if again else ""
+    split = Split("random-0", train, val, test)
+    return ImageDataset(folder.resolve().name, np.stack(list(images.values())), split, note=note)
+
+
+def _official(
+    name: str, train: np.ndarray, test: np.ndarray, *, mirror: bool = True, note: str = ""
+) -> ImageDataset:
+    """The official division; up to a tenth of the training images are held back to choose by."""
+    order = np.random.default_rng(0).permutation(len(train))
+    held_back = min(_CHOSEN_BY, len(train) // 10)
+    val, rest = np.sort(order[:held_back]), np.sort(order[held_back:])
+    split = Split("official", rest, val, len(train) + np.arange(len(test)))
+    return ImageDataset(name, np.concatenate([train, test]), split, mirror, note)
+
+
+def _files(path: Path) -> Iterable[tuple[str, bytes]]:
+    """Names and contents of the JPEG files in a folder, or in its .tar.xz beside it."""
+    archive = path.with_name(f"{path.name}.tar.xz")
+    if path.is_dir():
+        for file in path.rglob("*"):
+            if file.suffix.lower() in (".jpg", ".jpeg"):
+                yield f"/{file.relative_to(path).as_posix()}", file.read_bytes()
+    elif archive.is_file():
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                content = tar.extractfile(member) if member.isfile() else None
+                if content is not None and member.name.lower().endswith((".jpg", ".jpeg")):
+                    yield member.name, content.read()
+    else:
+        raise FileNotFoundError(f"put {archive.name} into {path.parent}, or set BASIN_DATA")
+
+
+def _decoded(files: Iterable[bytes]) -> np.ndarray:
+    return np.stack(
+        [np.asarray(Image.open(io.BytesIO(raw), formats=["JPEG"]).convert("RGB")) for raw in files]
+    )

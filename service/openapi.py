@@ -97,9 +97,9 @@ def complete_body() -> dict[str, Any]:
         media_type: {"schema": {"$ref": _REF.format(model=shape.__name__)}}
         for media_type, shape in shapes.items()
     }
-    in_json = dict.fromkeys(("dynamics", "include", "num_samples"), {"contentType": JSON})
-    files = dict.fromkeys(("image", "mask"), {"contentType": "image/png, image/jpeg, image/webp"})
-    content[MULTIPART]["encoding"] = in_json | files
+    image = "image/png, image/jpeg, image/webp"
+    kinds = {"image": image, "mask": image, "dynamics": JSON, "include": JSON, "num_samples": JSON}
+    content[MULTIPART]["encoding"] = {name: {"contentType": kind} for name, kind in kinds.items()}
     description = "A picture and what of it to fill, as JSON with base64 or as a form with files."
     return {"requestBody": {"required": True, "description": description, "content": content}}
 

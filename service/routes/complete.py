@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
@@ -114,10 +114,8 @@ def _encode(
     watch: Stopwatch = state.stopwatch
     for one in completed.completions:
         services.metrics.observe_windows(task.model.name, task.patches, one.windows)
-    images: list[dict[str, Any]] = [
-        {"convergence": one.convergence} for one in completed.completions
-    ]
     pictures = [one.picture for one in completed.completions]
+    images = [{"convergence": one.convergence} for one in completed.completions]
     rest = {"model": task.model.ref.model_dump(), "dynamics": completed.dynamics}
     if form == JSON:
         bulk = orjson.dumps(

@@ -284,10 +284,10 @@ def test_knobs_change_what_they_should(client):
     assert energies(ask(steps=9))[:4] == energies(plain)
     assert told(ask(steps=9))["steps"] == 18
     assert told(ask(steps=0))["residual"] is None
-    tolerant = ask(steps=9, tolerance=1)
+    tolerant = ask(steps=64, tolerance=0.5)
     assert told(tolerant)["stops"] == {"converged": 1}
-    assert told(tolerant)["steps"] == 2
-    assert tolerant["dynamics"]["tolerance"] == 1
+    assert 2 < told(tolerant)["steps"] < 2 * 64
+    assert told(tolerant)["residual"] < 0.5 == tolerant["dynamics"]["tolerance"]
 
 
 def test_the_mean_of_courses_of_different_length():

@@ -8,12 +8,15 @@ import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from models import checkpoint
+from models.architectures.et import ETImage
+from models.checkpoint import CheckpointError
 from models.contract import Knobs, Output
 from models.dynamics import StopReason
 from models.patches import MaskedImage
@@ -194,6 +197,13 @@ def test_one_window_is_what_the_checkpoint_computes(client, tile):
     assert all(e["energy"] == pytest.approx(e["attention"] + e["hopfield"]) for e in trace)
     energies = [float(moment.energy_R[0]) / 16 for s in output.solutions for moment in s.trace]
     assert [entry["energy"] for entry in trace] == pytest.approx(energies, rel=1e-5)
+
+
+def test_a_network_whose_images_are_no_windows_is_refused(checkpoints):
+    network, _ = ETImage.example(0)
+    assert network.config.size % 4  # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError, match="four quarters"):
+        served(replace(checkpoint.load(checkpoints / "et-tile"), network=network))
 
 
 def test_a_free_form_hole_in_a_large_picture(client):
@@ -439,7 +449,7 @@ def test_bad_requests(client, name):
 
 def test_wrong_models_are_told(client):
     problem = check(send(client, model="cdat-mol"), 422, "wrong-model")
-    assert problem.detail == "POST /complete is served by et-grey and et-tile"
+    assert problem.detail == "POST /complete is served by et-grey, et-tile"
     response = client.post("/classify", json={"smiles": "CCO", "model": "et-tile"})
     check(response, 422, "wrong-model", "wrong_task", "/model")
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
 
+from models.dynamics import StopReason
 from service.pictures.masks import MaskMode
-from service.schemas import Envelope, Strict
+from service.schemas import (
+    Change,
+    Envelope,
+    ModelRef,
+    ResolvedDynamics,
+    Strict,
+    Timings,
+    TraceEntry,
+    absent,
+)
 
 MAX_SAMPLES = 16
 
@@ -19,7 +30,11 @@ class CompleteKnobs(Strict):
         "with `alpha` and no mask, where the image itself is",
     )
     num_samples: int = Field(
-        1, ge=1, le=MAX_SAMPLES, description="completions, which differ where there is noise"
+        1,
+        ge=1,
+        le=MAX_SAMPLES,
+        description="completions, which differ where there is noise: the first has "
+        "that of `seed`, the next that of `seed` + 1, and so on",
     )
 
 
@@ -32,3 +47,61 @@ class CompleteRequest(Envelope, CompleteKnobs):
     mask: str | None = Field(
         None, description="a picture of the same size; only `alpha` can do without"
     )
+
+
+class CompleteForm(Envelope, CompleteKnobs):
+    """The same as multipart/form-data: pictures as files, `model` and `mask_mode` as text, other
+    fields as JSON."""
+
+    image: bytes = Field(description="PNG, JPEG or WebP; BASIN_MAX_PIXELS caps its size")
+    mask: bytes | None = Field(
+        None, description="a picture of the same size; only `alpha` can do without"
+    )
+
+
+class WindowsConvergence(BaseModel):
+    """How the windows of one completion came to rest. Energies are per patch, the mean over all
+    windows. A number that is not finite is null."""
+
+    windows: int = Field(
+        description="that the network relaxed, at all scales; each three times where it reads grey "
+        "and the picture is RGB"
+    )
+    energy_initial: float | None
+    energy_final: float | None
+    energy_drop: float | None
+    steps: int = Field(description="total")
+    residual: float | None = Field(description="the largest; null where no step was taken")
+    stop_reason: StopReason = Field(description="the worst")
+    stops: dict[str, int] = Field(description="how many windows stopped for which reason")
+    energy_percentile: float | None = Field(
+        description="share of training images, occluded as in training, with a lower final energy "
+        "per patch; mean over the windows"
+    )
+    components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    trace: list[TraceEntry] | SkipJsonSchema[None] = Field(
+        None,
+        description="mean over the windows at each step; one that has stopped stays as it is",
+        json_schema_extra=absent,
+    )
+
+
+class Completion(BaseModel):
+    """One completed picture."""
+
+    b64_png: str = Field(description="PNG in base64, with the colour profile that was sent")
+    convergence: WindowsConvergence
+
+
+class CompleteTimings(Timings):
+    decode: float = Field(description="picture to windows, waiting for a place included")
+
+
+class CompleteResponse(BaseModel):
+    """As many completions as were asked for."""
+
+    images: list[Completion]
+    model: ModelRef
+    dynamics: ResolvedDynamics
+    timings_ms: CompleteTimings
+    request_id: str

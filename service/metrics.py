@@ -93,6 +93,12 @@ class Metrics:
             ["model", "code"],
             registry=registry,
         )
+        self.windows = Counter(
+            "basin_windows",
+            "Windows that POST /complete relaxed.",
+            ["model"],
+            registry=registry,
+        )
         self.chain_steps = Counter(
             "basin_chain_steps",
             "Steps of all chains of POST /sample.",
@@ -123,7 +129,7 @@ class Metrics:
         self.models.labels(model.name, model.version, model.sha256).set(1)
 
     def observe(self, model: str, num_nodes: int, convergence: Mapping[str, Any]) -> None:
-        """Count one relaxed graph."""
+        """Count one relaxed graph or window."""
         self.stops.labels(model, convergence["stop_reason"].value).inc()
         self.steps.labels(model).observe(convergence["steps"])
         if convergence["residual"] is not None:
@@ -148,6 +154,14 @@ class Metrics:
         """Count the inputs of one request that could not be read."""
         for code, count in Counts(error[0] for error in errors if error is not None).items():
             self.item_errors.labels(model, code).inc(count)
+
+    def observe_windows(
+        self, model: str, patches: int, convergences: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Count the windows of one completion."""
+        self.windows.labels(model).inc(len(convergences))
+        for convergence in convergences:
+            self.observe(model, patches, convergence)
 
     def observe_samples(self, task: SampleTask, sampled: Sampled) -> None:
         """Count the batches of one request."""

@@ -23,12 +23,15 @@ class Limits(BaseModel):
     """How much one request may hold."""
 
     max_body_bytes: int
-    max_nodes: int
-    max_edges: int
     max_steps: int
 
 
-class ClassifyLimits(Limits):
+class GraphLimits(Limits):
+    max_nodes: int
+    max_edges: int
+
+
+class ClassifyLimits(GraphLimits):
     max_graphs: int = Field(description="molecules or graphs of one request")
     max_pairs: int = Field(
         description="pairs of tokens of one graph that see each other: both ways of each edge and "
@@ -41,6 +44,11 @@ class ClassifyLimits(Limits):
     max_smiles_length: int
     max_atoms: int
     smiles_timeout_s: float
+
+
+class CompleteLimits(Limits):
+    max_pixels: int = Field(description="of the picture, and of its mask")
+    max_windows: int = Field(description="of all completions of one request together")
 
 
 class ModelDetail(ModelSummary):
@@ -60,7 +68,7 @@ class ScorerDetail(ModelDetail):
     relations: list[str]
     threshold: float
     calibration: Calibration
-    limits: Limits
+    limits: GraphLimits
 
 
 class TaskBody(BaseModel):
@@ -78,3 +86,14 @@ class ClassifierDetail(ModelDetail):
     tasks: list[TaskBody]
     reads_smiles: bool = Field(description="does it take `smiles`, or only `graphs`?")
     limits: ClassifyLimits
+
+
+class CompleterDetail(ModelDetail):
+    """Everything there is to know about a model of POST /complete but its weights."""
+
+    size: int = Field(description="pixels of a side of a window; pictures are of any size")
+    patch: int = Field(description="pixels of a side of a patch, which is known or not as a whole")
+    channels: int = Field(
+        description="1 reads grey and completes colours one by one; 3 reads RGB, and grey as such"
+    )
+    limits: CompleteLimits

@@ -14,12 +14,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
+from service.complete_schemas import CompleteForm, CompleteRequest
 from service.errors import MEDIA_TYPE
 from service.parsing.graphs import TENSORS as GRAPH_TENSORS
 from service.parsing.memory import PATTERNS
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import TENSORS as SAMPLE_TENSORS
 from service.parsing.tensors import TENSORS, Allowed
+from service.pictures.multipart import MULTIPART
 from service.sampling_schemas import (
     SampleRequest,
     StoreMemory,
@@ -43,6 +45,8 @@ _OWN = (
     SmilesRequest,
     GraphsRequest,
     TensorClassifyRequest,
+    CompleteRequest,
+    CompleteForm,
     SampleRequest,
     TensorSampleRequest,
     StoreMemory,
@@ -84,6 +88,20 @@ def classify_body() -> dict[str, Any]:
         "`__metadata__` holds the rest as JSON text, after the schema "
         f"{TensorClassifyRequest.__name__}.",
     )
+
+
+def complete_body() -> dict[str, Any]:
+    """`openapi_extra` of the route that completes pictures."""
+    shapes = {JSON: CompleteRequest, MULTIPART: CompleteForm}
+    content: dict[str, Any] = {
+        media_type: {"schema": {"$ref": _REF.format(model=shape.__name__)}}
+        for media_type, shape in shapes.items()
+    }
+    image = "image/png, image/jpeg, image/webp"
+    kinds = {"image": image, "mask": image, "dynamics": JSON, "include": JSON, "num_samples": JSON}
+    content[MULTIPART]["encoding"] = {name: {"contentType": kind} for name, kind in kinds.items()}
+    description = "A picture and what of it to fill, as JSON with base64 or as a form with files."
+    return {"requestBody": {"required": True, "description": description, "content": content}}
 
 
 def also(*media_types: str) -> dict[int | str, dict[str, Any]]:

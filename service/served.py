@@ -13,8 +13,10 @@ from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.contract import Architecture, Knobs
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier, Task
+from models.image_completer import ImageCompleter, ImageConfig
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.node_scorer import NodeScorer
+from models.patches import MaskedImage
 from service.schemas import ModelRef
 
 N = TypeVar("N", bound=Architecture)
@@ -44,8 +46,8 @@ class Model(ABC, Generic[N]):
         self.network.infer(self.network.pack([self._smallest()]), [Knobs()])
 
     @abstractmethod
-    def _smallest(self) -> Graph:
-        """Two nodes and an edge."""
+    def _smallest(self) -> Graph | MaskedImage:
+        """Two nodes and an edge, or an image of which nothing is known."""
 
 
 @final
@@ -106,11 +108,28 @@ class Classifier(Model[GraphClassifier]):
         return Graph(x, np.array([[0], [1]]), None, attr)
 
 
+@final
+class Completer(Model[ImageCompleter]):
+    """Completes pictures, window by window."""
+
+    route = "/complete"
+
+    @property
+    def config(self) -> ImageConfig:
+        return self.network.config
+
+    def _smallest(self) -> MaskedImage:
+        c = self.config
+        occluded = np.ones((c.size // c.patch,) * 2, bool)
+        return MaskedImage(np.zeros((c.size, c.size, c.channels), np.uint8), occluded)
+
+
 def served(checkpoint: Checkpoint) -> Model[Any]:
     """The model that a checkpoint makes.
 
     Raises:
-        CheckpointError: no route has a use for it, or its calibration is not that of its tasks.
+        CheckpointError: no route has a use for it, or its calibration is not that of its tasks, or
+            it completes images that are no windows.
     """
     network, manifest = checkpoint.network, checkpoint.manifest
     if isinstance(network, NodeScorer):
@@ -120,4 +139,8 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
         if len(model.temperatures) != len(model.tasks):
             raise CheckpointError(f"{manifest.name}: it needs one temperature per task")
         return model
+    if isinstance(network, ImageCompleter):
+        if network.config.size % 4:
+            raise CheckpointError(f"{manifest.name}: a window of it is not four quarters")
+        return Completer(network, manifest, checkpoint.sha256)
     raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}")

@@ -17,6 +17,7 @@ from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.molecules.parser import MoleculeParser
 from service.parsing.large import LargeBodies
+from service.pictures.reader import PictureReader
 from service.registry import Registry
 from service.served import Classifier
 from service.settings import Settings
@@ -36,6 +37,7 @@ class Services:
     jobs: Jobs
     molecules: MoleculeParser
     large: LargeBodies = field(default_factory=LargeBodies)
+    pictures: PictureReader = field(default_factory=PictureReader)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
     )
@@ -82,6 +84,7 @@ class Services:
     def close(self) -> None:
         self.molecules.close()
         self.engine.close()
+        self.pictures.close()
         self.codec.shutdown(cancel_futures=True)
 
 

@@ -30,6 +30,10 @@ class Settings(BaseSettings):
         default="cdat-ames",
         description="model of POST /classify where a request names none",
     )
+    default_completion_model: str = Field(
+        default="et-photos",
+        description="model of POST /complete where a request names none",
+    )
     max_body_bytes: int = Field(
         default=64 << 20, ge=1, description="largest request body, in bytes"
     )
@@ -112,7 +116,7 @@ class Settings(BaseSettings):
     max_response_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="largest answer of POST /sample and POST /classify, in bytes",
+        description="largest answer of a POST to /sample, /classify or /complete, in bytes",
     )
     queue_size: int = Field(
         default=32,

@@ -1,8 +1,21 @@
 """Where models run: one thread, a bounded queue before it."""
 
 from service.engine.classifying import Classified, classify
+from service.engine.completing import Completed, CompleteTask, complete_picture
 from service.engine.engine import Engine
 from service.engine.sampling import Sampled, sample
 from service.engine.scoring import Scored, results, score
 
-__all__ = ["Classified", "Engine", "Sampled", "Scored", "classify", "results", "sample", "score"]
+__all__ = [
+    "Classified",
+    "CompleteTask",
+    "Completed",
+    "Engine",
+    "Sampled",
+    "Scored",
+    "classify",
+    "complete_picture",
+    "results",
+    "sample",
+    "score",
+]

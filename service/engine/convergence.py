@@ -67,6 +67,41 @@ class Courses:
             ]
         return found
 
+    def totals(self) -> list[dict[str, np.ndarray]]:
+        """Energy and its parts of all rows together, of each block at each of its moments."""
+        return [block.totals() for block in self._blocks]
+
+
+class MeanCourse:
+    """Many rows as one: their mean at each moment. A row that stopped stays as it is."""
+
+    def __init__(self) -> None:
+        self._rows, self._blocks = 0, list[dict[str, np.ndarray]]()
+
+    def add(self, courses: Courses, rows: int) -> None:
+        """Count the `rows` of `courses`."""
+        found = courses.totals()
+        if self._blocks:
+            found = [
+                {name: _added(old[name], new[name]) for name in new}
+                for old, new in zip(self._blocks, found, strict=True)
+            ]
+        self._blocks = found
+        self._rows += rows
+
+    def trace(self, num_nodes: int) -> list[dict[str, Any]]:
+        """The moments of each block in turn, per node."""
+        count = self._rows * num_nodes
+        return [
+            {
+                "block": place,
+                "step": step,
+                **{name: float(total[step]) / count for name, total in block.items()},
+            }
+            for place, block in enumerate(self._blocks)
+            for step in range(len(block["energy"]))
+        ]
+
 
 def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the rows of one request come to together.
@@ -116,6 +151,12 @@ class _Course:
         self.residual_R = solution.residual_R.cpu().numpy()
         self.reasons = solution.stop_reasons
 
+    def totals(self) -> dict[str, np.ndarray]:
+        named = {"energy": self.energy_TR, **self.components}
+        if self.storage_TR is not None:
+            named["storage"] = self.storage_TR
+        return {name: part.sum(1, dtype=np.float64) for name, part in named.items()}
+
     def moment(self, at: int, row: int) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "step": self.step_T[at],
@@ -125,6 +166,13 @@ class _Course:
         if self.storage_TR is not None:
             entry["storage"] = float(self.storage_TR[at, row])
         return entry
+
+
+def _added(one_T: np.ndarray, other_T: np.ndarray) -> np.ndarray:
+    """Their sum, the shorter one going on as it ended."""
+    length = max(len(one_T), len(other_T))
+    one_T, other_T = (np.pad(part, (0, length - len(part)), "edge") for part in (one_T, other_T))
+    return one_T + other_T
 
 
 def _stacked(parts: Sequence[torch.Tensor]) -> np.ndarray:

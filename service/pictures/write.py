@@ -14,6 +14,7 @@ from PIL import Image, PngImagePlugin
 from service.pictures.grid import grid
 from service.pictures.picture import Picture
 
+PNG = "image/png"
 _LEVEL = 1  # of compression: a fifth larger than the default and three times as fast
 
 

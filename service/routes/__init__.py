@@ -2,11 +2,22 @@
 
 from fastapi import APIRouter
 
-from service.routes import anomaly, classify, health, jobs, memories, metrics, models, sample
+from service.routes import (
+    anomaly,
+    classify,
+    complete,
+    health,
+    jobs,
+    memories,
+    metrics,
+    models,
+    sample,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     anomaly.router,
     classify.router,
+    complete.router,
     sample.router,
     memories.router,
     jobs.router,

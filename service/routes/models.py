@@ -9,13 +9,15 @@ from fastapi import APIRouter, Depends
 from service.model_schemas import (
     ClassifierDetail,
     ClassifyLimits,
+    CompleteLimits,
+    CompleterDetail,
     ModelList,
     ModelSummary,
     ScorerDetail,
     TaskBody,
 )
 from service.openapi import problems
-from service.served import Classifier, Model, Scorer
+from service.served import Classifier, Completer, Model, Scorer
 from service.services import Services, services
 from service.settings import Settings
 
@@ -34,10 +36,11 @@ async def list_models(services: Annotated[Services, Depends(services)]) -> Model
 )
 async def describe_model(
     name: str, services: Annotated[Services, Depends(services)]
-) -> ScorerDetail | ClassifierDetail:
+) -> ScorerDetail | ClassifierDetail | CompleterDetail:
     model, settings = services.registry.get(name), services.settings
     manifest = model.manifest
-    limits = {name: getattr(settings, name) for name in ClassifyLimits.model_fields}
+    bounded = ClassifyLimits.model_fields | CompleteLimits.model_fields
+    limits = {name: getattr(settings, name) for name in bounded}
     common = {
         **_summary(model, settings).model_dump(),
         "config": manifest.config,
@@ -56,6 +59,9 @@ async def describe_model(
             tasks=[TaskBody(name=t.name, labels=list(t.labels), temperature=at) for t, at in told],
             reads_smiles=model.reads_smiles,
         )
+    if isinstance(model, Completer):
+        c = model.config
+        return CompleterDetail(**common, size=c.size, patch=c.patch, channels=c.channels)
     assert isinstance(model, Scorer)
     return ScorerDetail(
         **common,
@@ -70,6 +76,7 @@ def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
     defaults = {
         Scorer.route: settings.default_anomaly_model,
         Classifier.route: settings.default_classify_model,
+        Completer.route: settings.default_completion_model,
     }
     return ModelSummary(
         **model.ref.model_dump(),

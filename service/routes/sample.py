@@ -22,11 +22,10 @@ from service.openapi import also, jobs, problems, sample_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import SampleTask, parse_sample
 from service.pictures.grid import grid
+from service.pictures.write import PNG
 from service.sampling_schemas import SampleResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch
-
-PNG = "image/png"
 
 router = APIRouter(tags=["sample"])
 

@@ -1,4 +1,4 @@
-"""A server in a process of its own, with two small models, and graphs to send it."""
+"""A server in a process of its own, with small models, and graphs to send it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from models import checkpoint
 from models.architectures.cdat import CDAT, CDATConfig, CDATGraph
-from models.architectures.et import ET, ETConfig, ETGraph
+from models.architectures.et import ET, ETConfig, ETGraph, ETImage
 from models.checkpoint import Calibration, EnergyReference, Feature, Manifest
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier
@@ -95,8 +95,9 @@ def sample() -> Callable[..., Sample]:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `et-small` (one relation) and `cdat-small` (two), which score nodes, and
-    `cdat-mol` (reads SMILES) and `et-shape` (reads graphs alone), which classify graphs."""
+    """A folder with `et-small` (one relation) and `cdat-small` (two), which score nodes,
+    `cdat-mol` (reads SMILES) and `et-shape` (reads graphs alone), which classify graphs, and
+    `et-tile` (RGB) and `et-grey`, which complete pictures."""
     folder = tmp_path_factory.mktemp("checkpoints")
     et = ETConfig.model_validate({"features": FEATURES, "step_size": 0.1, **SMALL})
     cdat = CDATConfig.model_validate(
@@ -122,6 +123,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         checkpoint.save(folder / name, network, manifest, "# A test model\n")
     for name, network in classifiers().items():
         save_classifier(folder / name, network)
+    for name, channels in (("et-tile", 3), ("et-grey", 1)):
+        save_completer(folder / name, channels)
     return folder
 
 
@@ -189,6 +192,29 @@ def save_classifier(folder: Path, network: GraphClassifier) -> None:
         features=described(config.node_features),
         edge_features=described(config.edge_features),
         temperatures=(0.5, 2.0)[: len(config.tasks)],
+        energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-30.0, -5.0, 10.0)),
+        training={"data": "random"},
+        metrics={},
+    )
+    checkpoint.save(folder, network, manifest, "# A test model\n")
+
+
+def save_completer(folder: Path, channels: int) -> None:
+    """Write a small one with random weights, of 16 x 16 pixels in patches of 4 x 4."""
+    small = {"dim": 12, "heads": 2, "head_dim": 4, "memories": 10, "steps": 3}
+    config = ETImage.config_type.model_validate(
+        {**small, "size": 16, "patch": 4, "channels": channels, "blocks": 2}
+    )
+    images = np.random.default_rng(3).integers(0, 256, (20, 16, 16, channels), np.uint8)
+    network = ETImage.fitted(config, images, 3)
+    manifest = Manifest(
+        name=folder.name,
+        version="3.0",
+        architecture=network.name,
+        task=network.task,
+        config=network.config.model_dump(mode="json"),
+        knobs=checkpoint.trained_knobs(network),
+        features=(),
         energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-30.0, -5.0, 10.0)),
         training={"data": "random"},
         metrics={},
@@ -279,6 +305,7 @@ def server(start: Start, checkpoints: Path) -> Server:
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
         default_classify_model="cdat-mol",
+        default_completion_model="et-tile",
         max_body_bytes=1 << 20,
     )
     wait_until(lambda: answers_with(one, "/health/ready", 200))
@@ -292,6 +319,8 @@ def narrow(start: Start, checkpoints: Path) -> Server:
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
         default_classify_model="cdat-mol",
+        default_completion_model="et-tile",
+        max_windows=8,
         max_steps=100_000_000,
         queue_size=1,
         deadline_s=4,

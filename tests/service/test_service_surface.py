@@ -10,9 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.main import create_app
-from service.model_schemas import ClassifierDetail, ModelList, ScorerDetail
+from service.model_schemas import ClassifierDetail, CompleterDetail, ModelList, ScorerDetail
 from service.schemas import ProblemDocument
 from service.settings import Settings
+from tests.service.test_service_complete import body as picture
 
 FAMILIES = {
     "basin_requests": "counter",
@@ -25,6 +26,7 @@ FAMILIES = {
     "basin_stops": "counter",
     "basin_classified": "counter",
     "basin_item_errors": "counter",
+    "basin_windows": "counter",
     "basin_chain_steps": "counter",
     "basin_samples": "counter",
     "basin_acceptance": "histogram",
@@ -51,16 +53,22 @@ def test_models(client):
     assert {model.name: model.route for model in listed} == {
         **dict.fromkeys(("et-small", "cdat-small"), "/anomaly/score"),
         **dict.fromkeys(("cdat-mol", "et-shape"), "/classify"),
+        **dict.fromkeys(("et-tile", "et-grey"), "/complete"),
     }
     assert {m.name: m.default_for for m in listed if m.default_for} == {
         "et-small": ["/anomaly/score"],
         "cdat-mol": ["/classify"],
+        "et-tile": ["/complete"],
+    }
+    kinds = {
+        "/anomaly/score": ScorerDetail,
+        "/classify": ClassifierDetail,
+        "/complete": CompleterDetail,
     }
     for model in listed:
         response = client.get(f"/models/{model.name}")
         of_nodes = model.route == "/anomaly/score"
-        kind = ScorerDetail if of_nodes else ClassifierDetail
-        detail = kind.model_validate_json(response.content)
+        detail = kinds[model.route].model_validate_json(response.content)
         assert detail.model_dump() | model.model_dump() == detail.model_dump()
         assert detail.limits.max_steps == 64
         assert detail.limits.max_body_bytes == 1 << 20
@@ -96,6 +104,15 @@ def test_a_classifier(client):
     assert "threshold" not in client.get("/models/cdat-mol").json()
 
 
+def test_a_completer(client):
+    for name, channels in (("et-tile", 3), ("et-grey", 1)):
+        detail = CompleterDetail.model_validate_json(client.get(f"/models/{name}").content)
+        assert (detail.task, detail.features) == ("completion", [])
+        assert (detail.size, detail.patch, detail.channels) == (16, 4, channels)
+        assert (detail.limits.max_pixels, detail.limits.max_windows) == (4_000_000, 8192)
+        assert "max_nodes" not in client.get(f"/models/{name}").json()["limits"]
+
+
 def test_health(client):
     for path in ("/health/live", "/health/ready"):
         response = client.get(path)
@@ -111,6 +128,7 @@ def test_metrics(client, sample):
     client.post("/anomaly/score", json=one.arrays(dynamics={"steps": -1}))
     client.post("/classify", json={"smiles": ["CCO", "CC", "?"]})
     client.post("/classify", json={"smiles": ["?", "?"]})
+    client.post("/complete", json=picture(num_samples=2))
     client.get("/no/such/path")
     after = families(client)
     assert {name: after[name].type for name in FAMILIES} == FAMILIES
@@ -133,13 +151,20 @@ def test_metrics(client, sample):
     assert grown("basin_stops", "_total", model="cdat-mol", reason="step_limit") == 2
     for phase in ("read", "parse", "molecules", "queue", "compute", "encode"):
         assert grown("basin_request_seconds", "_count", route="/classify", phase=phase) >= 1
+    assert grown("basin_windows", "_total", model="et-tile") == 2
+    assert grown("basin_steps", "_sum", model="et-tile") == 2 * 2 * 3
+    assert grown("basin_stops", "_total", model="et-tile", reason="step_limit") == 2
+    assert grown("basin_energy_per_node", "_count", model="et-tile") == 2
+    for phase in ("read", "parse", "decode", "queue", "compute", "encode"):
+        assert grown("basin_request_seconds", "_count", route="/complete", phase=phase) == 1
     for phase in ("read", "parse", "queue", "compute", "encode"):
         assert grown("basin_request_seconds", "_count", route="/anomaly/score", phase=phase) >= 3
-    assert value(after["basin_model_info"]) == 4
+    assert value(after["basin_model_info"]) == 6
     routes = {sample.labels["route"] for sample in after["basin_requests"].samples}
     assert routes <= {
         "/anomaly/score",
         "/classify",
+        "/complete",
         "/sample",
         "/memories",
         "/memories/{id}",
@@ -224,6 +249,17 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert set(classify["responses"]) == set(operation["responses"])
     several = document["components"]["schemas"]["SmilesRequest"]["properties"]["smiles"]["anyOf"]
     assert several[1]["maxItems"] == 1024
+    complete = document["paths"]["/complete"]["post"]
+    content = complete["requestBody"]["content"]
+    assert {kind: shape["schema"]["$ref"].split("/")[-1] for kind, shape in content.items()} == {
+        "application/json": "CompleteRequest",
+        "multipart/form-data": "CompleteForm",
+    }
+    form = document["components"]["schemas"]["CompleteForm"]
+    assert form["properties"]["image"]["format"] == "binary"
+    assert content["multipart/form-data"]["encoding"].keys() <= form["properties"].keys()
+    assert set(complete["responses"]) == {*operation["responses"], "406"}
+    assert set(complete["responses"]["200"]["content"]) == {"application/json", "image/png"}
     sample = document["paths"]["/sample"]["post"]
     assert sample["requestBody"]["content"].keys() == body.keys()
     assert set(sample["responses"]["200"]["content"]) == {*body, "image/png"}
@@ -261,6 +297,7 @@ def test_requests_fit_the_documented_schema(document, sample):
             "SampleRequest",
             {"memory": {"patterns": [[1.0]]}, "clamp": {"index": [0], "values": [1.0]}},
         ),
+        ("CompleteRequest", picture(num_samples=2, mask_mode="black_fill", include=["trace"])),
         ("StoreSequences", {"sequences": ["ACD"], "licence": "CC0"}),
     ):
         schema = {"$ref": f"#/components/schemas/{shape}", "components": document["components"]}

@@ -1,0 +1,131 @@
+"""Complete a picture, as often as asked, and say how its windows came to rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from models.contract import Interrupt, Knobs
+from models.patches import MaskedImage
+from models.sampling import Interrupted
+from service.engine.convergence import Courses, MeanCourse, summed
+from service.engine.scoring import resolved
+from service.jobs import Progress
+from service.pictures.complete import complete
+from service.pictures.picture import Picture
+from service.pictures.windows import Plan
+from service.served import Completer
+
+_APART = 2_654_435_769
+"""Between the seeds of windows: 2**32 over the golden ratio, whose multiples keep their distance
+in the 32 bits that torch takes of a seed."""
+
+
+@dataclass(frozen=True)
+class CompleteTask:
+    """What to complete and how: `plan` has the windows of `picture`, to be filled `count` times."""
+
+    model: Completer
+    picture: Picture
+    plan: Plan
+    count: int
+    knobs: Knobs
+    include: frozenset[str]
+
+    @property
+    def patches(self) -> int:
+        """Of a window."""
+        return (self.plan.size // self.plan.patch) ** 2
+
+    @property
+    def rows(self) -> int:
+        """Windows that the network gets to see: each channel by itself where it reads grey."""
+        planes = self.picture.pixels.shape[2] // self.model.config.channels
+        return self.count * self.plan.windows * max(planes, 1)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A picture, and how its windows came to rest: each, and all together."""
+
+    picture: Picture
+    windows: list[dict[str, Any]]
+    convergence: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The completions of one picture."""
+
+    completions: list[Completion]
+    dynamics: dict[str, Any]
+
+
+def complete_picture(task: CompleteTask, progress: Progress, interrupt: Interrupt) -> Completed:
+    """Fill the holes of `task`; `interrupt` ends that before the next step.
+
+    Completion i has the noise of the seed asked for plus i, so it can be had by itself.
+
+    Raises:
+        Problem: `diverged`.
+        Interrupted: `interrupt` gave a reason.
+    """
+    progress.steps = task.rows
+    completions = []
+    for place in range(task.count):
+        knobs = replace(task.knobs, seed=task.knobs.seed + place)
+        filler = _Filler(task, knobs, progress, interrupt)
+        picture = complete(task.picture, task.plan, filler, task.model.config.channels)
+        completions.append(Completion(picture, filler.windows, filler.convergence()))
+    return Completed(completions, resolved(task.model.network.blocks_in_order(), task.knobs))
+
+
+class _Filler:
+    """Fills windows by the network of `task`, and keeps how they came to rest."""
+
+    def __init__(
+        self, task: CompleteTask, knobs: Knobs, progress: Progress, interrupt: Interrupt
+    ) -> None:
+        self._model, self._include = task.model, task.include
+        self._knobs, self._progress, self._interrupt = knobs, progress, interrupt
+        self._patches = task.patches
+        self._mean, self._energy = MeanCourse(), 0.0
+        self.windows: list[dict[str, Any]] = []
+
+    def __call__(self, windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
+        network, energy = self._model.network, self._model.manifest.energy
+        pixels = np.rint(255 * windows).astype(np.uint8)
+        batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
+        output = network.infer(batch, self._seeded(batch.rows), self._interrupt)
+        if (why := self._interrupt()) is not None:
+            raise Interrupted(why)
+        courses, parts = Courses(output.solutions), self._include - {"trace"}
+        if "trace" in self._include:
+            self._mean.add(courses, batch.rows)
+        self.windows += [
+            courses.row(row, self._patches, energy, parts) for row in range(batch.rows)
+        ]
+        self._energy += sum(window["energy_final"] for window in self.windows[-batch.rows :])
+        self._progress.energy = self._energy / (len(self.windows) * self._patches)
+        self._progress.step += batch.rows
+        return output.logits.permute(0, 2, 3, 1).cpu().numpy()
+
+    def _seeded(self, rows: int) -> list[Knobs]:
+        """Noise of its own for each window; the same in all would show as a pattern."""
+        seen, seed = len(self.windows), self._knobs.seed
+        return [replace(self._knobs, seed=seed + _APART * (seen + row)) for row in range(rows)]
+
+    def convergence(self) -> dict[str, Any]:
+        """All windows together; energies per patch, so that pictures compare."""
+        found = summed(self.windows)
+        windows = found.pop("rows")
+        patches = windows * self._patches
+        for name in ("energy_initial", "energy_final", "energy_drop"):
+            found[name] /= patches
+        for part in found.get("components", {}).values():
+            part |= {end: total / patches for end, total in part.items()}
+        if "trace" in self._include:
+            found["trace"] = self._mean.trace(self._patches)
+        return {"windows": windows, **found}

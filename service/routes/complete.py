@@ -1,0 +1,129 @@
+"""POST /complete"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import State
+
+from service.body import require_media_type
+from service.complete_schemas import CompleteResponse
+from service.engine import Completed, CompleteTask, complete_picture
+from service.errors import refuse
+from service.exchange import exchange
+from service.negotiate import accepted
+from service.openapi import also, complete_body, jobs, problems
+from service.parsing.envelope import require_read
+from service.parsing.request import JSON
+from service.pictures.multipart import MULTIPART
+from service.pictures.picture import Picture, told_at
+from service.pictures.request import read_request
+from service.pictures.windows import plan_windows
+from service.pictures.write import PNG, base64_png, sheet
+from service.served import Completer
+from service.services import Services, services
+from service.settings import Settings
+from service.stopwatch import Stopwatch
+
+_MOMENT_BYTES = 160  # of one step of one block in an answer with `trace`
+
+router = APIRouter(tags=["complete"])
+
+
+@router.post(
+    "/complete",
+    response_model=CompleteResponse,
+    summary="Complete a picture",
+    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504) | jobs() | also(PNG),
+    openapi_extra=complete_body(),
+)
+async def complete_unknown(
+    request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Fill what a mask marks of a picture of any size; all else comes back as it was.
+
+    The answer comes as JSON with PNGs in base64 or, by the Accept header, as a PNG: the completion,
+    or all of them side by side. What else there is to say is then in its text chunk `basin`.
+    """
+    require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
+    form = accepted(request, (JSON, PNG))
+    services.registry.require_ready()
+    content_type = request.headers["content-type"]  # with the boundary of its parts
+    return await exchange(
+        request,
+        services,
+        partial(
+            _answer, content_type=content_type, form=form, services=services, state=request.state
+        ),
+    )
+
+
+async def _answer(
+    body: bytes, content_type: str, form: str, services: Services, state: State
+) -> Response:
+    watch: Stopwatch = state.stopwatch
+    settings = services.settings
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    asked = await on_codec(read_request, body, content_type, settings)
+    del body
+    name = asked.model or settings.default_completion_model
+    model = services.registry.serving(Completer, name)
+    require_read(asked.dynamics, model.network.config)
+    watch.lap("parse")
+    async with services.pictures.open(asked) as opened:
+        c, most = model.config, settings.max_windows // asked.num_samples
+        with told_at("/mask" if asked.mask else "/image"):
+            plan = await on_codec(plan_windows, opened.unknown, c.size, c.patch, most)
+        task = CompleteTask(
+            model, opened.picture, plan, asked.num_samples, asked.dynamics.knobs(), asked.include
+        )
+        require_answerable(task, settings)
+        watch.lap("decode")
+        done = await services.engine.run(partial(complete_picture, task, state.progress))
+        watch.add("queue", done.queued_s)
+        watch.add("compute", done.ran_s)
+        answer = await on_codec(_encode, task, done.value, form, services, state)
+    return Response(answer, media_type=form)
+
+
+def require_answerable(task: CompleteTask, settings: Settings) -> None:
+    """Refuse what would answer with too much, before it is begun."""
+    size = _size(task.picture)
+    if "trace" in task.include:
+        blocks = task.model.network.blocks_in_order()
+        steps = blocks[0].steps if task.knobs.steps is None else task.knobs.steps
+        size += len(blocks) * (steps + 1) * _MOMENT_BYTES
+    if (size := task.count * size) > settings.max_response_bytes:
+        rule = f"an answer may have {settings.max_response_bytes} bytes; this may have {size}"
+        raise refuse("invalid-request", "/num_samples", "too_large", rule)
+
+
+def _size(picture: Picture) -> int:
+    """Bytes of a picture in base64 where a PNG of it saves none."""
+    alpha = 0 if picture.alpha is None else picture.alpha.nbytes
+    return (picture.pixels.nbytes + alpha) * 4 // 3
+
+
+def _encode(
+    task: CompleteTask, completed: Completed, form: str, services: Services, state: State
+) -> bytes:
+    watch: Stopwatch = state.stopwatch
+    for one in completed.completions:
+        services.metrics.observe_windows(task.model.name, task.patches, one.windows)
+    pictures = [one.picture for one in completed.completions]
+    images = [{"convergence": one.convergence} for one in completed.completions]
+    rest = {"model": task.model.ref.model_dump(), "dynamics": completed.dynamics}
+    if form == JSON:
+        bulk = orjson.dumps(
+            [{"b64_png": base64_png(p), **told} for p, told in zip(pictures, images, strict=True)]
+        )
+        watch.lap("encode")
+        rest |= {"timings_ms": watch.milliseconds(), "request_id": state.request_id}
+        return orjson.dumps({"images": orjson.Fragment(bulk), **rest})
+    watch.lap("encode")
+    rest |= {"timings_ms": watch.milliseconds(), "request_id": state.request_id}
+    return sheet(pictures, {"images": images, **rest})

@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import BinaryIO
 
 from models.molecules import Limits, Molecule, MoleculeError, parse
@@ -40,7 +41,8 @@ def serve(
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    with suppress(ValueError, OSError):  # not every system lets this be set
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     # Ctrl-C in a terminal goes to the whole group; the parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from models import checkpoint
 from models.memories import SUFFIX, Card, Memory, dump
 from training import table as tables
 from training.classify import classify, classify_table
@@ -22,9 +20,15 @@ from training.ledger import fingerprint
 from training.options import (
     Data,
     Device,
+    Epochs,
+    Name,
+    Out,
     Precision,
+    Rows,
     RunFolder,
-    checkpoint_name,
+    Smoke,
+    checkpoint_folder,
+    console,
     fabric_on,
     run_folder,
 )
@@ -40,7 +44,6 @@ app.command()(complete)
 app.command()(complete_table)
 app.command()(recognise)
 app.command()(recognise_table)
-console = Console(stderr=True)
 
 
 def _splits(dataset: NodeDataset, ratio: float | None, count: int) -> tuple[Split, ...]:
@@ -65,20 +68,20 @@ def anomaly(
     split: Annotated[int, typer.Option(help="which split")] = 0,
     ablation: Annotated[str, typer.Option(help=", ".join(ABLATIONS))] = "none",
     seed: int = 0,
-    epochs: Annotated[int | None, typer.Option(help="instead of the recipe's")] = None,
+    epochs: Epochs = None,
     batch_nodes: Annotated[
         int | None, typer.Option(help="train on the sampled neighbourhoods of so many nodes a step")
     ] = None,
     fanouts: Annotated[
         str | None, typer.Option(help="neighbours to sample per hop, as in 16,16")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="of the checkpoint")] = None,
-    out: Annotated[Path | None, typer.Option(help="checkpoint folder to write")] = None,
+    name: Name = None,
+    out: Out = None,
     run: RunFolder = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",
-    smoke_test: Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")] = False,
+    smoke_test: Smoke = False,
 ) -> None:
     """Train one checkpoint. Killed and started again with the same --run-folder, it goes on."""
     if (nodes is None) != (edges is None):
@@ -102,9 +105,7 @@ def anomaly(
         )
     elif fanouts is not None:
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
-    name = checkpoint_name(name or f"{model}-{source.name.removesuffix('-single')}")
-    folder = out or Path("runs/checkpoints") / name
-    checkpoint.require_replaceable(folder)
+    name, folder = checkpoint_folder(name or f"{model}-{source.name.removesuffix('-single')}", out)
     if run is None:
         graph = source.graph
         arrays = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
@@ -135,7 +136,7 @@ def table(
     models: Annotated[str, typer.Option(help="comma-separated; cdat:no-w is an ablation")] = (
         "cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"
     ),
-    out: Annotated[Path | None, typer.Option(help="JSON lines, one a result; resumed from")] = None,
+    out: Rows = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",

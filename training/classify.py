@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from models import checkpoint
 from training import graph_table
 from training.datasets import (
     TU,
@@ -31,14 +29,18 @@ from training.graph_runs import train_graphs
 from training.options import (
     Data,
     Device,
+    Epochs,
+    Name,
+    Out,
     Precision,
+    Rows,
     RunFolder,
-    checkpoint_name,
+    Smoke,
+    checkpoint_folder,
+    console,
     fabric_on,
     run_folder,
 )
-
-console = Console(stderr=True)
 
 
 class Protocol(StrEnum):
@@ -67,7 +69,6 @@ SplitBy = Annotated[
     How | None, typer.Option(help="else fold, or scaffold for molecules", case_sensitive=False)
 ]
 Folds = Annotated[int, typer.Option(help="how many, stratified")]
-Smoke = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
 
 
 def _load(
@@ -114,9 +115,9 @@ def classify(
     fold: Annotated[int, typer.Option(help="which fold, or which random split")] = 0,
     balanced: Annotated[bool, typer.Option(help="weigh rare classes up")] = False,
     seed: int = 0,
-    epochs: Annotated[int | None, typer.Option(help="instead of the recipe's")] = None,
-    name: Annotated[str | None, typer.Option(help="of the checkpoint; else model-dataset")] = None,
-    out: Annotated[Path | None, typer.Option(help="checkpoint folder to write")] = None,
+    epochs: Epochs = None,
+    name: Name = None,
+    out: Out = None,
     run: RunFolder = None,
     data: Data = None,
     device: Device = "auto",
@@ -139,9 +140,7 @@ def classify(
         chosen = smoke_graphs(chosen)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
-    name = checkpoint_name(name or f"{model}-{source.name}")
-    folder = out or Path("runs/checkpoints") / name
-    checkpoint.require_replaceable(folder)
+    name, folder = checkpoint_folder(name or f"{model}-{source.name}", out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint(splits[fold]))
     fabric = fabric_on(device, precision)
@@ -171,7 +170,7 @@ def classify_table(
     folds: Folds = 10,
     only: Annotated[int | None, typer.Option(help="no more than so many of the splits")] = None,
     models: Annotated[str | None, typer.Option(help="comma-separated")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON lines, one a result; resumed from")] = None,
+    out: Rows = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",

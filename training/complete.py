@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from models import checkpoint
 from training import image_table
 from training.datasets import IMAGES, ImageDataset, load_folder, load_images
 from training.image_evaluate import over_seeds
@@ -20,21 +18,23 @@ from training.image_runs import train_images
 from training.options import (
     Data,
     Device,
+    Epochs,
+    Name,
+    Out,
     Precision,
+    Rows,
     RunFolder,
-    checkpoint_name,
+    Smoke,
+    checkpoint_folder,
+    console,
     fabric_on,
     run_folder,
 )
 
-console = Console(stderr=True)
-
 Dataset = Annotated[str | None, typer.Option(help=", ".join(IMAGES))]
 Images = Annotated[Path | None, typer.Option(help="folder with your images, and folders in it")]
 Size = Annotated[int, typer.Option(help="pixels of a side to which --images are scaled", min=6)]
-Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's", min=0)]
 Count = Annotated[int | None, typer.Option(help="measure so many images of a part", min=1)]
-Smoke = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
 
 
 def _load(dataset: str | None, images: Path | None, size: int, data: Path | None) -> ImageDataset:
@@ -54,8 +54,8 @@ def complete(
     seed: int = 0,
     epochs: Epochs = None,
     count: Count = 1000,
-    name: Annotated[str | None, typer.Option(help="of the checkpoint; else et-dataset")] = None,
-    out: Annotated[Path | None, typer.Option(help="checkpoint folder to write")] = None,
+    name: Name = None,
+    out: Out = None,
     run: RunFolder = None,
     data: Data = None,
     device: Device = "auto",
@@ -71,9 +71,7 @@ def complete(
         chosen, count = smoke_images(chosen), 64
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
-    name = checkpoint_name(name or f"et-{source.name}")
-    folder = out or Path("runs/checkpoints") / name
-    checkpoint.require_replaceable(folder)
+    name, folder = checkpoint_folder(name or f"et-{source.name}", out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint())
     fabric = fabric_on(device, precision)
@@ -101,7 +99,7 @@ def complete_table(
     ),
     epochs: Epochs = None,
     count: Count = None,
-    out: Annotated[Path | None, typer.Option(help="JSON lines, one a result; resumed from")] = None,
+    out: Rows = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from lightning_fabric import Fabric
+from rich.console import Console
 
+from models import checkpoint
 from training.ledger import mark
 
 Data = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
@@ -19,6 +21,27 @@ Precision = Annotated[str, typer.Option(help="32-true, or bf16-mixed on a GPU")]
 RunFolder = Annotated[
     Path | None, typer.Option("--run-folder", help="for logs and resuming; else in runs/")
 ]
+
+
+Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's", min=0)]
+Name = Annotated[str | None, typer.Option(help="of the checkpoint; else model-dataset")]
+Out = Annotated[Path | None, typer.Option(help="checkpoint folder to write")]
+Rows = Annotated[Path | None, typer.Option(help="JSON lines, one a result; resumed from")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
+
+console = Console(stderr=True)
+
+
+def checkpoint_folder(wanted: str, out: Path | None) -> tuple[str, Path]:
+    """The name of a checkpoint and where it goes, before hours are spent on it.
+
+    Raises:
+        CheckpointError: the folder holds something else.
+    """
+    name = checkpoint_name(wanted)
+    folder = out or Path("runs/checkpoints") / name
+    checkpoint.require_replaceable(folder)
+    return name, folder
 
 
 def checkpoint_name(wanted: str) -> str:

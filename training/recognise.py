@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from models import checkpoint
 from training import recognise_table as tables
 from training.datasets.cifar import load_cifar10
 from training.datasets.clevr import SIZES as SCENES
@@ -22,17 +20,21 @@ from training.datasets.triangle import load_triangle
 from training.options import (
     Data,
     Device,
+    Epochs,
+    Name,
+    Out,
     Precision,
+    Rows,
     RunFolder,
-    checkpoint_name,
+    Smoke,
+    checkpoint_folder,
+    console,
     fabric_on,
     run_folder,
 )
 from training.recognise_export import export_pictures
 from training.recognise_recipes import ABLATIONS, recognise_recipe, smoke_pictures
 from training.recognise_runs import train_pictures
-
-console = Console(stderr=True)
 
 
 class Pictures(StrEnum):
@@ -44,7 +46,6 @@ class Pictures(StrEnum):
 
 
 Dataset = Annotated[Pictures, typer.Option(case_sensitive=False)]
-Smoke = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
 Models = Annotated[
     str,
     typer.Option(help=f"comma-separated; ait:no-hopfield is an ablation: {', '.join(ABLATIONS)}"),
@@ -63,9 +64,9 @@ def _load(dataset: Pictures, data: Path | None, smoke: bool) -> PictureDataset:
 def recognise(
     dataset: Dataset = Pictures.TRIANGLE,
     seed: int = 0,
-    epochs: Annotated[int | None, typer.Option(help="instead of the recipe's")] = None,
-    name: Annotated[str | None, typer.Option(help="of the checkpoint; else ait-dataset")] = None,
-    out: Annotated[Path | None, typer.Option(help="checkpoint folder to write")] = None,
+    epochs: Epochs = None,
+    name: Name = None,
+    out: Out = None,
     run: RunFolder = None,
     data: Data = None,
     device: Device = "auto",
@@ -79,9 +80,7 @@ def recognise(
         chosen = smoke_pictures(chosen)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
-    name = checkpoint_name(name or f"ait-{source.name}")
-    folder = out or Path("runs/checkpoints") / name
-    checkpoint.require_replaceable(folder)
+    name, folder = checkpoint_folder(name or f"ait-{source.name}", out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint())
     fabric = fabric_on(device, precision)
@@ -105,7 +104,7 @@ def recognise_table(
     dataset: Dataset = Pictures.TRIANGLE,
     models: Models = "ait,vit",
     seeds: Annotated[int, typer.Option(min=1, help="how many networks of each model")] = 3,
-    out: Annotated[Path | None, typer.Option(help="JSON lines, one a result; resumed from")] = None,
+    out: Rows = None,
     data: Data = None,
     device: Device = "auto",
     precision: Precision = "32-true",

@@ -25,6 +25,7 @@ from models.checkpoint import Calibration, EnergyReference, Feature, Manifest
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
+from service.served import Completer, served
 
 FEATURES = ("age", "degree", "rate", "volume", "x")  # one is called x, to be awkward
 RELATIONS = ("follows", "pays")
@@ -336,3 +337,10 @@ def narrow(start: Start, checkpoints: Path) -> Server:
 def client(server: Server) -> Iterator[httpx.Client]:
     with server.client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def tile(checkpoints) -> Completer:
+    model = served(checkpoint.load(checkpoints / "et-tile"))
+    assert isinstance(model, Completer)
+    return model

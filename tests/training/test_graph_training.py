@@ -18,6 +18,7 @@ from models.contract import Knobs
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier, Task
 from models.tokens import Tokeniser, collate
+from tests.training.killed import killed_after
 from training.__main__ import app
 from training.datasets import GraphDataset, Split, as_published, k_folds
 from training.graph_baselines import GIN, GRAPH_NETWORKS, SummedMLP, fit_forest
@@ -107,23 +108,12 @@ def test_test_labels_have_no_part(
 
 
 def test_a_killed_run_goes_on_to_the_same_result(
-    dataset: GraphDataset, split: Split, fabric: Fabric, tmp_path: Path, monkeypatch
+    dataset: GraphDataset, split: Split, fabric: Fabric, tmp_path: Path
 ) -> None:
-    from training import trainer
-
     recipe = _recipe("et", epochs=6)
     whole = train_graphs(dataset, split, recipe, seed=3, fabric=fabric)
-    write = trainer._State._write
-
-    def killed(self, run: Path) -> None:
-        write(self, run)
-        if self.epoch == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer._State, "_write", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_after(3):
         train_graphs(dataset, split, recipe, seed=3, fabric=fabric, run=tmp_path)
-    monkeypatch.setattr(trainer._State, "_write", write)
     resumed = train_graphs(dataset, split, recipe, seed=3, fabric=fabric, run=tmp_path)
     np.testing.assert_array_equal(whole.fitted.logits, resumed.fitted.logits)
     with pytest.raises(ValueError, match="of another recipe"):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from models.architectures.ait import AiT
 from models.checkpoint import load as load_checkpoint
 from models.contract import Knobs
+from tests.training.killed import killed_after
 from training.__main__ import app
 from training.datasets.clevr import load_clevr
 from training.datasets.pictures import PictureDataset
@@ -78,24 +79,13 @@ def test_test_labels_have_no_part(clevr: PictureDataset, fabric: Fabric) -> None
 
 @pytest.mark.parametrize("model", ["ait", "ait:reset-memory"])
 def test_a_killed_run_goes_on_to_the_same_result(
-    model: str, triangle: PictureDataset, fabric: Fabric, tmp_path: Path, monkeypatch
+    model: str, triangle: PictureDataset, fabric: Fabric, tmp_path: Path
 ) -> None:
     """The memories that the batches wrote are part of what goes on."""
-    from training import trainer
-
     recipe = _recipe(model, epochs=4, augment=True)
     whole = train_pictures(triangle, recipe, seed=3, fabric=fabric)
-    write = trainer._State._write
-
-    def killed(self, run: Path) -> None:
-        write(self, run)
-        if self.epoch == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer._State, "_write", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_after(2):
         train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
-    monkeypatch.setattr(trainer._State, "_write", write)
     resumed = train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
     np.testing.assert_array_equal(whole.fitted.logits, resumed.fitted.logits)
     for name, tensor in whole.network.state_dict().items():

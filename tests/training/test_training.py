@@ -22,6 +22,7 @@ from models.checkpoint import load as load_checkpoint
 from models.contract import Knobs
 from models.graph import Graph
 from models.graphs import pack
+from tests.training.killed import killed_after
 from training.__main__ import app
 from training.baselines import GraphTransformerConv, fit_trees
 from training.datasets import NodeDataset, Split, random_splits
@@ -76,22 +77,11 @@ def test_it_learns(model: str, dataset: NodeDataset, split: Split, fabric: Fabri
 
 
 def test_a_killed_run_goes_on_to_the_same_result(
-    dataset: NodeDataset, split: Split, fabric: Fabric, tmp_path: Path, monkeypatch
+    dataset: NodeDataset, split: Split, fabric: Fabric, tmp_path: Path
 ) -> None:
     whole = train(dataset, split, _small(epochs=12), seed=3, fabric=fabric)
-    from training import trainer
-
-    write = trainer._State._write
-
-    def killed(self, run: Path) -> None:
-        write(self, run)
-        if self.epoch == 6:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer._State, "_write", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_after(6):
         train(dataset, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
-    monkeypatch.setattr(trainer._State, "_write", write)
     resumed = train(dataset, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
     np.testing.assert_array_equal(whole.fitted.logits, resumed.fitted.logits)
     assert whole.fitted.best_epoch == resumed.fitted.best_epoch

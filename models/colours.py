@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import final
+
 import numpy as np
+import torch
 from numba import njit
+from torch import Tensor, nn
+
+_DEVIATION = 0.1  # of the embedding of a colour before training
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -68,3 +75,40 @@ def colours(
     out = np.empty((len(indptr) - 1, rounds), np.int64)
     _colours(indptr, indices, x, x_columns, attr, attr_columns, buckets, out)
     return out
+
+
+@final
+class ColourEncoder(nn.Module):
+    """Sum of an embedding of each colour of a node, of those that training knows well.
+
+    A colour that few training graphs have says little of others, and one that none has would be
+    read as it was initialised: `fit` tells which to leave out. In training each colour of a node
+    is left out with probability `dropout`, as a whole.
+    """
+
+    familiar_C: Tensor
+    first_T: Tensor
+
+    def __init__(self, rounds: int, buckets: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(rounds * buckets, width) * _DEVIATION)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("familiar_C", torch.ones(rounds * buckets))
+        first_T = buckets * torch.arange(rounds)
+        self.register_buffer("first_T", first_T, persistent=False)
+
+    def fit(self, graphs: Sequence[np.ndarray], least: int) -> None:
+        """Read only colours of which a bucket has those of `least` of these graphs or more."""
+        found_C = np.zeros(len(self.familiar_C), np.int64)
+        first_T = self.first_T.numpy()
+        for colours_nT in graphs:
+            found_C[np.unique(colours_nT + first_T)] += 1
+        self.familiar_C.copy_(torch.from_numpy(found_C >= least))
+
+    def forward(self, colours_nT: Tensor) -> Tensor:
+        """Vectors (n, width)."""
+        index_nT = colours_nT + self.first_T
+        share_nT = self.dropout(self.familiar_C[index_nT]).to(self.weight.dtype)
+        return nn.functional.embedding_bag(
+            index_nT, self.weight, mode="sum", per_sample_weights=share_nT
+        )

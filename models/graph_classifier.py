@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
+from models.colours import ColourEncoder
 from models.columns import ColumnEncoder, categories
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
 from models.dynamics import Solution
@@ -45,6 +46,9 @@ class GraphConfig(Config):
         0, description="colours of Weisfeiler and Leman, see `models.colours`; 1 is the node alone"
     )
     buckets: PositiveInt = Field(1024, description="into which the colours of a round are hashed")
+    familiar: PositiveInt = Field(
+        1, description="a colour is read where so many training graphs have it, or more"
+    )
     weighting: Weighting = Field("bias", description="see `models.edge_terms`")
     pairs: Pairs = Field(
         "product", description="convolution is eq. 24 and depends on how the nodes are numbered"
@@ -90,8 +94,8 @@ class GraphClassifier(Architecture):
         self.nodes = ColumnEncoder(c.node_features, c.dim)
         self.edges = ColumnEncoder(c.edge_features, c.dim) if c.edge_features else None
         self.positions = nn.Linear(self.tokeniser.width, c.dim, bias=False)
-        self.colours = _colours(c)
-        self.dropout = nn.Dropout(c.dropout)
+        coloured = c.rounds, c.buckets, c.dim, c.dropout
+        self.colours = ColourEncoder(*coloured) if c.rounds else None
         self.encoder = _encoder(c)
         self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
         self.terms = nn.ModuleList(
@@ -153,9 +157,7 @@ class GraphClassifier(Architecture):
         """x(1) (N, D)."""
         nodes_nD = self.nodes(batch.x_nF)
         if self.colours is not None:
-            first_C = self.config.buckets * torch.arange(self.config.rounds).to(batch.colours_nC)
-            colours_nD = self.colours(batch.colours_nC + first_C)
-            nodes_nD = nodes_nD + self.dropout(colours_nD).to(nodes_nD)
+            nodes_nD = nodes_nD + self.colours(batch.colours_nC).to(nodes_nD)
         if self.edges is not None:
             nodes_nD = nodes_nD.index_add(
                 0, batch.edges_2e[1], self.edges(batch.edge_attr_eP).to(nodes_nD)
@@ -233,20 +235,15 @@ class GraphClassifier(Architecture):
         network = cls(config)
         torch.random.set_rng_state(generator_state)
         network.nodes.fit([graph.x for graph in graphs])
+        if network.colours is not None:
+            coloured = [network.tokeniser.colours(graph) for graph in graphs]
+            network.colours.fit(coloured, config.familiar)
         attrs: list[Any] = [graph.edge_attr for graph in graphs if graph.edge_attr is not None]
         if network.edges is not None:
             for encoder in [network.edges, *(terms.features for terms in network.terms)]:
                 if isinstance(encoder, ColumnEncoder):
                     encoder.fit(attrs)
         return network
-
-
-def _colours(config: GraphConfig) -> nn.EmbeddingBag | None:
-    if not config.rounds:
-        return None
-    bag = nn.EmbeddingBag(config.rounds * config.buckets, config.dim, mode="sum")
-    nn.init.normal_(bag.weight, std=0.1)
-    return bag
 
 
 def _encoder(config: GraphConfig) -> nn.Module | None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from rdkit import Chem, rdBase
+from rdkit.Chem import rdMolDescriptors, rdPartialCharges
 
 from models.graph import Column, Graph
 
@@ -82,6 +83,10 @@ ATOM_COLUMNS = (
     Column("hydrogens", ("0", "1", "2", "3", "4 or more")),
     Column("chirality", _CHIRALITY),
     Column("smallest ring", _RINGS),
+    Column("partial charge"),  # Gasteiger and Marsili 1980, in e
+    Column("lipophilicity"),  # share of logP, Wildman and Crippen 1999
+    Column("refractivity"),  # share of the molar refractivity, the same, in cm3/mol
+    Column("polar surface"),  # share of the topological polar surface, Ertl et al. 2000, in A2
 )
 BOND_COLUMNS = (
     Column("bond", _BONDS),
@@ -151,11 +156,11 @@ def parse(smiles: str, limits: Limits | None = None) -> Molecule:
     """
     mol = read(smiles, limits or Limits())
     rings = mol.GetRingInfo()
-    x = [_atom(atom, rings.MinAtomRingSize(i)) for i, atom in enumerate(mol.GetAtoms())]
+    names = [_atom(atom, rings.MinAtomRingSize(i)) for i, atom in enumerate(mol.GetAtoms())]
     bonds = [_bond(bond) for bond in mol.GetBonds()]
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
     graph = Graph(
-        np.array(x, np.float32),
+        np.hstack([np.array(names, np.float32), _numbers(mol)]),
         np.array(ends, np.int64).reshape(-1, 2).T,
         None,
         np.array(bonds, np.float32).reshape(-1, len(BOND_COLUMNS)),
@@ -176,6 +181,18 @@ def _atom(atom: Any, ring: int) -> tuple[int, ...]:
         _PLACE["chirality"].get(label, 0),
         min(ring, 8) - 2 if ring else 0,
     )
+
+
+def _numbers(mol: Any) -> np.ndarray:
+    """What is known of each atom beyond its names, float32 (atoms, 4)."""
+    with rdBase.BlockLogs():
+        rdPartialCharges.ComputeGasteigerCharges(mol)
+        crippen = np.array(rdMolDescriptors._CalcCrippenContribs(mol))
+        polar = rdMolDescriptors._CalcTPSAContribs(mol)
+    # Metals have no parameters, and spoil the charges of what they touch.
+    charges = [atom.GetDoubleProp("_GasteigerCharge") for atom in mol.GetAtoms()]
+    charges = np.nan_to_num(charges, nan=0, posinf=0, neginf=0).clip(-2, 2)
+    return np.c_[charges, crippen, polar].astype(np.float32)
 
 
 def _bond(bond: Any) -> tuple[int, ...]:

@@ -88,14 +88,25 @@ class Tokeniser:
         neighbours = _indptr(degree), source
         seen = self._all(nodes, *neighbours) if self.attend == "all" else _near(*neighbours)
         x = np.asarray(graph.x, np.float32)
-        columns = np.array(self.categories, np.int64), np.array(self.edge_categories, np.int64)
         return Tokens(
             x,
-            colours(*neighbours, x, columns[0], attr, columns[1], self.rounds, self.buckets),
+            self._colours(*neighbours, x, attr),
             self._positions(*neighbours, degree),
             *seen,
             attr,
         )
+
+    def colours(self, graph: Graph) -> np.ndarray:
+        """Of each node, as `__call__` finds them."""
+        source, receiver, attr = _edges(graph)
+        indptr = _indptr(np.bincount(receiver, minlength=graph.num_nodes))
+        return self._colours(indptr, source, np.asarray(graph.x, np.float32), attr)
+
+    def _colours(
+        self, indptr: np.ndarray, indices: np.ndarray, x: np.ndarray, attr: np.ndarray
+    ) -> np.ndarray:
+        columns = np.array(self.categories, np.int64), np.array(self.edge_categories, np.int64)
+        return colours(indptr, indices, x, columns[0], attr, columns[1], self.rounds, self.buckets)
 
     @staticmethod
     def _all(nodes: int, indptr: np.ndarray, indices: np.ndarray) -> _Seen:

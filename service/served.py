@@ -141,8 +141,6 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
         return model
     if isinstance(network, ImageCompleter):
         if network.config.size % 4:
-            raise CheckpointError(
-                f"{manifest.name}: its images must be a multiple of 4 wide"
-            )
+            raise CheckpointError(f"{manifest.name}: its images must be a multiple of 4 wide")
         return Completer(network, manifest, checkpoint.sha256)
     raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}")

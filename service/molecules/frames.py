@@ -25,11 +25,12 @@ def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 def pack(molecule: Molecule) -> bytes:
-    """A molecule as a frame: x and edge_attr as bytes (categories are few), ends as uint16."""
+    """A molecule as a frame: x as float32, edge_attr as bytes (categories are few), ends as
+    uint16."""
     graph = molecule.graph
     assert graph.edge_attr is not None
     header = {"smiles": molecule.smiles, "x": graph.x.shape, "edge_attr": graph.edge_attr.shape}
-    arrays = (graph.x.astype("u1"), graph.edge_attr.astype("u1"), graph.edge_index.astype("<u2"))
+    arrays = (graph.x.astype("<f4"), graph.edge_attr.astype("u1"), graph.edge_index.astype("<u2"))
     return frame(header, b"".join(array.tobytes() for array in arrays))
 
 
@@ -41,11 +42,12 @@ def unpack(header: dict[str, Any], body: bytes) -> Molecule:
     """
     nodes, columns = header["x"]
     edges, bond_columns = header["edge_attr"]
-    at, ends = nodes * columns, nodes * columns + edges * bond_columns
+    at = 4 * nodes * columns
+    ends = at + edges * bond_columns
     if len(body) != ends + 4 * edges:
         raise ValueError("a frame of the wrong length")
     graph = Graph(
-        np.frombuffer(body, "u1", at).reshape(nodes, columns).astype(np.float32),
+        np.frombuffer(body, "<f4", nodes * columns).reshape(nodes, columns).astype(np.float32),
         np.frombuffer(body, "<u2", 2 * edges, ends).reshape(2, edges).astype(np.int64),
         None,
         np.frombuffer(body, "u1", ends - at, at).reshape(edges, bond_columns).astype(np.float32),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from models.catalog import architectures
+from models.colours import ColourEncoder
 from models.contract import Knobs
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier
@@ -199,6 +200,21 @@ def test_colours_name_surroundings() -> None:
     assert set(np.unique(few(_random_graph(np.random.default_rng(0), 30, 60)).colours)) <= set(
         range(5)
     )
+
+
+def test_colours_that_few_graphs_have_are_left_out() -> None:
+    encoder = ColourEncoder(rounds=2, buckets=4, width=3, dropout=0.5).eval()
+    graphs = [np.array([[0, 1], [0, 1]]), np.array([[0, 2]]), np.array([[3, 1]])]
+    encoder.fit(graphs, least=2)
+    known = torch.tensor([[0, 1], [0, 2], [3, 3]])  # by both rounds, by the first, by none
+    first, second = encoder.weight[0], encoder.weight[4 + 1]
+    torch.testing.assert_close(encoder(known), torch.stack([first + second, first, 0 * first]))
+    encoder.train()
+    torch.manual_seed(0)
+    many = encoder(known[:1].expand(400, 2))
+    sums = {tuple(row) for row in many.detach().round(decimals=4).tolist()}
+    assert len(sums) == 4  # neither, either or both, each doubled
+    torch.testing.assert_close(many.mean(0), first + second, atol=0.03, rtol=0)
 
 
 def test_noise_is_of_training_only() -> None:

@@ -24,7 +24,8 @@ def _named(smiles: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
 
     def rows(table: np.ndarray, columns) -> list[dict[str, str]]:
         return [
-            {c.name: c.values[int(v)] for c, v in zip(columns, row, strict=True)} for row in table
+            {c.name: c.values[int(v)] for c, v in zip(columns, row, strict=True) if c.values}
+            for row in table
         ]
 
     return rows(graph.x, ATOM_COLUMNS), rows(graph.edge_attr, BOND_COLUMNS)
@@ -49,6 +50,18 @@ def test_named_features() -> None:
     assert atoms[-1]["aromatic"] == "yes"
     assert atoms[-1]["smallest ring"] == "6"
     assert _named("[U]")[0][0]["element"] == "other"
+
+
+def test_numbers_of_atoms() -> None:
+    columns = [column.name for column in ATOM_COLUMNS]
+    x = parse("CC(=O)Oc1ccccc1C(=O)[O-]").graph.x
+    assert x[:, columns.index("polar surface")].sum() == pytest.approx(66.43, abs=0.01)
+    assert x[:, columns.index("partial charge")].argmin() in (11, 12)  # of the carboxylate
+    aromatic, aliphatic = (parse(text).graph.x.sum(0) for text in ("c1ccccc1", "O"))
+    at = columns.index("lipophilicity")
+    assert aromatic[at] > 0 > aliphatic[at]
+    for strange in ("[U]", "C[Hg]C", "[Na+].[Cl-]", "F[Pt](F)F", "[H][H]"):
+        assert np.isfinite(parse(strange).graph.x).all()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +144,8 @@ def test_every_smiles_gives_a_graph_or_a_clear_error(name: str) -> None:
             continue
         assert graph.edge_attr is not None
         for table, columns in ((graph.x, ATOM_COLUMNS), (graph.edge_attr, BOND_COLUMNS)):
-            assert (table >= 0).all()
-            assert (table < [len(column.values or ()) for column in columns]).all()
+            assert np.isfinite(table).all()
+            named = [i for i, column in enumerate(columns) if column.values]
+            assert (table[:, named] >= 0).all()
+            assert (table[:, named] < [len(columns[i].values or ()) for i in named]).all()
     assert errors <= 5

@@ -3,6 +3,7 @@
 from service.engine.classifying import Classified, classify
 from service.engine.completing import Completed, CompleteTask, complete_picture
 from service.engine.engine import Engine
+from service.engine.recognising import Recognised, recognise
 from service.engine.sampling import Sampled, sample
 from service.engine.scoring import Scored, results, score
 
@@ -11,10 +12,12 @@ __all__ = [
     "CompleteTask",
     "Completed",
     "Engine",
+    "Recognised",
     "Sampled",
     "Scored",
     "classify",
     "complete_picture",
+    "recognise",
     "results",
     "sample",
     "score",

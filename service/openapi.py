@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
-from service.complete_schemas import CompleteForm, CompleteRequest
+from service.complete_schemas import CompleteForm, CompleteRequest, FrameEvent
 from service.errors import MEDIA_TYPE
 from service.image_schemas import (
     AnswerImagesForm,
@@ -54,6 +54,7 @@ _OWN = (
     TensorClassifyRequest,
     CompleteRequest,
     CompleteForm,
+    FrameEvent,
     ClassifyImagesRequest,
     ClassifyImagesForm,
     AnswerImagesRequest,

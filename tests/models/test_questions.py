@@ -35,20 +35,35 @@ def test_every_question_is_read_as_itself_and_seen_as_no_other():
         ("What shape is the object nearest to yellow?", "shape of the closest", ("yellow",)),
         ("What shape is the farthest object from the red one", "shape of the furthest", ("red",)),
         ("How many objects have the shape of the green object?", "others of its shape", ("green",)),
-        ("How many other objects are between red and blue?", "objects between", ("red", "blue")),
-        ("Are any objects on the line between red and blue?", "is any on the line", ("red", "blue")),
-        ("How many make an obtuse triangle with red and blue?", "obtuse triangles", ("red", "blue")),
+        ("How many objects are between red and blue?", "objects between", ("red", "blue")),
+        (
+            "Are any objects on the line between red and blue?",
+            "is any on the line",
+            ("red", "blue"),
+        ),
+        (
+            "How many make an obtuse triangle with red and blue?",
+            "obtuse triangles",
+            ("red", "blue"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_words_for_it(text, asked, colours):
     assert read(text) == Question(kind_of(asked), asked, *colours)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "?", "Is the red object on the right?", "What is the shape of the pink object?",
-     "What is the shape of the red object? And the green one?", "shape", "red"],
-)  # fmt: skip
+    [
+        "",
+        "?",
+        "Is the red object on the right?",
+        "What is the shape of the pink object?",
+        "What is the shape of the red object? And the green one?",
+        "shape",
+        "red",
+    ],
+)
 def test_what_is_none_of_the_forms(text):
     assert read(text) is None
 

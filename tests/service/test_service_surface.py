@@ -285,7 +285,9 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert form["properties"]["image"]["format"] == "binary"
     assert content["multipart/form-data"]["encoding"].keys() <= form["properties"].keys()
     assert set(complete["responses"]) == {*operation["responses"], "406"}
-    assert set(complete["responses"]["200"]["content"]) == {"application/json", "image/png"}
+    assert set(complete["responses"]["200"]["content"]) == {
+        *("application/json", "image/png", "text/event-stream")
+    }
     for path, name in (("/images/classify", "Classify"), ("/images/answer", "Answer")):
         images = document["paths"][path]["post"]
         content = images["requestBody"]["content"]

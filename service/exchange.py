@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,7 +13,6 @@ from starlette.datastructures import State
 
 from service.jobs import Progress
 from service.patience import while_wanted
-from service.schemas import ModelRef
 from service.services import Services
 from service.streaming import Feed
 
@@ -59,20 +58,22 @@ async def exchange(
     return Response(orjson.dumps(job.told()), 202, headers, "application/json")
 
 
-def encoded(results: Any, model: ModelRef, dynamics: Any, convergence: Any, state: State) -> bytes:
+def encoded(bulk: Mapping[str, Any], rest: Mapping[str, Any], state: State) -> bytes:
     """The JSON of an answer; its bulk first, so that `timings_ms` can tell how long that took."""
-    bulk = orjson.dumps(results)  # orjson writes what is not finite as null
+    # orjson writes what is not finite as null
+    written = {name: orjson.Fragment(_dumps(value)) for name, value in bulk.items()}
+    return _dumps(written | signed(rest, state))
+
+
+def signed(told: Mapping[str, Any], state: State) -> dict[str, Any]:
+    """What is told of an answer that is encoded, with how long all of it took, and for whom."""
     state.stopwatch.lap("encode")
-    return orjson.dumps(
-        {
-            "results": orjson.Fragment(bulk),
-            "model": model.model_dump(),
-            "dynamics": dynamics,
-            "convergence": convergence,
-            "timings_ms": state.stopwatch.milliseconds(),
-            "request_id": state.request_id,
-        }
-    )
+    took = state.stopwatch.milliseconds()
+    return {**told, "timings_ms": took, "request_id": state.request_id}
+
+
+def _dumps(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _later(request: Request) -> bool:

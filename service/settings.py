@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -97,7 +97,8 @@ class Settings(BaseSettings):
     max_windows: int = Field(
         default=8192,
         ge=1,
-        description="most windows that the holes of one picture of POST /complete may take",
+        description="most windows that the holes of one picture of POST /complete may take, all "
+        "its completions together",
     )
     max_images: int = Field(
         default=64,
@@ -169,3 +170,9 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severe log lines to write"
     )
+
+    @model_validator(mode="after")
+    def _a_molecule_has_its_time(self) -> Settings:
+        if self.smiles_timeout_s >= self.smiles_budget_s:
+            raise ValueError("BASIN_SMILES_TIMEOUT_S must be less than BASIN_SMILES_BUDGET_S")
+        return self

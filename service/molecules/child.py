@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -41,7 +40,9 @@ def serve(
 
 
 if __name__ == "__main__":
-    with suppress(ValueError, OSError):  # not every system lets this be set
+    with suppress(ImportError, ValueError, OSError):  # not every system lets this be set
+        import resource
+
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     # Ctrl-C in a terminal goes to the whole group; the parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

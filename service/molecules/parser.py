@@ -172,8 +172,7 @@ class MoleculeParser:
                 self._read(child, call)
         except _GoneError as gone:
             child.free()
-            short = gone.code == "timeout" and call.done  # it never had its time
-            call.take(MoleculeError("not_reached" if short else gone.code))
+            call.take(MoleculeError(gone.code))
         except BaseException:  # what is left in its pipes must not answer another call
             child.free()
             raise
@@ -188,7 +187,13 @@ class MoleculeParser:
             if (now := time.monotonic()) > turn_end:
                 child.free()  # the rest of the part goes with it, and comes again
                 return
-            call.take(child.answer(min(now + self.seconds, call.end)))
+            full = now + self.seconds
+            try:
+                call.take(child.answer(min(full, call.end)))
+            except _GoneError as gone:
+                if gone.code == "timeout" and full > call.end:
+                    raise _GoneError("not_reached") from None  # it never had its time
+                raise
 
     def _request(self, smiles: list[str]) -> dict[str, Any]:
         limits = asdict(self.limits)
@@ -241,7 +246,10 @@ class _Child:
                 env=os.environ | threads | {"PYTHONPATH": path},
             )
         self._buffer.clear()
-        self._frame(time.monotonic() + self._start_seconds)
+        try:
+            self._frame(time.monotonic() + self._start_seconds)
+        except _GoneError:  # no molecule's fault
+            raise _GoneError("not_reached") from None
 
     def answer(self, deadline: float) -> Parsed:
         """The next answer of the process."""

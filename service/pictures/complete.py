@@ -15,6 +15,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from models.patches import spread
 from service.errors import refuse
 from service.pictures.picture import Picture
 from service.pictures.windows import Level, Plan, doubled, halved, places, shares_of, starved
@@ -220,7 +221,7 @@ class _Filling:
         answers: np.ndarray,
     ) -> None:
         # Of a patch it was shown whole a filler need not say anything.
-        as_shown = ~occluded.repeat(self.plan.patch, 1).repeat(self.plan.patch, 2)
+        as_shown = ~spread(occluded, self.plan.patch)
         answers = np.where(as_shown[..., None], shown, answers)
         for window, answer in zip(windows, answers, strict=True):
             answer = np.clip(self._guided(window, answer)[window.inner], 0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image
@@ -59,16 +60,29 @@ def _require_rows(file: Encoded) -> None:
         columns, rows = -(-(file.width - x) // across), -(-(file.height - y) // down)
         if columns > 0 and rows > 0:
             left += rows * (1 + -(-columns * bits // 8))
-    inflate = zlib.decompressobj()
-    while at < len(file.data) and left > 0 and not inflate.eof:
-        length, kind = struct.unpack_from(">I4s", file.data, at)
-        rest = file.data[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
-        while rest and left > 0:
-            left -= len(inflate.decompress(rest, _PIECE))
-            rest = inflate.unconsumed_tail
-        at += 12 + length
-    if left - len(inflate.flush(_PIECE)) > 0:
+    if left > _inflated(file.data, at, left):
         raise PictureFault("truncated", "its pixels end before the picture does")
+
+
+def _inflated(data: bytes, at: int, enough: int) -> int:
+    """How many bytes the IDAT chunks from `at` on hold, counted no further than `enough`. Neither
+    what goes in nor what comes out is ever more than a piece."""
+    inflate, found = zlib.decompressobj(), 0
+    for part in _pixel_data(data, at):
+        while found < enough and (piece := inflate.decompress(part, _PIECE)):
+            found, part = found + len(piece), inflate.unconsumed_tail
+        if found >= enough or inflate.eof:
+            break
+    return found
+
+
+def _pixel_data(data: bytes, at: int) -> Iterator[memoryview]:
+    while at < len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"IDAT":
+            for start in range(at + 8, at + 8 + length, _PIECE):
+                yield memoryview(data)[start : min(start + _PIECE, at + 8 + length)]
+        at += 12 + length
 
 
 def _picture(image: Image.Image, orientation: int) -> Picture:

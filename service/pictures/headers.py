@@ -1,7 +1,8 @@
 """What a file says of itself: format, size, which way is up. No pixel is decoded for that.
 
-Pillow gets to see no more than it needs for pixels and their colour profile: texts, thumbnails and
-further pictures in the same file are left out here, so that none of them is ever inflated.
+Of a PNG or a JPEG Pillow gets to see no more than it needs for pixels and their colour profile:
+texts, thumbnails and further pictures in the same file are left out here, so that none of them is
+ever inflated. A WebP goes to it whole: nothing but its pixels is compressed there.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def _png(data: bytes) -> Encoded:
         end = at + 12 + length
         if end > len(data):
             raise _truncated()
+        if kind == b"IHDR" and at != 8:
+            raise PictureFault("damaged", "a PNG has one header")
         if kind == b"acTL":
             raise _animated()
         if kind == b"tRNS" and colour == _GREY and depth != 8:

@@ -4,44 +4,70 @@ from __future__ import annotations
 
 import base64
 import io
+import math
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import orjson
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
-from service.pictures.grid import grid
 from service.pictures.picture import Picture
 
 PNG = "image/png"
 _LEVEL = 1  # of compression: a fifth larger than the default and three times as fast
+_GAP = 2  # pixels between pictures
+_BEGUN = 33  # bytes of a PNG: its signature and its header
 
 
-def png(picture: Picture, answer: dict[str, object] | None = None) -> bytes:
-    """A PNG of the picture's mode, with its colour profile.
-
-    Args:
-        answer: what goes beside the picture in JSON; kept in the text chunk `basin`.
-    """
-    text = PngImagePlugin.PngInfo()
-    if answer is not None:
-        text.add_text("basin", orjson.dumps(answer).decode())
+def png(canvas: np.ndarray, profile: bytes | None = None) -> bytes:
+    """A PNG of (H, W) or (H, W, 2 to 4), with the colour profile that says what it means."""
     out = io.BytesIO()
-    image = Image.fromarray(np.ascontiguousarray(picture.array()))
-    image.save(out, "PNG", compress_level=_LEVEL, pnginfo=text, icc_profile=picture.profile or b"")
+    image = Image.fromarray(np.ascontiguousarray(canvas))
+    image.save(out, "PNG", compress_level=_LEVEL, icc_profile=profile or b"")
     return out.getvalue()
 
 
+def telling(picture: bytes, answer: dict[str, object]) -> bytes:
+    """A PNG with what goes beside it: JSON, in its text chunk `basin` (iTXt, UTF-8)."""
+    body = b"iTXtbasin\0\0\0\0\0" + orjson.dumps(answer)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return picture[:_BEGUN] + chunk + picture[_BEGUN:]
+
+
 def base64_png(picture: Picture) -> str:
-    return base64.b64encode(png(picture)).decode()
+    return base64.b64encode(png(picture.array(), picture.profile)).decode()
 
 
-def sheet(pictures: Sequence[Picture], answer: dict[str, object]) -> bytes:
+def sheet(pictures: Sequence[Picture]) -> bytes:
     """Several completions of one picture as one PNG, in 8 bits; a single one as it is."""
+    first = pictures[0]
     if len(pictures) == 1:
-        return png(pictures[0], answer)
-    return grid([np.stack([_eight_bits(picture).array() for picture in pictures])], answer)
+        return png(first.array(), first.profile)
+    return png(grid([np.stack([_eight_bits(each).array() for each in pictures])]), first.profile)
+
+
+def grid(batches: list[np.ndarray]) -> np.ndarray:
+    """A row of pictures per batch, or a square of them where there is one batch: uint8.
+
+    Args:
+        batches: images (S, H, W) or (S, H, W, C) in [0, 1], or uint8, equally many in each.
+    """
+    images = np.concatenate(batches)
+    columns = len(batches[0]) if len(batches) > 1 else math.ceil(math.sqrt(len(images)))
+    rows = math.ceil(len(images) / columns)
+    height, width, *channels = images.shape[1:]
+    canvas = np.full(
+        (rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, *channels), 255, np.uint8
+    )
+    if images.dtype != np.uint8:
+        images = np.rint(255 * images).astype(np.uint8)
+    for i, image in enumerate(images):
+        top, left = i // columns * (height + _GAP), i % columns * (width + _GAP)
+        canvas[top : top + height, left : left + width] = image
+    return canvas
 
 
 def _eight_bits(picture: Picture) -> Picture:

@@ -66,5 +66,9 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
 
 
 def _encode(task: ScoreTask, scored: Scored, state: State) -> bytes:
-    found = results(task, scored.logits_N)
-    return encoded(found, task.model.ref, scored.dynamics, scored.convergence, state)
+    rest = {
+        "model": task.model.ref.model_dump(),
+        "dynamics": scored.dynamics,
+        "convergence": scored.convergence,
+    }
+    return encoded({"results": results(task, scored.logits_N)}, rest, state)

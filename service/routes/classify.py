@@ -83,4 +83,9 @@ def _encode(
     services.metrics.observe_classified(task.model.name, items, found)
     require_any(task, [error_of(result) for result in found])
     rows = [result["convergence"] for result in found if "convergence" in result]
-    return encoded(found, task.model.ref, classified.dynamics, summed(rows), state)
+    rest = {
+        "model": task.model.ref.model_dump(),
+        "dynamics": classified.dynamics,
+        "convergence": summed(rows),
+    }
+    return encoded({"results": found}, rest, state)

@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
@@ -14,7 +13,7 @@ from service.body import require_media_type
 from service.complete_schemas import CompleteResponse
 from service.engine import Completed, CompleteTask, Frames, complete_picture
 from service.errors import refuse
-from service.exchange import exchange
+from service.exchange import encoded, exchange, signed
 from service.negotiate import accepted
 from service.openapi import also, complete_body, jobs, problems
 from service.parsing.envelope import require_read
@@ -23,7 +22,7 @@ from service.pictures.multipart import MULTIPART
 from service.pictures.picture import Picture, told_at
 from service.pictures.request import read_request
 from service.pictures.windows import plan_windows
-from service.pictures.write import PNG, base64_png, sheet
+from service.pictures.write import PNG, base64_png, sheet, telling
 from service.served import Completer
 from service.services import Services, services
 from service.settings import Settings
@@ -92,7 +91,7 @@ async def _answer(
         task = CompleteTask(
             model, opened.picture, plan, asked.num_samples, asked.dynamics.knobs(), asked.include
         )
-        require_answerable(task, settings)
+        require_answerable(task, form, settings)
         watch.lap("decode")
         frames = _frames(task, state.feed, settings)
         done = await services.engine.run(
@@ -104,13 +103,13 @@ async def _answer(
     return Response(answer, media_type=form)
 
 
-def require_answerable(task: CompleteTask, settings: Settings) -> None:
+def require_answerable(task: CompleteTask, form: str, settings: Settings) -> None:
     """Refuse what would answer with too much, before it is begun."""
-    size = _size(task.picture)
+    size = _size(task.picture) * 4 // 3 if form == JSON else _size(task.picture)
     if "trace" in task.include:
-        blocks = task.model.network.blocks_in_order()
-        steps = blocks[0].steps if task.knobs.steps is None else task.knobs.steps
-        size += len(blocks) * (steps + 1) * _MOMENT_BYTES
+        given = task.knobs.steps
+        steps = [b.steps if given is None else given for b in task.model.network.blocks_in_order()]
+        size += sum(each + 1 for each in steps) * _MOMENT_BYTES
     if (size := task.count * size) > settings.max_response_bytes:
         rule = f"an answer may have {settings.max_response_bytes} bytes; this may have {size}"
         raise refuse("invalid-request", "/num_samples", "too_large", rule)
@@ -126,27 +125,21 @@ def _frames(task: CompleteTask, feed: Feed | None, settings: Settings) -> Frames
 
 
 def _size(picture: Picture) -> int:
-    """Bytes of a picture in base64 where a PNG of it saves none."""
+    """Bytes of a picture where a PNG of it saves none."""
     alpha = 0 if picture.alpha is None else picture.alpha.nbytes
-    return (picture.pixels.nbytes + alpha) * 4 // 3
+    return picture.pixels.nbytes + alpha + len(picture.profile or b"")
 
 
 def _encode(
     task: CompleteTask, completed: Completed, form: str, services: Services, state: State
 ) -> bytes:
-    watch: Stopwatch = state.stopwatch
     for one in completed.completions:
         services.metrics.observe_windows(task.model.name, task.patches, one.windows)
     pictures = [one.picture for one in completed.completions]
     images = [{"convergence": one.convergence} for one in completed.completions]
     rest = {"model": task.model.ref.model_dump(), "dynamics": completed.dynamics}
     if form == JSON:
-        bulk = orjson.dumps(
-            [{"b64_png": base64_png(p), **told} for p, told in zip(pictures, images, strict=True)]
-        )
-        watch.lap("encode")
-        rest |= {"timings_ms": watch.milliseconds(), "request_id": state.request_id}
-        return orjson.dumps({"images": orjson.Fragment(bulk), **rest})
-    watch.lap("encode")
-    rest |= {"timings_ms": watch.milliseconds(), "request_id": state.request_id}
-    return sheet(pictures, {"images": images, **rest})
+        told = [{"b64_png": base64_png(p), **one} for p, one in zip(pictures, images, strict=True)]
+        return encoded({"images": told}, rest, state)
+    picture = sheet(pictures)
+    return telling(picture, signed({"images": images, **rest}, state))

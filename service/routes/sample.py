@@ -16,13 +16,12 @@ from models.memories import sequences_of
 from service.body import require_media_type, require_small
 from service.engine import Sampled, sample
 from service.errors import Problem
-from service.exchange import exchange
+from service.exchange import encoded, exchange, signed
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, sample_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import SampleTask, parse_sample
-from service.pictures.grid import grid
-from service.pictures.write import PNG
+from service.pictures.write import PNG, grid, png, telling
 from service.sampling_schemas import SampleResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch
@@ -72,14 +71,12 @@ async def _answer(
     done = await services.engine.run(partial(sample, task, state.progress))
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
-    answer = await on_codec(_encode, task, done.value, form, watch, state.request_id)
+    answer = await on_codec(_encode, task, done.value, form, state)
     services.metrics.observe_samples(task, done.value)
     return Response(answer, media_type=form)
 
 
-def _encode(
-    task: SampleTask, sampled: Sampled, form: str, watch: Stopwatch, request_id: str
-) -> bytes:
+def _encode(task: SampleTask, sampled: Sampled, form: str, state: State) -> bytes:
     memory = task.memory
     rest: dict[str, Any] = {
         "inflection": sampled.inflection,
@@ -96,26 +93,20 @@ def _encode(
     items = [batch.items for batch in sampled.batches]
     diagnostics = [batch.diagnostics for batch in sampled.batches]
     if form == JSON:
-        bulk = [orjson.Fragment(_json(memory.codec.kind, part)) for part in items]
         batches = [
-            {"samples": part, "diagnostics": told}
-            for part, told in zip(bulk, diagnostics, strict=True)
+            {"samples": _listed(memory.codec.kind, part), "diagnostics": told}
+            for part, told in zip(items, diagnostics, strict=True)
         ]
-        watch.lap("encode")
-        head = {"spectrum": batches} if task.spectrum else batches[0]
-        rest |= {"timings_ms": watch.milliseconds(), "request_id": request_id}
-        return orjson.dumps({**head, **rest}, option=orjson.OPT_SERIALIZE_NUMPY)
-    watch.lap("encode")
+        return encoded({"spectrum": batches} if task.spectrum else batches[0], rest, state)
     told = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
-    rest = told | rest | {"timings_ms": watch.milliseconds(), "request_id": request_id}
-    if form == PNG:
-        return grid(items, rest)
+    picture = png(grid(items)) if form == PNG else b""
     names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
     arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
+    rest = signed(told | rest, state)
+    if form == PNG:
+        return telling(picture, rest)
     return safetensors.numpy.save(arrays, metadata={"response": orjson.dumps(rest).decode()})
 
 
-def _json(kind: str, items: np.ndarray) -> bytes:
-    if kind == "sequences":
-        return orjson.dumps(sequences_of(items))
-    return orjson.dumps(np.ascontiguousarray(items), option=orjson.OPT_SERIALIZE_NUMPY)
+def _listed(kind: str, items: np.ndarray) -> np.ndarray | list[str]:
+    return sequences_of(items) if kind == "sequences" else np.ascontiguousarray(items)

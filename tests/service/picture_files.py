@@ -131,6 +131,7 @@ DAMAGED = {
         "damaged",
     ),
     "png of no size": (png(0, 9, 8, 0, bytes(20)), "damaged"),
+    "png of two headers": (PNG[:33] + PNG[8:33] + PNG[33:], "damaged"),
     "png without header": (SIGNATURE + chunk(b"IDAT", b"") + chunk(b"IEND"), "damaged"),
     "png of a wrong sum": (PNG[:-20] + b"!!!!" + PNG[-16:], "damaged"),
     "png of seven bits": (png(9, 9, 7, 0, bytes(99)), "damaged"),

@@ -17,8 +17,10 @@ from service.engine import CompleteTask, complete_picture
 from service.engine.convergence import MeanCourse
 from service.errors import Problem
 from service.jobs import Progress
+from service.parsing.request import JSON
 from service.pictures.picture import Picture
 from service.pictures.windows import plan_windows
+from service.pictures.write import PNG
 from service.routes.complete import require_answerable
 from service.served import Completer, served
 from service.settings import Settings
@@ -106,18 +108,22 @@ def test_an_interrupt_ends_it_within_a_step(tile):
 def test_an_answer_larger_than_is_allowed(tile):
     picture, plan = Picture(smooth(*SHAPE)), plan_windows(HOLE, 16, 4, 99)
     settings = Settings(max_response_bytes=2 * 20 * 30 * 4)
-    for count, include in ((2, ()), (3, ()), (2, ("trace",))):
+
+    def ask(picture, count, include=(), form=JSON):
         task = CompleteTask(tile, picture, plan, count, Knobs(), frozenset(include))
-        if (count, include) == (2, ()):
-            require_answerable(task, settings)
-            continue
+        require_answerable(task, form, settings)
+
+    ask(picture, 2)
+    ask(picture, 2, (), PNG)  # a quarter smaller
+    profiled = replace(picture, profile=bytes(9))
+    for asked in ((picture, 3), (picture, 2, ("trace",)), (picture, 3, (), PNG), (profiled, 2)):
         with pytest.raises(Problem) as caught:
-            require_answerable(task, settings)
+            ask(*asked)
         assert caught.value.faults[0].pointer == "/num_samples"
 
 
 def test_a_network_whose_images_are_no_windows_is_refused(checkpoints):
     network, _ = ETImage.example(0)
     assert network.config.size % 4  # type: ignore[attr-defined]
-    with pytest.raises(CheckpointError, match="four quarters"):
+    with pytest.raises(CheckpointError, match="multiple of 4"):
         served(replace(checkpoint.load(checkpoints / "et-tile"), network=network))

@@ -79,14 +79,11 @@ def test_a_crash_is_answered(parser: MoleculeParser) -> None:
 def test_a_real_molecule_that_takes_too_long() -> None:
     chain = "C" * 16_000  # RDKit takes seconds for its canonical SMILES
     limits = Limits(max_characters=16_384, max_atoms=65_535)
-    parser = MoleculeParser(limits, seconds=0.3)
+    parser = MoleculeParser(limits, seconds=1)
     parser.start()
-    start = time.monotonic()
     answers = parser.parse(["CCO", chain, "CCN"])
-    took = time.monotonic() - start
     parser.close()
     assert _codes(answers) == ["CCO", "timeout", "CCN"]
-    assert took < 10
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
@@ -118,7 +115,7 @@ def test_every_molecule_of_a_dataset_has_an_answer(name: str) -> None:
     assert refused.total() < len(smiles) / 100
 
 
-def test_no_more_calls_at_once_than_are_allowed(parser: MoleculeParser) -> None:
+def test_no_more_calls_at_once_than_are_allowed() -> None:
     parser = MoleculeParser(seconds=2, max_calls=2, command=TROUBLED)
 
     async def main() -> list[Any]:
@@ -145,13 +142,18 @@ def test_a_killed_child_is_replaced(parser: MoleculeParser) -> None:
 
 def test_a_batch_has_a_limit_of_its_own() -> None:
     parser = MoleculeParser(seconds=1.0, batch_seconds=2.5, command=TROUBLED)
-    start = time.monotonic()
-    answers = parser.parse(["C"] + ["[Xe]"] * 50)
-    codes = _codes(answers)[1:]
+    parser.start()
+    codes = _codes(parser.parse(["[Xe]"] * 50))
     assert set(codes) == {"timeout", "not_reached"}
     assert 1 <= codes.count("timeout") <= 2  # of a second each
     assert codes == sorted(codes, reverse=True)  # those that were tried come first
-    assert time.monotonic() - start < 20
+    parser.close()
+
+
+def test_a_process_that_does_not_start_is_no_fault_of_a_molecule() -> None:
+    asleep = (sys.executable, "-c", "import time; time.sleep(60)")
+    parser = MoleculeParser(start_seconds=0.2, batch_seconds=0.5, command=asleep)
+    assert set(_codes(parser.parse(["C"] * 9))) == {"not_reached"}
     parser.close()
 
 

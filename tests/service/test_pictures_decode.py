@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -135,6 +136,17 @@ def test_bombs(name):
     data, code = BOMBS[name]
     assert len(data) < 400_000
     assert refusal(data).code == code
+
+
+def test_a_stream_longer_than_the_picture_is_not_inflated():
+    data = png(99, 99, 8, 0, bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        assert read(data).shape == (99, 99)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
 
 
 def test_pixels_after_the_last_are_not_read():

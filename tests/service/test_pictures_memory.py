@@ -15,17 +15,16 @@ from PIL import Image
 
 from service.errors import Problem
 from service.pictures.complete import complete
-from service.pictures.grid import grid
 from service.pictures.picture import Picture
 from service.pictures.reader import Opened, PictureReader, open_picture
 from service.pictures.request import read_request
 from service.pictures.windows import plan_windows
-from service.pictures.write import base64_png, png, sheet
+from service.pictures.write import base64_png, grid, sheet, telling
 from service.settings import Settings
 from tests.service.picture_files import BOMBS, FILES, chunk, saved, smooth
 from tests.service.test_pictures_complete import mean
 from tests.service.test_pictures_decode import read
-from tests.service.test_pictures_request import HOLE, IMAGE, MASK, body, text
+from tests.service.test_pictures_request import HOLE, IMAGE, body, text
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -114,7 +113,7 @@ def test_a_place_is_free_again_whatever_happened():
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("png")))
 def test_what_is_written_is_what_was_read(name):
     picture = read(FILES[name])
-    again = read(png(picture, {"note": "é"}))
+    again = read(sheet([picture]))
     np.testing.assert_array_equal(again.array(), picture.array())
     assert again.pixels.dtype == picture.pixels.dtype
 
@@ -125,7 +124,7 @@ def test_from_a_body_to_a_png(name):
     request = read_request(body(image=text(FILES[name])), "application/json", Settings())
     opened = open_picture(request)
     plan = plan_windows(opened.unknown, 16, 4, 100)
-    again = read(png(complete(opened.picture, plan, mean)))
+    again = read(sheet([complete(opened.picture, plan, mean)]))
     assert again.pixels.dtype == opened.picture.pixels.dtype
     known = ~opened.unknown
     np.testing.assert_array_equal(again.pixels[known], opened.picture.pixels[known])
@@ -137,21 +136,23 @@ def test_from_a_body_to_a_png(name):
 
 def test_a_png_tells_what_goes_with_it():
     picture = Picture(smooth(5, 7), None, b"profile")
-    with Image.open(io.BytesIO(png(picture, {"seed": 3}))) as image:
-        assert json.loads(image.text["basin"]) == {"seed": 3}  # type: ignore[attr-defined]
+    with Image.open(io.BytesIO(telling(sheet([picture]), {"seed": "é"}))) as image:
+        image.load()
+        assert json.loads(image.text["basin"]) == {"seed": "é"}  # type: ignore[attr-defined]
         assert image.info["icc_profile"] == b"profile"
-    assert base64_png(picture) == text(png(picture))
+        np.testing.assert_array_equal(np.asarray(image), picture.pixels)
+    assert base64_png(picture) == text(sheet([picture]))
 
 
 def test_several_are_one_sheet():
-    planes = [Picture(smooth(5, 7, 4)[:, :, :3], smooth(5, 7, 4)[:, :, 3])] * 3
-    with Image.open(io.BytesIO(sheet(planes, {}))) as image:
+    planes = [Picture(smooth(5, 7, 4)[:, :, :3], smooth(5, 7, 4)[:, :, 3], b"profile")] * 3
+    with Image.open(io.BytesIO(sheet(planes))) as image:
         assert (image.mode, image.size) == ("RGBA", (2 * 7 + 2, 2 * 5 + 2))
+        assert image.info["icc_profile"] == b"profile"
         np.testing.assert_array_equal(np.asarray(image)[:5, :7], smooth(5, 7, 4))
     fine = Picture(np.full((5, 7, 1), 0x8040, np.uint16))
-    with Image.open(io.BytesIO(sheet([fine, fine], {}))) as image:
+    with Image.open(io.BytesIO(sheet([fine, fine]))) as image:
         assert (image.mode, image.getpixel((0, 0))) == ("L", 0x80)
-    assert read(sheet([fine], {})).pixels.dtype == np.uint16
-    as_numbers = grid([np.stack([smooth(5, 7)] * 2) / 255], {})
-    assert as_numbers == grid([np.stack([smooth(5, 7)] * 2)], {})
-    assert saved(HOLE) == MASK
+    assert read(sheet([fine])).pixels.dtype == np.uint16
+    as_numbers = grid([np.stack([smooth(5, 7)] * 2) / 255])
+    np.testing.assert_array_equal(as_numbers, grid([np.stack([smooth(5, 7)] * 2)]))

@@ -232,8 +232,8 @@ def test_whoever_hangs_up_frees_the_machine(idle, wait):
         connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(endless) + endless)
         wait(lambda: depth(idle) == 1)
         time.sleep(0.3)  # by now it computes
-    start = time.monotonic()
     with idle.client() as client:
         assert send(client).status_code == 200
-    assert time.monotonic() - start < 3  # before the deadline of 4 s
-    assert any(x.get("status") == 499 and x["route"] == "/complete" for x in idle.log_lines())
+    # 504 would tell of the deadline, which is what ends it otherwise.
+    statuses = [x.get("status") for x in idle.log_lines() if x.get("route") == "/complete"]
+    assert statuses == [499, 200]

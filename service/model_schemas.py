@@ -117,3 +117,19 @@ class RecogniserDetail(ModelDetail):
         "null where it answers none"
     )
     limits: ImageLimits
+
+
+class GalleryBody(BaseModel):
+    """A picture of what a model has learned: tiles with two pixels between them, row by row."""
+
+    model: ModelRef
+    show: str
+    axes: list[str] = Field(description="what tiles are of, the last of them counted fastest")
+    shape: list[int] = Field(description="how many along each of `axes`")
+    tile: tuple[int, int, int] = Field(description="height, width and channels of a tile")
+    tiles: int
+    columns: int = Field(description="tiles of a row of the picture")
+    scale: str = Field(description="what black and white mean")
+    minimum: float = Field(description="of all tiles, 0 black to 1 white")
+    maximum: float
+    request_id: str

@@ -196,9 +196,7 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
         return _calibrated(Classifier(network, manifest, checkpoint.sha256))
     if isinstance(network, ImageCompleter):
         if network.config.size % 4:
-            raise CheckpointError(
-                f"{manifest.name}: its images must be a multiple of 4 wide"
-            )
+            raise CheckpointError(f"{manifest.name}: its images must be a multiple of 4 wide")
         return Completer(network, manifest, checkpoint.sha256)
     if isinstance(network, AiT):
         _require_looking(network, manifest.name)

@@ -6,6 +6,7 @@ from service.routes import (
     anomaly,
     classify,
     complete,
+    gallery,
     health,
     images,
     jobs,
@@ -24,6 +25,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     memories.router,
     jobs.router,
     models.router,
+    gallery.router,
     health.router,
     metrics.router,
 )

@@ -130,7 +130,12 @@ def _encode(task: LookRequest, recognised: Recognised, state: State) -> bytes:
             zip(task.rows, recognised.probabilities_RC, convergences, strict=True)
         )
     ]
-    return encoded(found, model.ref, recognised.dynamics, summed(convergences), state)
+    rest = {
+        "model": model.ref.model_dump(),
+        "dynamics": recognised.dynamics,
+        "convergence": summed(convergences),
+    }
+    return encoded({"results": found}, rest, state)
 
 
 def _result(

@@ -135,7 +135,8 @@ class Settings(BaseSettings):
     max_response_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="largest answer of a POST to /sample, /classify or /complete, in bytes",
+        description="largest answer of a POST to /sample, /classify, /complete or /images, "
+        "in bytes",
     )
     queue_size: int = Field(
         default=32,

@@ -50,9 +50,9 @@ async def complete_unknown(
 
     The answer comes as JSON with PNGs in base64 or, by the Accept header, as a PNG: the completion,
     or all of them side by side. What else there is to say is then in its text chunk `basin`. As
-    `text/event-stream` it comes while it is computed: `progress` with step, steps, block, energy
-    and its parts, and a PNG of the picture so far, up to BASIN_MAX_FRAMES times, evenly over all
-    steps; at last `done` with what JSON would have, or `failed` with the problem.
+    `text/event-stream` it comes while it is computed: `progress` (schema FrameEvent) up to
+    BASIN_MAX_FRAMES times, evenly over all steps; at last `done` with what JSON would have, or
+    `failed` with the problem.
     """
     require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
     form = accepted(request, (JSON, PNG, EVENTS))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.service.bad_bodies import SECRET
 from tests.service.completing import text
+from tests.service.fuzz import changed_somewhere, judge
 from tests.service.picture_files import NOT_READ, flat_png
 from tests.service.recognising import CLOSEST, SCENE, SHAPE, form, look
 from tests.service.test_service_bad_input import check
@@ -186,3 +190,17 @@ def test_dynamics_that_leave_nothing_finite(client):
     else:
         [result] = response.json()["results"]
         assert abs(sum(result["probabilities"].values()) - 1) < 1e-6
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_no_body_fails_but_as_a_problem(client, data):
+    good = {"fit": "crop", "dynamics": {"steps": 1, "seed": 3}, "include": ["trace"]}
+    asked = {"question": [SHAPE, CLOSEST]} if data.draw(st.booleans()) else {}
+    start = st.just(orjson.dumps(image(**good, **asked)))
+    path = "/images/answer" if asked else "/images/classify"
+    body = changed_somewhere(data, start)
+    response = client.post(path, content=body, headers={"content-type": "application/json"})
+    judge(response, 400, 404, 415, 422)

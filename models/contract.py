@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from models.dynamics import Motion, RowKnobs, Solution, StopReason, relax, solve
+from models.dynamics import Motion, RowKnobs, Solution, StopReason, Watch, relax, solve
 from models.energies import Energy
 from models.layouts import Layout
 
@@ -102,10 +102,15 @@ class Block(nn.Module):
         return relax(self.energy, self.motion, self.norm, x_ND, layout, self.resolve(knobs))
 
     def solve(
-        self, x_ND: Tensor, layout: Layout, knobs: Sequence[Knobs], interrupt: Interrupt
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        knobs: Sequence[Knobs],
+        interrupt: Interrupt,
+        watch: Watch = lambda x_ND, moment: None,
     ) -> Solution:
         resolved = self.resolve(knobs)
-        return solve(self.energy, self.motion, self.norm, x_ND, layout, resolved, interrupt)
+        return solve(self.energy, self.motion, self.norm, x_ND, layout, resolved, interrupt, watch)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, Self, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
-from models.dynamics import Solution
+from models.dynamics import Moment, Solution
 from models.layouts import Dense, Layout
 from models.patches import MaskedImage, PatchBatch, PatchCodec, collate
 
@@ -90,12 +91,19 @@ class ImageCompleter(Architecture):
 
     @torch.no_grad()
     def infer(
-        self, batch: PatchBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
+        self,
+        batch: PatchBatch,
+        knobs: Sequence[Knobs],
+        interrupt: Interrupt = lambda: None,
+        watch: Callable[[int, Tensor, Moment], None] = lambda block, x_ND, moment: None,
     ) -> Output:
+        """Pixels as of `forward`; `watch` sees the state of each block at each of its moments,
+        which `codec.decode` makes pixels of."""
         x_ND = self.codec.encode(batch)
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self.layouts(batch), strict=True):
-            solutions.append(block.solve(x_ND, layout, knobs, interrupt))
+            seen = partial(watch, len(solutions))
+            solutions.append(block.solve(x_ND, layout, knobs, interrupt, seen))
             x_ND = solutions[-1].x_ND
         return Output(self.codec.decode(x_ND), solutions)
 

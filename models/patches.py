@@ -157,6 +157,9 @@ class PatchCodec(nn.Module):
 
     def decode(self, x_ND: Tensor) -> Tensor:
         """Pixels (R, C, S, S), 0 to 1 but for what the decoder overshoots."""
+        return unpatchify(self.read(x_ND), self.channels, self.size)
+
+    def read(self, x_ND: Tensor) -> Tensor:
+        """The patches (N, P) that tokens, or what lies among them, stand for."""
         mean_P, std_P = self.scale()
-        y_NP = mean_P + std_P * self.decoder(self.norm(x_ND)).to(self.mask_D.dtype)
-        return unpatchify(y_NP, self.channels, self.size)
+        return mean_P + std_P * self.decoder(self.norm(x_ND)).to(self.mask_D.dtype)

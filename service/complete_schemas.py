@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from models.dynamics import StopReason
@@ -105,3 +105,21 @@ class CompleteResponse(BaseModel):
     dynamics: ResolvedDynamics
     timings_ms: CompleteTimings
     request_id: str
+
+
+class FrameEvent(BaseModel):
+    """The data of `progress`, where the answer comes as events. The components of the energy stand
+    beside it by name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)  # pyright: ignore
+
+    sample: int = Field(description="which completion")
+    step: int = Field(description="of all windows and completions together")
+    steps: int
+    block: int
+    energy: float | None = Field(description="per patch, mean over the windows that move")
+    b64_png: str = Field(
+        description="the picture as it would be if these windows stopped here; where no window of "
+        "its size has been yet, a guess from a smaller one, or black"
+    )

@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "not-found": (404, "There is nothing at this path"),
     "unknown-model": (404, "There is no such model"),
     "unknown-memory": (404, "There is no such memory"),
+    "nothing-to-show": (404, "The model has nothing of this kind to show as a picture"),
     "unknown-job": (404, "There is no such job"),
     "method-not-allowed": (405, "This path does not take this method"),
     "not-acceptable": (406, "The answer does not come in a type the client accepts"),

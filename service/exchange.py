@@ -14,14 +14,18 @@ from starlette.datastructures import State
 from service.jobs import Progress
 from service.patience import while_wanted
 from service.services import Services
+from service.streaming import Feed
 
 Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
 
-async def exchange(request: Request, services: Services, work: Work) -> Response:
+async def exchange(
+    request: Request, services: Services, work: Work, as_events: bool = False
+) -> Response:
     """The answer that `work` makes of the body, with where its time went in `Server-Timing`.
 
-    Under `Prefer: respond-async` it is a job's, and this one is 202 and says where the job is.
+    Under `Prefer: respond-async` it is a job's, and this one is 202 and says where the job is;
+    else with `as_events` it is a stream, and `work` finds the `Feed` of it at `request.state.feed`.
     `work` finds a `Progress` at `request.state.progress`, to keep up to date where it is long.
 
     Raises:
@@ -33,21 +37,23 @@ async def exchange(request: Request, services: Services, work: Work) -> Response
         services.jobs.require_room()
     settings, state = services.settings, request.state
     state.progress = Progress()
+    state.feed = feed = Feed(services.codec) if as_events and not later else None
     async with AsyncExitStack() as held:
         reading = services.bodies.read(request, settings.body_timeout_s)
         body = await held.enter_async_context(reading)
         state.stopwatch.lap("read")
         held.enter_context(services.engine.admission())
-        if not later:
+        if not later and feed is None:
             answering = _timed(request, work(body))
             return await while_wanted(answering, request.receive, settings.deadline_s)
-        services.jobs.require_room()  # there was, before the body came
+        if later:
+            services.jobs.require_room()  # there was, before the body came
         kept = held.pop_all()
-    never = asyncio.Event().wait
-    answering = while_wanted(_timed(request, work(body)), never, settings.job_deadline_s)
-    job = services.jobs.start(
-        _holding(kept, answering), request.url.path, state.request_id, state.progress
-    )
+    never, seconds = asyncio.Event().wait, settings.job_deadline_s if later else settings.deadline_s
+    answering = _holding(kept, while_wanted(_timed(request, work(body)), never, seconds))
+    if feed is not None:
+        return await feed.response(request, answering, state)
+    job = services.jobs.start(answering, request.url.path, state.request_id, state.progress)
     headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
     return Response(orjson.dumps(job.told()), 202, headers, "application/json")
 

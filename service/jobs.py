@@ -107,7 +107,7 @@ class Jobs:
         self, work: Coroutine[Any, Any, Response], route: str, request_id: str, progress: Progress
     ) -> Job:
         """Begin `work`, which is not cancelled by anyone but `forget` and `close`."""
-        task = asyncio.ensure_future(_answered(work, request_id))
+        task = asyncio.ensure_future(answered(work, request_id))
         job = Job(route, request_id, progress, task)
         self._jobs[job.id] = job
         task.add_done_callback(lambda _: self._ended(job))
@@ -162,7 +162,7 @@ def _size(job: Job) -> int:
     return _OVERHEAD + (0 if job.answer is None else len(job.answer.body))
 
 
-async def _answered(work: Coroutine[Any, Any, Response], request_id: str) -> Response:
+async def answered(work: Coroutine[Any, Any, Response], request_id: str) -> Response:
     """What `work` answers; where it raises, the problem that says so."""
     try:
         return await work

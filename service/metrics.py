@@ -99,6 +99,12 @@ class Metrics:
             ["model"],
             registry=registry,
         )
+        self.images = Counter(
+            "basin_images",
+            "Pictures, or questions about them, that POST /images answered.",
+            ["model"],
+            registry=registry,
+        )
         self.chain_steps = Counter(
             "basin_chain_steps",
             "Steps of all chains of POST /sample.",
@@ -129,7 +135,7 @@ class Metrics:
         self.models.labels(model.name, model.version, model.sha256).set(1)
 
     def observe(self, model: str, num_nodes: int, convergence: Mapping[str, Any]) -> None:
-        """Count one relaxed graph or window."""
+        """Count one relaxed graph, window or picture."""
         self.stops.labels(model, convergence["stop_reason"].value).inc()
         self.steps.labels(model).observe(convergence["steps"])
         if convergence["residual"] is not None:
@@ -162,6 +168,14 @@ class Metrics:
         self.windows.labels(model).inc(len(convergences))
         for convergence in convergences:
             self.observe(model, patches, convergence)
+
+    def observe_images(
+        self, model: str, tokens: int, convergences: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Count the pictures of one request."""
+        self.images.labels(model).inc(len(convergences))
+        for convergence in convergences:
+            self.observe(model, tokens, convergence)
 
     def observe_samples(self, task: SampleTask, sampled: Sampled) -> None:
         """Count the batches of one request."""

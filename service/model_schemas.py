@@ -51,6 +51,11 @@ class CompleteLimits(Limits):
     max_windows: int = Field(description="of all completions of one request together")
 
 
+class ImageLimits(Limits):
+    max_pixels: int = Field(description="of each picture")
+    max_images: int = Field(description="pictures of one request, and questions about them")
+
+
 class ModelDetail(ModelSummary):
     """What every model has."""
 
@@ -97,3 +102,34 @@ class CompleterDetail(ModelDetail):
         description="1 reads grey and completes colours one by one; 3 reads RGB, and grey as such"
     )
     limits: CompleteLimits
+
+
+class RecogniserDetail(ModelDetail):
+    """Everything there is to know about a model of POST /images/... but its weights."""
+
+    height: int = Field(description="of what it looks at, to which pictures are brought")
+    width: int
+    channels: int = Field(description="1 reads grey, 3 RGB; pictures are converted")
+    patch: int = Field(description="pixels of a side of a patch")
+    tasks: list[TaskBody]
+    questions: dict[str, list[str]] | None = Field(
+        description="an example of each form of question, by kind, other colours going as well; "
+        "null where it answers none"
+    )
+    limits: ImageLimits
+
+
+class GalleryBody(BaseModel):
+    """A picture of what a model has learned: tiles with two pixels between them, row by row."""
+
+    model: ModelRef
+    show: str
+    axes: list[str] = Field(description="what tiles are of, the last of them counted fastest")
+    shape: list[int] = Field(description="how many along each of `axes`")
+    tile: tuple[int, int, int] = Field(description="height, width and channels of a tile")
+    tiles: int
+    columns: int = Field(description="tiles of a row of the picture")
+    scale: str = Field(description="what black and white mean")
+    minimum: float = Field(description="of all tiles, 0 black to 1 white")
+    maximum: float
+    request_id: str

@@ -14,8 +14,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
-from service.complete_schemas import CompleteForm, CompleteRequest
+from service.complete_schemas import CompleteForm, CompleteRequest, FrameEvent
 from service.errors import MEDIA_TYPE
+from service.image_schemas import (
+    AnswerImagesForm,
+    AnswerImagesRequest,
+    ClassifyImagesForm,
+    ClassifyImagesRequest,
+)
 from service.parsing.graphs import TENSORS as GRAPH_TENSORS
 from service.parsing.memory import PATTERNS
 from service.parsing.request import JSON, SAFETENSORS
@@ -37,6 +43,7 @@ from service.schemas import (
 )
 from service.settings import Settings
 
+_PICTURE = "image/png, image/jpeg, image/webp"
 _REF = "#/components/schemas/{model}"
 _OWN = (
     ArrayScoreRequest,
@@ -47,6 +54,11 @@ _OWN = (
     TensorClassifyRequest,
     CompleteRequest,
     CompleteForm,
+    FrameEvent,
+    ClassifyImagesRequest,
+    ClassifyImagesForm,
+    AnswerImagesRequest,
+    AnswerImagesForm,
     SampleRequest,
     TensorSampleRequest,
     StoreMemory,
@@ -92,15 +104,26 @@ def classify_body() -> dict[str, Any]:
 
 def complete_body() -> dict[str, Any]:
     """`openapi_extra` of the route that completes pictures."""
-    shapes = {JSON: CompleteRequest, MULTIPART: CompleteForm}
+    description = "A picture and what of it to fill, as JSON with base64 or as a form with files."
+    parts = {"image": _PICTURE, "mask": _PICTURE, "num_samples": JSON}
+    return _picture_body(CompleteRequest, CompleteForm, parts, description)
+
+
+def images_body(of_json: type[BaseModel], of_form: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route that looks at pictures."""
+    description = "Pictures of any size, as JSON with base64 or as a form with files."
+    return _picture_body(of_json, of_form, {"image": _PICTURE}, description)
+
+
+def _picture_body(
+    of_json: type[BaseModel], of_form: type[BaseModel], parts: dict[str, str], description: str
+) -> dict[str, Any]:
     content: dict[str, Any] = {
         media_type: {"schema": {"$ref": _REF.format(model=shape.__name__)}}
-        for media_type, shape in shapes.items()
+        for media_type, shape in ((JSON, of_json), (MULTIPART, of_form))
     }
-    image = "image/png, image/jpeg, image/webp"
-    kinds = {"image": image, "mask": image, "dynamics": JSON, "include": JSON, "num_samples": JSON}
+    kinds = parts | {"dynamics": JSON, "include": JSON}
     content[MULTIPART]["encoding"] = {name: {"contentType": kind} for name, kind in kinds.items()}
-    description = "A picture and what of it to fill, as JSON with base64 or as a form with files."
     return {"requestBody": {"required": True, "description": description, "content": content}}
 
 
@@ -184,6 +207,9 @@ def install(app: FastAPI, settings: Settings) -> None:
             _, several = schemas[SmilesRequest.__name__]["properties"]["smiles"]["anyOf"]
             for many in (several, schemas[GraphsRequest.__name__]["properties"]["graphs"]):
                 many["maxItems"] = settings.max_graphs
+            for request in (ClassifyImagesRequest, AnswerImagesRequest):
+                _, several = schemas[request.__name__]["properties"]["image"]["anyOf"]
+                several["maxItems"] = settings.max_images
             app.openapi_schema = document
         return app.openapi_schema
 

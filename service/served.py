@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, final
 import numpy as np
 from scipy.special import softmax
 
+from models.architectures.ait import AiT, AiTConfig
 from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.contract import Architecture, Knobs
 from models.graph import Column, Graph
@@ -17,6 +18,8 @@ from models.image_completer import ImageCompleter, ImageConfig
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.node_scorer import NodeScorer
 from models.patches import MaskedImage
+from models.pictures import Picture
+from models.questions import ANSWERS, QUESTIONS, WIDTH
 from service.schemas import ModelRef
 
 N = TypeVar("N", bound=Architecture)
@@ -46,8 +49,31 @@ class Model(ABC, Generic[N]):
         self.network.infer(self.network.pack([self._smallest()]), [Knobs()])
 
     @abstractmethod
-    def _smallest(self) -> Graph | MaskedImage:
-        """Two nodes and an edge, or an image of which nothing is known."""
+    def _smallest(self) -> Graph | MaskedImage | Picture:
+        """Two nodes and an edge, an image of which nothing is known, or a black one."""
+
+
+class Labeller(Model[N], ABC):
+    """Has calibrated probabilities of labels."""
+
+    @property
+    @abstractmethod
+    def tasks(self) -> tuple[Task, ...]:
+        """What it is asked, each with its labels."""
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """T of each task; 1 where the manifest says nothing."""
+        return self.manifest.temperatures or (1.0,) * len(self.tasks)
+
+    def probabilities(self, logits_RC: np.ndarray) -> list[np.ndarray]:
+        """softmax(logits / T) of each task, float64 (R, its labels)."""
+        ends = np.cumsum([len(task.labels) for task in self.tasks])[:-1]
+        parts = np.split(logits_RC.astype(np.float64), ends, axis=1)
+        return [softmax(part / t, 1) for part, t in zip(parts, self.temperatures, strict=True)]
+
+
+L = TypeVar("L", bound=Labeller[Any])
 
 
 @final
@@ -70,7 +96,7 @@ class Scorer(Model[NodeScorer]):
 
 
 @final
-class Classifier(Model[GraphClassifier]):
+class Classifier(Labeller[GraphClassifier]):
     """Classifies whole graphs, and molecules where its columns are those of SMILES."""
 
     route = "/classify"
@@ -88,19 +114,8 @@ class Classifier(Model[GraphClassifier]):
         return self.network.config.tasks
 
     @property
-    def temperatures(self) -> tuple[float, ...]:
-        """T of each task; 1 where the checkpoint has none."""
-        return self.manifest.temperatures or (1.0,) * len(self.tasks)
-
-    @property
     def reads_smiles(self) -> bool:
         return (self.node_features, self.edge_features) == (ATOM_COLUMNS, BOND_COLUMNS)
-
-    def probabilities(self, logits_RC: np.ndarray) -> list[np.ndarray]:
-        """softmax(logits / T) of each task, float64 (R, its labels)."""
-        ends = np.cumsum([len(task.labels) for task in self.tasks])[:-1]
-        parts = np.split(logits_RC.astype(np.float64), ends, axis=1)
-        return [softmax(part / t, 1) for part, t in zip(parts, self.temperatures, strict=True)]
 
     def _smallest(self) -> Graph:
         x = np.zeros((2, len(self.node_features)), np.float32)
@@ -124,23 +139,83 @@ class Completer(Model[ImageCompleter]):
         return MaskedImage(np.zeros((c.size, c.size, c.channels), np.uint8), occluded)
 
 
+class Recogniser(Labeller[AiT], ABC):
+    """Looks at pictures of one size."""
+
+    @property
+    def config(self) -> AiTConfig:
+        return self.network.config
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return self.config.tasks
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean colour of the pictures it was trained on, (C,) in [0, 1]."""
+        return self.network.mean_C.numpy()
+
+    def _smallest(self) -> Picture:
+        c = self.config
+        asked = np.zeros(c.question, np.float32) if c.question else None
+        return Picture(np.zeros(c.shape, np.float32), asked)
+
+
+@final
+class PictureClassifier(Recogniser):
+    """Says what a picture shows."""
+
+    route = "/images/classify"
+
+
+@final
+class Answerer(Recogniser):
+    """Answers questions about a picture."""
+
+    route = "/images/answer"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of question it was trained on; all where the manifest does not tell."""
+        found = self.manifest.metrics.get("test_accuracy_by_kind")
+        told = found if isinstance(found, dict) else QUESTIONS
+        return tuple(kind for kind in QUESTIONS if kind in told)
+
+
 def served(checkpoint: Checkpoint) -> Model[Any]:
     """The model that a checkpoint makes.
 
     Raises:
         CheckpointError: no route has a use for it, or its calibration is not that of its tasks, or
-            it completes images that are no windows.
+            it completes images that are no windows, or has no energy.
     """
     network, manifest = checkpoint.network, checkpoint.manifest
     if isinstance(network, NodeScorer):
         return Scorer(network, manifest, checkpoint.sha256)
     if isinstance(network, GraphClassifier):
-        model = Classifier(network, manifest, checkpoint.sha256)
-        if len(model.temperatures) != len(model.tasks):
-            raise CheckpointError(f"{manifest.name}: it needs one temperature per task")
-        return model
+        return _calibrated(Classifier(network, manifest, checkpoint.sha256))
     if isinstance(network, ImageCompleter):
         if network.config.size % 4:
             raise CheckpointError(f"{manifest.name}: its images must be a multiple of 4 wide")
         return Completer(network, manifest, checkpoint.sha256)
+    if isinstance(network, AiT):
+        _require_looking(network, manifest.name)
+        kind = Answerer if network.config.question else PictureClassifier
+        return _calibrated(kind(network, manifest, checkpoint.sha256))
     raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}")
+
+
+def _calibrated(model: L) -> L:
+    if len(model.temperatures) != len(model.tasks):
+        raise CheckpointError(f"{model.name}: it needs one temperature per task")
+    return model
+
+
+def _require_looking(network: AiT, name: str) -> None:
+    c = network.config
+    if not network.blocks_in_order():
+        raise CheckpointError(f"{name}: without a Hopfield network it has no energy to tell")
+    if c.shape[0] not in (1, 3):
+        raise CheckpointError(f"{name}: it looks at neither grey nor RGB")
+    if c.question and (c.question, c.tasks[0].labels) != (WIDTH, ANSWERS):
+        raise CheckpointError(f"{name}: its questions are not those of Sort-of-CLEVR")

@@ -34,6 +34,14 @@ class Settings(BaseSettings):
         default="et-photos",
         description="model of POST /complete where a request names none",
     )
+    default_picture_model: str = Field(
+        default="ait-cifar10",
+        description="model of POST /images/classify where a request names none",
+    )
+    default_answer_model: str = Field(
+        default="ait-sort-of-clevr",
+        description="model of POST /images/answer where a request names none",
+    )
     max_body_bytes: int = Field(
         default=64 << 20, ge=1, description="largest request body, in bytes"
     )
@@ -84,13 +92,23 @@ class Settings(BaseSettings):
         default=4_000_000,
         ge=1,
         le=64_000_000,
-        description="most pixels of a picture or mask of POST /complete",
+        description="most pixels of a picture or mask that is sent",
     )
     max_windows: int = Field(
         default=8192,
         ge=1,
         description="most windows that the holes of one picture of POST /complete may take, all "
         "its completions together",
+    )
+    max_images: int = Field(
+        default=64,
+        ge=1,
+        description="most pictures, and most questions, of one POST to /images",
+    )
+    max_frames: int = Field(
+        default=16,
+        ge=1,
+        description="most pictures on the way, where POST /complete answers as events",
     )
     memories: Path = Field(
         default=Path(__file__).resolve().parent.parent / "memories",
@@ -117,7 +135,8 @@ class Settings(BaseSettings):
     max_response_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="largest answer of a POST to /sample, /classify or /complete, in bytes",
+        description="largest answer of a POST to /sample, /classify, /complete or /images, "
+        "in bytes",
     )
     queue_size: int = Field(
         default=32,

@@ -2,7 +2,7 @@
 
 from models.dynamics.layer_norm import LayerNorm
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
-from models.dynamics.solve import Moment, RowKnobs, Solution, StopReason, relax, solve
+from models.dynamics.solve import Moment, RowKnobs, Solution, StopReason, Watch, relax, solve
 
 __all__ = [
     "ControlledDynamics",
@@ -13,6 +13,7 @@ __all__ = [
     "RowKnobs",
     "Solution",
     "StopReason",
+    "Watch",
     "relax",
     "solve",
 ]

@@ -70,6 +70,10 @@ class Solution:
     trace: list[Moment] = field(default_factory=list)
 
 
+Watch = Callable[[Tensor, Moment], None]
+"""Is shown the state x (N, D) at each moment, as it is reached."""
+
+
 def relax(
     energy: Energy, motion: Motion, norm: nn.Module, x_ND: Tensor, layout: Layout, knobs: RowKnobs
 ) -> Tensor:
@@ -93,13 +97,14 @@ def solve(
     layout: Layout,
     knobs: RowKnobs,
     interrupt: Callable[[], StopReason | None] = lambda: None,
+    watch: Watch = lambda x_ND, moment: None,
 ) -> Solution:
     """Move every row of `x_ND` (N, D) along `motion` until it converges or its steps are used up.
 
     Each step is x <- x + alpha drift(x, -dE/dg) + sigma sqrt(alpha) eps at g = norm(x). A row
     converges when its residual falls below its tolerance. A row whose next state, residual or
     energy is not finite has diverged and stays at its last finite state. `interrupt` is asked
-    before each step and stops all rows that still move.
+    before each step and stops all rows that still move; `watch` sees every moment of the trace.
 
     Where `motion` is controlled, V of CDAT eq. 6 is accumulated with the trapezoidal rule,
     V_t = E_t + sum_s (c(x_s) + c(x_s+1))/2 . (g_s+1 - g_s), c being `motion.control`.
@@ -118,6 +123,7 @@ def solve(
         energy_R = torch.stack(list(components.values())).sum(0)
         storage_R = energy_R + work_R if motion.control(x_ND[:0]) is not None else None
         trace.append(Moment(step, energy_R, components, storage_R))
+        watch(x_ND, trace[-1])
         return energy_R
 
     g_ND = norm(x_ND)

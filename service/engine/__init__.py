@@ -3,6 +3,8 @@
 from service.engine.classifying import Classified, classify
 from service.engine.completing import Completed, CompleteTask, complete_picture
 from service.engine.engine import Engine
+from service.engine.frames import Frames
+from service.engine.recognising import Recognised, recognise
 from service.engine.sampling import Sampled, sample
 from service.engine.scoring import Scored, results, score
 
@@ -11,10 +13,13 @@ __all__ = [
     "CompleteTask",
     "Completed",
     "Engine",
+    "Frames",
+    "Recognised",
     "Sampled",
     "Scored",
     "classify",
     "complete_picture",
+    "recognise",
     "results",
     "sample",
     "score",

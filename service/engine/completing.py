@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from models.contract import Interrupt, Knobs
+from models.dynamics import Moment
 from models.patches import MaskedImage
 from models.sampling import Interrupted
 from service.engine.convergence import Courses, MeanCourse, summed
+from service.engine.frames import Frame, Frames
 from service.engine.scoring import resolved
 from service.jobs import Progress
-from service.pictures.complete import complete
+from service.pictures.complete import Preview, complete
 from service.pictures.picture import Picture
 from service.pictures.windows import Plan
 from service.served import Completer
@@ -63,8 +67,11 @@ class Completed:
     dynamics: dict[str, Any]
 
 
-def complete_picture(task: CompleteTask, progress: Progress, interrupt: Interrupt) -> Completed:
-    """Fill the holes of `task`; `interrupt` ends that before the next step.
+def complete_picture(
+    task: CompleteTask, progress: Progress, interrupt: Interrupt, frames: Frames | None = None
+) -> Completed:
+    """Fill the holes of `task`; `interrupt` ends that before the next step, and `frames` are shown
+    on the way.
 
     Completion i has the noise of the seed asked for plus i, so it can be had by itself.
 
@@ -76,8 +83,9 @@ def complete_picture(task: CompleteTask, progress: Progress, interrupt: Interrup
     completions = []
     for place in range(task.count):
         knobs = replace(task.knobs, seed=task.knobs.seed + place)
-        filler = _Filler(task, knobs, progress, interrupt)
-        picture = complete(task.picture, task.plan, filler, task.model.config.channels)
+        filler = _Filler(task, knobs, progress, interrupt, frames, place)
+        channels, preview = task.model.config.channels, filler.preview
+        picture = complete(task.picture, task.plan, filler, channels, preview)
         completions.append(Completion(picture, filler.windows, filler.convergence()))
     return Completed(completions, resolved(task.model.network.blocks_in_order(), task.knobs))
 
@@ -86,9 +94,17 @@ class _Filler:
     """Fills windows by the network of `task`, and keeps how they came to rest."""
 
     def __init__(
-        self, task: CompleteTask, knobs: Knobs, progress: Progress, interrupt: Interrupt
+        self,
+        task: CompleteTask,
+        knobs: Knobs,
+        progress: Progress,
+        interrupt: Interrupt,
+        frames: Frames | None,
+        sample: int,
     ) -> None:
         self._model, self._include = task.model, task.include
+        self._frames, self._sample = frames, sample
+        self.preview = Preview()
         self._knobs, self._progress, self._interrupt = knobs, progress, interrupt
         self._patches = task.patches
         self._mean, self._energy = MeanCourse(), 0.0
@@ -98,7 +114,8 @@ class _Filler:
         network, energy = self._model.network, self._model.manifest.energy
         pixels = np.rint(255 * windows).astype(np.uint8)
         batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
-        output = network.infer(batch, self._seeded(batch.rows), self._interrupt)
+        watch = partial(self._watch, batch.rows)
+        output = network.infer(batch, self._seeded(batch.rows), self._interrupt, watch)
         if (why := self._interrupt()) is not None:
             raise Interrupted(why)
         courses, parts = Courses(output.solutions), self._include - {"trace"}
@@ -110,7 +127,31 @@ class _Filler:
         self._energy += sum(window["energy_final"] for window in self.windows[-batch.rows :])
         self._progress.energy = self._energy / (len(self.windows) * self._patches)
         self._progress.step += batch.rows
-        return output.logits.permute(0, 2, 3, 1).cpu().numpy()
+        return _pixels(output.logits)
+
+    def _watch(self, rows: int, block: int, x_ND: Tensor, moment: Moment) -> None:
+        """Show a frame where it is time for one."""
+        if self._frames is None:
+            return
+        network = self._model.network
+        blocks = network.blocks_in_order()
+        each = blocks[0].steps if self._knobs.steps is None else self._knobs.steps
+        done, total = self._progress.step, self._progress.steps or 0
+        step = done * len(blocks) * each + rows * (block * each + moment.step)
+        steps = total * len(blocks) * each
+        if self._frames.due(step, steps):
+            nodes = rows * self._patches
+            self._frames.show(
+                Frame(
+                    self._sample,
+                    step,
+                    steps,
+                    block,
+                    float(moment.energy_R.sum()) / nodes,
+                    {name: float(part.sum()) / nodes for name, part in moment.components.items()},
+                    self.preview.blend(_pixels(network.codec.decode(x_ND))),
+                )
+            )
 
     def _seeded(self, rows: int) -> list[Knobs]:
         """Noise of its own for each window; the same in all would show as a pattern."""
@@ -129,3 +170,8 @@ class _Filler:
         if "trace" in self._include:
             found["trace"] = self._mean.trace(self._patches)
         return {"windows": windows, **found}
+
+
+def _pixels(images_RCSS: Tensor) -> np.ndarray:
+    """(R, S, S, C)."""
+    return images_RCSS.permute(0, 2, 3, 1).cpu().numpy()

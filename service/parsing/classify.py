@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.contract import Knobs
+from models.contract import Architecture, Knobs
 from models.graph import Graph
 from models.molecules import Molecule, MoleculeError
 from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
@@ -101,7 +101,8 @@ def parse_classify(
         envelope.dynamics.knobs(),
         frozenset(envelope.include),
     )
-    _check_answer(task, settings)
+    if "trace" in task.include:
+        require_short_trace(model.network, task.knobs, len(places), settings)
     return task
 
 
@@ -129,13 +130,11 @@ def _smiles(value: object, model: Classifier, settings: Settings) -> tuple[list[
     return smiles, [f"/smiles/{i}" for i in range(len(smiles))]
 
 
-def _check_answer(task: ClassifyTask, settings: Settings) -> None:
-    """Refuse what would answer with too much, before it is begun."""
-    if "trace" not in task.include:
-        return
-    blocks = task.model.network.blocks_in_order()
-    steps = blocks[0].steps if task.knobs.steps is None else task.knobs.steps
-    size = len(task.places) * len(blocks) * (steps + 1) * _MOMENT_BYTES
+def require_short_trace(network: Architecture, knobs: Knobs, rows: int, settings: Settings) -> None:
+    """Refuse traces of so many rows that would make an answer too large, before they are begun."""
+    blocks = network.blocks_in_order()
+    steps = blocks[0].steps if knobs.steps is None else knobs.steps
+    size = rows * len(blocks) * (steps + 1) * _MOMENT_BYTES
     if size > settings.max_response_bytes:
         rule = (
             f"an answer may have about {settings.max_response_bytes} bytes; with a trace of each "

@@ -22,8 +22,11 @@ _CODES = {
 }
 
 
-def validated(model: type[M], fields: Mapping[str, Any]) -> M:
+def validated(model: type[M], fields: Mapping[str, Any], *where: str | int) -> M:
     """A `model` from those of its fields that are given; null is as good as not given.
+
+    Args:
+        where: keys and indices that lead to `fields` in the request.
 
     Raises:
         Problem: `invalid-request`.
@@ -34,7 +37,7 @@ def validated(model: type[M], fields: Mapping[str, Any]) -> M:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise invalid(
-            Fault(pointer(*e["loc"]), _CODES.get(e["type"], _code(e["type"])), e["msg"])
+            Fault(pointer(*where, *e["loc"]), _CODES.get(e["type"], _code(e["type"])), e["msg"])
             for e in found
         ) from None
 

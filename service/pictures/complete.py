@@ -9,8 +9,9 @@ no border of a window is a border of the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -23,6 +24,9 @@ Filler = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Windows (B, S, S, C) float32 in [0, 1] and occluded patches (B, S/p, S/p) bool to whole windows
 (B, S, S, C). What is unknown of a window is 0; a guess where else hardly a patch would be whole."""
 
+Blend = Callable[[np.ndarray], Picture]
+"""The picture as it would be if the windows at hand were filled with these answers."""
+
 _BATCH = 16
 _SETTLED = 0.24  # a window has a weight of 0.25 or more in the cell that it is around
 _LEAST = np.float32(1e-6)  # divisor
@@ -30,7 +34,20 @@ _MOSTLY = 0.5
 _OPAQUE = 255
 
 
-def complete(picture: Picture, plan: Plan, filler: Filler, channels: int = 3) -> Picture:
+class Preview:
+    """Lets a filler see what comes of an answer that it has not given yet: `blend` is that of the
+    windows it is filling."""
+
+    blend: Blend
+
+
+def complete(
+    picture: Picture,
+    plan: Plan,
+    filler: Filler,
+    channels: int = 3,
+    preview: Preview | None = None,
+) -> Picture:
     """`picture` with what is unknown filled, opaque there, and all else as it was.
 
     Args:
@@ -44,7 +61,14 @@ def complete(picture: Picture, plan: Plan, filler: Filler, channels: int = 3) ->
     state = picture.pixels.astype(np.float32)
     state /= peak
     state[unknown] = 0
-    _fill(state, plan, 0, _fitted(filler, picture.pixels.shape[2], channels))
+    written = partial(_written, picture, unknown, peak)
+    fitted = _Fitted(filler, picture.pixels.shape[2], channels, preview)
+    _fill(state, plan, 0, fitted, written)
+    return written(state)
+
+
+def _written(picture: Picture, unknown: np.ndarray, peak: int, state: np.ndarray) -> Picture:
+    """`picture` with what is `unknown` taken from `state` (H, W, C) in [0, 1]."""
     pixels, alpha = picture.pixels.copy(), picture.alpha
     pixels[unknown] = np.rint(state[unknown] * peak).astype(pixels.dtype)
     if alpha is not None:
@@ -52,36 +76,57 @@ def complete(picture: Picture, plan: Plan, filler: Filler, channels: int = 3) ->
     return replace(picture, pixels=pixels, alpha=alpha)
 
 
-def _fitted(filler: Filler, found: int, wanted: int) -> Filler:
+@dataclass(frozen=True)
+class _Fitted:
     """`filler` for windows of `found` channels where it reads `wanted`."""
-    if found == wanted:
-        return filler
-    if found == 1:
-        return lambda windows, occluded: filler(np.repeat(windows, wanted, axis=-1), occluded).mean(
-            axis=-1, keepdims=True
-        )
 
-    def by_channel(windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
-        planes = np.concatenate(np.split(windows, found, axis=-1))
-        filled = filler(planes, np.concatenate([occluded] * found))
-        return np.concatenate(np.split(filled, found), axis=-1)
+    filler: Filler
+    found: int
+    wanted: int
+    preview: Preview | None
 
-    return by_channel
+    def __call__(self, windows: np.ndarray, occluded: np.ndarray, blend: Blend) -> np.ndarray:
+        if self.preview is not None:
+            self.preview.blend = lambda answers: blend(self._back(answers))
+        if self.found < self.wanted:
+            windows = np.repeat(windows, self.wanted, axis=-1)
+        elif self.found > self.wanted:
+            windows = np.concatenate(np.split(windows, self.found, axis=-1))
+            occluded = np.concatenate([occluded] * self.found)
+        return self._back(self.filler(windows, occluded))
+
+    def _back(self, answers: np.ndarray) -> np.ndarray:
+        if self.found < self.wanted:
+            return answers.mean(axis=-1, keepdims=True)
+        if self.found > self.wanted:
+            return np.concatenate(np.split(answers, self.found), axis=-1)
+        return answers
 
 
-def _fill(state: np.ndarray, plan: Plan, depth: int, filler: Filler) -> None:
-    """Fill what is unknown of `state` (H, W, C), which is that of level `depth`, in place."""
+def _fill(state: np.ndarray, plan: Plan, depth: int, filler: _Fitted, written: Blend) -> None:
+    """Fill what is unknown of `state` (H, W, C), which is that of level `depth`, in place.
+
+    Args:
+        written: the whole picture by a state of this level.
+    """
     level = plan.levels[depth]
     guide = None
     if level.guided:
         guide = halved(state, ~level.unknown)
         if depth + 1 < len(plan.levels):  # else nothing is unknown there
-            _fill(guide, plan, depth + 1, filler)
+            _fill(guide, plan, depth + 1, filler, lambda g: written(_guessed(state, level, g)))
     filling = _Filling(state, level, guide, plan)
     for corners in filling.passes():
         for start in range(0, len(corners), _BATCH):
-            filling.run(corners[start : start + _BATCH], filler)
+            filling.run(corners[start : start + _BATCH], filler, written)
         filling.settle()
+
+
+def _guessed(state: np.ndarray, level: Level, guide: np.ndarray) -> np.ndarray:
+    """`state` with what is unknown taken from the next smaller level."""
+    height, width = level.unknown.shape
+    large = doubled(guide, np.arange(height), np.arange(width))
+    return np.where(level.unknown[..., None], large, state)
 
 
 @dataclass(frozen=True)
@@ -130,6 +175,7 @@ class _Filling:
         self, state: np.ndarray, level: Level, guide: np.ndarray | None, plan: Plan
     ) -> None:
         self.state, self.unknown, self.guide, self.plan = state, level.unknown, guide, plan
+        self.level = level
         self.trust = (~level.unknown).astype(np.float32)
         self.weight = np.zeros(level.unknown.shape, np.float32)
         self.waiting = level.corners
@@ -149,15 +195,31 @@ class _Filling:
         bottom, right = (start + self.plan.size for start in corner)
         return float((self.trust[top:bottom, left:right] == 1).mean())
 
-    def run(self, corners: Sequence[Sequence[int]], filler: Filler) -> None:
+    def run(self, corners: Sequence[Sequence[int]], filler: _Fitted, written: Blend) -> None:
         """Fill a batch of windows, and average the answers into the state."""
         windows = [_Window.at(corner, self.unknown.shape, self.plan.size) for corner in corners]
         shown, occluded = zip(*map(self._shown, windows), strict=True)
         shown, occluded = np.clip(np.stack(shown), 0, 1), np.stack(occluded)
-        answers = filler(shown, occluded)
+
+        def blend(answers: np.ndarray) -> Picture:
+            trial = copy(self)
+            trial.state, trial.weight = self._so_far(), self.weight.copy()
+            trial._average(windows, shown, occluded, np.nan_to_num(answers))
+            return written(trial.state)
+
+        answers = filler(shown, occluded, blend)
         if not np.isfinite(answers).all():
             rule = "no finite pixel left; lower step_size, steps or noise"
             raise refuse("diverged", "/dynamics", "diverged", rule)
+        self._average(windows, shown, occluded, answers)
+
+    def _average(
+        self,
+        windows: Sequence[_Window],
+        shown: np.ndarray,
+        occluded: np.ndarray,
+        answers: np.ndarray,
+    ) -> None:
         # Of a patch it was shown whole a filler need not say anything.
         as_shown = ~spread(occluded, self.plan.patch)
         answers = np.where(as_shown[..., None], shown, answers)
@@ -170,6 +232,13 @@ class _Filling:
             total = weight + more
             moved = state + (answer - state) * (more / np.maximum(total, _LEAST))[..., None]
             state[unknown], weight[unknown] = moved[unknown], total[unknown]
+
+    def _so_far(self) -> np.ndarray:
+        """The state, with the guide's where no window has answered yet."""
+        if self.guide is None:
+            return self.state.copy()
+        waiting = replace(self.level, unknown=self.unknown & (self.weight == 0))
+        return _guessed(self.state, waiting, self.guide)
 
     def settle(self) -> None:
         """End a pass."""

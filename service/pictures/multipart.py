@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Mapping
 
 from python_multipart import multipart
 from python_multipart.exceptions import FormParserError
@@ -15,15 +16,17 @@ _MAX_HEADERS, _MAX_HEADER = 8, 4096  # of a part, and bytes of each
 _BROKEN = "its parts do not follow from its boundary"
 
 
-def read_parts(body: bytes, content_type: str, known: Iterable[str]) -> dict[str, bytes]:
+def read_parts(body: bytes, content_type: str, most: Mapping[str, int]) -> dict[str, list[bytes]]:
     """The parts of a body by name. What they call themselves otherwise (file name, type) is not
     looked at.
 
+    Args:
+        most: how often each name may come.
+
     Raises:
-        Problem: `invalid-multipart`; `invalid-request` for a name that is not `known` or comes
-            twice.
+        Problem: `invalid-multipart`; `invalid-request` for a name that is not there or comes too
+            often.
     """
-    expected = frozenset(known)
     boundary = multipart.parse_options_header(content_type)[1].get(b"boundary", b"")
     if not 1 <= len(boundary) <= 70:
         raise Problem(
@@ -31,8 +34,8 @@ def read_parts(body: bytes, content_type: str, known: Iterable[str]) -> dict[str
         )
     # Before the parser, which goes over boundaries and blanks after them byte by byte.
     line = b"\r\n--" + boundary
-    if body.count(line) > len(expected) + MAX_FAULTS:
-        raise Problem("invalid-multipart", f"there are {len(expected)} parts at most")
+    if body.count(line) > sum(most.values()) + MAX_FAULTS:
+        raise Problem("invalid-multipart", f"there are {sum(most.values())} parts at most")
     if line + b" " in body or line + b"\t" in body:
         raise Problem("invalid-multipart", "boundaries end their lines")
     form = _Form()
@@ -46,13 +49,21 @@ def read_parts(body: bytes, content_type: str, known: Iterable[str]) -> dict[str
         raise Problem("invalid-multipart", _BROKEN) from None
     if not form.ended:
         raise Problem("invalid-multipart", "the body ends before its last boundary")
-    names = [name for name, _ in form.parts]
-    faults = unknown_fields(dict.fromkeys(names), expected)
-    twice = sorted({name for name in names if name in expected and names.count(name) > 1})
-    faults += [Fault(pointer(name), "duplicate", "give it once") for name in twice]
+    parts: dict[str, list[bytes]] = defaultdict(list)
+    for name, data in form.parts:
+        parts[name].append(data)
+    faults = unknown_fields(parts, most)
+    often = sorted(name for name in parts if len(parts[name]) > most.get(name, len(form.parts)))
+    faults += [_too_often(name, most[name]) for name in often]
     if faults:
         raise invalid(faults)
-    return dict(form.parts)
+    return dict(parts)
+
+
+def _too_often(name: str, most: int) -> Fault:
+    if most == 1:
+        return Fault(pointer(name), "duplicate", "give it once")
+    return Fault(pointer(name), "too_many", f"at most {most}")
 
 
 class _Form:

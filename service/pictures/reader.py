@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from service.pictures.decode import decode
+from service.pictures.headers import Encoded
 from service.pictures.masks import unknown_of
 from service.pictures.picture import Picture, told_at
 from service.pictures.request import PictureRequest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,20 @@ class PictureReader:
         async with self._places:
             loop = asyncio.get_running_loop()
             yield await loop.run_in_executor(self._thread, open_picture, request)
+
+    async def look(self, file: Encoded, where: str, see: Callable[[Picture], T]) -> T:
+        """What `see` makes of the picture in `file`, which holds a place until then.
+
+        Raises:
+            Problem: `invalid-image`, at `where`.
+        """
+
+        def looked() -> T:
+            with told_at(where):
+                return see(decode(file))
+
+        async with self._places:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, looked)
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)

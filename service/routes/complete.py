@@ -11,7 +11,7 @@ from starlette.datastructures import State
 
 from service.body import require_media_type
 from service.complete_schemas import CompleteResponse
-from service.engine import Completed, CompleteTask, complete_picture
+from service.engine import Completed, CompleteTask, Frames, complete_picture
 from service.errors import refuse
 from service.exchange import encoded, exchange, signed
 from service.negotiate import accepted
@@ -27,6 +27,7 @@ from service.served import Completer
 from service.services import Services, services
 from service.settings import Settings
 from service.stopwatch import Stopwatch
+from service.streaming import EVENTS, Feed
 
 _MOMENT_BYTES = 160  # of one step of one block in an answer with `trace`
 
@@ -37,7 +38,9 @@ router = APIRouter(tags=["complete"])
     "/complete",
     response_model=CompleteResponse,
     summary="Complete a picture",
-    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504) | jobs() | also(PNG),
+    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
+    | jobs()
+    | also(PNG, EVENTS),
     openapi_extra=complete_body(),
 )
 async def complete_unknown(
@@ -46,18 +49,26 @@ async def complete_unknown(
     """Fill what a mask marks of a picture of any size; all else comes back as it was.
 
     The answer comes as JSON with PNGs in base64 or, by the Accept header, as a PNG: the completion,
-    or all of them side by side. What else there is to say is then in its text chunk `basin`.
+    or all of them side by side. What else there is to say is then in its text chunk `basin`. As
+    `text/event-stream` it comes while it is computed: `progress` (schema FrameEvent) up to
+    BASIN_MAX_FRAMES times, evenly over all steps; at last `done` with what JSON would have, or
+    `failed` with the problem.
     """
     require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
-    form = accepted(request, (JSON, PNG))
+    form = accepted(request, (JSON, PNG, EVENTS))
     services.registry.require_ready()
     content_type = request.headers["content-type"]  # with the boundary of its parts
     return await exchange(
         request,
         services,
         partial(
-            _answer, content_type=content_type, form=form, services=services, state=request.state
+            _answer,
+            content_type=content_type,
+            form=PNG if form == PNG else JSON,
+            services=services,
+            state=request.state,
         ),
+        as_events=form == EVENTS,
     )
 
 
@@ -82,7 +93,10 @@ async def _answer(
         )
         require_answerable(task, form, settings)
         watch.lap("decode")
-        done = await services.engine.run(partial(complete_picture, task, state.progress))
+        frames = _frames(task, state.feed, settings)
+        done = await services.engine.run(
+            partial(complete_picture, task, state.progress, frames=frames)
+        )
         watch.add("queue", done.queued_s)
         watch.add("compute", done.ran_s)
         answer = await on_codec(_encode, task, done.value, form, services, state)
@@ -99,6 +113,15 @@ def require_answerable(task: CompleteTask, form: str, settings: Settings) -> Non
     if (size := task.count * size) > settings.max_response_bytes:
         rule = f"an answer may have {settings.max_response_bytes} bytes; this may have {size}"
         raise refuse("invalid-request", "/num_samples", "too_large", rule)
+
+
+def _frames(task: CompleteTask, feed: Feed | None, settings: Settings) -> Frames | None:
+    """Those that a feed is told: with the answer no more than an answer may have."""
+    if feed is None:
+        return None
+    feed.begin()
+    room = settings.max_response_bytes // (_size(task.picture) * 4 // 3) - task.count
+    return Frames(max(min(settings.max_frames, room), 0), lambda frame: feed.tell(frame.told))
 
 
 def _size(picture: Picture) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Depends, Response
@@ -15,9 +15,9 @@ from service.jobs import Job
 from service.openapi import also, problems
 from service.schemas import JobBody
 from service.services import Services, services
+from service.streaming import EVENTS, SILENCE_S, SILENT, event
 
-EVENTS = "text/event-stream"
-_EVERY_S, _SILENCE_S = 0.2, 15.0
+_EVERY_S = 0.2
 
 router = APIRouter(tags=["jobs"])
 
@@ -69,17 +69,13 @@ async def _events(job: Job) -> AsyncIterator[bytes]:
     while True:
         progress = job.told()["progress"]
         if progress != last:
-            yield _event("progress", progress)
+            yield event("progress", orjson.dumps(progress))
             last, silent_s = progress, 0.0
-        elif silent_s >= _SILENCE_S:  # proxies close what says nothing
-            yield b":\n\n"
+        elif silent_s >= SILENCE_S:
+            yield SILENT
             silent_s = 0.0
         if job.task.done():
-            yield _event(job.status, job.told())
+            yield event(job.status, orjson.dumps(job.told()))
             return
         await asyncio.wait({job.task}, timeout=_EVERY_S)
         silent_s += _EVERY_S
-
-
-def _event(name: str, data: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"

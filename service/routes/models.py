@@ -6,18 +6,30 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
+from models.questions import sentences
 from service.model_schemas import (
     ClassifierDetail,
     ClassifyLimits,
     CompleteLimits,
     CompleterDetail,
+    ImageLimits,
     ModelList,
     ModelSummary,
+    RecogniserDetail,
     ScorerDetail,
     TaskBody,
 )
 from service.openapi import problems
-from service.served import Classifier, Completer, Model, Scorer
+from service.served import (
+    Answerer,
+    Classifier,
+    Completer,
+    Labeller,
+    Model,
+    PictureClassifier,
+    Recogniser,
+    Scorer,
+)
 from service.services import Services, services
 from service.settings import Settings
 
@@ -36,10 +48,10 @@ async def list_models(services: Annotated[Services, Depends(services)]) -> Model
 )
 async def describe_model(
     name: str, services: Annotated[Services, Depends(services)]
-) -> ScorerDetail | ClassifierDetail | CompleterDetail:
+) -> ScorerDetail | ClassifierDetail | CompleterDetail | RecogniserDetail:
     model, settings = services.registry.get(name), services.settings
     manifest = model.manifest
-    bounded = ClassifyLimits.model_fields | CompleteLimits.model_fields
+    bounded = ClassifyLimits.model_fields | CompleteLimits.model_fields | ImageLimits.model_fields
     limits = {name: getattr(settings, name) for name in bounded}
     common = {
         **_summary(model, settings).model_dump(),
@@ -52,16 +64,26 @@ async def describe_model(
         "limits": limits,
     }
     if isinstance(model, Classifier):
-        told = zip(model.tasks, model.temperatures, strict=True)
         return ClassifierDetail(
             **common,
             edge_features=list(manifest.edge_features),
-            tasks=[TaskBody(name=t.name, labels=list(t.labels), temperature=at) for t, at in told],
+            tasks=_tasks(model),
             reads_smiles=model.reads_smiles,
         )
     if isinstance(model, Completer):
         c = model.config
         return CompleterDetail(**common, size=c.size, patch=c.patch, channels=c.channels)
+    if isinstance(model, Recogniser):
+        channels, height, width = model.config.shape
+        return RecogniserDetail(
+            **common,
+            height=height,
+            width=width,
+            channels=channels,
+            patch=model.config.patch,
+            tasks=_tasks(model),
+            questions=sentences(model.kinds) if isinstance(model, Answerer) else None,
+        )
     assert isinstance(model, Scorer)
     return ScorerDetail(
         **common,
@@ -71,12 +93,19 @@ async def describe_model(
     )
 
 
+def _tasks(model: Labeller[Any]) -> list[TaskBody]:
+    told = zip(model.tasks, model.temperatures, strict=True)
+    return [TaskBody(name=t.name, labels=list(t.labels), temperature=at) for t, at in told]
+
+
 def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
     manifest = model.manifest
     defaults = {
         Scorer.route: settings.default_anomaly_model,
         Classifier.route: settings.default_classify_model,
         Completer.route: settings.default_completion_model,
+        PictureClassifier.route: settings.default_picture_model,
+        Answerer.route: settings.default_answer_model,
     }
     return ModelSummary(
         **model.ref.model_dump(),

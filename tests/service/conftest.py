@@ -26,6 +26,7 @@ from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
 from service.served import Completer, served
+from tests.service.recognising import save_recognisers
 
 FEATURES = ("age", "degree", "rate", "volume", "x")  # one is called x, to be awkward
 RELATIONS = ("follows", "pays")
@@ -98,7 +99,7 @@ def sample() -> Callable[..., Sample]:
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `et-small` (one relation) and `cdat-small` (two), which score nodes,
     `cdat-mol` (reads SMILES) and `et-shape` (reads graphs alone), which classify graphs, and
-    `et-tile` (RGB) and `et-grey`, which complete pictures."""
+    `et-tile` (RGB) and `et-grey`, which complete pictures; and those of `save_recognisers`."""
     folder = tmp_path_factory.mktemp("checkpoints")
     et = ETConfig.model_validate({"features": FEATURES, "step_size": 0.1, **SMALL})
     cdat = CDATConfig.model_validate(
@@ -126,6 +127,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_classifier(folder / name, network)
     for name, channels in (("et-tile", 3), ("et-grey", 1)):
         save_completer(folder / name, channels)
+    save_recognisers(folder)
     return folder
 
 
@@ -307,6 +309,8 @@ def server(start: Start, checkpoints: Path) -> Server:
         default_anomaly_model="et-small",
         default_classify_model="cdat-mol",
         default_completion_model="et-tile",
+        default_picture_model="ait-glyph",
+        default_answer_model="ait-scene",
         max_body_bytes=1 << 20,
     )
     wait_until(lambda: answers_with(one, "/health/ready", 200))
@@ -321,6 +325,8 @@ def narrow(start: Start, checkpoints: Path) -> Server:
         default_anomaly_model="et-small",
         default_classify_model="cdat-mol",
         default_completion_model="et-tile",
+        default_picture_model="ait-glyph",
+        default_answer_model="ait-scene",
         max_windows=8,
         max_steps=100_000_000,
         queue_size=1,

@@ -10,9 +10,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.main import create_app
-from service.model_schemas import ClassifierDetail, CompleterDetail, ModelList, ScorerDetail
+from service.model_schemas import (
+    ClassifierDetail,
+    CompleterDetail,
+    ModelList,
+    RecogniserDetail,
+    ScorerDetail,
+)
 from service.schemas import ProblemDocument
 from service.settings import Settings
+from tests.service.recognising import SCENE, SHAPE, look
 from tests.service.test_service_complete import body as picture
 
 FAMILIES = {
@@ -27,6 +34,7 @@ FAMILIES = {
     "basin_classified": "counter",
     "basin_item_errors": "counter",
     "basin_windows": "counter",
+    "basin_images": "counter",
     "basin_chain_steps": "counter",
     "basin_samples": "counter",
     "basin_acceptance": "histogram",
@@ -54,16 +62,22 @@ def test_models(client):
         **dict.fromkeys(("et-small", "cdat-small"), "/anomaly/score"),
         **dict.fromkeys(("cdat-mol", "et-shape"), "/classify"),
         **dict.fromkeys(("et-tile", "et-grey"), "/complete"),
+        **dict.fromkeys(("ait-glyph", "ait-grey"), "/images/classify"),
+        "ait-scene": "/images/answer",
     }
     assert {m.name: m.default_for for m in listed if m.default_for} == {
         "et-small": ["/anomaly/score"],
         "cdat-mol": ["/classify"],
         "et-tile": ["/complete"],
+        "ait-glyph": ["/images/classify"],
+        "ait-scene": ["/images/answer"],
     }
     kinds = {
         "/anomaly/score": ScorerDetail,
         "/classify": ClassifierDetail,
         "/complete": CompleterDetail,
+        "/images/classify": RecogniserDetail,
+        "/images/answer": RecogniserDetail,
     }
     for model in listed:
         response = client.get(f"/models/{model.name}")
@@ -129,6 +143,8 @@ def test_metrics(client, sample):
     client.post("/classify", json={"smiles": ["CCO", "CC", "?"]})
     client.post("/classify", json={"smiles": ["?", "?"]})
     client.post("/complete", json=picture(num_samples=2))
+    look(client, SCENE, SCENE)
+    look(client, SCENE, question=SHAPE)
     client.get("/no/such/path")
     after = families(client)
     assert {name: after[name].type for name in FAMILIES} == FAMILIES
@@ -157,14 +173,23 @@ def test_metrics(client, sample):
     assert grown("basin_energy_per_node", "_count", model="et-tile") == 2
     for phase in ("read", "parse", "decode", "queue", "compute", "encode"):
         assert grown("basin_request_seconds", "_count", route="/complete", phase=phase) == 1
+    assert grown("basin_images", "_total", model="ait-glyph") == 2
+    assert grown("basin_images", "_total", model="ait-scene") == 1
+    assert grown("basin_energy_per_node", "_count", model="ait-glyph") == 2
+    assert grown("basin_steps", "_sum", model="ait-glyph") == 2 * 2 * 3
+    for phase in ("read", "parse", "decode", "queue", "compute", "encode"):
+        for route in ("/images/classify", "/images/answer"):
+            assert grown("basin_request_seconds", "_count", route=route, phase=phase) == 1
     for phase in ("read", "parse", "queue", "compute", "encode"):
         assert grown("basin_request_seconds", "_count", route="/anomaly/score", phase=phase) >= 3
-    assert value(after["basin_model_info"]) == 6
+    assert value(after["basin_model_info"]) == 9
     routes = {sample.labels["route"] for sample in after["basin_requests"].samples}
     assert routes <= {
         "/anomaly/score",
         "/classify",
         "/complete",
+        "/images/classify",
+        "/images/answer",
         "/sample",
         "/memories",
         "/memories/{id}",
@@ -173,6 +198,7 @@ def test_metrics(client, sample):
         "/jobs/{id}/events",
         "/models",
         "/models/{name}",
+        "/models/{name}/memories",
         "/health/live",
         "/health/ready",
         "/metrics",
@@ -259,7 +285,17 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert form["properties"]["image"]["format"] == "binary"
     assert content["multipart/form-data"]["encoding"].keys() <= form["properties"].keys()
     assert set(complete["responses"]) == {*operation["responses"], "406"}
-    assert set(complete["responses"]["200"]["content"]) == {"application/json", "image/png"}
+    assert set(complete["responses"]["200"]["content"]) == {
+        *("application/json", "image/png", "text/event-stream")
+    }
+    for path, name in (("/images/classify", "Classify"), ("/images/answer", "Answer")):
+        images = document["paths"][path]["post"]
+        content = images["requestBody"]["content"]
+        shapes = [shape["schema"]["$ref"].split("/")[-1] for shape in content.values()]
+        assert shapes == [f"{name}ImagesRequest", f"{name}ImagesForm"]
+        assert set(images["responses"]) == set(operation["responses"])
+    asked = document["components"]["schemas"]["AnswerImagesRequest"]["properties"]
+    assert asked["image"]["anyOf"][1]["maxItems"] == 64
     sample = document["paths"]["/sample"]["post"]
     assert sample["requestBody"]["content"].keys() == body.keys()
     assert set(sample["responses"]["200"]["content"]) == {*body, "image/png"}
@@ -298,6 +334,12 @@ def test_requests_fit_the_documented_schema(document, sample):
             {"memory": {"patterns": [[1.0]]}, "clamp": {"index": [0], "values": [1.0]}},
         ),
         ("CompleteRequest", picture(num_samples=2, mask_mode="black_fill", include=["trace"])),
+        ("ClassifyImagesRequest", {"image": "aaaa", "fit": "crop"}),
+        ("AnswerImagesRequest", {"image": ["aaaa", "aaaa"], "question": SHAPE}),
+        (
+            "AnswerImagesRequest",
+            {"image": "aaaa", "question": [{"asked": "shape", "colour": "red"}, SHAPE]},
+        ),
         ("StoreSequences", {"sequences": ["ACD"], "licence": "CC0"}),
     ):
         schema = {"$ref": f"#/components/schemas/{shape}", "components": document["components"]}

@@ -1,0 +1,159 @@
+"""POST /images/classify and /images/answer"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import State
+
+from models.pictures import Picture
+from models.questions import Question
+from service.body import require_media_type
+from service.engine import Recognised, recognise
+from service.engine.convergence import summed
+from service.exchange import encoded, exchange
+from service.image_schemas import (
+    AnswerImagesForm,
+    AnswerImagesRequest,
+    AnswerImagesResponse,
+    ClassifyImagesForm,
+    ClassifyImagesRequest,
+    ClassifyImagesResponse,
+)
+from service.openapi import images_body, jobs, problems
+from service.parsing.request import JSON
+from service.pictures.fit import fitted
+from service.pictures.looking import LookRequest, read_look
+from service.pictures.multipart import MULTIPART
+from service.served import Answerer, PictureClassifier
+from service.services import Services, services
+from service.stopwatch import Stopwatch
+
+router = APIRouter(prefix="/images", tags=["images"])
+_PROBLEMS = problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504) | jobs()
+
+
+@router.post(
+    "/classify",
+    response_model=ClassifyImagesResponse,
+    summary="Say what pictures show",
+    responses=_PROBLEMS,
+    openapi_extra=images_body(ClassifyImagesRequest, ClassifyImagesForm),
+)
+async def classify_images(
+    request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """What does each picture show, and with what energy did the network come to think so?
+
+    One result per picture, in order; each is what it would be alone. A picture is upright by its
+    EXIF, brought to the model's size by averaging areas (what is enlarged is interpolated), made
+    grey or RGB as the model reads it, and where it is transparent the mean colour of the model's
+    training pictures shows. One that cannot be read refuses the request.
+    """
+    return await _exchanged(request, services, PictureClassifier)
+
+
+@router.post(
+    "/answer",
+    response_model=AnswerImagesResponse,
+    summary="Answer questions about pictures",
+    responses=_PROBLEMS,
+    openapi_extra=images_body(AnswerImagesRequest, AnswerImagesForm),
+)
+async def answer_about_images(
+    request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Is the red object on the left? What is the shape of the one closest to it?
+
+    One result per picture and question, in order; each is what it would be alone. Pictures are
+    shown as by POST /images/classify.
+    """
+    return await _exchanged(request, services, Answerer)
+
+
+async def _exchanged(
+    request: Request, services: Services, kind: type[PictureClassifier] | type[Answerer]
+) -> Response:
+    require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
+    services.registry.require_ready()
+    content_type = request.headers["content-type"]  # with the boundary of its parts
+    read = partial(
+        read_look,
+        content_type=content_type,
+        kind=kind,
+        registry=services.registry,
+        settings=services.settings,
+    )
+    return await exchange(
+        request, services, partial(_answer, read=read, services=services, state=request.state)
+    )
+
+
+async def _answer(
+    body: bytes, read: Callable[[bytes], LookRequest], services: Services, state: State
+) -> Response:
+    watch: Stopwatch = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    task = await on_codec(read, body)
+    del body
+    watch.lap("parse")
+    model = task.model
+    see = partial(fitted, shape=model.config.shape, blank_C=model.mean, fit=task.fit)
+    shown = [await services.pictures.look(file, where, see) for where, file in task.images]
+    watch.lap("decode")
+    pictures = [
+        Picture(shown[place], None if asked is None else asked.encoded())
+        for place, asked in task.rows
+    ]
+    done = await services.engine.run(
+        partial(recognise, model, pictures, task.knobs, task.include, state.progress)
+    )
+    watch.add("queue", done.queued_s)
+    watch.add("compute", done.ran_s)
+    services.metrics.observe_images(model.name, model.config.tokens, done.value.convergences)
+    return Response(await on_codec(_encode, task, done.value, state), media_type=JSON)
+
+
+def _encode(task: LookRequest, recognised: Recognised, state: State) -> bytes:
+    labels, model = task.model.tasks[0].labels, task.model
+    convergences = recognised.convergences
+    found = [
+        _result(index, asked, labels, p_C)
+        | {"image": _shown(task, place), "convergence": convergence}
+        for index, ((place, asked), p_C, convergence) in enumerate(
+            zip(task.rows, recognised.probabilities_RC, convergences, strict=True)
+        )
+    ]
+    rest = {
+        "model": model.ref.model_dump(),
+        "dynamics": recognised.dynamics,
+        "convergence": summed(convergences),
+    }
+    return encoded({"results": found}, rest, state)
+
+
+def _result(
+    index: int, asked: Question | None, labels: Sequence[str], p_C: np.ndarray
+) -> dict[str, Any]:
+    best = int(p_C.argmax())
+    told: dict[str, Any] = {"index": index}
+    if asked is not None:
+        parts = {name: part for name, part in asdict(asked).items() if part is not None}
+        told["question"] = {"text": asked.text, **parts}
+    return told | {
+        "label" if asked is None else "answer": labels[best],
+        "probability": float(p_C[best]),
+        "probabilities": dict(zip(labels, p_C.tolist(), strict=True)),
+    }
+
+
+def _shown(task: LookRequest, place: int) -> dict[str, Any]:
+    height, width = task.images[place][1].shape
+    _, *size = task.model.config.shape
+    return {"width": width, "height": height, "fit": task.fit, "size": size[::-1]}

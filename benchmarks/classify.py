@@ -29,9 +29,9 @@ from models.graph import Graph
 from models.graph_classifier import GraphClassifier
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
 from models.tokens import TokenBatch, collate
+from training.classify.baselines import GIN
 from training.datasets import GraphDataset
 from training.datasets.sources import data_folder
-from training.graph_baselines import GIN
 
 ROUNDS, SIZES = 9, (1, 64, 1024)
 

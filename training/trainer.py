@@ -6,7 +6,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -42,35 +42,6 @@ class Loop(Protocol):
     def check_every(self) -> int: ...
     @property
     def centralise(self) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train a network that scores nodes. `config` goes to the network, the rest to the loop.
-
-    `batch_nodes` set: each step trains on the labels of that many nodes, unset: on all of them.
-    With `fanouts` a step sees only so many sampled neighbours per hop, for graphs that do not fit
-    or whose labels are far apart; without, the whole graph.
-
-    `sparsity` weighs a group lasso on the inputs of the embedding, sum_p |E_:p|_2 (Yuan & Lin
-    2006): with few labels, what a network must not do is use every column.
-    """
-
-    model: str
-    config: dict[str, Any] = field(default_factory=dict)
-    epochs: int = 120
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-2
-    warmup: float = 0.1
-    clip: float = 1.0
-    batch_nodes: int | None = None
-    fanouts: tuple[int, ...] | None = None
-    sparsity: float = 0.0
-    check_every: int = 2
-
-    @property
-    def centralise(self) -> bool:
-        return False
 
 
 class Problem(ABC):

@@ -1,0 +1,139 @@
+"""The tables of the README: every model on every split, in one resumable command."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from rich.progress import Progress
+
+from models.features import NodeFeatures
+from models.graphs import pack
+from training.anomaly.baselines import GRAPH_BASELINES, TREES, fit_trees
+from training.anomaly.evaluate import Metrics, evaluate
+from training.anomaly.problem import NodeRecipe
+from training.anomaly.recipes import node_recipe
+from training.anomaly.runs import config_of, train_nodes
+from training.datasets import NodeDataset, Split
+from training.ledger import Ledger, mark
+
+COLUMNS = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
+_TITLES = {
+    "roc_auc": "ROC-AUC",
+    "pr_auc": "PR-AUC",
+    "macro_f1": "macro-F1",
+    "recall_at_k": "recall@k",
+}
+ARCHITECTURES = ("cdat", "et")
+
+
+def run(
+    dataset: NodeDataset,
+    splits: Iterable[Split],
+    models: Iterable[str],
+    out: Path,
+    fabric: Fabric,
+    progress: Progress,
+) -> dict[str, list[dict[str, Any]]]:
+    """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
+    done = Ledger(out)
+    models, splits = list(models), list(splits)
+    known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREES}
+    if unknown := [m for m in models if m.partition(":")[0] not in known]:
+        raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    task = progress.add_task(dataset.name, total=len(models) * len(splits))
+    for split in splits:
+        recipes = {m: _recipe_of(m, dataset, split) for m in models}
+        marks = {m: _mark(m, chosen) for m, chosen in recipes.items()}
+        missing = {m: r for m, r in recipes.items() if (m, split.name, marks[m]) not in done}
+        for row in _rows(dataset, split, missing, fabric, progress):
+            done.add(row | {"recipe": marks[row["model"]]})
+        progress.advance(task, len(models))
+    return {
+        m: [done[m, s.name, _mark(m, _recipe_of(m, dataset, s))] for s in splits] for m in models
+    }
+
+
+def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeRecipe:
+    """An architecture's own recipe (`cdat:no-w` is an ablation); a baseline gets CDAT's."""
+    base, _, ablation = model.partition(":")
+    known = base if base in ARCHITECTURES else "cdat"
+    edges = dataset.graph.edge_index.shape[1]
+    return node_recipe(known, dataset.name, len(split.train), ablation or "none", edges=edges)
+
+
+def _mark(model: str, chosen: NodeRecipe) -> str:
+    """What a result depends on beside its model and split: kept results are those of the same."""
+    return mark({"hops": _tree_hops(chosen)} if model in TREES else asdict(chosen))
+
+
+def _tree_hops(chosen: NodeRecipe) -> int:
+    """Trees get means over two hops at least: few as they need, none are too many for them."""
+    return max(2, chosen.config["hops"])
+
+
+def _rows(
+    dataset: NodeDataset,
+    split: Split,
+    models: dict[str, NodeRecipe],
+    fabric: Fabric,
+    progress: Progress,
+) -> Iterable[dict[str, Any]]:
+
+    def row(model: str, metrics: Metrics, val: float, setting: str) -> dict[str, Any]:
+        return {
+            "dataset": dataset.name,
+            "split": split.name,
+            "model": model,
+            "val_roc_auc": val,
+            "setting": setting,
+            "test": metrics.as_dict(),
+        }
+
+    for model, chosen in models.items():
+        if model in TREES:
+            continue
+        baseline = model if model in GRAPH_BASELINES else None
+        result = train_nodes(
+            dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
+        )
+        parameters = sum(p.numel() for p in result.fitted.network.parameters() if p.requires_grad)
+        setting = f"epoch {result.fitted.best_epoch}, {parameters} parameters"
+        yield row(model, result.evaluation.parts["test"], result.fitted.best_val, setting)
+    if wanted := [m for m in models if m in TREES]:
+        config = config_of(dataset, models[wanted[0]])
+        batch = pack([dataset.graph], relations=len(dataset.relations))
+        hops = _tree_hops(models[wanted[0]])
+        features = NodeFeatures(len(dataset.features), hops, config.bins, config.hop_bins)
+        trees = fit_trees(features.table(batch).numpy(), dataset.labels, split, 0, wanted)
+        for model in wanted:
+            logits, val, setting = trees[model]
+            metrics = evaluate(logits, dataset.labels, split).parts["test"]
+            yield row(model, metrics, val, setting)
+
+
+def markdown(dataset: NodeDataset, protocol: str, results: dict[str, list[dict[str, Any]]]) -> str:
+    """The table, with the protocol and the machine under it."""
+    lines = [
+        f"| {dataset.name}, {protocol} | " + " | ".join(_TITLES[c] for c in COLUMNS) + " |",
+        "|---|" + "---|" * len(COLUMNS),
+    ]
+    for model, rows in results.items():
+        cells = []
+        for column in COLUMNS:
+            values = 100 * np.array([row["test"][column] for row in rows])
+            cells.append(f"{values.mean():.2f} ± {values.std():.2f}")
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    count = len(next(iter(results.values())))
+    lines.append(
+        f"\nMean ± std in percent over {count} splits; epoch, setting, calibration and threshold "
+        f"chosen on each split's validation nodes. {dataset.note or ''} "
+        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}."
+    )
+    return "\n".join(lines)

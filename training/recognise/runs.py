@@ -1,0 +1,89 @@
+"""One network on one dataset of pictures, to its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from rich.progress import Progress
+
+from models.architectures.ait import AiT, AiTConfig
+from training.datasets.pictures import PictureDataset
+from training.figures import Evaluation, evaluate
+from training.recognise.problem import RecogniseProblem, RecogniseRecipe
+from training.recognise.recipes import BASELINE
+from training.trainer import Fitted, fit
+
+
+@dataclass(frozen=True)
+class PictureRun:
+    """A fitted network with its evaluation, and the accuracy on each kind of test sample."""
+
+    fitted: Fitted
+    evaluation: Evaluation
+    by_kind: dict[str, float]
+    network: AiT
+    recipe: RecogniseRecipe
+
+
+def train_pictures(
+    dataset: PictureDataset,
+    recipe: RecogniseRecipe,
+    *,
+    seed: int,
+    fabric: Fabric,
+    run: Path | None = None,
+    progress: Progress | None = None,
+) -> PictureRun:
+    """Fit `recipe.model`; channels are standardised on the pictures to train on."""
+    config = config_of(dataset, recipe)
+    shown = np.unique(dataset.picture_of[dataset.split.train])
+    network = AiT.fitted(config, dataset.pixels[shown], seed)
+    problem = RecogniseProblem(dataset, config.tokens, recipe, fabric.device)
+    fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    labels_S1 = dataset.labels[:, None]
+    evaluation = evaluate(fitted.logits, labels_S1, dataset.split, (dataset.task,))
+    by_kind = _by_kind(dataset, fitted.logits)
+    return PictureRun(fitted, evaluation, by_kind, network.to("cpu").eval(), recipe)
+
+
+def config_of(dataset: PictureDataset, recipe: RecogniseRecipe) -> AiTConfig:
+    """The network's configuration for a dataset."""
+    config = AiTConfig.model_validate(
+        {
+            "shape": dataset.pixels.shape[1:],
+            "question": 0 if dataset.questions is None else dataset.questions.shape[1],
+            "tasks": (dataset.task,),
+        }
+        | recipe.config
+    )
+    return vision_transformer(config) if recipe.model == BASELINE else config
+
+
+def vision_transformer(config: AiTConfig) -> AiTConfig:
+    """The same without workspaces, its feed-forwards so much wider that it weighs as much."""
+    bare = config.model_copy(update={"workspace": False})
+    missing = parameters(config) - parameters(bare)
+    wider = round(missing / (config.blocks * (2 * config.dim + 1)))
+    return bare.model_copy(update={"mlp": config.mlp + wider})
+
+
+def parameters(config: AiTConfig) -> int:
+    """How many numbers such a network learns."""
+    with torch.device("meta"):
+        network = AiT(config)
+    return sum(p.numel() for p in network.parameters() if p.requires_grad)
+
+
+def _by_kind(dataset: PictureDataset, logits_SC: np.ndarray) -> dict[str, float]:
+    test = dataset.split.test
+    right = logits_SC[test].argmax(-1) == dataset.labels[test]
+    if dataset.kinds is None:
+        return {}
+    return {
+        name: float(right[dataset.kinds[test] == kind].mean())
+        for kind, name in enumerate(dataset.names)
+    }

@@ -15,7 +15,7 @@ from models.architectures.ait import AiT
 from models.pictures import PictureBatch
 from training.datasets.pictures import PictureDataset
 from training.figures import measure
-from training.trainer import Problem
+from training.trainer import Problem, share
 
 _EVALUATED = 256  # pictures at a time without gradients
 _MARGIN = 4  # pixels by which an augmented picture may be moved
@@ -75,18 +75,17 @@ class RecogniseProblem(Problem):
         return {"split": self.split.name, "data": self.dataset.fingerprint()}
 
     def steps(self, seed: int, fabric: Fabric) -> Iterator[Step]:
-        rng = np.random.default_rng(seed)
-        order = rng.permutation(self.split.train)
+        order = np.random.default_rng(seed).permutation(self.split.train)
         size = self.recipe.batch_pictures
-        # Whole batches for every process alike: what competes in a pool is always as much.
-        count = len(order) // (size * fabric.world_size)
-        if not count:
-            raise ValueError("fewer samples than a batch for each process: use smaller batches")
-        for step in range(count):
-            start = (step * fabric.world_size + fabric.global_rank) * size
+        # Whole batches alone: what competes in a pool is always as much.
+        starts = range(0, len(order) // size * size, size)
+        for step, start in enumerate(share(starts, fabric)):
             chosen = order[start : start + size]
             target_R = torch.from_numpy(self.labels[chosen]).to(self.device)
-            yield Step(self._batch(chosen, rng), target_R, step == 0)
+            # A generator for each batch: what it shows does not depend on how many processes
+            # there are.
+            batch = self._batch(chosen, np.random.default_rng((seed, start)))
+            yield Step(batch, target_R, step == 0)
 
     def loss(self, model: nn.Module, step: Step) -> Tensor:
         if step.first and self.recipe.reset_memory:

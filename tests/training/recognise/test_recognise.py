@@ -120,23 +120,25 @@ def test_the_loss_is_cross_entropy_and_the_balance(triangle: PictureDataset) -> 
 
 
 def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) -> None:
-    problem = RecogniseProblem(triangle, 4, _recipe(), torch.device("cpu"))
+    problem = RecogniseProblem(triangle, 4, _recipe(augment=True), torch.device("cpu"))
 
-    class Two:
-        world_size = 2
+    class Of:
+        def __init__(self, world_size: int, rank: int) -> None:
+            self.world_size, self.global_rank = world_size, rank
 
-        def __init__(self, rank: int) -> None:
-            self.global_rank = rank
-
-    taken = [list(problem.steps(1, cast(Fabric, Two(rank)))) for rank in range(2)]
+    taken = [list(problem.steps(1, cast(Fabric, Of(2, rank)))) for rank in range(2)]
     assert [len(steps) for steps in taken] == [3, 3]
     pixels = [step.batch.pixels_RCHW for steps in taken for step in steps]
     assert all(len(part) == 16 for part in pixels)
     assert len({picture.numpy().tobytes() for part in pixels for picture in part}) == 96
     assert [step.first for step in taken[1]] == [True, False, False]
+    alone = [step.batch.pixels_RCHW for step in problem.steps(1, cast(Fabric, Of(1, 0)))]
+    for rank, steps in enumerate(taken):
+        for step, whole in zip(steps, alone[rank::2], strict=False):
+            assert torch.equal(step.batch.pixels_RCHW, whole)
     problem.recipe = replace(problem.recipe, batch_pictures=64)
     with pytest.raises(ValueError, match="smaller batches"):
-        next(problem.steps(1, cast(Fabric, Two(0))))
+        next(problem.steps(1, cast(Fabric, Of(2, 0))))
 
 
 def test_augmented_pictures_are_moved_and_mirrored() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +33,14 @@ class Knobs:
     tolerance: float = 0.0
     noise: float = 0.0
     seed: int = 0
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch draws from `seed` within, and goes on outside as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        yield
 
 
 class Config(BaseModel):

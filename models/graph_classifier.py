@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from models.columns import ColumnEncoder, categories
-from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
+from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Solution
 from models.edge_terms import EdgeTerms, Pairs, Weighting
 from models.graph import Column, Graph
@@ -228,10 +228,8 @@ class GraphClassifier(Architecture):
     @classmethod
     def fitted(cls, config: GraphConfig, graphs: Sequence[Graph], seed: int) -> GraphClassifier:
         """A fresh network whose columns are standardised on `graphs`."""
-        generator_state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        network = cls(config)
-        torch.random.set_rng_state(generator_state)
+        with seeded(seed):
+            network = cls(config)
         network.nodes.fit([graph.x for graph in graphs])
         attrs: list[Any] = [graph.edge_attr for graph in graphs if graph.edge_attr is not None]
         if network.edges is not None:

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
+from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Solution
 from models.layouts import Dense, Layout
 from models.patches import MaskedImage, PatchBatch, PatchCodec, collate
@@ -124,9 +124,7 @@ class ImageCompleter(Architecture):
     @classmethod
     def fitted(cls, config: ImageConfig, images: np.ndarray, seed: int) -> ImageCompleter:
         """A fresh network whose channels are standardised on `images`, uint8 (n, S, S, C)."""
-        generator_state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        network = cls(config)
-        torch.random.set_rng_state(generator_state)
+        with seeded(seed):
+            network = cls(config)
         network.codec.fit(images)
         return network

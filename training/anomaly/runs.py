@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from models.catalog import architectures
+from models.contract import seeded
 from models.node_scorer import NodeConfig, NodeScorer
 from training.anomaly.baselines import GRAPH_BASELINES
 from training.anomaly.evaluate import Evaluation, evaluate
@@ -61,8 +61,8 @@ def train_nodes(
     network = architecture = cast(NodeScorer, architecture)
     encoded_NP = architecture.features(batch)
     if baseline is not None:
-        torch.manual_seed(seed)
-        network = GRAPH_BASELINES[baseline](architecture.config)
+        with seeded(seed):
+            network = GRAPH_BASELINES[baseline](architecture.config)
         recipe = replace(recipe, model=baseline, config={})
     fitted = fit(
         network,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 from torch import nn
 
 from models.catalog import architectures
+from models.contract import seeded
 from models.graph_classifier import GraphClassifier, GraphConfig
 from models.tokens import Tokeniser
 from training.classify.baselines import GRAPH_NETWORKS
@@ -81,8 +81,8 @@ def _network(
     dataset: GraphDataset, split: Split, recipe: GraphRecipe, seed: int
 ) -> tuple[nn.Module, Tokeniser]:
     if (baseline := GRAPH_NETWORKS.get(recipe.model)) is not None:
-        torch.manual_seed(seed)
-        network = baseline(dataset, **recipe.config)
+        with seeded(seed):
+            network = baseline(dataset, **recipe.config)
         network.fit_columns(dataset, split.train)
         return network, Tokeniser(positions="none")
     kind = cast(type[GraphClassifier], architectures()[f"{recipe.model}-graph"])

@@ -7,10 +7,10 @@ from typing import final
 
 import cv2
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from models.architectures.et import ETImage, ETImageConfig
+from models.contract import seeded
 from models.patches import PatchBatch, PatchCodec, spread
 from training.complete.evaluate import Completer
 
@@ -58,8 +58,8 @@ class ViT(nn.Module):
     @classmethod
     def fitted(cls, config: ETImageConfig, images: np.ndarray, seed: int) -> ViT:
         """A fresh network whose channels are standardised on `images`."""
-        torch.manual_seed(seed)
-        network = cls.like(config)
+        with seeded(seed):
+            network = cls.like(config)
         network.codec.fit(images)
         return network
 

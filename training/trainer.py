@@ -154,6 +154,11 @@ def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
     return starts[fabric.global_rank : whole : fabric.world_size]
 
 
+def parameters(network: nn.Module) -> int:
+    """How many numbers are learned."""
+    return sum(p.numel() for p in network.parameters() if p.requires_grad)
+
+
 _FEW_INPUTS = 8
 
 

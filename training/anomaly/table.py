@@ -22,6 +22,7 @@ from training.anomaly.recipes import node_recipe
 from training.anomaly.runs import config_of, train_nodes
 from training.datasets import NodeDataset, Split
 from training.ledger import Ledger, mark
+from training.trainer import parameters
 
 COLUMNS = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
 _TITLES = {
@@ -103,8 +104,8 @@ def _rows(
         result = train_nodes(
             dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
         )
-        parameters = sum(p.numel() for p in result.fitted.network.parameters() if p.requires_grad)
-        setting = f"epoch {result.fitted.best_epoch}, {parameters} parameters"
+        size = parameters(result.fitted.network)
+        setting = f"epoch {result.fitted.best_epoch}, {size} parameters"
         yield row(model, result.evaluation.parts["test"], result.fitted.best_val, setting)
     if wanted := [m for m in models if m in TREES]:
         config = config_of(dataset, models[wanted[0]])

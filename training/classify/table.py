@@ -21,6 +21,7 @@ from training.classify.runs import choose
 from training.datasets import GraphDataset, Split
 from training.figures import Evaluation, evaluate
 from training.ledger import Ledger, mark
+from training.trainer import parameters
 
 COLUMNS = {"accuracy": "accuracy", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
 OURS = ("cdat", "et")
@@ -89,8 +90,8 @@ def _row(
     else:
         best = choose(dataset, split, recipes, seed=0, fabric=fabric, progress=progress)
         evaluation = best.evaluation
-        parameters = sum(p.numel() for p in best.network.parameters() if p.requires_grad)
-        setting = f"{best.recipe.config}, epoch {best.fitted.best_epoch}, {parameters} parameters"
+        size = parameters(best.network)
+        setting = f"{best.recipe.config}, epoch {best.fitted.best_epoch}, {size} parameters"
     return {
         "dataset": dataset.name,
         "split": split.name,

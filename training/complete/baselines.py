@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import final
 
 import cv2
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from models.architectures.et import ETImage, ETImageConfig
 from models.contract import seeded
 from models.patches import PatchBatch, PatchCodec, spread
 from training.complete.evaluate import Completer
+from training.trainer import parameters
 
 _RADIUS = 3  # pixels around a point that Telea's method reads, as in OpenCV's examples
 
@@ -43,16 +46,16 @@ class ViT(nn.Module):
     @classmethod
     def like(cls, config: ETImageConfig, layers: int = 4, heads: int = 4) -> ViT:
         """The width at which it has most nearly as many parameters as ET has."""
-        wanted = parameters(ETImage(config))
         shape = config.size, config.patch, config.channels
-        length = (config.size // config.patch) ** 2
-        pixels = config.channels * config.patch**2
 
-        def count(dim: int) -> int:
-            of_codec = (2 * pixels + length + 3) * dim + pixels + 1
-            return of_codec + layers * (12 * dim**2 + 13 * dim)
+        def size(dim: int) -> int:
+            return parameters(cls(*shape, dim, heads, layers))
 
-        dim = min(range(heads, 2048, heads), key=lambda dim: abs(count(dim) - wanted))
+        with torch.device("meta"):
+            wanted, widths = parameters(ETImage(config)), range(heads, 2048, heads)
+            above = bisect_left(widths, wanted, key=size)
+            near = widths[max(above - 1, 0) : above + 1]
+            dim = min(near, key=lambda dim: abs(size(dim) - wanted))
         return cls(*shape, dim, heads, layers)
 
     @classmethod
@@ -62,11 +65,6 @@ class ViT(nn.Module):
             network = cls.like(config)
         network.codec.fit(images)
         return network
-
-
-def parameters(network: nn.Module) -> int:
-    """How many numbers are learned."""
-    return sum(p.numel() for p in network.parameters() if p.requires_grad)
 
 
 def mean_colour(patch: int) -> Completer:

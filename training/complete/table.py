@@ -13,13 +13,14 @@ import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
-from training.complete.baselines import UNTRAINED, parameters
+from training.complete.baselines import UNTRAINED
 from training.complete.evaluate import evaluate_images, over_seeds
 from training.complete.problem import ImageRecipe
 from training.complete.recipes import IMAGE_ABLATIONS, image_recipe, smoke_images
 from training.complete.runs import train_images
 from training.datasets import ImageDataset
 from training.ledger import Ledger, mark
+from training.trainer import parameters
 
 COLUMNS = {
     "mse": ("MSE x 1000", 1000.0),

@@ -15,7 +15,7 @@ from training.datasets.pictures import PictureDataset
 from training.figures import Evaluation, evaluate
 from training.recognise.problem import RecogniseProblem, RecogniseRecipe
 from training.recognise.recipes import BASELINE
-from training.trainer import Fitted, fit
+from training.trainer import Fitted, fit, parameters
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,15 @@ def config_of(dataset: PictureDataset, recipe: RecogniseRecipe) -> AiTConfig:
 def vision_transformer(config: AiTConfig) -> AiTConfig:
     """The same without workspaces, its feed-forwards so much wider that it weighs as much."""
     bare = config.model_copy(update={"workspace": False})
-    missing = parameters(config) - parameters(bare)
+    missing = size_of(config) - size_of(bare)
     wider = round(missing / (config.blocks * (2 * config.dim + 1)))
     return bare.model_copy(update={"mlp": config.mlp + wider})
 
 
-def parameters(config: AiTConfig) -> int:
+def size_of(config: AiTConfig) -> int:
     """How many numbers such a network learns."""
     with torch.device("meta"):
-        network = AiT(config)
-    return sum(p.numel() for p in network.parameters() if p.requires_grad)
+        return parameters(AiT(config))
 
 
 def _by_kind(dataset: PictureDataset, logits_SC: np.ndarray) -> dict[str, float]:

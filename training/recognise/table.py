@@ -18,7 +18,7 @@ from training.datasets.pictures import PictureDataset
 from training.ledger import Ledger, mark
 from training.recognise.problem import RecogniseRecipe
 from training.recognise.recipes import recognise_recipe, smoke_pictures
-from training.recognise.runs import config_of, parameters, train_pictures
+from training.recognise.runs import config_of, size_of, train_pictures
 
 
 def run(
@@ -66,7 +66,7 @@ def _row(
     return {
         "dataset": dataset.name,
         "model": recipe.model,
-        "parameters": parameters(config_of(dataset, recipe)),
+        "parameters": size_of(config_of(dataset, recipe)),
         "setting": f"{recipe.config}, epoch {result.fitted.best_epoch} of {recipe.epochs}",
         "seconds": round(time.perf_counter() - start, 1),
         "val": {"accuracy": parts["val"][0].accuracy},

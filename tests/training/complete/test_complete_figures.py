@@ -8,7 +8,7 @@ import torch
 
 from models.architectures.et import ETImage, ETImageConfig
 from models.patches import spread
-from training.complete.baselines import UNTRAINED, ViT, parameters
+from training.complete.baselines import UNTRAINED, ViT
 from training.complete.evaluate import (
     ImageMetrics,
     measure_images,
@@ -16,6 +16,7 @@ from training.complete.evaluate import (
     over_seeds,
     ssim,
 )
+from training.trainer import parameters
 
 
 def test_ssim_is_that_of_its_formula() -> None:

@@ -24,7 +24,8 @@ from training.datasets.triangle import load_triangle
 from training.recognise.export import pictures_of
 from training.recognise.problem import RecogniseProblem, RecogniseRecipe, Step, augmented
 from training.recognise.recipes import ABLATIONS, recognise_recipe, smoke_pictures
-from training.recognise.runs import config_of, parameters, train_pictures
+from training.recognise.runs import config_of, size_of, train_pictures
+from training.trainer import parameters
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +193,8 @@ def test_the_vision_transformer_weighs_as_much(
             config_of(dataset, recognise_recipe(model, dataset.name)) for model in ("ait", "vit")
         )
         assert not vit.workspace
-        assert parameters(vit) == pytest.approx(parameters(ours), rel=1e-3)
-        assert parameters(ours) == sum(p.numel() for p in AiT(ours).parameters() if p.requires_grad)
+        assert size_of(vit) == pytest.approx(size_of(ours), rel=1e-3)
+        assert size_of(ours) == parameters(AiT(ours))
 
 
 def test_recipes() -> None:

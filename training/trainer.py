@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -45,8 +44,7 @@ class Loop(Protocol):
 
 
 class Problem(ABC):
-    """Data, labels and their split, as the loop sees them. The labels of its test part stay unread
-    until `predict`'s answers are measured, outside the loop."""
+    """Data, labels and their split, as the loop sees them: labels of the test part stay unread."""
 
     measure: str
     """What `validate` returns, for the log; higher is better."""
@@ -67,17 +65,12 @@ class Problem(ABC):
     def validate(self, network: nn.Module) -> float:
         """How good the network is on the part to choose by."""
 
-    @abstractmethod
-    def predict(self, network: nn.Module) -> np.ndarray:
-        """Logits of everything, in evaluation mode."""
-
 
 @dataclass(frozen=True)
 class Fitted:
-    """A network at its best epoch by validation, and what it says of everything."""
+    """A network at its best epoch by validation."""
 
     network: nn.Module
-    logits: np.ndarray
     best_epoch: int
     best_val: float
 
@@ -139,7 +132,7 @@ def fit(
     state.restore_best()
     if progress and task is not None:
         progress.remove_task(task)
-    return Fitted(network, problem.predict(network), state.best_epoch, state.best_val)
+    return Fitted(network, state.best_epoch, state.best_val)
 
 
 def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:

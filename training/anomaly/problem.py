@@ -126,5 +126,6 @@ class NodeProblem(Problem):
 
     @torch.no_grad()
     def predict(self, network: nn.Module) -> np.ndarray:
+        """Logits (N,) of every node, in evaluation mode."""
         network.eval()
         return network(self.batch, None, self.encoded_NP).float().cpu().numpy()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
@@ -21,9 +22,10 @@ from training.trainer import Fitted, fit
 
 @dataclass(frozen=True)
 class Run:
-    """A fitted network with its evaluation."""
+    """A fitted network, its logits (N,) of every node, and their evaluation."""
 
     fitted: Fitted
+    logits: np.ndarray
     evaluation: Evaluation
     network: NodeScorer
     recipe: NodeRecipe
@@ -64,14 +66,8 @@ def train_nodes(
         with seeded(seed):
             network = GRAPH_BASELINES[baseline](architecture.config)
         recipe = replace(recipe, model=baseline, config={})
-    fitted = fit(
-        network,
-        NodeProblem(batch, encoded_NP, dataset.labels, split, recipe, fabric.device),
-        recipe,
-        seed=seed,
-        fabric=fabric,
-        run=run,
-        progress=progress,
-    )
-    architecture = architecture.to("cpu").eval()
-    return Run(fitted, evaluate(fitted.logits, dataset.labels, split), architecture, recipe)
+    problem = NodeProblem(batch, encoded_NP, dataset.labels, split, recipe, fabric.device)
+    fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    logits = problem.predict(network)
+    evaluation = evaluate(logits, dataset.labels, split)
+    return Run(fitted, logits, evaluation, architecture.to("cpu").eval(), recipe)

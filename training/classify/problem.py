@@ -124,6 +124,7 @@ class GraphProblem(Problem):
         network.head.mlp[-1].bias -= torch.cat(self.weights).log().to(network.cls_D.device)  # pyright: ignore
 
     def predict(self, network: nn.Module) -> np.ndarray:
+        """Logits (G, C) of every graph, in evaluation mode."""
         return self._logits(network, np.arange(len(self.tokens)))
 
     @torch.no_grad()

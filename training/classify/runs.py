@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from lightning_fabric import Fabric
 from rich.progress import Progress
 from torch import nn
@@ -24,9 +25,10 @@ from training.trainer import Fitted, fit
 
 @dataclass(frozen=True)
 class GraphRun:
-    """A fitted network with its evaluation."""
+    """A fitted network, its logits (G, C) of every graph, and their evaluation."""
 
     fitted: Fitted
+    logits: np.ndarray
     evaluation: Evaluation
     network: nn.Module
     recipe: GraphRecipe
@@ -55,9 +57,9 @@ def train_graphs(
     fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
     if recipe.balanced and isinstance(network, GraphClassifier):
         problem.unbalance(network)
-        fitted = replace(fitted, logits=problem.predict(network))
-    evaluation = evaluate(fitted.logits, dataset.labels, split, dataset.tasks)
-    return GraphRun(fitted, evaluation, network.to("cpu").eval(), recipe)
+    logits = problem.predict(network)
+    evaluation = evaluate(logits, dataset.labels, split, dataset.tasks)
+    return GraphRun(fitted, logits, evaluation, network.to("cpu").eval(), recipe)
 
 
 def choose(

@@ -89,18 +89,10 @@ class ImageProblem(Problem):
         return error_NP[counted_N].square().mean()
 
     def validate(self, network: nn.Module) -> float:
-        images, occluded = self._val()
-        mse = errors(images, self.predict(network), spread(occluded, self.patch))
-        return float(psnr(mse).mean())
-
-    def predict(self, network: nn.Module) -> np.ndarray:
-        """The images of `split.val`, completed as `validate` has them, uint8."""
-        images, occluded = self._val()
-        complete = completer(network, self.patch, self.device)
-        parts = portions(len(images))
-        return np.concatenate([complete(images[part], occluded[part]) for part in parts])
-
-    def _val(self) -> tuple[np.ndarray, np.ndarray]:
         images = self.dataset.images[self.dataset.split.val]
         along = self.dataset.size // self.patch
-        return images, occlude(0, len(images), along, self.recipe.occluded)
+        occluded = occlude(0, len(images), along, self.recipe.occluded)
+        complete = completer(network, self.patch, self.device)
+        parts = portions(len(images))
+        completed = np.concatenate([complete(images[part], occluded[part]) for part in parts])
+        return float(psnr(errors(images, completed, spread(occluded, self.patch))).mean())

@@ -100,6 +100,7 @@ class RecogniseProblem(Problem):
         return figures.accuracy - 1e-3 * figures.cross_entropy
 
     def predict(self, network: nn.Module) -> np.ndarray:
+        """Logits (S, C) of every sample, in evaluation mode."""
         return self._logits(network, np.arange(len(self.labels)))
 
     def _batch(self, samples: np.ndarray, rng: np.random.Generator | None = None) -> PictureBatch:

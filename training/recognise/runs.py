@@ -20,9 +20,11 @@ from training.trainer import Fitted, fit, parameters
 
 @dataclass(frozen=True)
 class PictureRun:
-    """A fitted network with its evaluation, and the accuracy on each kind of test sample."""
+    """A fitted network, its logits (S, C) of every sample, their evaluation, and the accuracy on
+    each kind of test sample."""
 
     fitted: Fitted
+    logits: np.ndarray
     evaluation: Evaluation
     by_kind: dict[str, float]
     network: AiT
@@ -44,10 +46,10 @@ def train_pictures(
     network = AiT.fitted(config, dataset.pixels[shown], seed)
     problem = RecogniseProblem(dataset, config.tokens, recipe, fabric.device)
     fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
-    labels_S1 = dataset.labels[:, None]
-    evaluation = evaluate(fitted.logits, labels_S1, dataset.split, (dataset.task,))
-    by_kind = _by_kind(dataset, fitted.logits)
-    return PictureRun(fitted, evaluation, by_kind, network.to("cpu").eval(), recipe)
+    logits, labels_S1 = problem.predict(network), dataset.labels[:, None]
+    evaluation = evaluate(logits, labels_S1, dataset.split, (dataset.task,))
+    by_kind = _by_kind(dataset, logits)
+    return PictureRun(fitted, logits, evaluation, by_kind, network.to("cpu").eval(), recipe)
 
 
 def config_of(dataset: PictureDataset, recipe: RecogniseRecipe) -> AiTConfig:

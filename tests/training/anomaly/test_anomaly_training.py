@@ -73,7 +73,7 @@ def test_it_learns(model: str, dataset: NodeDataset, split: Split, fabric: Fabri
     result = train_nodes(dataset, split, _small(model), seed=0, fabric=fabric)
     assert result.evaluation.parts["test"].roc_auc > 0.9
     served = result.network.infer(result.network.pack([dataset.graph]), [Knobs()])
-    np.testing.assert_allclose(served.logits.numpy(), result.fitted.logits, atol=1e-4)
+    np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
 
 
 def test_a_killed_run_goes_on_to_the_same_result(
@@ -83,7 +83,7 @@ def test_a_killed_run_goes_on_to_the_same_result(
     with killed_after(6):
         train_nodes(dataset, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
     resumed = train_nodes(dataset, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
-    np.testing.assert_array_equal(whole.fitted.logits, resumed.fitted.logits)
+    np.testing.assert_array_equal(whole.logits, resumed.logits)
     assert whole.fitted.best_epoch == resumed.fitted.best_epoch
     with pytest.raises(ValueError, match="of another recipe"):
         train_nodes(dataset, split, _small(epochs=13), seed=3, fabric=fabric, run=tmp_path)
@@ -99,7 +99,7 @@ def test_test_labels_have_no_part(dataset: NodeDataset, split: Split, fabric: Fa
     first = train_nodes(dataset, split, _small(epochs=8), seed=0, fabric=fabric)
     other = replace(dataset, labels=labels)
     second = train_nodes(other, split, _small(epochs=8), seed=0, fabric=fabric)
-    np.testing.assert_array_equal(first.fitted.logits, second.fitted.logits)
+    np.testing.assert_array_equal(first.logits, second.logits)
     assert first.evaluation.threshold == second.evaluation.threshold
     assert first.evaluation.calibration == second.evaluation.calibration
 

@@ -80,7 +80,7 @@ def test_it_learns_structure(
     if isinstance(result.network, GraphClassifier):
         batch = result.network.pack(dataset.graphs)
         served = result.network.infer(batch, [Knobs()] * len(dataset.graphs))
-        np.testing.assert_allclose(served.logits.numpy(), result.fitted.logits, atol=1e-4)
+        np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("model", ["cdat", "gin", "mlp"])
@@ -94,7 +94,7 @@ def test_test_labels_have_no_part(
     recipes = [_recipe(model, epochs=3), _recipe(model, epochs=3, learning_rate=1e-2)]
     first = choose(dataset, split, recipes, seed=0, fabric=fabric)
     second = choose(replace(dataset, labels=labels), split, recipes, seed=0, fabric=fabric)
-    np.testing.assert_array_equal(first.fitted.logits, second.fitted.logits)
+    np.testing.assert_array_equal(first.logits, second.logits)
     assert first.recipe == second.recipe
     assert first.evaluation.temperatures == second.evaluation.temperatures
     assert first.evaluation.parts["val"] == second.evaluation.parts["val"]
@@ -108,7 +108,7 @@ def test_a_killed_run_goes_on_to_the_same_result(
     with killed_after(3):
         train_graphs(dataset, split, recipe, seed=3, fabric=fabric, run=tmp_path)
     resumed = train_graphs(dataset, split, recipe, seed=3, fabric=fabric, run=tmp_path)
-    np.testing.assert_array_equal(whole.fitted.logits, resumed.fitted.logits)
+    np.testing.assert_array_equal(whole.logits, resumed.logits)
     with pytest.raises(ValueError, match="of another recipe"):
         train_graphs(dataset, split, replace(recipe, epochs=7), seed=3, fabric=fabric, run=tmp_path)
 
@@ -145,7 +145,7 @@ def test_missing_labels_and_weights_in_the_loss(dataset: GraphDataset, split: Sp
 def test_half_precision_trains(model: str, dataset: GraphDataset, split: Split) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     result = train_graphs(dataset, split, _recipe(model, epochs=2), seed=0, fabric=half)
-    assert np.isfinite(result.fitted.logits).all()
+    assert np.isfinite(result.logits).all()
 
 
 @pytest.mark.parametrize("model", ["cdat", "et", "gin", "mlp"])
@@ -196,8 +196,6 @@ def test_balanced_probabilities_are_put_back(fabric: Fabric) -> None:
     task = (Task(name="t", labels=("often", "rare")),)
     constant = GraphDataset("constant", graphs, labels, task, (Column("node", ("node",)),))
     recipe = _recipe("et", epochs=20, balanced=True, label_smoothing=0.0, weight_decay=0.0)
-    logits = train_graphs(
-        constant, k_folds(constant, 4)[0], recipe, seed=0, fabric=fabric
-    ).fitted.logits
+    logits = train_graphs(constant, k_folds(constant, 4)[0], recipe, seed=0, fabric=fabric).logits
     p = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
     assert p.mean() == pytest.approx(labels.mean(), abs=0.05)

@@ -57,7 +57,7 @@ def test_it_learns_what_it_is_shown(triangle: PictureDataset, fabric: Fabric) ->
     some = np.arange(0, 192, 5)
     network = result.network
     served = network.infer(network.pack(pictures_of(dataset, some)), [Knobs()] * len(some))
-    np.testing.assert_allclose(served.logits.numpy(), result.fitted.logits[some], atol=1e-4)
+    np.testing.assert_allclose(served.logits.numpy(), result.logits[some], atol=1e-4)
 
 
 def test_test_labels_have_no_part(clevr: PictureDataset, fabric: Fabric) -> None:
@@ -68,7 +68,7 @@ def test_test_labels_have_no_part(clevr: PictureDataset, fabric: Fabric) -> None
         train_pictures(data, recipe, seed=0, fabric=fabric)
         for data in (clevr, replace(clevr, labels=labels))
     )
-    np.testing.assert_array_equal(first.fitted.logits, second.fitted.logits)
+    np.testing.assert_array_equal(first.logits, second.logits)
     assert first.evaluation.temperatures == second.evaluation.temperatures
     assert first.evaluation.parts["val"] == second.evaluation.parts["val"]
     assert first.by_kind.keys() == {"non-relational", "relational"}
@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on_to_the_same_result(
     with killed_after(2):
         train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
     resumed = train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
-    np.testing.assert_array_equal(whole.fitted.logits, resumed.fitted.logits)
+    np.testing.assert_array_equal(whole.logits, resumed.logits)
     for name, tensor in whole.network.state_dict().items():
         assert torch.equal(tensor, resumed.network.state_dict()[name]), name
     with pytest.raises(ValueError, match="of another recipe"):
@@ -167,7 +167,7 @@ def test_half_precision_trains(clevr: PictureDataset) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     recipe = _recipe(dataset="sort-of-clevr", epochs=1)
     result = train_pictures(clevr, recipe, seed=0, fabric=half)
-    assert np.isfinite(result.fitted.logits).all()
+    assert np.isfinite(result.logits).all()
     assert result.network.layers[0].workspace.memory_MD.dtype == torch.float32  # type: ignore[union-attr]
 
 

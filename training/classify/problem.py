@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from models.graph_classifier import GraphClassifier, Task
+from models.graph_classifier import Task
 from models.tokens import TokenBatch, Tokens, collate
 from training.datasets import Split
 from training.figures import measure
@@ -49,7 +49,8 @@ class GraphProblem(Problem):
     """Cross entropy with label smoothing on `split.train`, the mean over the tasks.
 
     Graphs without a label for a task are left out of its mean. `balanced` weighs each class of a
-    task by the inverse of its share; `unbalance` takes that from the logits again. `validate` is
+    task by w, the inverse of its share. That teaches softmax(z) proportional to w p, so the loss
+    reads z + log w: what the network says, is validated by and ships with is p. `validate` is
     the mean over the tasks of accuracy or ROC-AUC; equal accuracies, which are frequent on few
     graphs, are parted by the cross entropy.
     """
@@ -99,7 +100,7 @@ class GraphProblem(Problem):
         for logits_RC, target_R, weight_C in zip(logits, target_RT.T, self.weights, strict=True):
             known_R = target_R >= 0
             losses_R = nn.functional.cross_entropy(
-                logits_RC,
+                logits_RC + weight_C.log(),
                 target_R.clamp(min=0),
                 weight=weight_C,
                 label_smoothing=self.recipe.label_smoothing,
@@ -117,11 +118,6 @@ class GraphProblem(Problem):
         else:
             values = [task.roc_auc for task in tasks if task.roc_auc is not None]
         return float(np.mean(values)) if values else 0.0
-
-    @torch.no_grad()
-    def unbalance(self, network: GraphClassifier) -> None:
-        """Weights w made softmax(logits) proportional to w p: put p back, in the last bias."""
-        network.head.mlp[-1].bias -= torch.cat(self.weights).log().to(network.cls_D.device)  # pyright: ignore
 
     def predict(self, network: nn.Module) -> np.ndarray:
         """Logits (G, C) of every graph, in evaluation mode."""

@@ -55,8 +55,6 @@ def train_graphs(
         dataset.tokens(tokeniser), dataset.labels, dataset.tasks, split, recipe, fabric.device
     )
     fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
-    if recipe.balanced and isinstance(network, GraphClassifier):
-        problem.unbalance(network)
     logits = problem.predict(network)
     evaluation = evaluate(logits, dataset.labels, split, dataset.tasks)
     return GraphRun(fitted, logits, evaluation, network.to("cpu").eval(), recipe)

@@ -157,7 +157,11 @@ _FEW_INPUTS = 8
 
 def _centred(network: nn.Module) -> list[Tensor]:
     """The weights whose gradients are centralised: of linear maps of so many inputs that a mean
-    means something. A map of one input would never learn."""
+    means something. A map of one input would never learn.
+
+    Of energies and motion none is: queries, keys, memories and the basis of W are bare parameters,
+    in layouts of their own.
+    """
     return [
         module.weight
         for module in network.modules()

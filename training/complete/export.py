@@ -46,7 +46,7 @@ def export_images(
             "train_images": len(split.train),
             "val_images": len(split.val),
             "test_images": len(split.test),
-            "data_sha256": dataset.fingerprint(),
+            "data_sha256": dataset.fingerprint,
             "seed": seed,
             "epoch": run.fitted.best_epoch,
             "recipe": json.loads(json.dumps(asdict(run.recipe))),

@@ -63,7 +63,7 @@ class ImageProblem(Problem):
         self.std_P = codec.scale()[1].to(device)
 
     def identity(self) -> dict[str, Any]:
-        return {"split": self.dataset.split.name, "data": self.dataset.fingerprint()}
+        return {"split": self.dataset.split.name, "data": self.dataset.fingerprint}
 
     def steps(self, seed: int, fabric: Fabric) -> Iterator[tuple[PatchBatch, Tensor]]:
         order = np.random.default_rng(seed).permutation(self.dataset.split.train)

@@ -64,7 +64,7 @@ def run(
     """
     if unknown := [model for model in models if model not in MODELS]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
-    ledger, data = Ledger(out), dataset.fingerprint()
+    ledger, data = Ledger(out), dataset.fingerprint
     task = progress.add_task(dataset.name, total=len(models))
     results: dict[str, dict[str, Any]] = {}
     for model in models:

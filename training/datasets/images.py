@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,7 @@ class ImageDataset:
     def channels(self) -> int:
         return self.images.shape[3]
 
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that a result depends on beside its recipe."""
         return fingerprint(self.images, *self.split.parts().values())

@@ -82,7 +82,7 @@ def recognise(
         chosen = replace(chosen, epochs=epochs)
     name, folder = checkpoint_folder(name or f"ait-{source.name}", out)
     if run is None:
-        run = run_folder(name, chosen, seed, source.fingerprint())
+        run = run_folder(name, chosen, seed, source.fingerprint)
     fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_pictures(

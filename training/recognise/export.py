@@ -45,7 +45,7 @@ def export_pictures(
             "note": dataset.note,
             "split": split.name,
             **{f"{part}_samples": len(samples) for part, samples in split.parts().items()},
-            "data_sha256": dataset.fingerprint(),
+            "data_sha256": dataset.fingerprint,
             "seed": seed,
             "epoch": run.fitted.best_epoch,
             "recipe": json.loads(json.dumps(asdict(run.recipe))),

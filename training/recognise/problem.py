@@ -72,7 +72,7 @@ class RecogniseProblem(Problem):
         self.labels[chosen_by] = dataset.labels[chosen_by]
 
     def identity(self) -> dict[str, Any]:
-        return {"split": self.split.name, "data": self.dataset.fingerprint()}
+        return {"split": self.split.name, "data": self.dataset.fingerprint}
 
     def steps(self, seed: int, fabric: Fabric) -> Iterator[Step]:
         order = np.random.default_rng(seed).permutation(self.split.train)

@@ -39,7 +39,7 @@ def run(
     recipes = {model: recognise_recipe(model, dataset.name) for model in models}
     if smoke:
         recipes = {model: smoke_pictures(recipe) for model, recipe in recipes.items()}
-    ledger, data = Ledger(out), dataset.fingerprint()
+    ledger, data = Ledger(out), dataset.fingerprint
     task = progress.add_task(dataset.name, total=len(models) * seeds)
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for seed in range(seeds):

@@ -82,8 +82,8 @@ def test_triangles_are_painted_round_their_centres(drawn: tuple[np.ndarray, ...]
 @pytest.mark.parametrize("load", [load_triangle, load_clevr])
 def test_parts_are_drawn_from_seeds_of_their_own(load) -> None:
     first, again = load(FEW, seed=1), load(FEW, seed=1)
-    assert first.fingerprint() == again.fingerprint()
-    assert first.fingerprint() != load(FEW, seed=2).fingerprint()
+    assert first.fingerprint == again.fingerprint
+    assert first.fingerprint != load(FEW, seed=2).fingerprint
     more = load(FEW | {"train": 40}, seed=1)  # which leaves the other parts as they were
     for part in ("val", "test"):
         one, other = (
@@ -234,7 +234,7 @@ def test_cifar_from_its_archive_and_from_what_is_in_it(tmp_path: Path) -> None:
             (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
             (unpacked / name).write_bytes(data)
     one, other = (load_cifar10(tmp_path / folder) for folder in ("packed", "unpacked"))
-    assert one.fingerprint() == other.fingerprint()
+    assert one.fingerprint == other.fingerprint
     assert one.task.labels == ("cat", "dog")
     assert one.pixels.shape == (46, 3, 32, 32)
     parts = {part: np.bincount(one.labels[s]).tolist() for part, s in one.split.parts().items()}

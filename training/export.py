@@ -1,13 +1,78 @@
-"""What manifests of every kind have in common."""
+"""What the checkpoints of every task have in common."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
 
 import numpy as np
 
-from models.checkpoint import EnergyReference, Feature
+from models.checkpoint import EnergyReference, Feature, Manifest, trained_knobs
+from models.contract import Architecture, Knobs
 from models.graph import Column
+from training.datasets import Split
+from training.trainer import Fitted, Loop
+
+_AT_A_TIME = 64
+
+
+class Data(Protocol):
+    """What a manifest tells of a dataset."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def note(self) -> str: ...
+
+
+class Run(Protocol):
+    """What a manifest tells of a run."""
+
+    @property
+    def fitted(self) -> Fitted: ...
+    @property
+    def recipe(self) -> Loop: ...
+
+
+def manifest_of(
+    network: Architecture,
+    data: Data,
+    split: Split,
+    run: Run,
+    *,
+    name: str,
+    seed: int,
+    unit: str,
+    fingerprint: str,
+    protocol: str,
+    **particular: Any,
+) -> Manifest:
+    """The manifest of `network`, trained on `data` by `run`; `unit` is what a split is of.
+
+    `particular` are the fields that are the task's own, features, energy and metrics among them.
+    """
+    return Manifest(
+        name=name,
+        version="1",
+        architecture=network.name,
+        task=network.task,
+        config=network.config.model_dump(mode="json"),
+        knobs=trained_knobs(network),
+        training={
+            "dataset": data.name,
+            "note": data.note,
+            "split": split.name,
+            **{f"{part}_{unit}": len(items) for part, items in split.parts().items()},
+            "data_sha256": fingerprint,
+            "seed": seed,
+            "epoch": run.fitted.best_epoch,
+            "recipe": json.loads(json.dumps(asdict(run.recipe))),
+            "protocol": protocol,
+        },
+        **particular,
+    )
 
 
 def describe(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...]:
@@ -24,7 +89,24 @@ def describe(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...
     )
 
 
-def quantiles(energies: Sequence[float]) -> EnergyReference:
+def drawn(items: np.ndarray, count: int = 512) -> np.ndarray:
+    """No more than `count` of them, at random and always the same."""
+    return np.random.default_rng(0).choice(items, min(count, len(items)), replace=False)
+
+
+def energy_reference(
+    network: Architecture, examples: Sequence[Any], tokens: Sequence[int] | int
+) -> EnergyReference:
+    """Quantiles of the final energy, summed over the blocks, per token: of so many in each."""
+    totals: list[np.ndarray] = []
+    for start in range(0, len(examples), _AT_A_TIME):
+        part = examples[start : start + _AT_A_TIME]
+        output = network.infer(network.pack(part), [Knobs()] * len(part))
+        totals.append(np.sum([s.trace[-1].energy_R.numpy() for s in output.solutions], 0))
+    return quantiles(np.concatenate(totals, dtype=np.float64) / tokens)
+
+
+def quantiles(energies: Sequence[float] | np.ndarray) -> EnergyReference:
     """A reference of a hundred steps."""
     levels = np.linspace(0, 1, 101)
     return EnergyReference(

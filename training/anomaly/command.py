@@ -14,7 +14,6 @@ from training.anomaly.export import export_nodes
 from training.anomaly.recipes import ABLATIONS, FANOUTS, node_recipe, smoke_nodes
 from training.anomaly.runs import train_nodes
 from training.datasets import NodeDataset, Split, load, load_tables, random_splits
-from training.ledger import fingerprint
 from training.options import (
     Data,
     Device,
@@ -94,10 +93,7 @@ def anomaly(
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
     name, folder = checkpoint_folder(name or f"{model}-{source.name.removesuffix('-single')}", out)
     if run is None:
-        graph = source.graph
-        arrays = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
-        parts = splits[split].parts().values()
-        run = run_folder(name, chosen, seed, fingerprint(*arrays, source.labels, *parts))
+        run = run_folder(name, chosen, seed, source.fingerprint(splits[split]))
     fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_nodes(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save, trained_knobs
+from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
 from models.contract import Knobs
 from models.graph import Column
 from models.graphs import GraphBatch
@@ -16,57 +14,49 @@ from models.node_scorer import NodeScorer
 from training.anomaly.runs import Run
 from training.anomaly.sampler import NeighbourSampler
 from training.datasets import NodeDataset, Split
-from training.export import describe, quantiles
+from training.export import describe, drawn, manifest_of, quantiles
+
+_PROTOCOL = (
+    "weights from the training nodes; epoch, calibration and threshold from the validation nodes; "
+    "feature bins from all nodes without labels; test nodes measured once, at the end"
+)
 
 
 def export_nodes(
     folder: Path, name: str, dataset: NodeDataset, split: Split, run: Run, *, seed: int
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
-    network, batch = run.network, run.network.pack([dataset.graph])
-    evaluation = run.evaluation
-    manifest = Manifest(
+    network, evaluation = run.network, run.evaluation
+    manifest = manifest_of(
+        network,
+        dataset,
+        split,
+        run,
         name=name,
-        version="1",
-        architecture=network.name,
-        task=network.task,
-        config=network.config.model_dump(mode="json"),
-        knobs=trained_knobs(network),
+        seed=seed,
+        unit="nodes",
+        fingerprint=dataset.fingerprint(split),
+        protocol=_PROTOCOL,
         features=describe([Column(name) for name in dataset.features], dataset.graph.x),
         threshold=evaluation.threshold,
         calibration=evaluation.calibration,
-        energy=node_energy_reference(network, batch, split.train),
-        training={
-            "dataset": dataset.name,
-            "note": dataset.note,
-            "split": split.name,
-            "train_nodes": len(split.train),
-            "val_nodes": len(split.val),
-            "test_nodes": len(split.test),
-            "seed": seed,
-            "epoch": run.fitted.best_epoch,
-            "recipe": json.loads(json.dumps(asdict(run.recipe))),
-            "protocol": "weights from the training nodes; epoch, calibration and threshold from "
-            "the validation nodes; feature bins from all nodes without labels; test nodes "
-            "measured once, at the end",
-        },
-        metrics={part: {**metrics.as_dict()} for part, metrics in evaluation.parts.items()},
+        energy=node_energy_reference(network, network.pack([dataset.graph]), split.train),
+        metrics={part: metrics.as_dict() for part, metrics in evaluation.parts.items()},
     )
     return save(folder, network, manifest, _card(manifest, dataset))
 
 
 def node_energy_reference(
-    network: NodeScorer, batch: GraphBatch, nodes: np.ndarray, *, count: int = 512, seed: int = 0
+    network: NodeScorer, batch: GraphBatch, nodes: np.ndarray
 ) -> EnergyReference:
     """Quantiles of final energy per node over sampled neighbourhoods of training nodes.
 
     A neighbourhood is what a client posts, so it is what its energy is compared with: one node,
     its neighbours up to two hops away, at most 16 and 8 of each.
     """
-    rng = np.random.default_rng(seed)
     sampler = NeighbourSampler(batch, (16, 8))
     energies = []
-    for node in rng.choice(nodes, min(count, len(nodes)), replace=False):
+    for node in drawn(nodes):
         part, kept = sampler.sample(np.array([node]), seed=int(node))
         output = network.infer(part, [Knobs()])
         total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)

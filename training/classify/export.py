@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save, trained_knobs
-from models.contract import Knobs
+from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
 from models.graph_classifier import GraphClassifier
 from training.classify.runs import GraphRun
 from training.datasets import GraphDataset, Split
-from training.export import describe, quantiles
+from training.export import describe, drawn, energy_reference, manifest_of
 
 _PROTOCOL = (
     "weights, and the mean and spread of numbers, from the training graphs; epoch and temperature "
@@ -29,30 +26,20 @@ def export_graphs(
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network = cast(GraphClassifier, run.network)
     attrs = [g.edge_attr for g in dataset.graphs if g.edge_attr is not None]
-    manifest = Manifest(
+    manifest = manifest_of(
+        network,
+        dataset,
+        split,
+        run,
         name=name,
-        version="1",
-        architecture=network.name,
-        task=network.task,
-        config=network.config.model_dump(mode="json"),
-        knobs=trained_knobs(network),
+        seed=seed,
+        unit="graphs",
+        fingerprint=dataset.fingerprint(split),
+        protocol=_AS_PUBLISHED if split.name == "as-published" else _PROTOCOL,
         features=describe(dataset.node_features, np.concatenate([g.x for g in dataset.graphs])),
         edge_features=describe(dataset.edge_features, np.concatenate(attrs)) if attrs else (),
         temperatures=run.evaluation.temperatures,
         energy=graph_energy_reference(network, dataset, split.train),
-        training={
-            "dataset": dataset.name,
-            "note": dataset.note,
-            "split": split.name,
-            "train_graphs": len(split.train),
-            "val_graphs": len(split.val),
-            "test_graphs": len(split.test),
-            "data_sha256": dataset.fingerprint(split),
-            "seed": seed,
-            "epoch": run.fitted.best_epoch,
-            "recipe": json.loads(json.dumps(asdict(run.recipe))),
-            "protocol": _AS_PUBLISHED if split.name == "as-published" else _PROTOCOL,
-        },
         metrics={
             part: {
                 task.name: figures.as_dict()
@@ -65,17 +52,11 @@ def export_graphs(
 
 
 def graph_energy_reference(
-    network: GraphClassifier, dataset: GraphDataset, graphs: np.ndarray, *, count: int = 512
+    network: GraphClassifier, dataset: GraphDataset, graphs: np.ndarray
 ) -> EnergyReference:
     """Quantiles of the final energy per node, CLS counted in the energy, over training graphs."""
-    chosen = np.random.default_rng(0).choice(graphs, min(count, len(graphs)), replace=False)
-    energies: list[float] = []
-    for start in range(0, len(chosen), 64):
-        part = [dataset.graphs[i] for i in chosen[start : start + 64]]
-        output = network.infer(network.pack(part), [Knobs()] * len(part))
-        total_R = sum(solution.trace[-1].energy_R.numpy() for solution in output.solutions)
-        energies += (total_R / np.array([graph.num_nodes for graph in part])).tolist()
-    return quantiles(energies)
+    chosen = [dataset.graphs[i] for i in drawn(graphs)]
+    return energy_reference(network, chosen, [graph.num_nodes for graph in chosen])
 
 
 def _card(manifest: Manifest, dataset: GraphDataset) -> str:

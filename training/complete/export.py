@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-import torch
-
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save, trained_knobs
-from models.contract import Knobs
+from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
 from models.image_completer import ImageCompleter
-from models.patches import batch_of
+from models.patches import MaskedImage
 from training.complete.evaluate import occlude, over_seeds
 from training.complete.runs import ImageRun
 from training.datasets import ImageDataset
-from training.export import quantiles
+from training.export import drawn, energy_reference, manifest_of
 
 _PROTOCOL = (
     "weights, and the mean and spread of each channel, from the training images; epoch from the "
@@ -30,48 +24,31 @@ def export_images(
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, split = cast(ImageCompleter, run.network), dataset.split
-    manifest = Manifest(
+    manifest = manifest_of(
+        network,
+        dataset,
+        split,
+        run,
         name=name,
-        version="1",
-        architecture=network.name,
-        task=network.task,
-        config=network.config.model_dump(mode="json"),
-        knobs=trained_knobs(network),
+        seed=seed,
+        unit="images",
+        fingerprint=dataset.fingerprint,
+        protocol=_PROTOCOL,
         features=(),
         energy=image_energy_reference(network, dataset, run.recipe.occluded),
-        training={
-            "dataset": dataset.name,
-            "note": dataset.note,
-            "split": split.name,
-            "train_images": len(split.train),
-            "val_images": len(split.val),
-            "test_images": len(split.test),
-            "data_sha256": dataset.fingerprint,
-            "seed": seed,
-            "epoch": run.fitted.best_epoch,
-            "recipe": json.loads(json.dumps(asdict(run.recipe))),
-            "protocol": _PROTOCOL,
-        },
         metrics={part: over_seeds(measured) for part, measured in run.parts.items()},
     )
     return save(folder, network, manifest, _card(manifest, network))
 
 
 def image_energy_reference(
-    network: ImageCompleter, dataset: ImageDataset, share: float, *, count: int = 512
+    network: ImageCompleter, dataset: ImageDataset, share: float
 ) -> EnergyReference:
     """Quantiles of the final energy per patch over training images, occluded as in training."""
-    c, train = network.config, dataset.split.train
-    chosen = np.random.default_rng(0).choice(train, min(count, len(train)), replace=False)
-    occluded = occlude(0, len(chosen), c.size // c.patch, share).reshape(len(chosen), -1)
-    energies: list[float] = []
-    for start in range(0, len(chosen), 64):
-        images = torch.from_numpy(dataset.images[chosen[start : start + 64]])
-        batch = batch_of(images, torch.from_numpy(occluded[start : start + 64]), c.patch)
-        output = network.infer(batch, [Knobs()] * batch.rows)
-        total_R = torch.stack([s.trace[-1].energy_R for s in output.solutions]).sum(0)
-        energies += (total_R / batch.length).tolist()
-    return quantiles(energies)
+    along, chosen = network.config.size // network.config.patch, drawn(dataset.split.train)
+    masks = occlude(0, len(chosen), along, share)
+    examples = [MaskedImage(dataset.images[i], mask) for i, mask in zip(chosen, masks, strict=True)]
+    return energy_reference(network, examples, along**2)
 
 
 def _card(manifest: Manifest, network: ImageCompleter) -> str:

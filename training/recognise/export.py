@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
@@ -11,11 +9,10 @@ import numpy as np
 from pydantic import JsonValue
 
 from models.architectures.ait import AiT
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save, trained_knobs
-from models.contract import Knobs
+from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
 from models.pictures import Picture
 from training.datasets.pictures import PictureDataset
-from training.export import quantiles
+from training.export import drawn, energy_reference, manifest_of
 from training.recognise.runs import PictureRun
 
 _PROTOCOL = (
@@ -30,45 +27,28 @@ def export_pictures(
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, split = run.network, dataset.split
-    manifest = Manifest(
+    manifest = manifest_of(
+        network,
+        dataset,
+        split,
+        run,
         name=name,
-        version="1",
-        architecture=network.name,
-        task=network.task,
-        config=network.config.model_dump(mode="json"),
-        knobs=trained_knobs(network),
+        seed=seed,
+        unit="samples",
+        fingerprint=dataset.fingerprint,
+        protocol=_PROTOCOL,
         features=(),
         temperatures=run.evaluation.temperatures,
         energy=picture_energy_reference(network, dataset),
-        training={
-            "dataset": dataset.name,
-            "note": dataset.note,
-            "split": split.name,
-            **{f"{part}_samples": len(samples) for part, samples in split.parts().items()},
-            "data_sha256": dataset.fingerprint,
-            "seed": seed,
-            "epoch": run.fitted.best_epoch,
-            "recipe": json.loads(json.dumps(asdict(run.recipe))),
-            "protocol": _PROTOCOL,
-        },
         metrics=_metrics(dataset, run),
     )
     return save(folder, network, manifest, _card(manifest, dataset))
 
 
-def picture_energy_reference(
-    network: AiT, dataset: PictureDataset, *, count: int = 512
-) -> EnergyReference:
+def picture_energy_reference(network: AiT, dataset: PictureDataset) -> EnergyReference:
     """Quantiles of the final energy per token, summed over the layers, over training samples."""
-    train = dataset.split.train
-    chosen = np.random.default_rng(0).choice(train, min(count, len(train)), replace=False)
-    energies: list[float] = []
-    for start in range(0, len(chosen), 64):
-        pictures = pictures_of(dataset, chosen[start : start + 64])
-        output = network.infer(network.pack(pictures), [Knobs()] * len(pictures))
-        total_R = sum(solution.trace[-1].energy_R.numpy() for solution in output.solutions)
-        energies += (np.asarray(total_R) / network.config.tokens).tolist()
-    return quantiles(energies)
+    chosen = pictures_of(dataset, drawn(dataset.split.train))
+    return energy_reference(network, chosen, network.config.tokens)
 
 
 def pictures_of(dataset: PictureDataset, samples: np.ndarray) -> list[Picture]:

@@ -19,7 +19,9 @@ from models.patches import MaskedImage, PatchBatch, PatchCodec, collate
 class ImageConfig(Config):
     """Configuration of an image completer; `steps` and `step_size` as in the paper's table 4."""
 
-    size: PositiveInt = Field(32, description="pixels of a side; images are square")
+    size: PositiveInt = Field(
+        32, description="pixels of a side, a multiple of 4; images are square"
+    )
     patch: PositiveInt = Field(4, description="pixels of a side of a patch")
     channels: Literal[1, 3] = 3
     steps: PositiveInt = Field(12, description="T, steps of each block")
@@ -27,9 +29,11 @@ class ImageConfig(Config):
     self_attention: bool = Field(False, description="eq. 13: a patch sees itself too")
 
     @model_validator(mode="after")
-    def _whole_patches(self) -> Self:
+    def _whole_patches_and_quarters(self) -> Self:
         if self.size % self.patch:
             raise ValueError("patch must divide size")
+        if self.size % 4:  # a window fills its middle half, a quarter on each side tells it what
+            raise ValueError("size must be a multiple of 4")
         return self
 
 
@@ -104,7 +108,7 @@ class ImageCompleter(Architecture):
         rng = np.random.default_rng(seed)
         config = cls.config_type.model_validate(
             {
-                "size": 6,
+                "size": 8,
                 "patch": 2,
                 "dim": 12,
                 "heads": 2,
@@ -115,7 +119,7 @@ class ImageCompleter(Architecture):
             }
         )
         pictures = [
-            MaskedImage(rng.integers(0, 256, (6, 6, 3), np.uint8), rng.random((3, 3)) < share)
+            MaskedImage(rng.integers(0, 256, (8, 8, 3), np.uint8), rng.random((4, 4)) < share)
             for share in (0.5, 0.0, 1.0)  # nothing occluded, and everything
         ]
         pixels = np.stack([picture.pixels for picture in pictures])

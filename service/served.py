@@ -128,8 +128,7 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
     """The model that a checkpoint makes.
 
     Raises:
-        CheckpointError: no route has a use for it, or its calibration is not that of its tasks, or
-            it completes images that are no windows.
+        CheckpointError: no route has a use for it, or its calibration is not that of its tasks.
     """
     network, manifest = checkpoint.network, checkpoint.manifest
     if isinstance(network, NodeScorer):
@@ -140,7 +139,5 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
             raise CheckpointError(f"{manifest.name}: it needs one temperature per task")
         return model
     if isinstance(network, ImageCompleter):
-        if network.config.size % 4:
-            raise CheckpointError(f"{manifest.name}: a window of it is not four quarters")
         return Completer(network, manifest, checkpoint.sha256)
     raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}")

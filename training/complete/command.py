@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.progress import Progress
 
+from models.image_completer import ImageConfig
 from training.complete import table as tables
 from training.complete.evaluate import over_seeds
 from training.complete.export import export_images
@@ -31,9 +33,21 @@ from training.options import (
     run_folder,
 )
 
+
+def _whole(size: int) -> int:
+    """Refuse a size that no network takes, before images are read."""
+    try:
+        ImageConfig(size=size, patch=size)
+    except ValidationError as error:
+        raise typer.BadParameter(error.errors()[0]["msg"]) from error
+    return size
+
+
 Dataset = Annotated[str | None, typer.Option(help=", ".join(IMAGES))]
 Images = Annotated[Path | None, typer.Option(help="folder with your images, and folders in it")]
-Size = Annotated[int, typer.Option(help="pixels of a side to which --images are scaled", min=6)]
+Size = Annotated[
+    int, typer.Option(help="pixels of a side to which --images are scaled", min=8, callback=_whole)
+]
 Count = Annotated[int | None, typer.Option(help="measure so many images of a part", min=1)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from models.architectures.et import ETImageConfig
 from training.complete.problem import ImageRecipe
 from training.datasets import ImageDataset
 
@@ -33,8 +34,8 @@ def image_recipe(model: str, dataset: ImageDataset, ablation: str = "none") -> I
     """The recipe of `model` ("et", or "vit" with as many parameters) for a dataset.
 
     Raises:
-        ValueError: for an unknown model, an ablation that the model does not have, or images that
-            cannot be cut into patches of one size.
+        ValueError: for an unknown model, an ablation that the model does not have, or images of a
+            size that cannot be served.
     """
     if model not in ("et", VIT):
         raise ValueError(f"unknown model {model!r}; known are et, {VIT}")
@@ -44,15 +45,13 @@ def image_recipe(model: str, dataset: ImageDataset, ablation: str = "none") -> I
     sizes, epochs = _SIZES.get(dataset.name, (_ANY | {"patch": _patch(dataset.size)}, 100))
     shape = {"size": dataset.size, "channels": dataset.channels}
     config = shape | _DYNAMICS | sizes | IMAGE_ABLATIONS[ablation]
+    ETImageConfig.model_validate(config)  # before anything is trained
     return ImageRecipe(model, config, epochs=epochs)
 
 
 def _patch(size: int) -> int:
     """The side that divides `size` into as many patches as there can be up to 8 along it."""
-    for along in range(_PATCHES_ALONG, 1, -1):
-        if size % along == 0:
-            return size // along
-    raise ValueError(f"images of {size} x {size} pixels have no whole patches; take another size")
+    return next(size // along for along in range(_PATCHES_ALONG, 0, -1) if size % along == 0)
 
 
 def smoke_images(chosen: ImageRecipe) -> ImageRecipe:

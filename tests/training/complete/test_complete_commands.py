@@ -76,3 +76,6 @@ def test_options_that_do_not_go_together(folder: Path) -> None:
     both = ["--dataset", "mnist", "--images", str(folder)]
     for asked in ([], both, ["--images", str(folder), "--ablation", "no-w"]):
         assert CliRunner().invoke(app, ["complete", *asked]).exit_code == 2
+    refused = CliRunner().invoke(app, ["complete", "--images", str(folder), "--size", "10"])
+    assert refused.exit_code == 2
+    assert "a multiple of 4" in " ".join(refused.output.split())

@@ -55,6 +55,8 @@ def _recipe(model: str = "et", **changed: Any) -> ImageRecipe:
 def test_it_learns(model: str, dataset: ImageDataset, fabric: Fabric) -> None:
     rate = 1e-2 if model == "et" else 3e-3
     recipe = _recipe(model, epochs=20, batch_images=16, learning_rate=rate, check_every=5)
+    if model == "vit":  # as small as ET is here, at a width of 8, it learns or not by chance
+        recipe = replace(recipe, config=SMALL | {"memories": 512})
     result = train_images(dataset, recipe, seed=0, fabric=fabric)
     share = recipe.occluded
     naive = evaluate_images(mean_colour(3), dataset, 3, share, parts=("test",))["test"]
@@ -173,10 +175,10 @@ def test_recipes(dataset: ImageDataset) -> None:
     for model, ablation in (("et", "no-w"), ("vit", "no-hopfield"), ("gin", "none")):
         with pytest.raises(ValueError, match=r"known are|those of et"):
             image_recipe(model, dataset, ablation)
-    sizes = {7: 1, 10: 2, 64: 8, 28: 4, 96: 12}
+    sizes = {8: 1, 20: 4, 64: 8, 28: 4, 96: 12}
     for size, patch in sizes.items():
         assert image_recipe("et", _of_size(size)).config["patch"] == patch
-    with pytest.raises(ValueError, match="67 x 67 pixels have no whole patches"):
+    with pytest.raises(ValueError, match="size must be a multiple of 4"):
         image_recipe("et", _of_size(67))
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from models.features import NodeFeatures
 from models.graphs import pack
 from training.anomaly.baselines import GRAPH_BASELINES, TREES, fit_trees
-from training.anomaly.evaluate import Metrics, evaluate
+from training.anomaly.evaluate import evaluate
 from training.anomaly.problem import NodeRecipe
 from training.anomaly.recipes import node_recipe
 from training.anomaly.runs import config_of, train_nodes
 from training.datasets import NodeDataset, Split
 from training.ledger import Ledger, mark
+from training.machine import machines
 from training.trainer import parameters
 
 COLUMNS = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
@@ -43,22 +43,20 @@ def run(
     progress: Progress,
 ) -> dict[str, list[dict[str, Any]]]:
     """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
-    done = Ledger(out)
-    models, splits = list(models), list(splits)
+    ledger, models, splits = Ledger(out), list(models), list(splits)
     known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREES}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
+    results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for split in splits:
-        recipes = {m: _recipe_of(m, dataset, split) for m in models}
-        marks = {m: _mark(m, chosen) for m, chosen in recipes.items()}
-        missing = {m: r for m, r in recipes.items() if (m, split.name, marks[m]) not in done}
-        for row in _rows(dataset, split, missing, fabric, progress):
-            done.add(row | {"recipe": marks[row["model"]]})
-        progress.advance(task, len(models))
-    return {
-        m: [done[m, s.name, _mark(m, _recipe_of(m, dataset, s))] for s in splits] for m in models
-    }
+        for model in models:
+            chosen = _recipe_of(model, dataset, split)
+            make = partial(_row, dataset, split, model, chosen, fabric, progress)
+            key = model, split.name, _mark(model, chosen)
+            results[model].append(ledger.row(key, fabric.device, make))
+            progress.advance(task)
+    return results
 
 
 def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeRecipe:
@@ -79,48 +77,40 @@ def _tree_hops(chosen: NodeRecipe) -> int:
     return max(2, chosen.config["hops"])
 
 
-def _rows(
+def _row(
     dataset: NodeDataset,
     split: Split,
-    models: dict[str, NodeRecipe],
+    model: str,
+    chosen: NodeRecipe,
     fabric: Fabric,
     progress: Progress,
-) -> Iterable[dict[str, Any]]:
-
-    def row(model: str, metrics: Metrics, val: float, setting: str) -> dict[str, Any]:
-        return {
-            "dataset": dataset.name,
-            "split": split.name,
-            "model": model,
-            "val_roc_auc": val,
-            "setting": setting,
-            "test": metrics.as_dict(),
-        }
-
-    for model, chosen in models.items():
-        if model in TREES:
-            continue
+) -> dict[str, Any]:
+    if model in TREES:
+        config = config_of(dataset, chosen)
+        batch = pack([dataset.graph], relations=len(dataset.relations))
+        hops = _tree_hops(chosen)
+        features = NodeFeatures(len(dataset.features), hops, config.bins, config.hop_bins)
+        table = features.table(batch).numpy()
+        logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
+        evaluation = evaluate(logits, dataset.labels, split)
+    else:
         baseline = model if model in GRAPH_BASELINES else None
         result = train_nodes(
             dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
         )
         size = parameters(result.fitted.network)
+        evaluation, val = result.evaluation, result.fitted.best_val
         setting = f"epoch {result.fitted.best_epoch}, {size} parameters"
-        yield row(model, result.evaluation.parts["test"], result.fitted.best_val, setting)
-    if wanted := [m for m in models if m in TREES]:
-        config = config_of(dataset, models[wanted[0]])
-        batch = pack([dataset.graph], relations=len(dataset.relations))
-        hops = _tree_hops(models[wanted[0]])
-        features = NodeFeatures(len(dataset.features), hops, config.bins, config.hop_bins)
-        trees = fit_trees(features.table(batch).numpy(), dataset.labels, split, 0, wanted)
-        for model in wanted:
-            logits, val, setting = trees[model]
-            metrics = evaluate(logits, dataset.labels, split).parts["test"]
-            yield row(model, metrics, val, setting)
+    return {
+        "dataset": dataset.name,
+        "val_roc_auc": val,
+        "setting": setting,
+        "test": evaluation.parts["test"].as_dict(),
+    }
 
 
 def markdown(dataset: NodeDataset, protocol: str, results: dict[str, list[dict[str, Any]]]) -> str:
-    """The table, with the protocol and the machine under it."""
+    """The table, with the protocol and the machines under it."""
     lines = [
         f"| {dataset.name}, {protocol} | " + " | ".join(_TITLES[c] for c in COLUMNS) + " |",
         "|---|" + "---|" * len(COLUMNS),
@@ -135,6 +125,6 @@ def markdown(dataset: NodeDataset, protocol: str, results: dict[str, list[dict[s
     lines.append(
         f"\nMean ± std in percent over {count} splits; epoch, setting, calibration and threshold "
         f"chosen on each split's validation nodes. {dataset.note or ''} "
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}."
+        f"{machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
@@ -21,6 +19,7 @@ from training.classify.runs import choose
 from training.datasets import GraphDataset, Split
 from training.figures import Evaluation, evaluate
 from training.ledger import Ledger, mark
+from training.machine import machines
 from training.trainer import parameters
 
 COLUMNS = {"accuracy": "accuracy", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
@@ -65,10 +64,8 @@ def run(
         for model in models:
             recipes = recipes_of(model, dataset, split, smoke=smoke)
             key = model, split.name, mark([data, *(asdict(recipe) for recipe in recipes)])
-            if key not in ledger:
-                row = _row(dataset, split, model, recipes, fabric, progress)
-                ledger.add(row | {"recipe": key[2]})
-            results[model].append(ledger[key])
+            make = partial(_row, dataset, split, model, recipes, fabric, progress)
+            results[model].append(ledger.row(key, fabric.device, make))
             progress.advance(task)
     return results
 
@@ -81,7 +78,6 @@ def _row(
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    start = time.perf_counter()
     evaluation: Evaluation
     if model == FOREST:
         logits = fit_forest(dataset, split, seed=0)
@@ -94,16 +90,13 @@ def _row(
         setting = f"{best.recipe.config}, epoch {best.fitted.best_epoch}, {size} parameters"
     return {
         "dataset": dataset.name,
-        "split": split.name,
-        "model": model,
         "setting": setting,
-        "seconds": round(time.perf_counter() - start, 1),
         **{part: {c: evaluation.mean(part, c) for c in COLUMNS} for part in ("val", "test")},
     }
 
 
 def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[str, Any]]]) -> str:
-    """The table, with the protocol and the machine under it."""
+    """The table, with the protocol and the machines under it."""
     lines = [
         f"| {dataset.name}, {protocol} | " + " | ".join(COLUMNS.values()) + " |",
         "|---|" + "---|" * len(COLUMNS),
@@ -119,7 +112,7 @@ def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[
     )
     lines.append(
         f"\nMean ± std in percent over {count} split(s). {how} {dataset.note} "
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}."
+        f"{machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)
 

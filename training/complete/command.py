@@ -37,7 +37,7 @@ from training.options import (
 def _whole(size: int) -> int:
     """Refuse a size that no network takes, before images are read."""
     try:
-        ImageConfig(size=size, patch=size)
+        ImageConfig.model_validate({"size": size, "patch": size})
     except ValidationError as error:
         raise typer.BadParameter(error.errors()[0]["msg"]) from error
     return size

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
@@ -20,6 +18,7 @@ from training.complete.recipes import IMAGE_ABLATIONS, image_recipe, smoke_image
 from training.complete.runs import train_images
 from training.datasets import ImageDataset
 from training.ledger import Ledger, mark
+from training.machine import machines
 from training.trainer import parameters
 
 COLUMNS = {
@@ -72,11 +71,9 @@ def run(
         if epochs is not None:
             chosen = replace(chosen, epochs=epochs)
         key = model, dataset.split.name, mark([data, count, asdict(chosen)])
-        if key not in ledger:
-            state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}"
-            row = _row(dataset, model, chosen, count, state, fabric, progress)
-            ledger.add(row | {"recipe": key[2]})
-        results[model] = ledger[key]
+        state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}"
+        make = partial(_row, dataset, model, chosen, count, state, fabric, progress)
+        results[model] = ledger.row(key, fabric.device, make)
         progress.advance(task)
     return results
 
@@ -90,7 +87,6 @@ def _row(
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    start = time.perf_counter()
     if model in UNTRAINED:
         patch = recipe.config["patch"]
         complete, share = UNTRAINED[model](patch), recipe.occluded
@@ -109,23 +105,17 @@ def _row(
         )
         measured, numbers = result.parts, parameters(result.network)
         setting = f"epoch {result.fitted.best_epoch} of {recipe.epochs}"
-    device = fabric.device
-    machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
     return {
         "dataset": dataset.name,
-        "split": dataset.split.name,
-        "model": model,
         "setting": setting,
         "parameters": numbers,
         "epochs": recipe.epochs if numbers else None,
-        "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else machine,
-        "seconds": round(time.perf_counter() - start, 1),
         "test": over_seeds(measured["test"]),
     }
 
 
 def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
-    """The table, with the protocol and the machine under it."""
+    """The table, with the protocol and the machines under it."""
     lines = [
         f"| {dataset.name} | parameters | " + " | ".join(t for t, _ in COLUMNS.values()) + " |",
         "|---|---|" + "---|" * len(COLUMNS),
@@ -134,14 +124,13 @@ def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
         cells = [_cell(row["test"], name, scale) for name, (_, scale) in COLUMNS.items()]
         lines.append(f"| {model} | {row['parameters'] or '-'} | " + " | ".join(cells) + " |")
     first = next(iter(results.values()))
-    machines = "; ".join(sorted({row["machine"] for row in results.values()}))
     trained = sorted({str(row["epochs"]) for row in results.values() if row["epochs"] is not None})
     epochs = f"Trained for {', '.join(trained)} epochs, a seed each. " if trained else ""
     lines.append(
         f"\nMean ± std over {first['test']['masks']} masks of {first['test']['images']} test "
         f"images, half of the patches occluded; of the occluded patches unless of the whole. "
         f"{epochs}Epoch chosen on validation images; test images had no part in it. {dataset.note} "
-        f"{machines}, torch {torch.__version__}."
+        f"{machines(results.values())}"
     )
     return "\n".join(lines)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from training.datasets.pictures import PictureDataset
 from training.ledger import Ledger, mark
+from training.machine import machines
 from training.recognise.problem import RecogniseRecipe
 from training.recognise.recipes import recognise_recipe, smoke_pictures
 from training.recognise.runs import config_of, size_of, train_pictures
@@ -45,10 +44,8 @@ def run(
     for seed in range(seeds):
         for model, recipe in recipes.items():
             key = model, f"{dataset.split.name}, seed {seed}", mark([data, asdict(recipe)])
-            if key not in ledger:
-                row = _row(dataset, recipe, seed, fabric, progress)
-                ledger.add(row | {"split": key[1], "recipe": key[2]})
-            results[model].append(ledger[key])
+            make = partial(_row, dataset, recipe, seed, fabric, progress)
+            results[model].append(ledger.row(key, fabric.device, make))
             progress.advance(task)
     return results
 
@@ -60,22 +57,19 @@ def _row(
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    start = time.perf_counter()
     result = train_pictures(dataset, recipe, seed=seed, fabric=fabric, progress=progress)
     parts = result.evaluation.parts
     return {
         "dataset": dataset.name,
-        "model": recipe.model,
         "parameters": size_of(config_of(dataset, recipe)),
         "setting": f"{recipe.config}, epoch {result.fitted.best_epoch} of {recipe.epochs}",
-        "seconds": round(time.perf_counter() - start, 1),
         "val": {"accuracy": parts["val"][0].accuracy},
         "test": result.by_kind | {"accuracy": parts["test"][0].accuracy},
     }
 
 
 def markdown(dataset: PictureDataset, results: dict[str, list[dict[str, Any]]]) -> str:
-    """The table, with the protocol and the machine under it."""
+    """The table, with the protocol and the machines under it."""
     columns = [*dataset.names, "accuracy"]
     lines = [
         f"| {dataset.name} | " + " | ".join(columns) + " | parameters |",
@@ -89,7 +83,7 @@ def markdown(dataset: PictureDataset, results: dict[str, list[dict[str, Any]]]) 
     lines.append(
         f"\nMean ± std in percent over {seeds} seed(s) of the weights; {sizes}. Epoch chosen on "
         f"the validation part, test part measured once, each picture by itself. {dataset.note} "
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}."
+        f"{machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from models.checkpoint import load as load_checkpoint
@@ -70,7 +71,9 @@ def test_table_command_resumes(csv: Path, tmp_path: Path, monkeypatch) -> None:
     first = CliRunner().invoke(app, asked, catch_exceptions=False)
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [row["model"] for row in rows] == ["et", "mlp", "forest"]
-    monkeypatch.setattr(tables, "_row", None)  # would fail if it trained anything again
+    assert all(row["seconds"] > 0 and row["machine"] for row in rows)
+    assert first.stdout.endswith(f"{rows[0]['machine']}, torch {torch.__version__}.\n")
+    monkeypatch.setattr(tables, "_row", pytest.fail)  # nothing is trained again
     again = CliRunner().invoke(app, asked, catch_exceptions=False)
     assert first.exit_code == again.exit_code == 0
     table = [line for line in again.stdout.splitlines() if line.startswith("|")]

@@ -62,7 +62,7 @@ def test_table_command_resumes(folder: Path, tmp_path: Path, monkeypatch) -> Non
     first = CliRunner().invoke(app, asked, catch_exceptions=False)
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [row["parameters"] > 0 for row in rows] == [True, True, True, False, False]
-    monkeypatch.setattr(tables, "_row", None)  # would fail if it trained anything again
+    monkeypatch.setattr(tables, "_row", pytest.fail)  # nothing is trained again
     again = CliRunner().invoke(app, asked, catch_exceptions=False)
     assert first.exit_code == again.exit_code == 0
     table = [line for line in again.stdout.splitlines() if line.startswith("|")]

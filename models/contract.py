@@ -24,6 +24,7 @@ class Knobs:
     """What a caller may turn for one row; None keeps what the model was trained with.
 
     `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
+    Of `seed` 32 bits count, as many as torch's generator takes.
     """
 
     steps: int | None = None
@@ -104,7 +105,7 @@ class Block(nn.Module):
             ),
             tolerance_R=column([k.tolerance for k in knobs]),
             noise_R=column([k.noise for k in knobs]),
-            seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**63 for k in knobs),
+            seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
         )
 
     def relax(self, x_ND: Tensor, layout: Layout, knobs: Sequence[Knobs]) -> Tensor:

@@ -29,9 +29,9 @@ from models.graph import Graph
 from models.graph_classifier import GraphClassifier
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
 from models.tokens import TokenBatch, collate
+from training.classify.baselines import GIN
 from training.datasets import GraphDataset
 from training.datasets.sources import data_folder
-from training.graph_baselines import GIN
 
 ROUNDS, SIZES = 9, (1, 64, 1024)
 
@@ -92,12 +92,14 @@ def _measure(network: GraphClassifier, name: str, smiles: list[str], client: htt
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "cdat-ames"
+    folder = Path(__file__).parents[1] / "checkpoints" / name
     path = data_folder() / "molecules" / "AMES.csv"
-    if not path.is_file():
-        print(f"{path} is absent: nothing to measure")
-        return
+    for needed, kind in ((folder, "checkpoint"), (path, "data")):
+        if not needed.exists():
+            print(f"skipped: no {kind} at {needed}")
+            return
     print(describe())
-    network = checkpoint.load(Path(__file__).parents[1] / "checkpoints" / name).network
+    network = checkpoint.load(folder).network
     assert isinstance(network, GraphClassifier)
     with serving() as client:
         _measure(network, name, pd.read_csv(path)["smiles"].tolist(), client)

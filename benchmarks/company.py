@@ -1,7 +1,11 @@
 """What a large bad body costs the others: latency of small requests alone, and beside it.
 
-A server of its own is asked to score README's graph over and over, first alone, then while bodies
-of 60 MiB are posted whose last number is none. Medians and the worst of each, and their ratio.
+One client asks a server of its own to score `examples/tolokers.json` over and over: 200 times
+alone, after 20 that do not count, then for as long as another client posts a bad body of 60 MiB,
+five times, one after the other. There are three such bodies: features of which the last is no
+number, rows of which the last has one feature, and brackets that are never closed. Printed are the
+status and the median time of the bad body's answers, median and worst of the small requests, and
+each of the two over the same of those alone.
 
     python -m benchmarks.company
 """

@@ -15,8 +15,8 @@ import numpy as np
 
 from models.checkpoint import load
 from models.graphs import pack
+from training.anomaly.sampler import NeighbourSampler
 from training.datasets import load as load_dataset
-from training.sampler import NeighbourSampler
 
 HERE = Path(__file__).parent
 CHECKPOINTS = HERE.parent / "checkpoints"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +24,7 @@ class Knobs:
     """What a caller may turn for one row; None keeps what the model was trained with.
 
     `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
+    Of `seed` 32 bits count, as many as torch's generator takes.
     """
 
     steps: int | None = None
@@ -32,6 +34,14 @@ class Knobs:
     tolerance: float = 0.0
     noise: float = 0.0
     seed: int = 0
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch draws from `seed` within, and goes on outside as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        yield
 
 
 class Config(BaseModel):
@@ -95,7 +105,7 @@ class Block(nn.Module):
             ),
             tolerance_R=column([k.tolerance for k in knobs]),
             noise_R=column([k.noise for k in knobs]),
-            seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**63 for k in knobs),
+            seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
         )
 
     def relax(self, x_ND: Tensor, layout: Layout, knobs: Sequence[Knobs]) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from models.colours import ColourEncoder
 from models.columns import ColumnEncoder, categories
-from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
+from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Solution
 from models.edge_terms import EdgeTerms, Pairs, Weighting
 from models.graph import Column, Graph
@@ -230,10 +230,8 @@ class GraphClassifier(Architecture):
     @classmethod
     def fitted(cls, config: GraphConfig, graphs: Sequence[Graph], seed: int) -> GraphClassifier:
         """A fresh network whose columns are standardised on `graphs`."""
-        generator_state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        network = cls(config)
-        torch.random.set_rng_state(generator_state)
+        with seeded(seed):
+            network = cls(config)
         network.nodes.fit([graph.x for graph in graphs])
         if network.colours is not None:
             coloured = [network.tokeniser.colours(graph) for graph in graphs]

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
+from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Moment, Solution
 from models.layouts import Dense, Layout
 from models.patches import MaskedImage, PatchBatch, PatchCodec, collate
@@ -20,7 +20,9 @@ from models.patches import MaskedImage, PatchBatch, PatchCodec, collate
 class ImageConfig(Config):
     """Configuration of an image completer; `steps` and `step_size` as in the paper's table 4."""
 
-    size: PositiveInt = Field(32, description="pixels of a side; images are square")
+    size: PositiveInt = Field(
+        32, description="pixels of a side, a multiple of 4; images are square"
+    )
     patch: PositiveInt = Field(4, description="pixels of a side of a patch")
     channels: Literal[1, 3] = 3
     steps: PositiveInt = Field(12, description="T, steps of each block")
@@ -28,9 +30,11 @@ class ImageConfig(Config):
     self_attention: bool = Field(False, description="eq. 13: a patch sees itself too")
 
     @model_validator(mode="after")
-    def _whole_patches(self) -> Self:
+    def _whole_patches_and_quarters(self) -> Self:
         if self.size % self.patch:
             raise ValueError("patch must divide size")
+        if self.size % 4:  # a window fills its middle half, a quarter on each side tells it what
+            raise ValueError("size must be a multiple of 4")
         return self
 
 
@@ -112,7 +116,7 @@ class ImageCompleter(Architecture):
         rng = np.random.default_rng(seed)
         config = cls.config_type.model_validate(
             {
-                "size": 6,
+                "size": 8,
                 "patch": 2,
                 "dim": 12,
                 "heads": 2,
@@ -123,7 +127,7 @@ class ImageCompleter(Architecture):
             }
         )
         pictures = [
-            MaskedImage(rng.integers(0, 256, (6, 6, 3), np.uint8), rng.random((3, 3)) < share)
+            MaskedImage(rng.integers(0, 256, (8, 8, 3), np.uint8), rng.random((4, 4)) < share)
             for share in (0.5, 0.0, 1.0)  # nothing occluded, and everything
         ]
         pixels = np.stack([picture.pixels for picture in pictures])
@@ -132,9 +136,7 @@ class ImageCompleter(Architecture):
     @classmethod
     def fitted(cls, config: ImageConfig, images: np.ndarray, seed: int) -> ImageCompleter:
         """A fresh network whose channels are standardised on `images`, uint8 (n, S, S, C)."""
-        generator_state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        network = cls(config)
-        torch.random.set_rng_state(generator_state)
+        with seeded(seed):
+            network = cls(config)
         network.codec.fit(images)
         return network

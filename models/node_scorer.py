@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
+from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Solution
 from models.features import NodeFeatures
 from models.graph import Graph
@@ -194,10 +194,8 @@ class NodeScorer(Architecture):
             config.hop_bins,
             distinct=config.distinct,
         ).fit(batch)
-        generator_state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        network = cls(config.model_copy(update={"encoding": features.size}))
-        torch.random.set_rng_state(generator_state)
+        with seeded(seed):
+            network = cls(config.model_copy(update={"encoding": features.size}))
         network.features = features
         return network, batch
 

@@ -66,12 +66,11 @@ def batch_of(images_RSSC: Tensor, occluded_RL: Tensor, patch: int) -> PatchBatch
     return PatchBatch(patchify(images_RCSS, patch), occluded_RL.flatten(), len(images_RSSC))
 
 
-def patchify(images_RCSS: Tensor, patch: int) -> Tensor:
+def patchify(images_RCHW: Tensor, patch: int) -> Tensor:
     """Non-overlapping patches (N, P), row by row, each with its channels in turn."""
-    rows, channels, size = images_RCSS.shape[:3]
-    along = size // patch
-    cut = images_RCSS.reshape(rows, channels, along, patch, along, patch)
-    return cut.permute(0, 2, 4, 1, 3, 5).reshape(rows * along**2, channels * patch**2)
+    channels, height, width = images_RCHW.shape[1:]
+    cut = images_RCHW.reshape(-1, channels, height // patch, patch, width // patch, patch)
+    return cut.permute(0, 2, 4, 1, 3, 5).reshape(-1, channels * patch**2)
 
 
 def unpatchify(patches_NP: Tensor, channels: int, size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The parts of a vision transformer that are no energy: patches, attention, feed-forward."""
+"""The parts of a vision transformer that are no energy: attention and feed-forward."""
 
 from __future__ import annotations
 
@@ -47,10 +47,3 @@ class FeedForward(nn.Module):
 
     def forward(self, x_RLD: Tensor) -> Tensor:
         return self.mlp(x_RLD)
-
-
-def patches(pixels_RCHW: Tensor, size: int) -> Tensor:
-    """Non-overlapping squares, by rows of the image: (R, H W / size^2, C size^2)."""
-    rows, channels, height, width = pixels_RCHW.shape
-    grid = pixels_RCHW.view(rows, channels, height // size, size, width // size, size)
-    return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

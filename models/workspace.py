@@ -36,8 +36,10 @@ class Workspace(nn.Module):
     released code the norm is that of each slot, the softmax comes after top-k, and gamma^(t+1) is
     cut off from the gradient, so that W^V and W^O never learn; this follows the paper.
 
-    k is a share of the pool, so that a pool of one picture, which is what is served, passes as
-    narrow a bottleneck as one of a whole batch.
+    k is a share of the pool and 1 at least, so that there is a bottleneck in a pool of one picture
+    too, which is what is served. It is as narrow as that of a whole batch where the share of one
+    picture is a patch or more (1 of CIFAR-10's 64 patches, 4 of Sort-of-CLEVR's 225), and wider
+    where it is less: Triangle's share is 1/32, but of its 4 patches it is 1 that passes.
 
     Args:
         share: k over the patches of the pool; 1 leaves no bottleneck.

@@ -51,7 +51,7 @@ class Dynamics(Strict):
     noise: float = Field(
         0.0, ge=0, le=10, description="sigma of sigma * sqrt(step_size) * eps added to each step"
     )
-    seed: int = Field(0, ge=0, lt=2**53, description="seed of that noise")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of that noise")
 
     @model_validator(mode="after")
     def _one_beta(self) -> Dynamics:

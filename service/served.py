@@ -187,7 +187,7 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
 
     Raises:
         CheckpointError: no route has a use for it, or its calibration is not that of its tasks, or
-            it completes images that are no windows, or has no energy.
+            it has no energy.
     """
     network, manifest = checkpoint.network, checkpoint.manifest
     if isinstance(network, NodeScorer):
@@ -195,8 +195,6 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
     if isinstance(network, GraphClassifier):
         return _calibrated(Classifier(network, manifest, checkpoint.sha256))
     if isinstance(network, ImageCompleter):
-        if network.config.size % 4:
-            raise CheckpointError(f"{manifest.name}: its images must be a multiple of 4 wide")
         return Completer(network, manifest, checkpoint.sha256)
     if isinstance(network, AiT):
         _require_looking(network, manifest.name)

@@ -1,55 +1,78 @@
-"""A trained network as a checkpoint that the server loads."""
+"""What the checkpoints of every task have in common."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from models.checkpoint import Checkpoint, Feature, Manifest, save, trained_knobs
+from models.checkpoint import EnergyReference, Feature, Manifest, trained_knobs
+from models.contract import Architecture, Knobs
 from models.graph import Column
-from training.datasets import NodeDataset, Split
-from training.evaluate import energy_reference
-from training.runs import Run
+from training.datasets import Split
+from training.trainer import Fitted, Loop
+
+_AT_A_TIME = 64
 
 
-def export(
-    folder: Path, name: str, dataset: NodeDataset, split: Split, run: Run, *, seed: int
-) -> Checkpoint:
-    """Write `folder`: weights, manifest and model card, read back and verified."""
-    network, batch = run.network, run.network.pack([dataset.graph])
-    evaluation = run.evaluation
-    manifest = Manifest(
+class Data(Protocol):
+    """What a manifest tells of a dataset."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def note(self) -> str: ...
+
+
+class Run(Protocol):
+    """What a manifest tells of a run."""
+
+    @property
+    def fitted(self) -> Fitted: ...
+    @property
+    def recipe(self) -> Loop: ...
+
+
+def manifest_of(
+    network: Architecture,
+    data: Data,
+    split: Split,
+    run: Run,
+    *,
+    name: str,
+    seed: int,
+    unit: str,
+    fingerprint: str,
+    protocol: str,
+    **particular: Any,
+) -> Manifest:
+    """The manifest of `network`, trained on `data` by `run`; `unit` is what a split is of.
+
+    `particular` are the fields that are the task's own, features, energy and metrics among them.
+    """
+    return Manifest(
         name=name,
         version="1",
         architecture=network.name,
         task=network.task,
         config=network.config.model_dump(mode="json"),
         knobs=trained_knobs(network),
-        features=describe([Column(name) for name in dataset.features], dataset.graph.x),
-        threshold=evaluation.threshold,
-        calibration=evaluation.calibration,
-        energy=energy_reference(network, batch, split.train),
         training={
-            "dataset": dataset.name,
-            "note": dataset.note,
+            "dataset": data.name,
+            "note": data.note,
             "split": split.name,
-            "train_nodes": len(split.train),
-            "val_nodes": len(split.val),
-            "test_nodes": len(split.test),
+            **{f"{part}_{unit}": len(items) for part, items in split.parts().items()},
+            "data_sha256": fingerprint,
             "seed": seed,
             "epoch": run.fitted.best_epoch,
             "recipe": json.loads(json.dumps(asdict(run.recipe))),
-            "protocol": "weights from the training nodes; epoch, calibration and threshold from "
-            "the validation nodes; feature bins from all nodes without labels; test nodes "
-            "measured once, at the end",
+            "protocol": protocol,
         },
-        metrics={part: {**metrics.as_dict()} for part, metrics in evaluation.parts.items()},
+        **particular,
     )
-    return save(folder, network, manifest, _card(manifest, dataset))
 
 
 def describe(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...]:
@@ -66,38 +89,26 @@ def describe(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...
     )
 
 
-def _card(manifest: Manifest, dataset: NodeDataset) -> str:
-    test: dict[str, float] = manifest.metrics["test"]  # type: ignore[assignment]
-    t = manifest.training
-    fraud = float((dataset.labels == 1).sum() / (dataset.labels >= 0).sum())
-    rows = "\n".join(
-        f"| {part} | "
-        + " | ".join(
-            f"{m[k]:.4f}" for k in ("roc_auc", "pr_auc", "macro_f1", "recall_at_k", "brier")
-        )
-        + f" | {m['nodes']} | {m['frauds']} |"
-        for part, m in manifest.metrics.items()
-        if isinstance(m, dict)
+def drawn(items: np.ndarray, count: int = 512) -> np.ndarray:
+    """No more than `count` of them, at random and always the same."""
+    return np.random.default_rng(0).choice(items, min(count, len(items)), replace=False)
+
+
+def energy_reference(
+    network: Architecture, examples: Sequence[Any], tokens: Sequence[int] | int
+) -> EnergyReference:
+    """Quantiles of the final energy, summed over the blocks, per token: of so many in each."""
+    totals: list[np.ndarray] = []
+    for start in range(0, len(examples), _AT_A_TIME):
+        part = examples[start : start + _AT_A_TIME]
+        output = network.infer(network.pack(part), [Knobs()] * len(part))
+        totals.append(np.sum([s.trace[-1].energy_R.numpy() for s in output.solutions], 0))
+    return quantiles(np.concatenate(totals, dtype=np.float64) / tokens)
+
+
+def quantiles(energies: Sequence[float] | np.ndarray) -> EnergyReference:
+    """A reference of a hundred steps."""
+    levels = np.linspace(0, 1, 101)
+    return EnergyReference(
+        levels=tuple(levels.tolist()), values=tuple(np.quantile(energies, levels).tolist())
     )
-    return f"""# {manifest.name}
-
-{manifest.architecture.upper()} that scores the nodes of a graph for fraud.
-
-- **Data**: {t["dataset"]}, {dataset.graph.num_nodes} nodes, {dataset.graph.edge_index.shape[1]}
-  edges as stored, {len(manifest.features)} features, {100 * fraud:.2f} % fraud of the labelled
-  nodes. {t["note"]}
-- **Split**: `{t["split"]}`: {t["train_nodes"]} nodes to train, {t["val_nodes"]} to choose by,
-  {t["test_nodes"]} to report on.
-- **Protocol**: {t["protocol"]}.
-- **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
-  {len(manifest.knobs.beta)} block(s).
-
-| part | ROC-AUC | PR-AUC | macro-F1 | recall@k | Brier | nodes | fraud |
-|---|---|---|---|---|---|---|---|
-{rows}
-
-`probability` is Platt's map of the score, fitted on the validation nodes (test Brier score
-{test["brier"]:.4f}); `label` is 1 from a probability of {manifest.threshold:.4f} on, the best
-macro-F1 on the validation nodes. Scores mean something on graphs like the one above; the energy
-percentile of an answer says how unlike them a graph is, as a hint and no more.
-"""

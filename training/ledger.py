@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from training.machine import made
 
 
 def mark(recipe: Any) -> str:
@@ -41,14 +46,17 @@ class Ledger:
     def _keep(self, row: dict[str, Any]) -> None:
         self._rows[row["model"], row["split"], row.get("recipe", "")] = row
 
-    def __contains__(self, key: tuple[str, str, str]) -> bool:
-        return key in self._rows
-
-    def __getitem__(self, key: tuple[str, str, str]) -> dict[str, Any]:
+    def row(
+        self, key: tuple[str, str, str], device: torch.device, make: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The result of (model, split, mark). Where there is none `make` is called and its answer
+        kept, in the file too, with the machine and the seconds that took."""
+        if key not in self._rows:
+            start = time.perf_counter()
+            model, split, recipe = key
+            named = {"model": model, "split": split, "recipe": recipe}
+            row = named | make() | made(device, start)
+            self._keep(row)
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
         return self._rows[key]
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Keep a result, in the file too."""
-        self._keep(row)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")

@@ -6,11 +6,10 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -44,38 +43,8 @@ class Loop(Protocol):
     def centralise(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How to train a network that scores nodes. `config` goes to the network, the rest to the loop.
-
-    `batch_nodes` set: each step trains on the labels of that many nodes, unset: on all of them.
-    With `fanouts` a step sees only so many sampled neighbours per hop, for graphs that do not fit
-    or whose labels are far apart; without, the whole graph.
-
-    `sparsity` weighs a group lasso on the inputs of the embedding, sum_p |E_:p|_2 (Yuan & Lin
-    2006): with few labels, what a network must not do is use every column.
-    """
-
-    model: str
-    config: dict[str, Any] = field(default_factory=dict)
-    epochs: int = 120
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-2
-    warmup: float = 0.1
-    clip: float = 1.0
-    batch_nodes: int | None = None
-    fanouts: tuple[int, ...] | None = None
-    sparsity: float = 0.0
-    check_every: int = 2
-
-    @property
-    def centralise(self) -> bool:
-        return False
-
-
 class Problem(ABC):
-    """Data, labels and their split, as the loop sees them. The labels of its test part stay unread
-    until `predict`'s answers are measured, outside the loop."""
+    """Data, labels and their split, as the loop sees them: labels of the test part stay unread."""
 
     measure: str
     """What `validate` returns, for the log; higher is better."""
@@ -96,17 +65,12 @@ class Problem(ABC):
     def validate(self, network: nn.Module) -> float:
         """How good the network is on the part to choose by."""
 
-    @abstractmethod
-    def predict(self, network: nn.Module) -> np.ndarray:
-        """Logits of everything, in evaluation mode."""
-
 
 @dataclass(frozen=True)
 class Fitted:
-    """A network at its best epoch by validation, and what it says of everything."""
+    """A network at its best epoch by validation."""
 
     network: nn.Module
-    logits: np.ndarray
     best_epoch: int
     best_val: float
 
@@ -168,7 +132,7 @@ def fit(
     state.restore_best()
     if progress and task is not None:
         progress.remove_task(task)
-    return Fitted(network, problem.predict(network), state.best_epoch, state.best_val)
+    return Fitted(network, state.best_epoch, state.best_val)
 
 
 def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
@@ -183,12 +147,21 @@ def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
     return starts[fabric.global_rank : whole : fabric.world_size]
 
 
+def parameters(network: nn.Module) -> int:
+    """How many numbers are learned."""
+    return sum(p.numel() for p in network.parameters() if p.requires_grad)
+
+
 _FEW_INPUTS = 8
 
 
 def _centred(network: nn.Module) -> list[Tensor]:
     """The weights whose gradients are centralised: of linear maps of so many inputs that a mean
-    means something. A map of one input would never learn."""
+    means something. A map of one input would never learn.
+
+    Of energies and motion none is: queries, keys, memories and the basis of W are bare parameters,
+    in layouts of their own.
+    """
     return [
         module.weight
         for module in network.modules()

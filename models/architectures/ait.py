@@ -10,13 +10,14 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output
+from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Descent, Solution
 from models.energies import AssociativeMemory
 from models.graph_classifier import Task
 from models.layouts import Layout, Stored
+from models.patches import patchify
 from models.pictures import Picture, PictureBatch, collate_pictures
-from models.transformer import Attention, FeedForward, patches
+from models.transformer import Attention, FeedForward
 from models.workspace import Workspace
 
 Retrieve = Callable[[Block, Tensor, Stored], Tensor]
@@ -254,7 +255,8 @@ class AiT(Architecture):
     def _embed(self, batch: PictureBatch) -> Tensor:
         """The tokens of each picture (R, L, D), its question last."""
         scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
-        x_RLD = self.embed(patches(scaled_RCHW, self.config.patch)) + self.places_LD
+        patches_NP = patchify(scaled_RCHW, self.config.patch)
+        x_RLD = self.embed(patches_NP.unflatten(0, (batch.rows, -1))) + self.places_LD
         if self.ask is None:
             return x_RLD
         assert batch.question_RQ is not None
@@ -295,10 +297,8 @@ class AiT(Architecture):
     @classmethod
     def fitted(cls, config: AiTConfig, pixels_ICHW: np.ndarray, seed: int) -> AiT:
         """A fresh network whose channels are standardised on pictures, in [0, 1] or bytes."""
-        generator_state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        network = cls(config)
-        torch.random.set_rng_state(generator_state)
+        with seeded(seed):
+            network = cls(config)
         scale = 255 if pixels_ICHW.dtype == np.uint8 else 1
         for buffer_C, of in ((network.mean_C, np.mean), (network.std_C, np.std)):
             channels = [of(pixels_ICHW[:, c], dtype=np.float64) for c in range(len(buffer_C))]

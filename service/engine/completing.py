@@ -24,7 +24,7 @@ from service.served import Completer
 
 _APART = 2_654_435_769
 """Between the seeds of windows: 2**32 over the golden ratio, whose multiples keep their distance
-in the 32 bits that torch takes of a seed."""
+in the 32 bits that count of a seed."""
 
 
 @dataclass(frozen=True)

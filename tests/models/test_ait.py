@@ -13,7 +13,7 @@ from models.architectures.ait import AiT, AiTConfig
 from models.contract import Knobs
 from models.pictures import Picture
 from models.questions import ANSWERS, COLOURS, QUESTIONS, WIDTH, encode
-from training.recognise_recipes import ABLATIONS
+from training.recognise.recipes import ABLATIONS
 
 
 def _example(**changed) -> tuple[AiT, list[Picture]]:

@@ -10,7 +10,8 @@ import torch
 from models.dynamics import Descent, RowKnobs, StopReason, solve
 from models.energies import AssociativeMemory
 from models.layouts import Dense, Stored
-from models.transformer import Attention, patches
+from models.patches import patchify
+from models.transformer import Attention
 from models.workspace import Workspace, balance
 
 ROWS, LENGTH, DIM, SLOTS = 3, 4, 6, 5
@@ -161,7 +162,7 @@ def test_the_bottleneck_is_a_share_of_the_pool() -> None:
 
 def test_patches_by_loops() -> None:
     pixels = _random(2, 3, 4, 6)
-    cut = patches(pixels, 2)
+    cut = patchify(pixels, 2).unflatten(0, (2, -1))
     assert cut.shape == (2, 6, 12)
     for i in range(2):
         for j in range(3):

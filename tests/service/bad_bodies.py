@@ -111,7 +111,7 @@ BAD_ENVELOPE = {
         "/dynamics/tolerance",
     ),
     "noise": (arrays() | {"dynamics": {"noise": 1e9}}, "out_of_range", "/dynamics/noise"),
-    "seed": (arrays() | {"dynamics": {"seed": 2**60}}, "out_of_range", "/dynamics/seed"),
+    "seed": (arrays() | {"dynamics": {"seed": 2**32}}, "out_of_range", "/dynamics/seed"),
     "dynamics is a list": (arrays() | {"dynamics": []}, "wrong_type", "/dynamics"),
     "include what is not": (arrays() | {"include": [SECRET] * 999}, "not_allowed", "/include/0"),
     "model is a number": (arrays() | {"model": 7}, "wrong_type", "/model"),

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from models import checkpoint
-from models.architectures.et import ETImage
-from models.checkpoint import CheckpointError
 from models.contract import Knobs, Output
 from models.dynamics import StopReason
 from models.sampling import Interrupted
@@ -120,10 +118,3 @@ def test_an_answer_larger_than_is_allowed(tile):
         with pytest.raises(Problem) as caught:
             ask(*asked)
         assert caught.value.faults[0].pointer == "/num_samples"
-
-
-def test_a_network_whose_images_are_no_windows_is_refused(checkpoints):
-    network, _ = ETImage.example(0)
-    assert network.config.size % 4  # type: ignore[attr-defined]
-    with pytest.raises(CheckpointError, match="multiple of 4"):
-        served(replace(checkpoint.load(checkpoints / "et-tile"), network=network))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from sklearn.model_selection import train_test_split
 
 from models.graph_classifier import Task
+from training.datasets.files import jpegs, pixels_of
 from training.datasets.nodes import Split
 from training.datasets.pictures import PictureDataset
 from training.datasets.sources import data_folder
-
-_ARCHIVE = "CIFAR-10-images.tar.xz"
 
 
 def load_cifar10(folder: Path | None = None, *, each: int | None = None) -> PictureDataset:
@@ -29,17 +24,17 @@ def load_cifar10(folder: Path | None = None, *, each: int | None = None) -> Pict
     Raises:
         FileNotFoundError: saying what to put where.
     """
-    root = (folder or data_folder()) / "images" / "cifar10_jpeg"
+    root = (folder or data_folder()) / "images" / "cifar10_jpeg" / "CIFAR-10-images"
     found: dict[str, bytes] = {}
     seen: dict[str, int] = {}
-    for name, data in _files(root):
+    for name, data in jpegs(root):
         place = name.rpartition("/")[0]
         seen[place] = seen.get(place, 0) + 1
         if each is None or seen[place] <= each:
             found[name] = data
     names = sorted(found)
     classes = sorted({name.split("/")[1] for name in names})
-    pixels = np.stack([_pixels(found[name]) for name in names])
+    pixels = np.stack([pixels_of(found[name]) for name in names]).transpose(0, 3, 1, 2)
     labels = np.array([classes.index(name.split("/")[1]) for name in names])
     official = np.array([name.startswith("train/") for name in names])
     train, val = train_test_split(
@@ -48,25 +43,6 @@ def load_cifar10(folder: Path | None = None, *, each: int | None = None) -> Pict
     split = Split("official", np.sort(train), np.sort(val), np.flatnonzero(~official))
     task = Task(name="object", labels=tuple(classes))
     every, note = np.arange(len(labels)), "Read from JPEG files."
-    return PictureDataset("cifar10", pixels, labels, task, split, every, note=note)
-
-
-def _files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """`train/<class>/<file>.jpg` and its bytes, of both parts."""
-    unpacked = root / _ARCHIVE.partition(".")[0]
-    if unpacked.is_dir():
-        for path in sorted(unpacked.glob("*/*/*.jpg")):
-            yield path.relative_to(unpacked).as_posix(), path.read_bytes()
-        return
-    if not (root / _ARCHIVE).is_file():
-        raise FileNotFoundError(f"put {_ARCHIVE} into {root}, or set BASIN_DATA")
-    with tarfile.open(root / _ARCHIVE) as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.name.endswith(".jpg") else None
-            if file is not None:
-                yield member.name.partition("/")[2], file.read()
-
-
-def _pixels(data: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
-        return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+    return PictureDataset(
+        "cifar10", np.ascontiguousarray(pixels), labels, task, split, every, note=note
+    )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from training.datasets.cifar import load_cifar10
+from training.datasets.files import jpegs, pixels_of
 from training.datasets.memories import mnist
 from training.datasets.nodes import Split
 from training.datasets.sources import data_folder
@@ -52,6 +52,7 @@ class ImageDataset:
     def channels(self) -> int:
         return self.images.shape[3]
 
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that a result depends on beside its recipe."""
         return fingerprint(self.images, *self.split.parts().values())
@@ -88,7 +89,7 @@ def load_tiny_imagenet(folder: Path) -> ImageDataset:
     """Tiny ImageNet, 64 x 64: trained on images of train/ alone, reported on val/ alone."""
     root = folder / "images" / "tiny_imagenet"
     train, val = (
-        _decoded(raw for _, raw in sorted(_files(root / part)))
+        np.stack([pixels_of(raw) for _, raw in sorted(jpegs(root / part))])
         for part in ("train_first100", "val")
     )
     note = (
@@ -144,26 +145,3 @@ def _official(
     val, rest = np.sort(order[:held_back]), np.sort(order[held_back:])
     split = Split("official", rest, val, len(train) + np.arange(len(test)))
     return ImageDataset(name, np.concatenate([train, test]), split, mirror, note)
-
-
-def _files(path: Path) -> Iterable[tuple[str, bytes]]:
-    """Names and contents of the JPEG files in a folder, or in its .tar.xz beside it."""
-    archive = path.with_name(f"{path.name}.tar.xz")
-    if path.is_dir():
-        for file in path.rglob("*"):
-            if file.suffix.lower() in (".jpg", ".jpeg"):
-                yield f"/{file.relative_to(path).as_posix()}", file.read_bytes()
-    elif archive.is_file():
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                content = tar.extractfile(member) if member.isfile() else None
-                if content is not None and member.name.lower().endswith((".jpg", ".jpeg")):
-                    yield member.name, content.read()
-    else:
-        raise FileNotFoundError(f"put {archive.name} into {path.parent}, or set BASIN_DATA")
-
-
-def _decoded(files: Iterable[bytes]) -> np.ndarray:
-    return np.stack(
-        [np.asarray(Image.open(io.BytesIO(raw), formats=["JPEG"]).convert("RGB")) for raw in files]
-    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.graph import Graph
+from training.ledger import fingerprint
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class NodeDataset:
             raise ValueError(f"{self.name}: a feature is not finite")
         if not np.isin(self.labels, (-1, 0, 1)).all():
             raise ValueError(f"{self.name}: labels must be 1, 0 or -1 for none")
+
+    def fingerprint(self, split: Split) -> str:
+        """SHA-256 of all that a result depends on beside its recipe."""
+        graph = self.graph
+        arrays = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
+        return fingerprint(*arrays, self.labels, *split.parts().values())
 
 
 def random_splits(dataset: NodeDataset, ratio: float, count: int) -> tuple[Split, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class PictureDataset:
         if not ((self.labels >= 0) & (self.labels < len(self.task.labels))).all():
             raise ValueError(f"{self.name}: a label is not one of {self.task.name}")
 
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that a result depends on beside its recipe."""
         given = (self.questions, self.kinds)

@@ -1,0 +1,1 @@
+"""Fraud in graphs: every node is scored."""

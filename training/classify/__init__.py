@@ -1,0 +1,1 @@
+"""Molecules and whole graphs, sorted into classes."""

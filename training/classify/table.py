@@ -1,0 +1,122 @@
+"""The tables of graph classification: every model on every fold, in one resumable command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning_fabric import Fabric
+from rich.progress import Progress
+
+from training.classify.baselines import FOREST, GRAPH_NETWORKS, fit_forest
+from training.classify.problem import GraphRecipe
+from training.classify.recipes import as_published_recipe, graph_recipe, settings, smoke_graphs
+from training.classify.runs import choose
+from training.datasets import GraphDataset, Split
+from training.figures import Evaluation, evaluate
+from training.ledger import Ledger, mark
+from training.machine import machines
+from training.trainer import parameters
+
+COLUMNS = {"accuracy": "accuracy", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
+OURS = ("cdat", "et")
+
+
+def recipes_of(
+    model: str, dataset: GraphDataset, split: Split, *, smoke: bool = False
+) -> tuple[GraphRecipe, ...]:
+    """What a split chooses among: the settings, or the one that fits what it is measured on."""
+    if model == FOREST:
+        return ()
+    chosen = graph_recipe(model, dataset.name, molecules=dataset.smiles is not None)
+    if smoke:
+        return (smoke_graphs(chosen),)
+    return (as_published_recipe(chosen),) if split.name == "as-published" else settings(chosen)
+
+
+def run(
+    dataset: GraphDataset,
+    splits: Sequence[Split],
+    models: Sequence[str],
+    out: Path,
+    fabric: Fabric,
+    progress: Progress,
+    *,
+    smoke: bool = False,
+) -> dict[str, list[dict[str, Any]]]:
+    """Each model on each split; results of the same recipes in `out` (JSON lines) are kept.
+
+    Raises:
+        ValueError: for an unknown model.
+    """
+    known = (*OURS, *GRAPH_NETWORKS, FOREST)
+    if unknown := [model for model in models if model not in known]:
+        raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(known)}")
+    ledger = Ledger(out)
+    task = progress.add_task(dataset.name, total=len(models) * len(splits))
+    results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
+    for split in splits:
+        data = dataset.fingerprint(split)
+        for model in models:
+            recipes = recipes_of(model, dataset, split, smoke=smoke)
+            key = model, split.name, mark([data, *(asdict(recipe) for recipe in recipes)])
+            make = partial(_row, dataset, split, model, recipes, fabric, progress)
+            results[model].append(ledger.row(key, fabric.device, make))
+            progress.advance(task)
+    return results
+
+
+def _row(
+    dataset: GraphDataset,
+    split: Split,
+    model: str,
+    recipes: Sequence[GraphRecipe],
+    fabric: Fabric,
+    progress: Progress,
+) -> dict[str, Any]:
+    evaluation: Evaluation
+    if model == FOREST:
+        logits = fit_forest(dataset, split, seed=0)
+        evaluation = evaluate(logits, dataset.labels, split, dataset.tasks)
+        setting = "500 trees"
+    else:
+        best = choose(dataset, split, recipes, seed=0, fabric=fabric, progress=progress)
+        evaluation = best.evaluation
+        size = parameters(best.network)
+        setting = f"{best.recipe.config}, epoch {best.fitted.best_epoch}, {size} parameters"
+    return {
+        "dataset": dataset.name,
+        "setting": setting,
+        **{part: {c: evaluation.mean(part, c) for c in COLUMNS} for part in ("val", "test")},
+    }
+
+
+def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[str, Any]]]) -> str:
+    """The table, with the protocol and the machines under it."""
+    lines = [
+        f"| {dataset.name}, {protocol} | " + " | ".join(COLUMNS.values()) + " |",
+        "|---|" + "---|" * len(COLUMNS),
+    ]
+    for model, rows in results.items():
+        cells = [_cell(row["test"][column] for row in rows) for column in COLUMNS]
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    count = len(next(iter(results.values())))
+    how = (
+        "Measured on the graphs the models were trained on: capacity, not accuracy."
+        if protocol == "as-published"
+        else "Epoch and setting chosen inside each training part; each test part measured once."
+    )
+    lines.append(
+        f"\nMean ± std in percent over {count} split(s). {how} {dataset.note} "
+        f"{machines(row for rows in results.values() for row in rows)}"
+    )
+    return "\n".join(lines)
+
+
+def _cell(figures: Iterable[float | None]) -> str:
+    values = [100 * figure for figure in figures if figure is not None]
+    return f"{np.mean(values):.2f} ± {np.std(values):.2f}" if values else "-"

@@ -1,0 +1,140 @@
+"""The table of image completion: ET, its ablations and the baselines, in one resumable command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+from rich.progress import Progress
+
+from training.complete.baselines import UNTRAINED
+from training.complete.evaluate import evaluate_images, over_seeds
+from training.complete.problem import ImageRecipe
+from training.complete.recipes import IMAGE_ABLATIONS, image_recipe, smoke_images
+from training.complete.runs import train_images
+from training.datasets import ImageDataset
+from training.ledger import Ledger, mark
+from training.machine import machines
+from training.trainer import parameters
+
+COLUMNS = {
+    "mse": ("MSE x 1000", 1000.0),
+    "psnr": ("PSNR", 1.0),
+    "ssim": ("SSIM", 1.0),
+    "whole_psnr": ("PSNR, whole", 1.0),
+    "whole_ssim": ("SSIM, whole", 1.0),
+}
+MODELS = (*("et" + (f":{a}" if a != "none" else "") for a in IMAGE_ABLATIONS), "vit", *UNTRAINED)
+
+
+def recipe_of(model: str, dataset: ImageDataset, *, smoke: bool = False) -> ImageRecipe:
+    """An architecture's own recipe (`et:no-hopfield` is an ablation). What is not trained shares
+    ET's patches and masks.
+
+    Raises:
+        ValueError: for an unknown model.
+    """
+    base, _, ablation = model.partition(":")
+    trained = base not in UNTRAINED
+    chosen = image_recipe(base if trained else "et", dataset, ablation or "none")
+    return smoke_images(chosen) if smoke else chosen
+
+
+def run(
+    dataset: ImageDataset,
+    models: Sequence[str],
+    out: Path,
+    fabric: Fabric,
+    progress: Progress,
+    *,
+    epochs: int | None = None,
+    count: int | None = None,
+    smoke: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Each model; results of the same recipe in `out` (JSON lines) are kept, and a network that
+    was being trained goes on.
+
+    Raises:
+        ValueError: for an unknown model.
+    """
+    if unknown := [model for model in models if model not in MODELS]:
+        raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
+    ledger, data = Ledger(out), dataset.fingerprint
+    task = progress.add_task(dataset.name, total=len(models))
+    results: dict[str, dict[str, Any]] = {}
+    for model in models:
+        chosen = recipe_of(model, dataset, smoke=smoke)
+        if epochs is not None:
+            chosen = replace(chosen, epochs=epochs)
+        key = model, dataset.split.name, mark([data, count, asdict(chosen)])
+        state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}"
+        make = partial(_row, dataset, model, chosen, count, state, fabric, progress)
+        results[model] = ledger.row(key, fabric.device, make)
+        progress.advance(task)
+    return results
+
+
+def _row(
+    dataset: ImageDataset,
+    model: str,
+    recipe: ImageRecipe,
+    count: int | None,
+    state: Path,
+    fabric: Fabric,
+    progress: Progress,
+) -> dict[str, Any]:
+    if model in UNTRAINED:
+        patch = recipe.config["patch"]
+        complete, share = UNTRAINED[model](patch), recipe.occluded
+        measured = evaluate_images(complete, dataset, patch, share, parts=("test",), count=count)
+        numbers, setting = 0, "not trained"
+    else:
+        result = train_images(
+            dataset,
+            recipe,
+            seed=0,
+            fabric=fabric,
+            parts=("test",),
+            count=count,
+            run=state,
+            progress=progress,
+        )
+        measured, numbers = result.parts, parameters(result.network)
+        setting = f"epoch {result.fitted.best_epoch} of {recipe.epochs}"
+    return {
+        "dataset": dataset.name,
+        "setting": setting,
+        "parameters": numbers,
+        "epochs": recipe.epochs if numbers else None,
+        "test": over_seeds(measured["test"]),
+    }
+
+
+def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
+    """The table, with the protocol and the machines under it."""
+    lines = [
+        f"| {dataset.name} | parameters | " + " | ".join(t for t, _ in COLUMNS.values()) + " |",
+        "|---|---|" + "---|" * len(COLUMNS),
+    ]
+    for model, row in results.items():
+        cells = [_cell(row["test"], name, scale) for name, (_, scale) in COLUMNS.items()]
+        lines.append(f"| {model} | {row['parameters'] or '-'} | " + " | ".join(cells) + " |")
+    first = next(iter(results.values()))
+    trained = sorted({str(row["epochs"]) for row in results.values() if row["epochs"] is not None})
+    epochs = f"Trained for {', '.join(trained)} epochs, a seed each. " if trained else ""
+    lines.append(
+        f"\nMean ± std over {first['test']['masks']} masks of {first['test']['images']} test "
+        f"images, half of the patches occluded; of the occluded patches unless of the whole. "
+        f"{epochs}Epoch chosen on validation images; test images had no part in it. {dataset.note} "
+        f"{machines(results.values())}"
+    )
+    return "\n".join(lines)
+
+
+def _cell(test: dict[str, float], name: str, scale: float) -> str:
+    digits = 3 if name.endswith("ssim") else 2
+    return f"{scale * test[name]:.{digits}f} ± {scale * test[f'{name}_std']:.{digits}f}"

@@ -1,0 +1,1 @@
+"""Pictures, and questions about them, answered."""

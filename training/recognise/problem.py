@@ -1,0 +1,138 @@
+"""Labels on pictures: what the loop trains on for recognition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast, final
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from models.architectures.ait import AiT
+from models.pictures import PictureBatch
+from training.datasets.pictures import PictureDataset
+from training.figures import measure
+from training.trainer import Problem, share
+
+_EVALUATED = 256  # pictures at a time without gradients
+_MARGIN = 4  # pixels by which an augmented picture may be moved
+
+
+@dataclass(frozen=True)
+class RecogniseRecipe:
+    """How to train one network on pictures; `config` goes to the network, the rest to the loop.
+
+    `balance` is sigma of the balance loss. `augment` moves pictures by up to four pixels and
+    mirrors half of them (appendix A.1). `reset_memory` is an ablation of table 2.
+    """
+
+    model: str
+    config: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 40
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    warmup: float = 0.05
+    clip: float = 1.0
+    check_every: int = 1
+    batch_pictures: int = 128
+    balance: float = 1e-2
+    augment: bool = False
+    reset_memory: bool = False
+    centralise: bool = False
+
+
+class Step(NamedTuple):
+    """A batch with its labels (R,), and whether an epoch begins with it."""
+
+    batch: PictureBatch
+    target_R: Tensor
+    first: bool
+
+
+@final
+class RecogniseProblem(Problem):
+    """Cross entropy on `split.train` and sigma times the balance loss.
+
+    `validate` is accuracy; equal accuracies are parted by the cross entropy.
+    """
+
+    measure = "val_accuracy"
+
+    def __init__(
+        self, dataset: PictureDataset, tokens: int, recipe: RecogniseRecipe, device: torch.device
+    ) -> None:
+        self.dataset, self.recipe, self.tokens, self.device = dataset, recipe, tokens, device
+        self.split = dataset.split
+        # The labels of the test part are not here: what is not there cannot be read.
+        chosen_by = np.union1d(self.split.train, self.split.val)
+        self.labels = np.full_like(dataset.labels, -1)
+        self.labels[chosen_by] = dataset.labels[chosen_by]
+
+    def identity(self) -> dict[str, Any]:
+        return {"split": self.split.name, "data": self.dataset.fingerprint}
+
+    def steps(self, seed: int, fabric: Fabric) -> Iterator[Step]:
+        order = np.random.default_rng(seed).permutation(self.split.train)
+        size = self.recipe.batch_pictures
+        # Whole batches alone: what competes in a pool is always as much.
+        starts = range(0, len(order) // size * size, size)
+        for step, start in enumerate(share(starts, fabric)):
+            chosen = order[start : start + size]
+            target_R = torch.from_numpy(self.labels[chosen]).to(self.device)
+            # A generator for each batch: what it shows does not depend on how many processes
+            # there are.
+            batch = self._batch(chosen, np.random.default_rng((seed, start)))
+            yield Step(batch, target_R, step == 0)
+
+    def loss(self, model: nn.Module, step: Step) -> Tensor:
+        if step.first and self.recipe.reset_memory:
+            cast(AiT, model).reset_memories()
+        entropy = nn.functional.cross_entropy(model(step.batch), step.target_R)
+        return entropy + self.recipe.balance * cast(AiT, model).balance
+
+    def validate(self, network: nn.Module) -> float:
+        val = self.split.val
+        labels_S1 = self.labels[val][:, None]
+        (figures,) = measure(self._logits(network, val), labels_S1, (self.dataset.task,))
+        return figures.accuracy - 1e-3 * figures.cross_entropy
+
+    def predict(self, network: nn.Module) -> np.ndarray:
+        """Logits (S, C) of every sample, in evaluation mode."""
+        return self._logits(network, np.arange(len(self.labels)))
+
+    def _batch(self, samples: np.ndarray, rng: np.random.Generator | None = None) -> PictureBatch:
+        data = self.dataset
+        pixels = data.pixels[data.picture_of[samples]]
+        if rng is not None and self.recipe.augment:
+            pixels = augmented(pixels, rng)
+        asked = None
+        if data.questions is not None:
+            asked = torch.from_numpy(data.questions[samples]).to(self.device)
+        return PictureBatch(
+            torch.from_numpy(pixels).to(self.device).float() / 255, asked, self.tokens
+        )
+
+    @torch.no_grad()
+    def _logits(self, network: nn.Module, samples: np.ndarray) -> np.ndarray:
+        network.eval()
+        parts = []
+        for start in range(0, len(samples), _EVALUATED):
+            batch = self._batch(samples[start : start + _EVALUATED])
+            parts.append(network(batch).float().cpu().numpy())
+        return np.concatenate(parts)
+
+
+def augmented(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each picture moved by up to four pixels each way, black behind it, half of them mirrored."""
+    rows = np.arange(len(pixels_RCHW))
+    edge = (_MARGIN, _MARGIN)
+    padded = np.pad(pixels_RCHW, ((0, 0), (0, 0), edge, edge))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, pixels_RCHW.shape[2:], (2, 3))
+    down, right = rng.integers(0, 2 * _MARGIN + 1, (2, len(rows)))
+    moved = windows[rows, :, down, right]
+    mirrored = rng.random(len(rows)) < 0.5
+    moved[mirrored] = moved[mirrored, ..., ::-1]
+    return moved

@@ -1,0 +1,60 @@
+"""How each network is trained on pictures, and what the ablations take from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from training.recognise.problem import RecogniseRecipe
+
+# Table 2 of the paper; no-write is that of tables 7 and 8, own-pool trains as is served.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "reset-memory": {},
+    "no-hopfield": {"hopfield": False},
+    "no-memory": {"workspace": False},
+    "dense": {"workspace": False, "attention": False},
+    "no-bottleneck": {"share": 1.0},
+    "no-attention": {"attention": False},
+    "no-feedforward": {"feedforward": False},
+    "no-write": {"write": False},
+    "own-pool": {"pool": "picture"},
+}
+BASELINE = "vit"
+
+_OURS: dict[str, Any] = {"dim": 128, "heads": 4, "head_dim": 32, "mlp": 512, "blocks": 2}
+# Patches and the share of them that pass the bottleneck are the paper's (appendix A.3).
+_RECIPES = {
+    "cifar10": RecogniseRecipe(
+        "", _OURS | {"patch": 4, "share": 1 / 64, "dropout": 0.1}, epochs=60, augment=True
+    ),
+    "triangle": RecogniseRecipe("", _OURS | {"patch": 32, "share": 1 / 32}, epochs=30),
+    "sort-of-clevr": RecogniseRecipe(
+        "", _OURS | {"patch": 5, "share": 256 / 14_400}, epochs=20, batch_pictures=64
+    ),
+}
+
+
+def recognise_recipe(model: str, dataset: str) -> RecogniseRecipe:
+    """The recipe of `model`: "ait", one of its ablations as in "ait:no-hopfield", or "vit".
+
+    Raises:
+        ValueError: for an unknown model or dataset.
+    """
+    if dataset not in _RECIPES:
+        raise ValueError(f"unknown dataset {dataset!r}; known are {', '.join(_RECIPES)}")
+    chosen = replace(_RECIPES[dataset], model=model)
+    name, _, ablation = model.partition(":")
+    if model == BASELINE or model == "ait":
+        return chosen
+    if name != "ait" or ablation not in ABLATIONS:
+        known = ", ".join(("ait", BASELINE, *(f"ait:{taken}" for taken in ABLATIONS)))
+        raise ValueError(f"unknown model {model!r}; known are {known}")
+    config = chosen.config | ABLATIONS[ablation]
+    return replace(chosen, config=config, reset_memory=ablation == "reset-memory")
+
+
+def smoke_pictures(chosen: RecogniseRecipe) -> RecogniseRecipe:
+    """The same recipe for a look whether everything runs."""
+    small = {"dim": 16, "heads": 2, "head_dim": 8, "mlp": 32, "memories": 8}
+    config = chosen.config | small | {"slot_dim": 8, "slot_heads": 2}
+    return replace(chosen, epochs=3, batch_pictures=16, config=config)

@@ -1,0 +1,93 @@
+"""The tables of recognition: every model with every seed, in one resumable command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning_fabric import Fabric
+from rich.progress import Progress
+
+from training.datasets.pictures import PictureDataset
+from training.ledger import Ledger, mark
+from training.machine import machines
+from training.recognise.problem import RecogniseRecipe
+from training.recognise.recipes import recognise_recipe, smoke_pictures
+from training.recognise.runs import config_of, size_of, train_pictures
+
+
+def run(
+    dataset: PictureDataset,
+    models: Sequence[str],
+    seeds: int,
+    out: Path,
+    fabric: Fabric,
+    progress: Progress,
+    *,
+    smoke: bool = False,
+) -> dict[str, list[dict[str, Any]]]:
+    """Each model with each seed; results of the same recipe in `out` (JSON lines) are kept.
+
+    Raises:
+        ValueError: for an unknown model.
+    """
+    recipes = {model: recognise_recipe(model, dataset.name) for model in models}
+    if smoke:
+        recipes = {model: smoke_pictures(recipe) for model, recipe in recipes.items()}
+    ledger, data = Ledger(out), dataset.fingerprint
+    task = progress.add_task(dataset.name, total=len(models) * seeds)
+    results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
+    for seed in range(seeds):
+        for model, recipe in recipes.items():
+            key = model, f"{dataset.split.name}, seed {seed}", mark([data, asdict(recipe)])
+            make = partial(_row, dataset, recipe, seed, fabric, progress)
+            results[model].append(ledger.row(key, fabric.device, make))
+            progress.advance(task)
+    return results
+
+
+def _row(
+    dataset: PictureDataset,
+    recipe: RecogniseRecipe,
+    seed: int,
+    fabric: Fabric,
+    progress: Progress,
+) -> dict[str, Any]:
+    result = train_pictures(dataset, recipe, seed=seed, fabric=fabric, progress=progress)
+    parts = result.evaluation.parts
+    return {
+        "dataset": dataset.name,
+        "parameters": size_of(config_of(dataset, recipe)),
+        "setting": f"{recipe.config}, epoch {result.fitted.best_epoch} of {recipe.epochs}",
+        "val": {"accuracy": parts["val"][0].accuracy},
+        "test": result.by_kind | {"accuracy": parts["test"][0].accuracy},
+    }
+
+
+def markdown(dataset: PictureDataset, results: dict[str, list[dict[str, Any]]]) -> str:
+    """The table, with the protocol and the machines under it."""
+    columns = [*dataset.names, "accuracy"]
+    lines = [
+        f"| {dataset.name} | " + " | ".join(columns) + " | parameters |",
+        "|---|" + "---|" * (len(columns) + 1),
+    ]
+    for model, rows in results.items():
+        cells = [_cell(row["test"][column] for row in rows) for column in columns]
+        lines.append(f"| {model} | " + " | ".join(cells) + f" | {rows[0]['parameters']} |")
+    sizes = ", ".join(f"{len(samples)} {part}" for part, samples in dataset.split.parts().items())
+    seeds = len(next(iter(results.values())))
+    lines.append(
+        f"\nMean ± std in percent over {seeds} seed(s) of the weights; {sizes}. Epoch chosen on "
+        f"the validation part, test part measured once, each picture by itself. {dataset.note} "
+        f"{machines(row for rows in results.values() for row in rows)}"
+    )
+    return "\n".join(lines)
+
+
+def _cell(figures: Iterable[float]) -> str:
+    values = [100 * figure for figure in figures]
+    return f"{np.mean(values):.2f} ± {np.std(values):.2f}"

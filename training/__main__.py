@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from training.anomaly.command import anomaly, ship, table
+from training.anomaly.command import anomaly, table
 from training.classify.command import classify, classify_table
 from training.complete.command import complete, complete_table
 from training.recognise.command import recognise, recognise_table
 from training.reproduce.command import memories, reproduce
+from training.ship import ship
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (

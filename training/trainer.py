@@ -92,7 +92,7 @@ def fit(
     """
     torch.manual_seed(seed)
     optimizer = torch.optim.AdamW(
-        network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+        network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
     )
     if recipe.centralise:
         weights = _centred(network)

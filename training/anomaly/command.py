@@ -1,4 +1,4 @@
-"""The commands of fraud in graphs: train one checkpoint, those that ship, or compare models."""
+"""The commands of fraud in graphs: train one checkpoint, or compare models."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from training.options import (
     fabric_on,
     run_folder,
 )
-
-SHIPPED = (("cdat", "tolokers"), ("et", "tolokers"), ("cdat", "amazon"), ("cdat", "yelpchi"))
 
 
 def _splits(dataset: NodeDataset, ratio: float | None, count: int) -> tuple[Split, ...]:
@@ -132,16 +130,3 @@ def table(
     with Progress(console=console) as progress:
         results = tables.run(source, chosen, models.split(","), path, fabric, progress)
     typer.echo(tables.markdown(source, protocol, results))
-
-
-def ship(
-    only: Annotated[str | None, typer.Option(help="one of them, as in cdat-tolokers")] = None,
-    folder: Annotated[Path, typer.Option(help="where the checkpoints go")] = Path("checkpoints"),
-    data: Data = None,
-    device: Device = "auto",
-) -> None:
-    """Retrain the checkpoints that ship: split 0 of each dataset, official or 40 %."""
-    for model, dataset in SHIPPED:
-        name = f"{model}-{dataset}"
-        if only in (None, name):
-            anomaly(model=model, dataset=dataset, out=folder / name, data=data, device=device)

@@ -11,7 +11,7 @@ from training.datasets.graphs import (
 from training.datasets.images import IMAGES, ImageDataset, load_folder, load_images
 from training.datasets.nodes import NodeDataset, Split, random_splits
 from training.datasets.smiles import load_smiles
-from training.datasets.sources import DATASETS, load, load_tables
+from training.datasets.sources import DATASETS, data_folder, load, load_tables
 from training.datasets.tu import TU, load_tu
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Split",
     "as_published",
     "balanced_scaffold_split",
+    "data_folder",
     "k_folds",
     "load",
     "load_folder",

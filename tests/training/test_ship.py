@@ -1,0 +1,36 @@
+"""What ships was made by the recipes as they are, and there is a command that makes it again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from models.checkpoint import Manifest, load
+from models.molecules import ATOM_COLUMNS
+from service.settings import Settings
+from training.anomaly.recipes import node_recipe
+from training.classify.recipes import graph_recipe
+from training.ship import SHIPPED
+
+FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_dir())
+
+
+def _recipe(manifest: Manifest) -> Any:
+    model, _, _ = manifest.name.partition("-")
+    trained: dict[str, Any] = manifest.training
+    if manifest.task == "anomaly":
+        return node_recipe(model, trained["dataset"], trained["train_nodes"])
+    features = tuple(feature.name for feature in manifest.features)
+    molecules = features == tuple(column.name for column in ATOM_COLUMNS)
+    return graph_recipe(model, trained["dataset"], molecules=molecules)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_shipped_checkpoints_follow_their_recipes(folder) -> None:
+    assert folder.name in SHIPPED
+    manifest = load(folder).manifest
+    expected = json.loads(json.dumps(asdict(_recipe(manifest))))
+    assert expected | manifest.training["recipe"] == expected  # type: ignore[operator]

@@ -219,7 +219,7 @@ class GraphClassifier(Architecture):
                 "steps": 3,
                 "step_size": 0.1,
                 "encoder": 8,
-                "readout": ("cls", "mean", "sum"),
+                "readout": ("cls", "mean", "sum", "max"),
                 "position_length": 5,
                 "rounds": 2,
                 "buckets": 16,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from service.main import create_app
 from service.settings import Settings
+from training.anomaly.table import line_of
 
 REPO = Path(__file__).resolve().parents[1]
 README = (REPO / "README.md").read_text()
@@ -74,3 +76,16 @@ def test_shipped_figures_are_those_of_the_manifest(folder: Path) -> None:
     )
     row = f"| `{folder.name}` | {training['dataset']}, `{training['split']}` | {figures} |"
     assert row in README
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPO / "docs" / "tables").glob("*.jsonl")), ids=lambda path: path.stem
+)
+def test_tables_of_fraud_are_those_of_their_rows(path: Path) -> None:
+    text = (REPO / "docs" / "fraud.md").read_text()
+    rows = defaultdict(list)
+    for row in map(json.loads, path.read_text().splitlines()):
+        rows[row["model"]].append(row)
+    for model, found in rows.items():
+        assert len({row["split"] for row in found}) == len(found)
+        assert line_of(model, found) in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -115,12 +115,7 @@ def markdown(dataset: NodeDataset, protocol: str, results: dict[str, list[dict[s
         f"| {dataset.name}, {protocol} | " + " | ".join(_TITLES[c] for c in COLUMNS) + " |",
         "|---|" + "---|" * len(COLUMNS),
     ]
-    for model, rows in results.items():
-        cells = []
-        for column in COLUMNS:
-            values = 100 * np.array([row["test"][column] for row in rows])
-            cells.append(f"{values.mean():.2f} ± {values.std():.2f}")
-        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    lines += [line_of(model, rows) for model, rows in results.items()]
     count = len(next(iter(results.values())))
     lines.append(
         f"\nMean ± std in percent over {count} splits; epoch, setting, calibration and threshold "
@@ -128,3 +123,12 @@ def markdown(dataset: NodeDataset, protocol: str, results: dict[str, list[dict[s
         f"{machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)
+
+
+def line_of(model: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The line of a model: mean and deviation of each figure over its rows."""
+    cells = []
+    for column in COLUMNS:
+        values = 100 * np.array([row["test"][column] for row in rows])
+        cells.append(f"{values.mean():.2f} ± {values.std():.2f}")
+    return f"| {model} | " + " | ".join(cells) + " |"

@@ -30,7 +30,7 @@ def _named(values, columns):
 
 
 @njit(nogil=True, cache=True)
-def _colours(indptr, indices, x, x_columns, attr, attr_columns, buckets, out):
+def _colours(indptr, indices, x, x_columns, attr, attr_columns, out):
     nodes, rounds = out.shape
     edge = np.empty(len(indices), np.uint64)
     for e in range(len(indices)):
@@ -40,7 +40,7 @@ def _colours(indptr, indices, x, x_columns, attr, attr_columns, buckets, out):
         old[i] = _named(x[i], x_columns)
     for t in range(rounds):
         for i in range(nodes):
-            out[i, t] = old[i] % np.uint64(buckets)
+            out[i, t] = np.int64(_mix(old[i] + np.uint64(t)) >> np.uint64(1))
         for i in range(nodes):
             total = np.uint64(0)  # a sum, so that no order of the neighbours counts
             for e in range(indptr[i], indptr[i + 1]):
@@ -57,15 +57,14 @@ def colours(
     attr: np.ndarray,
     attr_columns: np.ndarray,
     rounds: int,
-    buckets: int,
 ) -> np.ndarray:
-    """Colour of each node after 0, 1, .. rounds - 1 rounds, int64 (N, rounds) below `buckets`.
+    """Colour of each node after 0, 1, .. rounds - 1 rounds, int64 (N, rounds), at least 0.
 
     Round 0 names a node by its categories, every round after by its own colour and the multiset
     of those of its neighbours, each with the categories of the edge between (Shervashidze et al.
     2011, algorithm 1; on molecules these are the environments of Morgan fingerprints). Where that
-    algorithm numbers colours as they come, these are 64-bit hashes taken modulo `buckets`: the
-    same in every graph, process and machine, and for every numbering of the nodes.
+    algorithm numbers colours as they come, these are hashes of 63 bits, of the round too: the same
+    in every graph, process and machine, and for every numbering of the nodes.
 
     Args:
         indptr, indices: CSR of the neighbours of each node.
@@ -73,42 +72,41 @@ def colours(
         x_columns, attr_columns: which of their columns hold categories.
     """
     out = np.empty((len(indptr) - 1, rounds), np.int64)
-    _colours(indptr, indices, x, x_columns, attr, attr_columns, buckets, out)
+    _colours(indptr, indices, x, x_columns, attr, attr_columns, out)
     return out
+
+
+def familiar(graphs: Sequence[np.ndarray], least: int) -> np.ndarray:
+    """The colours that `least` graphs or more have, in order; `graphs` are as of `colours`."""
+    each = [np.unique(colours_nT) for colours_nT in graphs]
+    names, counts = np.unique(np.concatenate(each), return_counts=True)
+    return names[counts >= least]
 
 
 @final
 class ColourEncoder(nn.Module):
-    """Sum of an embedding of each colour of a node, of those that training knows well.
+    """Sum of an embedding of each colour of a node that it knows; others say nothing.
 
-    A colour that few training graphs have says little of others, and one that none has would be
-    read as it was initialised: `fit` tells which to leave out. In training each colour of a node
-    is left out with probability `dropout`, as a whole.
+    A colour that few training graphs have says little of others, and one that none has nothing.
+    In training each colour of a node is left out with probability `dropout`, as a whole.
+
+    `names_V` are the colours it knows, in order, to be set before use.
     """
 
-    familiar_C: Tensor
-    first_T: Tensor
+    names_V: Tensor
 
-    def __init__(self, rounds: int, buckets: int, width: int, dropout: float) -> None:
+    def __init__(self, count: int, width: int, dropout: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(rounds * buckets, width) * _DEVIATION)
+        self.weight = nn.Parameter(torch.randn(count, width) * _DEVIATION)
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("familiar_C", torch.ones(rounds * buckets))
-        first_T = buckets * torch.arange(rounds)
-        self.register_buffer("first_T", first_T, persistent=False)
-
-    def fit(self, graphs: Sequence[np.ndarray], least: int) -> None:
-        """Read only colours of which a bucket has those of `least` of these graphs or more."""
-        found_C = np.zeros(len(self.familiar_C), np.int64)
-        first_T = self.first_T.numpy()
-        for colours_nT in graphs:
-            found_C[np.unique(colours_nT + first_T)] += 1
-        self.familiar_C.copy_(torch.from_numpy(found_C >= least))
+        self.register_buffer("names_V", torch.zeros(count, dtype=torch.int64))
 
     def forward(self, colours_nT: Tensor) -> Tensor:
         """Vectors (n, width)."""
-        index_nT = colours_nT + self.first_T
-        share_nT = self.dropout(self.familiar_C[index_nT]).to(self.weight.dtype)
+        place_nT = torch.searchsorted(self.names_V, colours_nT.contiguous()).clamp(
+            max=len(self.names_V) - 1
+        )
+        known_nT = (self.names_V[place_nT] == colours_nT).to(self.weight.dtype)
         return nn.functional.embedding_bag(
-            index_nT, self.weight, mode="sum", per_sample_weights=share_nT
+            place_nT, self.weight, mode="sum", per_sample_weights=self.dropout(known_nT)
         )

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from models.colours import ColourEncoder
+from models.colours import ColourEncoder, familiar
 from models.columns import ColumnEncoder, categories
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Solution
@@ -45,10 +45,10 @@ class GraphConfig(Config):
     rounds: NonNegativeInt = Field(
         0, description="colours of Weisfeiler and Leman, see `models.colours`; 1 is the node alone"
     )
-    buckets: PositiveInt = Field(1024, description="into which the colours of a round are hashed")
     familiar: PositiveInt = Field(
-        1, description="a colour is read where so many training graphs have it, or more"
+        1, description="a colour is known where so many training graphs have it, or more"
     )
+    colours: NonNegativeInt = Field(0, description="how many colours are known")
     weighting: Weighting = Field("bias", description="see `models.edge_terms`")
     pairs: Pairs = Field(
         "product", description="convolution is eq. 24 and depends on how the nodes are numbered"
@@ -66,7 +66,6 @@ class GraphConfig(Config):
             self.positions,
             self.position_length,
             self.rounds,
-            self.buckets,
             categories(self.node_features),
             categories(self.edge_features),
         )
@@ -94,8 +93,7 @@ class GraphClassifier(Architecture):
         self.nodes = ColumnEncoder(c.node_features, c.dim)
         self.edges = ColumnEncoder(c.edge_features, c.dim) if c.edge_features else None
         self.positions = nn.Linear(self.tokeniser.width, c.dim, bias=False)
-        coloured = c.rounds, c.buckets, c.dim, c.dropout
-        self.colours = ColourEncoder(*coloured) if c.rounds else None
+        self.colours = ColourEncoder(c.colours, c.dim, c.dropout) if c.colours else None
         self.encoder = _encoder(c)
         self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
         self.terms = nn.ModuleList(
@@ -222,7 +220,6 @@ class GraphClassifier(Architecture):
                 "readout": ("cls", "mean", "sum", "max"),
                 "position_length": 5,
                 "rounds": 2,
-                "buckets": 16,
             }
         )
         return cls.fitted(cast(GraphConfig, config), graphs, seed), graphs
@@ -230,12 +227,14 @@ class GraphClassifier(Architecture):
     @classmethod
     def fitted(cls, config: GraphConfig, graphs: Sequence[Graph], seed: int) -> GraphClassifier:
         """A fresh network whose columns are standardised on `graphs`."""
+        names = np.empty(0, np.int64)
+        if config.rounds:
+            names = familiar([config.tokeniser.colours(g) for g in graphs], config.familiar)
         with seeded(seed):
-            network = cls(config)
-        network.nodes.fit([graph.x for graph in graphs])
+            network = cls(config.model_copy(update={"colours": len(names)}))
         if network.colours is not None:
-            coloured = [network.tokeniser.colours(graph) for graph in graphs]
-            network.colours.fit(coloured, config.familiar)
+            network.colours.names_V.copy_(torch.from_numpy(names))
+        network.nodes.fit([graph.x for graph in graphs])
         attrs: list[Any] = [graph.edge_attr for graph in graphs if graph.edge_attr is not None]
         if network.edges is not None:
             for encoder in [network.edges, *(terms.features for terms in network.terms)]:

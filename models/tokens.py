@@ -53,14 +53,13 @@ class Tokeniser:
     `positions`: see `models.positions`; "walk" does not depend on the numbering, "laplacian"
     (eq. 23, of the graph with CLS in it) does. log(1 + degree) always comes with them, CLS having
     the degree N.
-    `rounds`, `buckets`, `categories`, `edge_categories`: see `models.colours`.
+    `rounds`, `categories`, `edge_categories`: see `models.colours`.
     """
 
     attend: Literal["edges", "all"] = "edges"
     positions: Literal["walk", "laplacian", "none"] = "walk"
     length: int = 16
     rounds: int = 0
-    buckets: int = 1
     categories: tuple[int, ...] = ()
     edge_categories: tuple[int, ...] = ()
 
@@ -106,7 +105,7 @@ class Tokeniser:
         self, indptr: np.ndarray, indices: np.ndarray, x: np.ndarray, attr: np.ndarray
     ) -> np.ndarray:
         columns = np.array(self.categories, np.int64), np.array(self.edge_categories, np.int64)
-        return colours(indptr, indices, x, columns[0], attr, columns[1], self.rounds, self.buckets)
+        return colours(indptr, indices, x, columns[0], attr, columns[1], self.rounds)
 
     @staticmethod
     def _all(nodes: int, indptr: np.ndarray, indices: np.ndarray) -> _Seen:

@@ -23,7 +23,7 @@ _OURS: dict[str, Any] = {
     "noise": 0.02,
     "readout": ("cls", "mean", "sum"),
     "rounds": 3,
-    "buckets": 4096,
+    "familiar": 3,
     "dropout": 0.2,
 }
 _BASELINES: dict[str, dict[str, Any]] = {

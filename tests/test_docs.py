@@ -89,3 +89,5 @@ def test_tables_of_fraud_are_those_of_their_rows(path: Path) -> None:
     for model, found in rows.items():
         assert len({row["split"] for row in found}) == len(found)
         assert line_of(model, found) in text
+        figure = line_of(model, found).split(" | ")[1]
+        assert figure in README

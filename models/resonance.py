@@ -68,11 +68,9 @@ class _Shape(BaseModel):
         if {"sharpness", "gate"} <= others.data.keys():
             gate, sharpness = others.data["gate"], others.data["sharpness"]
             if _STEEPEST[gate] * sharpness * abs(feedback) >= 1:
-                limit = 1 / _STEEPEST[gate]
                 raise ValueError(
-                    f"sharpness times feedback must be below {limit:g} with the gate {gate}, or "
-                    f"the rounds need not settle: take a feedback below {limit / sharpness:.3g}, "
-                    "or less sharpness"
+                    f"sharpness times feedback must be below {1 / _STEEPEST[gate]:g} in size with "
+                    f"the gate {gate}, or the rounds need not settle: lower feedback or sharpness"
                 )
         return feedback
 

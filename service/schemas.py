@@ -13,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from models.contract import Knobs
 from models.dynamics import StopReason
+from models.resonance import ResolvedResonance, Resonance
 from service.parsing.names import NodeId
 
 NodeIds = Annotated[
@@ -52,6 +53,11 @@ class Dynamics(Strict):
         0.0, ge=0, le=10, description="sigma of sigma * sqrt(step_size) * eps added to each step"
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of that noise")
+    resonance: Resonance | None = Field(
+        None,
+        description="prior on the logits of every attention, for pairs whose query and key agree; "
+        "takes the place of the trained one as a whole, where there is one",
+    )
 
     @model_validator(mode="after")
     def _one_beta(self) -> Dynamics:
@@ -68,6 +74,7 @@ class Dynamics(Strict):
             tolerance=self.tolerance,
             noise=self.noise,
             seed=self.seed,
+            resonance=self.resonance,
         )
 
 
@@ -172,6 +179,7 @@ class ResolvedDynamics(BaseModel):
     tolerance: float
     noise: float
     seed: int
+    resonance: ResolvedResonance | None = Field(description="null where nothing resonates")
 
 
 class Change(BaseModel):

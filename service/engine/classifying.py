@@ -53,7 +53,7 @@ def classify(
         batches.append((Courses(output.solutions), len(tokens)))
         if interrupt() is not None:
             break
-    dynamics = resolved(network.blocks_in_order(), knobs)
+    dynamics = resolved(network, knobs)
     return Classified(np.concatenate(logits) if logits else np.empty((0, 0)), batches, dynamics)
 
 

@@ -87,7 +87,7 @@ def complete_picture(
         channels, preview = task.model.config.channels, filler.preview
         picture = complete(task.picture, task.plan, filler, channels, preview)
         completions.append(Completion(picture, filler.windows, filler.convergence()))
-    return Completed(completions, resolved(task.model.network.blocks_in_order(), task.knobs))
+    return Completed(completions, resolved(task.model.network, task.knobs))
 
 
 class _Filler:

@@ -61,5 +61,5 @@ def recognise(
         progress.step = len(convergences)
         progress.energy = total / progress.step
     [probabilities] = model.probabilities(np.stack(logits))
-    dynamics = resolved(network.blocks_in_order(), knobs)
+    dynamics = resolved(network, knobs)
     return Recognised(probabilities, convergences, dynamics)

@@ -379,7 +379,7 @@ def _plain_step(c: torch.Tensor, r: torch.Tensor, shape: dict) -> torch.Tensor:
 )
 def test_what_need_not_settle_is_refused(gate: str, feedback: float) -> None:
     """alpha beta / 4 must be below 1 with alpha = 8, and so for the slope of the other gates."""
-    with pytest.raises(ValidationError, match="take a feedback below") as refused:
+    with pytest.raises(ValidationError, match="lower feedback or sharpness") as refused:
         _resonance(gate=gate, feedback=feedback, unroll=2)
     assert refused.value.errors()[0]["loc"] == ("feedback",)
     assert _resonance(gate=gate, feedback=0.99 * feedback, unroll=2).contraction < 1

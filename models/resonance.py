@@ -172,17 +172,19 @@ class Prior:
     def bias(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
         """lambda r (R, H, L, K) of queries and keys that come row by row."""
         q_hat, k_hat = (unit(self.narrowed(u))[0] for u in (q_RHLY, k_RHKY))
-        return self(q_hat @ k_hat.transpose(-1, -2), lambda value_PH: value_PH[..., None, None])[0]
+        bias = self(q_hat @ k_hat.transpose(-1, -2), lambda value_PH: value_PH[..., None, None])[0]
+        return bias.to(q_RHLY.dtype)
 
     def narrowed(self, u: Tensor) -> Tensor:
         """u (..., Y) after the map, (..., rank)."""
         basis = self._basis(u)
-        return u if basis is None else u @ basis
+        # Under mixed precision a product comes in half; cosines stay in the precision of u.
+        return u if basis is None else (u @ basis).to(u.dtype)
 
     def widened(self, force: Tensor, like: Tensor) -> Tensor:
         """A force on what is narrowed as one on u, which is `like`."""
         basis = self._basis(like)
-        return force if basis is None else force @ basis.T
+        return force if basis is None else (force @ basis.T).to(force.dtype)
 
     def _basis(self, u: Tensor) -> Tensor | None:
         if self.rank is None or self.rank >= u.shape[-1]:

@@ -9,13 +9,15 @@ that are scaled already, and so its influence stays bounded by |lambda| at any t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Literal, Self, final
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from torch import Tensor, nn
+
+from models.heard import tell
 
 Gate = Literal["sigmoid", "centred", "tanh", "piecewise-linear"]
 
@@ -110,7 +112,7 @@ Spread = Callable[[Tensor], Tensor]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prior:
     """Resonances of the rows of a batch: P = R, or P = 1 where all have the same.
 
@@ -122,6 +124,7 @@ class Prior:
         feedback_P1, rounds_P1: of the unrolled resonance.
         linear_P1: bool, is the gate piecewise linear?
         rank: of the map before the cosine, None for none.
+        name: what kind of attention it is on.
     """
 
     strength_PH: Tensor
@@ -132,6 +135,7 @@ class Prior:
     rounds_P1: Tensor
     linear_P1: Tensor
     rank: int | None
+    name: str = "attention"
 
     def resonance(self, c: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
         """r and dr/dc of cosines c, of any shape.
@@ -142,7 +146,7 @@ class Prior:
         scale, feedback, steepness = map(
             spread, (self.scale_P1, self.feedback_P1, self.steepness_P1)
         )
-        base = scale * c + (1 - scale - spread(self.vigilance_P1))
+        base = self.margin(c, spread)
         r = slope = torch.zeros_like(c)
         for t in range(int(self.rounds_P1.max())):
             u = steepness * (base + feedback * r if t else base)
@@ -163,6 +167,22 @@ class Prior:
             )
         return r, slope
 
+    def margin(self, c: Tensor, spread: Spread = lambda value: value) -> Tensor:
+        """How far cosines are above vigilance, as the gate sees them."""
+        scale = spread(self.scale_P1)
+        return scale * c + (1 - scale - spread(self.vigilance_P1))
+
+    def of_row(self, row: int) -> Prior:
+        """That of one row."""
+        if len(self.strength_PH) == 1:
+            return self
+        rows = {
+            field.name: value[row : row + 1]
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **rows)
+
     def __call__(self, c: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
         """lambda r and its derivative lambda dr/dc."""
         strength = spread(self.strength_PH)
@@ -172,8 +192,9 @@ class Prior:
     def bias(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
         """lambda r (R, H, L, K) of queries and keys that come row by row."""
         q_hat, k_hat = (unit(self.narrowed(u))[0] for u in (q_RHLY, k_RHKY))
-        bias = self(q_hat @ k_hat.transpose(-1, -2), lambda value_PH: value_PH[..., None, None])[0]
-        return bias.to(q_RHLY.dtype)
+        c_RHLK = q_hat @ k_hat.transpose(-1, -2)
+        tell(self, lambda row: _of_all(c_RHLK[row]))
+        return self(c_RHLK, lambda value_PH: value_PH[..., None, None])[0].to(q_RHLY.dtype)
 
     def narrowed(self, u: Tensor) -> Tensor:
         """u (..., Y) after the map, (..., rank)."""
@@ -201,9 +222,15 @@ class Resonant(nn.Module):
 
     strength_H: nn.Parameter | None
 
-    def __init__(self, heads: int, trained: Resonance | None = None, learn: bool = False) -> None:
+    def __init__(
+        self,
+        heads: int,
+        trained: Resonance | None = None,
+        learn: bool = False,
+        name: str = "attention",
+    ) -> None:
         super().__init__()
-        self.heads, self.trained = heads, trained
+        self.heads, self.trained, self.name = heads, trained, name
         learned = None
         if trained is not None and learn:
             learned = nn.Parameter(torch.full((heads,), trained.strength))
@@ -246,6 +273,7 @@ class Resonant(nn.Module):
             rounds_P1=column([row.unroll if row.feedback else 1 for row in rows]),
             linear_P1=column([row.gate == "piecewise-linear" for row in rows]).bool(),
             rank=next(iter(ranks), None),
+            name=self.name,
         )
 
 
@@ -268,6 +296,12 @@ def orthonormal(width: int) -> Tensor:
     )
     q, r = torch.linalg.qr(drawn)
     return q * r.diagonal().sign()
+
+
+def _of_all(c_HLK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every pair: cosines (L K, H), and which query and which key."""
+    i_P, j_P = torch.ones_like(c_HLK[0]).nonzero().T
+    return c_HLK.flatten(1).T, i_P, j_P
 
 
 def _either(

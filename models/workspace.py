@@ -69,7 +69,7 @@ class Workspace(nn.Module):
         self.value = nn.Linear(dim, slot_dim, bias=False)
         self.out = nn.Linear(slot_dim, slot_dim, bias=False)
         self.norm = nn.LayerNorm(slot_dim)
-        self.resonant = Resonant(heads, resonance, learn_strength)
+        self.resonant = Resonant(heads, resonance, learn_strength, "bottleneck")
         self.register_buffer("memory_MD", torch.empty(slots, slot_dim))
         self.reset()
 

@@ -85,8 +85,8 @@ class Envelope(Strict):
         None, max_length=64, description="a name from GET /models; the route has a default"
     )
     dynamics: Dynamics = Dynamics.model_validate({})
-    include: Annotated[list[Literal["trace", "components"]], FailFast()] = Field(
-        [], max_length=2, description="further parts of `convergence` to answer with"
+    include: Annotated[list[Literal["trace", "components", "resonance"]], FailFast()] = Field(
+        [], max_length=3, description="further parts of `convergence` to answer with"
     )
 
 
@@ -203,6 +203,30 @@ class TraceEntry(BaseModel):
     )
 
 
+class HeadResonance(BaseModel):
+    """How selective a head of attention is where the state came to rest; null without pairs."""
+
+    attention: int = Field(description="place among those that resonate, block by block")
+    kind: Literal["attention", "bottleneck"]
+    head: int
+    crossing: float | None = Field(description="share of pairs whose cosine is above vigilance")
+    mean: float | None = Field(description="resonance r of a pair, before its strength")
+
+
+class ResonantPair(BaseModel):
+    token: int = Field(
+        description="a place among the tokens: a node; of a graph that is classified 0 is CLS and "
+        "n + 1 is node n; a patch, row by row; of a bottleneck a slot of the memory"
+    )
+    seen: int = Field(description="the token that it sees")
+    cosine: float
+    resonance: float
+
+
+class HeadPairs(HeadResonance):
+    pairs: list[ResonantPair] = Field(description="those of the highest cosine, at most five")
+
+
 class Convergence(BaseModel):
     """How the state came to rest, summed over the blocks. A number that is not finite is null."""
 
@@ -218,6 +242,9 @@ class Convergence(BaseModel):
         description="share of training neighbourhoods with a lower final energy per node"
     )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    resonance: list[HeadPairs] | SkipJsonSchema[None] = Field(
+        None, description="empty where nothing resonates", json_schema_extra=absent
+    )
     trace: list[TraceEntry] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 

@@ -47,6 +47,10 @@ class Dense(Pairwise):
         """(R, H, L, L), of those too that are masked."""
         return torch.einsum("rchy,rbhy->rhcb", self._by_row(q_NHY), self._by_row(k_NHY))
 
+    def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        i_P, j_P = self.mask_RLL[row].nonzero().T
+        return values[row][:, i_P, j_P].T, i_P, j_P
+
     def _attend(
         self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
     ) -> tuple[Attention, Tensor]:

@@ -112,6 +112,12 @@ class EdgeList(Pairwise):
         """(E, H)."""
         return Products.apply(q_NHY, k_NHY, self)
 
+    def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        bounds = torch.tensor([row, row + 1], device=self.row_of_N.device)
+        first, last = torch.searchsorted(self.row_of_N, bounds).tolist()
+        mine = slice(int(self.indptr_N1[first]), int(self.indptr_N1[last]))
+        return values[mine], self.receivers_E[mine] - first, self.indices_E[mine].long() - first
+
     def _attend(
         self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
     ) -> tuple[Attention, Tensor]:

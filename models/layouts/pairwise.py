@@ -8,6 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
+from models.heard import tell
 from models.layouts.base import Attention, Layout
 from models.resonance import Prior, through_unit, unit
 
@@ -31,7 +32,9 @@ class Pairwise(Layout):
         q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
         q_hat, q_length = unit(self.prior.narrowed(q_NHY))
         k_hat, k_length = unit(self.prior.narrowed(k_NHY))
-        bias, slope = self._priors(self.prior, self.products(q_hat, k_hat))
+        cosines = self.products(q_hat, k_hat)
+        tell(self.prior, lambda row: self.pairs(cosines, row))
+        bias, slope = self._priors(self.prior, cosines)
         (lse_NH, pk_NHY, ptq_NHY), p = self._attend(q_NHY, k_NHY, beta_NH, bias)
         # dr/dq = r'(c) dc/dq with dc/dq = (k^ - c q^)/|q| (DAR section 4), and so for k.
         pull, per_beta = p * slope, 1 / beta_NH[..., None]
@@ -46,6 +49,11 @@ class Pairwise(Layout):
     @abstractmethod
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """q_i . k_j of all pairs of a token and one it sees, in the layout's own arrangement."""
+
+    @abstractmethod
+    def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a row: values (P, H) of its pairs, arranged as `products` are, and the places in the
+        row of the token and of the one it sees (P,)."""
 
     @abstractmethod
     def _attend(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.contract import Architecture, Interrupt, Knobs
-from service.engine.convergence import Courses
+from service.engine.convergence import Courses, heard_by
 from service.errors import refuse
 from service.parsing.request import ScoreTask
 
@@ -29,7 +29,8 @@ def score(task: ScoreTask, interrupt: Interrupt) -> Scored:
         Problem: the dynamics diverged so far that no score is left.
     """
     network = task.model.network
-    output = network.infer(network.pack([task.graph]), [task.knobs], interrupt)
+    with heard_by(task.include) as heard:
+        output = network.infer(network.pack([task.graph]), [task.knobs], interrupt)
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
         knobs = "step_size, steps or noise"
@@ -38,7 +39,7 @@ def score(task: ScoreTask, interrupt: Interrupt) -> Scored:
     return Scored(
         logits_N,
         resolved(network, task.knobs),
-        Courses(output.solutions).row(0, nodes, energy, task.include),
+        Courses(output.solutions, heard).row(0, nodes, energy, task.include),
     )
 
 

@@ -18,7 +18,7 @@ from service.image_schemas import (
     ClassifyImagesRequest,
     LookKnobs,
 )
-from service.parsing.classify import require_short_trace
+from service.parsing.classify import require_short
 from service.parsing.envelope import invalid, read_envelope, require_read, validated
 from service.pictures.files import Body, examined, read_body
 from service.pictures.fit import Fit
@@ -84,8 +84,7 @@ def read_look(
     task = LookRequest(
         model, images, asked, knobs.fit, envelope.dynamics.knobs(), frozenset(envelope.include)
     )
-    if "trace" in task.include:
-        require_short_trace(model.network, task.knobs, len(task.rows), settings)
+    require_short(model.network, task.knobs, task.include, len(task.rows), settings)
     return task
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.dynamics import Descent, LayerNorm, RowKnobs, solve
+from models.heard import listening, selectivity
 from models.layouts import Dense, edge_list, pairs
 from models.resonance import Prior, Resonance, Resonant, orthonormal
 from models.transformer import Attention
@@ -423,3 +424,39 @@ def test_attention_is_the_papers_pseudocode(learned: bool) -> None:
             read.append(torch.softmax(s, -1) @ v)
         expected = layer.out(torch.cat(read, -1))
         torch.testing.assert_close(found[row], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("mask", ["sparse", "isolated"])
+@pytest.mark.parametrize("layout", ["dense", "edge_list"])
+def test_what_is_heard(layout: str, mask: str) -> None:
+    """Cosines, crossing rates and the best pairs of each row, against every pair by itself."""
+    rows = [_turned("sigmoid", 2), _turned("centred", 1, 1), _turned("tanh", 1, 2)]
+    places = energies._layout(layout, mask).resonating(_prior(*rows))
+    q, k, beta = (t.detach() for t in layouts._inputs(18))
+    with listening() as heard:
+        places.attend(torch.ones_like(q), k, beta)
+        places.attend(q, k, beta)
+    places.attend(-q, k, beta)  # to nobody
+    [(prior, pairs)] = heard.items()
+    for row, one in enumerate(rows):
+        seen = energies._mask(mask)[row]
+        mine = slice(row * energies.LENGTH, (row + 1) * energies.LENGTH)
+        told = selectivity(prior, pairs, row)
+        for h, head in enumerate(told):
+            unit_q, unit_k = (torch.nn.functional.normalize(u[mine, h], dim=-1) for u in (q, k))
+            c = unit_q @ unit_k.T
+            if not seen.any():
+                assert head["mean"] is head["crossing"] is None
+                assert head["pairs"] == []
+                continue
+            above = (c + 1) / 2 if one.gate == "centred" else c
+            crossing = (above[seen] > one.vigilance).double().mean()
+            assert head["crossing"] == pytest.approx(float(crossing))
+            assert head["mean"] == pytest.approx(float(_plain(c[seen], one).mean()))
+            best = c[seen].sort(descending=True).values[:5].tolist()
+            assert [pair["cosine"] for pair in head["pairs"]] == pytest.approx(best)
+            for pair in head["pairs"]:
+                i, j = pair["token"], pair["seen"]
+                assert seen[i, j]
+                assert pair["cosine"] == pytest.approx(float(c[i, j]))
+                assert pair["resonance"] == pytest.approx(float(_plain(c[i, j], one)))

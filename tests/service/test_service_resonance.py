@@ -76,6 +76,33 @@ def test_it_is_heard_and_told_and_silent_without_strength(asked):
     assert defaults["resonance"] == Resonance.model_validate({}).model_dump()
 
 
+def test_what_resonated_is_told(asked):
+    """Of every head, in each result and over all; nothing where nothing resonates."""
+    _, quiet = asked()
+    _, without = asked(include=["resonance"])
+    _, answer = asked(LOUD, include=["resonance"])
+    whole = answer.get("convergence")
+    each = []
+    for name in ("results", "images"):
+        each += [one["convergence"] for one in answer.get(name, []) if "convergence" in one]
+    found = [c["resonance"] for c in (whole, *each) if c is not None]
+    assert found
+    for heads in found:
+        assert heads
+        for head in heads:
+            assert 0 <= head["crossing"] <= 1
+            assert 0 < head["mean"] < 1
+            for pair in head.get("pairs", []):
+                assert -1.001 < pair["cosine"] < 1.001
+            assert len(head.get("pairs", [])) <= 5
+    kinds = {head["kind"] for head in found[0]}
+    ait = answer["model"]["name"].startswith("ait")
+    assert kinds == ({"attention", "bottleneck"} if ait else {"attention"})
+    silent = without.get("convergence") or without["images"][0]["convergence"]
+    assert silent["resonance"] == []
+    assert "resonance" not in str(quiet)
+
+
 @pytest.mark.parametrize("gate", ["sigmoid", "centred", "tanh", "piecewise-linear"])
 def test_gates(client, sample, checkpoints, gate):
     """What is served is what the network says."""

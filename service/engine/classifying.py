@@ -42,7 +42,7 @@ def classify(
     graphs: Sequence[Graph],
     knobs: Knobs,
     interrupt: Interrupt,
-    include: Collection[str],
+    include: Collection[str] = (),
 ) -> Classified:
     """Run `model` on `graphs`; returns early, unfinished, once `interrupt` says so.
 

@@ -213,15 +213,14 @@ def test_the_energy_never_rises(name: str, gate: str, layout: str) -> None:
 @pytest.mark.parametrize("layout", ["dense", "edge_list"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nothing_of_no_length_makes_nan(layout: str, dtype: torch.dtype) -> None:
-    places = energies._layout(layout, "isolated").resonating(_prior(_turned("sigmoid", 2)))
-    places = places.resonating(Resonant(2)([_turned("sigmoid", 2)], torch.zeros((), dtype=dtype)))
+    prior = Resonant(2)([_turned("sigmoid", 2)], torch.zeros((), dtype=dtype))
+    places = energies._layout(layout, "isolated").resonating(prior)
     q, k = torch.randn(2, 18, 2, 3, dtype=dtype)
     q[3], k[4], q[9], k[9] = 0, 0, 0, 0
     q, k = q.requires_grad_(), k.requires_grad_()
     beta = torch.ones(18, 2, dtype=dtype)
     found = places.attend(q, k, beta)
     assert all(part.isfinite().all() for part in found)
-    # Half the pair's lengths: no direction agrees with none, so the cosine counts as 0.
     gradients = torch.autograd.grad(sum(part.sum() for part in found), (q, k))
     assert all(gradient.isfinite().all() for gradient in gradients)
     for name in ("dot_product", "vmf"):

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from models.catalog import architectures
 from models.contract import Architecture
+from models.resonance import ResolvedResonance
 
 MANIFEST, WEIGHTS, CARD = "manifest.json", "model.safetensors", "README.md"
 _MANIFEST_LIMIT = 4 << 20
@@ -74,6 +75,7 @@ class TrainedKnobs(_Part):
     steps: int
     step_size: float
     beta: tuple[tuple[float, ...], ...]
+    resonance: ResolvedResonance | None = None
 
 
 class Manifest(_Part):
@@ -122,6 +124,7 @@ def trained_knobs(network: Architecture) -> TrainedKnobs:
         steps=network.config.steps,
         step_size=network.config.step_size,
         beta=tuple(tuple(block.log_beta_H.detach().exp().tolist()) for block in blocks),
+        resonance=network.resonance(None),
     )
 
 

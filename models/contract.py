@@ -6,15 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from models.dynamics import Motion, RowKnobs, Solution, StopReason, Watch, relax, solve
 from models.energies import Energy
 from models.layouts import Layout
+from models.resonance import ResolvedResonance, Resonance, Resonant
 
 Interrupt = Callable[[], StopReason | None]
 
@@ -24,6 +25,7 @@ class Knobs:
     """What a caller may turn for one row; None keeps what the model was trained with.
 
     `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
+    `resonance` replaces the trained one as a whole; of strength 0 it is as if there were none.
     Of `seed` 32 bits count, as many as torch's generator takes.
     """
 
@@ -34,6 +36,7 @@ class Knobs:
     tolerance: float = 0.0
     noise: float = 0.0
     seed: int = 0
+    resonance: Resonance | None = None
 
 
 @contextmanager
@@ -62,6 +65,25 @@ class Config(BaseModel):
     learn_beta: bool = True
     attention: bool = Field(True, description="False leaves the attention energy out")
     hopfield: bool = Field(True, description="False leaves the Hopfield energy out")
+    resonance: Resonance | None = Field(
+        None, description="prior on the logits of every attention, see `models.resonance`"
+    )
+    learn_strength: bool = Field(False, description="of the resonance, for each head")
+
+    @model_validator(mode="after")
+    def _resonates_on_something(self) -> Self:
+        if self.resonance is not None and "resonance" in self.unread:
+            raise ValueError("resonance: there is no attention for it to act on")
+        if self.learn_strength and self.resonance is None:
+            raise ValueError(
+                "learn_strength: there is no resonance whose strength could be learned"
+            )
+        return self
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Names of the knobs that such a network would ignore."""
+        return frozenset() if self.attention else frozenset({"beta", "beta_scale", "resonance"})
 
 
 class Block(nn.Module):
@@ -80,6 +102,7 @@ class Block(nn.Module):
         beta = config.beta or config.head_dim**-0.5
         learn = config.learn_beta and config.attention
         self.log_beta_H = nn.Parameter(torch.full((config.heads,), beta).log(), requires_grad=learn)
+        self.resonant = Resonant(config.heads, config.resonance, config.learn_strength)
 
     def resolve(self, knobs: Sequence[Knobs]) -> RowKnobs:
         """Trained values where a row asks for none."""
@@ -108,7 +131,12 @@ class Block(nn.Module):
             seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
         )
 
+    def resonating(self, layout: Layout, knobs: Sequence[Knobs]) -> Layout:
+        """`layout` with the prior that `knobs` ask for, which is part of the energy there."""
+        return layout.resonating(self.resonant([k.resonance for k in knobs], self.log_beta_H))
+
     def relax(self, x_ND: Tensor, layout: Layout, knobs: Sequence[Knobs]) -> Tensor:
+        layout = self.resonating(layout, knobs)
         return relax(self.energy, self.motion, self.norm, x_ND, layout, self.resolve(knobs))
 
     def solve(
@@ -119,7 +147,7 @@ class Block(nn.Module):
         interrupt: Interrupt,
         watch: Watch = lambda x_ND, moment: None,
     ) -> Solution:
-        resolved = self.resolve(knobs)
+        layout, resolved = self.resonating(layout, knobs), self.resolve(knobs)
         return solve(self.energy, self.motion, self.norm, x_ND, layout, resolved, interrupt, watch)
 
 
@@ -161,6 +189,14 @@ class Architecture(nn.Module, ABC):
     @abstractmethod
     def blocks_in_order(self) -> list[Block]:
         """Every block, in the order of `Output.solutions`."""
+
+    def resonance(self, asked: Resonance | None) -> ResolvedResonance | None:
+        """What runs where `asked` is asked for: the trained one if that is None."""
+        if asked is not None or self.config.resonance is None:
+            return None if asked is None else ResolvedResonance.of(asked)
+        learned = [m.strength_H for m in self.modules() if isinstance(m, Resonant)]
+        told = tuple(tuple(s.detach().tolist()) for s in learned if s is not None)
+        return ResolvedResonance.of(self.config.resonance, told)
 
     @abstractmethod
     def forward(self, batch: Any, knobs: Sequence[Knobs] | None = None) -> Tensor:

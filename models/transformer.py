@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+
+from models.resonance import Resonance, Resonant
 
 
 @final
 class Attention(nn.Module):
     """Multi-head attention of tokens to a context (Associative Transformer eq. 1-2), row by row."""
 
-    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        dropout: float,
+        resonance: Resonance | None = None,
+        learn_strength: bool = False,
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.query = nn.Linear(dim, heads * head_dim, bias=False)
         self.key_value = nn.Linear(dim, 2 * heads * head_dim, bias=False)
         self.out = nn.Linear(heads * head_dim, dim)
         self.dropout = nn.Dropout(dropout)
+        self.resonant = Resonant(heads, resonance, learn_strength)
 
-    def forward(self, x_RLD: Tensor, context_RKD: Tensor) -> Tensor:
-        """What each token reads, (R, L, D)."""
+    def forward(
+        self, x_RLD: Tensor, context_RKD: Tensor, asked: Sequence[Resonance | None] = (None,)
+    ) -> Tensor:
+        """What each token reads, (R, L, D); `asked` is the resonance of each row, or of all."""
         key, value = self.key_value(context_RKD).chunk(2, -1)
         q_RHLY, k_RHKY, v_RHKY = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query(x_RLD), key, value)
         )
-        read_RHLY = scaled_dot_product_attention(q_RHLY, k_RHKY, v_RHKY)
+        prior = self.resonant(asked, q_RHLY)
+        bias = None if prior is None else prior.bias(q_RHLY, k_RHKY)
+        read_RHLY = scaled_dot_product_attention(q_RHLY, k_RHKY, v_RHKY, attn_mask=bias)
         return self.dropout(self.out(read_RHLY.transpose(1, 2).flatten(2)))
 
 

@@ -6,10 +6,13 @@ L patches of a pool, E their width, M slots of the memory, D width of a slot, A 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+
+from models.resonance import Resonance, Resonant
 
 _EPSILON = 1e-10
 
@@ -49,7 +52,15 @@ class Workspace(nn.Module):
     memory_MD: Tensor
 
     def __init__(
-        self, dim: int, slots: int, slot_dim: int, heads: int, share: float, decay: float
+        self,
+        dim: int,
+        slots: int,
+        slot_dim: int,
+        heads: int,
+        share: float,
+        decay: float,
+        resonance: Resonance | None = None,
+        learn_strength: bool = False,
     ) -> None:
         super().__init__()
         self.heads, self.share, self.decay = heads, share, decay
@@ -58,6 +69,7 @@ class Workspace(nn.Module):
         self.value = nn.Linear(dim, slot_dim, bias=False)
         self.out = nn.Linear(slot_dim, slot_dim, bias=False)
         self.norm = nn.LayerNorm(slot_dim)
+        self.resonant = Resonant(heads, resonance, learn_strength, "bottleneck")
         self.register_buffer("memory_MD", torch.empty(slots, slot_dim))
         self.reset()
 
@@ -65,22 +77,30 @@ class Workspace(nn.Module):
         """A fresh memory: Gaussian, the best of the paper's table 3, over its norm."""
         self.memory_MD.copy_(_unit(torch.randn(self.memory_MD.shape)))
 
-    def forward(self, x_PLE: Tensor) -> Written:
-        """What each pool makes of the memory, which itself stays as it is."""
+    def forward(self, x_PLE: Tensor, asked: Sequence[Resonance | None] = (None,)) -> Written:
+        """What each pool makes of the memory, which itself stays as it is.
+
+        `asked` is the resonance of each pool, or of all.
+        """
         # Cloned, for `keep` writes into the buffer before the gradient has passed.
         memory_MD = self.memory_MD.clone()
-        score_PAML = self.attention(memory_MD, x_PLE)
+        score_PAML = self.attention(memory_MD, x_PLE, asked)
         value_PALY = self._heads(self.value(x_PLE))
         read_PMD = (score_PAML @ value_PALY).transpose(1, 2).flatten(2)
         new_PMD = self.norm(self.out(read_PMD))
         mixed_PMD = self.decay * memory_MD + (1 - self.decay) * new_PMD
         return Written(_unit(mixed_PMD), balance(score_PAML))
 
-    def attention(self, memory_MD: Tensor, x_PLE: Tensor) -> Tensor:
+    def attention(
+        self, memory_MD: Tensor, x_PLE: Tensor, asked: Sequence[Resonance | None] = (None,)
+    ) -> Tensor:
         """top-k(A) (P, A, M, L)."""
         query_AMY = self._heads(self.query(memory_MD)[None])[0]
         key_PALY = self._heads(self.key(x_PLE))
         logits_PAML = query_AMY @ key_PALY.transpose(2, 3) * query_AMY.shape[-1] ** -0.5
+        prior = self.resonant(asked, key_PALY)
+        if prior is not None:
+            logits_PAML = logits_PAML + prior.bias(query_AMY[None], key_PALY)
         score_PAML = torch.softmax(logits_PAML, -1)
         k = self.bottleneck(x_PLE.shape[1])
         if k == x_PLE.shape[1]:

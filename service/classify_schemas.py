@@ -12,6 +12,7 @@ from service.schemas import (
     Change,
     Convergence,
     Envelope,
+    HeadResonance,
     ModelRef,
     ResolvedDynamics,
     Strict,
@@ -115,6 +116,9 @@ class SummedConvergence(BaseModel):
     stops: dict[str, int] = Field(description="how many stopped for which reason")
     energy_percentile: float | None = Field(description="mean")
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
+        None, description="mean of each head", json_schema_extra=absent
+    )
 
 
 class ClassifyTimings(Timings):

@@ -10,6 +10,7 @@ from service.pictures.masks import MaskMode
 from service.schemas import (
     Change,
     Envelope,
+    HeadResonance,
     ModelRef,
     ResolvedDynamics,
     Strict,
@@ -79,6 +80,9 @@ class WindowsConvergence(BaseModel):
         "per patch; mean over the windows"
     )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
+        None, description="mean of each head", json_schema_extra=absent
+    )
     trace: list[TraceEntry] | SkipJsonSchema[None] = Field(
         None,
         description="mean over the windows at each step; one that has stopped stays as it is",

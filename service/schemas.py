@@ -13,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from models.contract import Knobs
 from models.dynamics import StopReason
+from models.resonance import ResolvedResonance, Resonance
 from service.parsing.names import NodeId
 
 NodeIds = Annotated[
@@ -52,6 +53,11 @@ class Dynamics(Strict):
         0.0, ge=0, le=10, description="sigma of sigma * sqrt(step_size) * eps added to each step"
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of that noise")
+    resonance: Resonance | None = Field(
+        None,
+        description="prior on the logits of every attention, for pairs whose query and key agree; "
+        "takes the place of the trained one as a whole, where there is one",
+    )
 
     @model_validator(mode="after")
     def _one_beta(self) -> Dynamics:
@@ -68,6 +74,7 @@ class Dynamics(Strict):
             tolerance=self.tolerance,
             noise=self.noise,
             seed=self.seed,
+            resonance=self.resonance,
         )
 
 
@@ -78,8 +85,8 @@ class Envelope(Strict):
         None, max_length=64, description="a name from GET /models; the route has a default"
     )
     dynamics: Dynamics = Dynamics.model_validate({})
-    include: Annotated[list[Literal["trace", "components"]], FailFast()] = Field(
-        [], max_length=2, description="further parts of `convergence` to answer with"
+    include: Annotated[list[Literal["trace", "components", "resonance"]], FailFast()] = Field(
+        [], max_length=3, description="further parts of `convergence` to answer with"
     )
 
 
@@ -172,6 +179,7 @@ class ResolvedDynamics(BaseModel):
     tolerance: float
     noise: float
     seed: int
+    resonance: ResolvedResonance | None = Field(description="null where nothing resonates")
 
 
 class Change(BaseModel):
@@ -195,6 +203,30 @@ class TraceEntry(BaseModel):
     )
 
 
+class HeadResonance(BaseModel):
+    """How selective a head of attention is where the state came to rest; null without pairs."""
+
+    attention: int = Field(description="place among those that resonate, block by block")
+    kind: Literal["attention", "bottleneck"]
+    head: int
+    crossing: float | None = Field(description="share of pairs whose cosine is above vigilance")
+    mean: float | None = Field(description="resonance r of a pair, before its strength")
+
+
+class ResonantPair(BaseModel):
+    token: int = Field(
+        description="a place among the tokens: a node; of a graph that is classified 0 is CLS and "
+        "n + 1 is node n; a patch, row by row; of a bottleneck a slot of the memory"
+    )
+    seen: int = Field(description="the token that it sees")
+    cosine: float
+    resonance: float
+
+
+class HeadPairs(HeadResonance):
+    pairs: list[ResonantPair] = Field(description="those of the highest cosine, at most five")
+
+
 class Convergence(BaseModel):
     """How the state came to rest, summed over the blocks. A number that is not finite is null."""
 
@@ -210,6 +242,9 @@ class Convergence(BaseModel):
         description="share of training neighbourhoods with a lower final energy per node"
     )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    resonance: list[HeadPairs] | SkipJsonSchema[None] = Field(
+        None, description="empty where nothing resonates", json_schema_extra=absent
+    )
     trace: list[TraceEntry] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 

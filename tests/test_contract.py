@@ -14,8 +14,13 @@ import torch
 from models.catalog import architectures
 from models.checkpoint import Calibration, EnergyReference, Manifest, load, save, trained_knobs
 from models.contract import Architecture, Knobs
+from models.resonance import Resonance
 
 ALL = sorted(architectures())
+RESONANCES = [
+    Resonance.model_validate({"strength": 1.5, "sharpness": 4.0, "feedback": 0.5, "unroll": 3}),
+    Resonance.model_validate({"strength": -0.7, "vigilance": 0.1, "gate": "piecewise-linear"}),
+]
 OF_GRAPHS = [n for n in ALL if architectures()[n].task in ("anomaly", "classification")]
 
 
@@ -36,7 +41,11 @@ def test_the_papers_architectures_are_found() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_batched_equals_single(name: str) -> None:
     network, items, batch = _example(name)
-    knobs = [Knobs(), Knobs(steps=1, beta=2.0), Knobs(noise=0.3, seed=5, step_size=0.05)]
+    knobs = [
+        Knobs(resonance=RESONANCES[0]),
+        Knobs(steps=1, beta=2.0),
+        Knobs(noise=0.3, seed=5, step_size=0.05, resonance=RESONANCES[1]),
+    ]
     together = _infer(network, batch, knobs)
     for row, item in enumerate(items):
         alone = _infer(network, network.pack([item]), [knobs[row]])
@@ -80,19 +89,25 @@ def test_force_is_minus_the_gradient_in_every_block(name: str) -> None:
     network.double()
     generator = torch.Generator().manual_seed(2)
     shape = (len(batch.row_of_N), network.config.dim)
+    knobs = [
+        Knobs(beta_scale=scale, resonance=resonance)
+        for scale, resonance in zip((0.3, 1.0, 3.0), (None, *RESONANCES), strict=True)
+    ]
     for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
         g = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        beta = block.resolve([Knobs(beta_scale=s) for s in (0.3, 1.0, 3.0)]).beta_RH
-        terms = block.energy(g, layout, beta)
-        (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g)
-        assert (terms.force_ND + gradient).abs().max() < 1e-9
+        beta = block.resolve(knobs).beta_RH
+        for places in (layout, block.resonating(layout, knobs)):
+            terms = block.energy(g, places, beta)
+            (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g)
+            assert (terms.force_ND + gradient).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_same_seed_same_answer(name: str) -> None:
     network, _, batch = _example(name)
     first, again, other = (
-        _infer(network, batch, [Knobs(noise=0.5, seed=s)] * 3).logits for s in (1, 1, 2)
+        _infer(network, batch, [Knobs(noise=0.5, seed=s, resonance=RESONANCES[0])] * 3).logits
+        for s in (1, 1, 2)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -109,6 +124,7 @@ def test_same_seed_same_answer(name: str) -> None:
         {"beta_scale": 5.0},
         {"step_size": 0.3},
         {"noise": 0.5},
+        {"resonance": RESONANCES[0]},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -129,8 +145,41 @@ def test_knobs_left_alone_are_the_trained_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_parameter_learns(name: str) -> None:
+def test_no_strength_is_no_resonance(name: str) -> None:
+    """Bit for bit, in what is served and in what is trained, whatever the rest of it says."""
     network, _, batch = _example(name)
+    silent = [
+        replace(Knobs(), resonance=r.model_copy(update={"strength": 0.0}))
+        for r in (*RESONANCES, RESONANCES[0])
+    ]
+    plain, without = _infer(network, batch), _infer(network, batch, silent)
+    assert torch.equal(plain.logits, without.logits)
+    for one, other in zip(plain.solutions, without.solutions, strict=True):
+        assert torch.equal(one.x_ND, other.x_ND)
+        for a, b in zip(one.trace, other.trace, strict=True):
+            assert torch.equal(a.energy_R, b.energy_R)
+    trained = _resonating(name, strength=1.5)
+    assert torch.equal(plain.logits, _infer(trained, batch, silent).logits)
+    assert not torch.equal(plain.logits, _infer(trained, batch).logits)
+    with torch.no_grad():
+        assert torch.equal(network(batch), _resonating(name, learn=False, strength=0.0)(batch))
+
+
+def _resonating(name: str, learn: bool = True, **resonance: Any) -> Architecture:
+    """The example as if it had been trained with a resonance."""
+    plain = _example(name)[0]
+    config = plain.config.model_dump() | {"resonance": resonance, "learn_strength": learn}
+    network = architectures()[name](plain.config_type.model_validate(config))
+    network.load_state_dict(network.state_dict() | plain.state_dict())
+    return network.eval()
+
+
+@pytest.mark.parametrize("resonates", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_every_parameter_learns(name: str, resonates: bool) -> None:
+    network, _, batch = _example(name)
+    if resonates:
+        network = _resonating(name, strength=1.5, vigilance=0.1, sharpness=2.0)
     network.train()
     with torch.no_grad():  # a zero factor would hide the gradient of the other
         for parameter_name, parameter in network.named_parameters():
@@ -146,9 +195,14 @@ def test_every_parameter_learns(name: str) -> None:
     assert still == []
 
 
+@pytest.mark.parametrize("resonates", [False, True])
 @pytest.mark.parametrize("name", ALL)
-def test_save_and_load_is_identity(name: str, tmp_path: Path) -> None:
+def test_save_and_load_is_identity(name: str, resonates: bool, tmp_path: Path) -> None:
     network, _, batch = _example(name)
+    if resonates:
+        network = _resonating(name, strength=1.5)
+        strengths = network.resonance(None).strength
+        assert all(strength == 1.5 for heads in strengths for strength in heads)
     manifest = Manifest(
         name="example",
         version="1",
@@ -166,6 +220,7 @@ def test_save_and_load_is_identity(name: str, tmp_path: Path) -> None:
     save(tmp_path / "example", network, manifest, "# example\n")
     loaded = load(tmp_path / "example")
     assert loaded.manifest.config == manifest.config
+    assert (loaded.manifest.knobs.resonance is not None) == resonates
     state, again = network.state_dict(), loaded.network.state_dict()
     assert state.keys() == again.keys()
     assert all(torch.equal(state[key], again[key]) for key in state)

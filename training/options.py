@@ -10,9 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from lightning_fabric import Fabric
+from pydantic import ValidationError
 from rich.console import Console
 
 from models import checkpoint
+from models.resonance import Resonance
 from training.ledger import mark
 
 Data = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
@@ -27,9 +29,35 @@ Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's", min=
 Name = Annotated[str | None, typer.Option(help="of the checkpoint; else model-dataset")]
 Out = Annotated[Path | None, typer.Option(help="checkpoint folder to write")]
 Rows = Annotated[Path | None, typer.Option(help="JSON lines, one a result; resumed from")]
+Resonating = Annotated[
+    str | None,
+    typer.Option(
+        "--resonance",
+        help="prior on the logits of attention, as in strength=0.3,vigilance=0.5; on: the defaults",
+    ),
+]
+LearnStrength = Annotated[
+    bool, typer.Option("--learn-strength", help="of the resonance, for each head")
+]
 Smoke = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
 
 console = Console(stderr=True)
+
+
+def with_resonance(given: str | None, learn: bool) -> dict[str, Any]:
+    """What `--resonance` and `--learn-strength` add to the configuration of a network."""
+    if given is None:
+        if learn:
+            raise typer.BadParameter("--learn-strength goes with --resonance")
+        return {}
+    pairs = [] if given == "on" else [part.partition("=") for part in given.split(",")]
+    try:
+        found = Resonance.model_validate_strings({name.strip(): value for name, _, value in pairs})
+    except ValidationError as error:
+        told = error.errors(include_url=False)[0]
+        where = ".".join(map(str, told["loc"])) or "--resonance"
+        raise typer.BadParameter(f"--resonance: {where}: {told['msg']}") from None
+    return {"resonance": found.model_dump(mode="json"), "learn_strength": learn}
 
 
 def checkpoint_folder(wanted: str, out: Path | None) -> tuple[str, Path]:

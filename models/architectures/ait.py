@@ -17,6 +17,7 @@ from models.graph_classifier import Task
 from models.layouts import Layout, Stored
 from models.patches import patchify
 from models.pictures import Picture, PictureBatch, collate_pictures
+from models.resonance import Resonance
 from models.transformer import Attention, FeedForward
 from models.workspace import Workspace
 
@@ -72,6 +73,12 @@ class AiTConfig(Config):
         return self.shape[1] * self.shape[2] // self.patch**2 + bool(self.question)
 
     @property
+    def unread(self) -> frozenset[str]:
+        """What resonates are the self-attention and the bottleneck."""
+        there = self.attention or (self.workspace and (self.write or not self.hopfield))
+        return frozenset() if there else frozenset({"resonance"})
+
+    @property
     def retrieval(self) -> Config:
         """What of this concerns the Hopfield network: one temperature for all of a row."""
         of_all = {
@@ -87,10 +94,11 @@ class Layer(nn.Module):
     def __init__(self, config: AiTConfig, block: Block) -> None:
         super().__init__()
         c = config
+        resonance = c.resonance, c.learn_strength
         self.attention = self.feedforward = self.workspace = self.cross = self.block = None
         if c.attention:
             self.attention_norm = nn.LayerNorm(c.dim)
-            self.attention = Attention(c.dim, c.heads, c.head_dim, c.dropout)
+            self.attention = Attention(c.dim, c.heads, c.head_dim, c.dropout, *resonance)
         if c.feedforward:
             self.feedforward_norm = nn.LayerNorm(c.dim)
             self.feedforward = FeedForward(c.dim, c.mlp, c.dropout)
@@ -98,41 +106,51 @@ class Layer(nn.Module):
         if c.workspace:
             self.workspace_norm = nn.LayerNorm(c.dim)
             self.workspace = Workspace(
-                c.dim, c.memories, c.slot_dim, c.slot_heads, c.share, c.decay
+                c.dim, c.memories, c.slot_dim, c.slot_heads, c.share, c.decay, *resonance
             )
             self.lift = nn.Linear(c.slot_dim, c.dim)
             if c.hopfield:
                 self.block = block
             else:
-                self.cross = Attention(c.dim, c.heads, c.head_dim, c.dropout)
+                self.cross = Attention(c.dim, c.heads, c.head_dim, c.dropout, *resonance)
 
-    def forward(self, x_RLD: Tensor, retrieve: Retrieve) -> tuple[Tensor, Tensor]:
-        """The next x (R, L, D) and the balance loss of the bottleneck."""
+    def forward(
+        self, x_RLD: Tensor, retrieve: Retrieve, asked: Sequence[Resonance | None]
+    ) -> tuple[Tensor, Tensor]:
+        """The next x (R, L, D) and the balance loss of the bottleneck.
+
+        `asked` is the resonance of each row, in every attention of the layer.
+        """
         if self.attention is not None:
             g_RLD = self.attention_norm(x_RLD)
-            x_RLD = x_RLD + self.attention(g_RLD, g_RLD)
+            x_RLD = x_RLD + self.attention(g_RLD, g_RLD, asked)
         if self.feedforward is not None:
             x_RLD = x_RLD + self.feedforward(self.feedforward_norm(x_RLD))
         balance = x_RLD.new_zeros(())
         if self.workspace is not None:
             rows, length, dim = x_RLD.shape
             xi_RLD = self.workspace_norm(x_RLD)
-            memory_PMD, balance = self._write(self.workspace, xi_RLD)
+            memory_PMD, balance = self._write(self.workspace, xi_RLD, asked)
             attractors_PMD = self.lift(memory_PMD).to(xi_RLD.dtype)
             if self.block is not None:
                 layout = Stored(attractors_PMD, rows, length)
                 read = retrieve(self.block, xi_RLD.reshape(rows * length, dim), layout)
                 x_RLD = x_RLD + read.view(rows, length, dim)
             elif self.cross is not None:
-                x_RLD = x_RLD + self.cross(xi_RLD, attractors_PMD.expand(rows, -1, -1))
+                attractors_RMD = attractors_PMD.expand(rows, -1, -1)
+                x_RLD = x_RLD + self.cross(xi_RLD, attractors_RMD, asked)
         return x_RLD, balance
 
-    def _write(self, workspace: Workspace, xi_RLD: Tensor) -> tuple[Tensor, Tensor]:
+    def _write(
+        self, workspace: Workspace, xi_RLD: Tensor, asked: Sequence[Resonance | None]
+    ) -> tuple[Tensor, Tensor]:
         """gamma^(t+1) (P, M, D) and the balance loss: the squash layer and what follows it."""
         if not (self.training or self.writes):
             return workspace.memory_MD[None], xi_RLD.new_zeros(())
         pooled = self.training and self.pooled
-        memory_PMD, balance = workspace(xi_RLD.flatten(0, 1)[None] if pooled else xi_RLD)
+        if pooled and len(set(asked)) > 1:
+            raise ValueError("rows that compete in one pool must have the same resonance")
+        memory_PMD, balance = workspace(xi_RLD.flatten(0, 1)[None] if pooled else xi_RLD, asked)
         if self.training:
             workspace.keep(memory_PMD)
         return memory_PMD, balance
@@ -213,7 +231,7 @@ class AiT(Architecture):
             found.append(layout)
             return block.relax(x_ND, layout, [Knobs()] * batch.rows)
 
-        self._through(batch, retrieve)
+        self._through(batch, retrieve, [Knobs()])
         return found
 
     def forward(self, batch: PictureBatch, knobs: Sequence[Knobs] | None = None) -> Tensor:
@@ -223,7 +241,7 @@ class AiT(Architecture):
         def retrieve(block: Block, x_ND: Tensor, layout: Stored) -> Tensor:
             return block.relax(x_ND, layout, rows)
 
-        logits_RC, self.balance = self._through(batch, retrieve)
+        logits_RC, self.balance = self._through(batch, retrieve, rows)
         return logits_RC
 
     @torch.no_grad()
@@ -236,7 +254,7 @@ class AiT(Architecture):
             solutions.append(block.solve(x_ND, layout, knobs, interrupt))
             return solutions[-1].x_ND
 
-        return Output(self._through(batch, retrieve)[0], solutions)
+        return Output(self._through(batch, retrieve, knobs)[0], solutions)
 
     def reset_memories(self) -> None:
         """Fresh memories in every workspace: an ablation of table 2, between epochs."""
@@ -244,11 +262,14 @@ class AiT(Architecture):
             if isinstance(module, Workspace):
                 module.reset()
 
-    def _through(self, batch: PictureBatch, retrieve: Retrieve) -> tuple[Tensor, Tensor]:
+    def _through(
+        self, batch: PictureBatch, retrieve: Retrieve, knobs: Sequence[Knobs]
+    ) -> tuple[Tensor, Tensor]:
+        asked = [row.resonance for row in knobs]
         x_RLD = self._embed(batch)
         balance = x_RLD.new_zeros(())
         for layer in self.layers:
-            x_RLD, of_layer = layer(x_RLD, retrieve)
+            x_RLD, of_layer = layer(x_RLD, retrieve, asked)
             balance = balance + of_layer
         return self.head(self.norm(x_RLD).mean(1)), balance
 

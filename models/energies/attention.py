@@ -1,4 +1,8 @@
-"""Attention energies: tokens pull together the keys and queries of those they see."""
+"""Attention energies: tokens pull together the keys and queries of those they see.
+
+A layout with a prior adds lambda r to the logits beta k . q, so that it is part of the energy and
+of its force (DAR section 4; `models.resonance`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from torch import Tensor, nn
 
 from models.energies.base import Energy, Terms
 from models.layouts import Layout
+from models.resonance import through_unit, unit
 
 
 class _Projected(Energy):
@@ -71,23 +76,13 @@ class VonMisesFisherAttention(_Projected):
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
         q_NHY, k_NHY = self._project(g_ND)
-        q_hat, q_length = _unit(q_NHY)
-        k_hat, k_length = _unit(k_NHY)
+        q_hat, q_length = unit(q_NHY)
+        k_hat, k_length = unit(k_NHY)
         beta_NH = beta_RH[layout.row_of_N]
         lse_NH, pq_NHY, ptk_NHY = layout.attend(k_hat, q_hat, beta_NH)
         force_ND = None
         if with_force:
-            to_query = _through_unit(ptk_NHY, q_hat, q_length)
-            to_key = _through_unit(pq_NHY, k_hat, k_length)
+            to_query = through_unit(ptk_NHY, q_hat, q_length)
+            to_key = through_unit(pq_NHY, k_hat, k_length)
             force_ND = self._back(to_query, to_key)
         return Terms({self.name: self._token_energy(lse_NH, beta_NH)}, force_ND)
-
-
-def _unit(u: Tensor) -> tuple[Tensor, Tensor]:
-    length = u.pow(2).sum(-1, keepdim=True).add(1e-12).sqrt()
-    return u / length, length
-
-
-def _through_unit(force: Tensor, u_hat: Tensor, length: Tensor) -> Tensor:
-    """Pull a force on u/|u| back to u."""
-    return (force - u_hat * (force * u_hat).sum(-1, keepdim=True)) / length

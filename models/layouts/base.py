@@ -12,14 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from models.resonance import Prior
+
 
 class Attention(NamedTuple):
     """Log-sum-exp attention with the two sums its force needs.
 
-    With s_ij = beta_i w_ij q_i . k_j + b_ij and p_ij = softmax of s_ij over the neighbours j of i:
-    `lse_NH` = log sum_j exp(s_ij), `pk_NHY` = sum_j p_ij w_ij k_j and `ptq_NHY` = sum over those
-    i that see j of p_ij w_ij q_i. A token that sees none has lse = 0. The weight w and the bias b
-    of an edge belong to the layout and are 1 and 0 unless it was given others.
+    With s_ij = beta_i w_ij q_i . k_j + b_ij + lambda r(c_ij) and p_ij = softmax of s_ij over the
+    neighbours j of i: `lse_NH` = log sum_j exp(s_ij), `pk_NHY` = d(lse_i / beta_i)/dq_i, which is
+    sum_j p_ij w_ij k_j where nothing resonates, and `ptq_NHY`, for j, the sum of
+    d(lse_i / beta_i)/dk_j over those i that see j, sum_i p_ij w_ij q_i. A token that sees none has
+    lse = 0. The weight w and the bias b of an edge belong to the layout and are 1 and 0 unless it
+    was given others; so does the prior, lambda r of the cosine of q_i and k_j.
     """
 
     lse_NH: Tensor
@@ -34,11 +38,16 @@ class Layout(ABC):
     row_of_N: Tensor
     """Row of each token; int64, non-decreasing."""
 
+    def resonating(self, prior: Prior | None) -> Layout:
+        """The same tokens with this prior on their attention; itself where there is no pair."""
+        return self
+
     @abstractmethod
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
         """Attention of every token to the tokens it sees.
 
-        Differentiable in all three arguments, and in the weight and the bias of each edge.
+        Differentiable in all three arguments, in the weight and the bias of each edge, and in the
+        strength of the prior.
         """
 
     @abstractmethod

@@ -8,11 +8,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from models.layouts.base import Attention, Layout
+from models.layouts.base import Attention
+from models.layouts.pairwise import Pairwise
+from models.resonance import Prior
 
 
 @final
-class Dense(Layout):
+class Dense(Pairwise):
     """R rows of L tokens, N = R L.
 
     mask_RLL[r, c, b] says that token c of row r sees token b. The paper's B != C
@@ -41,26 +43,43 @@ class Dense(Layout):
     def seen(self) -> Tensor:
         return self._seen_RL.flatten()
 
-    def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
-        n, h, y = q_NHY.shape
-        q = q_NHY.reshape(self.rows, self.length, h, y)
-        k = k_NHY.reshape(self.rows, self.length, h, y)
+    def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
+        """(R, H, L, L), of those too that are masked."""
+        return torch.einsum("rchy,rbhy->rhcb", self._by_row(q_NHY), self._by_row(k_NHY))
+
+    def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        i_P, j_P = self.mask_RLL[row].nonzero().T
+        return values[row][:, i_P, j_P].T, i_P, j_P
+
+    def _attend(
+        self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
+    ) -> tuple[Attention, Tensor]:
+        n, h, _ = q_NHY.shape
         beta = beta_NH.reshape(self.rows, self.length, h)
-        s_RHLL = torch.einsum("rchy,rbhy->rhcb", q, k) * beta.transpose(1, 2)[..., None]
+        s_RHLL = self.products(q_NHY, k_NHY) * beta.transpose(1, 2)[..., None]
         if self.weight_RHLL is not None:
             s_RHLL = s_RHLL * self.weight_RHLL
-        if self.bias_RHLL is not None:
-            s_RHLL = s_RHLL + self.bias_RHLL
+        for term_RHLL in (self.bias_RHLL, bias):
+            if term_RHLL is not None:
+                s_RHLL = s_RHLL + term_RHLL
         s_RHLL = s_RHLL.masked_fill(~self.mask_RLL[:, None], -torch.inf)
         blind_RHL1 = ~self._seen_RL[:, None, :, None]
         # A row of -inf alone would make NaN in the softmax and in its gradient.
         s_RHLL = s_RHLL.masked_fill(blind_RHL1, 0.0)
         lse_RHL = torch.logsumexp(s_RHLL, -1).masked_fill(blind_RHL1[..., 0], 0.0)
         p_RHLL = torch.softmax(s_RHLL, -1).masked_fill(blind_RHL1, 0.0)
-        if self.weight_RHLL is not None:
-            p_RHLL = p_RHLL * self.weight_RHLL
-        return Attention(
-            lse_RHL.transpose(1, 2).reshape(n, h),
-            torch.einsum("rhcb,rbhy->rchy", p_RHLL, k).reshape(n, h, y),
-            torch.einsum("rhcb,rchy->rbhy", p_RHLL, q).reshape(n, h, y),
-        )
+        weighed = p_RHLL if self.weight_RHLL is None else p_RHLL * self.weight_RHLL
+        sums = self._read(weighed, k_NHY), self._write(weighed, q_NHY)
+        return Attention(lse_RHL.transpose(1, 2).reshape(n, h), *sums), p_RHLL
+
+    def _priors(self, prior: Prior, cosines: Tensor) -> tuple[Tensor, Tensor]:
+        return prior(cosines, lambda value_PH: value_PH[..., None, None])
+
+    def _read(self, weight: Tensor, k_NHY: Tensor) -> Tensor:
+        return torch.einsum("rhcb,rbhy->rchy", weight, self._by_row(k_NHY)).flatten(0, 1)
+
+    def _write(self, weight: Tensor, q_NHY: Tensor) -> Tensor:
+        return torch.einsum("rhcb,rchy->rbhy", weight, self._by_row(q_NHY)).flatten(0, 1)
+
+    def _by_row(self, u_NHY: Tensor) -> Tensor:
+        return u_NHY.reshape(self.rows, self.length, *u_NHY.shape[1:])

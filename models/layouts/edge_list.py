@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
 from typing import Any, final
@@ -11,13 +12,16 @@ import torch
 from torch import Tensor
 
 from models.layouts import kernels
-from models.layouts.base import Attention, Layout
+from models.layouts.base import Attention
+from models.layouts.pairs import Products, Sums
+from models.layouts.pairwise import Pairwise
+from models.resonance import Prior
 
 _CHUNK = 1 << 18  # edges gathered at a time off the CPU: bounds the temporary to a constant
 
 
 @final
-class EdgeList(Layout):
+class EdgeList(Pairwise):
     """R graphs as one disjoint union. Token i sees the sources j of its edges j -> i.
 
     Build it with `from_edges`. `indptr_N1`, `indices_E` are the CSR of the receivers,
@@ -104,10 +108,51 @@ class EdgeList(Layout):
     def seen(self) -> Tensor:
         return self.degree_N > 0
 
-    def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
+    def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
+        """(E, H)."""
+        return Products.apply(q_NHY, k_NHY, self)
+
+    def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        bounds = torch.tensor([row, row + 1], device=self.row_of_N.device)
+        first, last = torch.searchsorted(self.row_of_N, bounds).tolist()
+        mine = slice(int(self.indptr_N1[first]), int(self.indptr_N1[last]))
+        return values[mine], self.receivers_E[mine] - first, self.indices_E[mine].long() - first
+
+    def _attend(
+        self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
+    ) -> tuple[Attention, Tensor]:
         # Under mixed precision the projections arrive in half; the sums stay in beta's precision.
         q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
-        return Attention(*_Attend.apply(q_NHY, k_NHY, beta_NH, self.weight_EH, self.bias_EH, self))
+        if bias is None or self.bias_EH is None:
+            bias = self.bias_EH if bias is None else bias
+        else:
+            bias = self.bias_EH + bias
+        p_EH, *found = _Attend.apply(q_NHY, k_NHY, beta_NH, self.weight_EH, bias, self)
+        return Attention(*found), p_EH
+
+    def _priors(self, prior: Prior, cosines: Tensor) -> tuple[Tensor, Tensor]:
+        """(E, H) each, a bounded number of edges at a time where no gradient wants them all."""
+
+        def of(part: slice) -> tuple[Tensor, Tensor]:
+            def spread(value_PH: Tensor) -> Tensor:
+                one = len(value_PH) == 1
+                return value_PH if one else value_PH[self.row_of_N[self.receivers_E[part]]]
+
+            return prior(cosines[part], spread)
+
+        if torch.is_grad_enabled() or self.num_edges <= _CHUNK:
+            return of(slice(None))
+        bias, slope = torch.empty_like(cosines), torch.empty_like(cosines)
+        for start in range(0, self.num_edges, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            bias[part], slope[part] = of(part)
+        return bias, slope
+
+    def _read(self, weight: Tensor, k_NHY: Tensor) -> Tensor:
+        return Sums.apply(weight, k_NHY, self, False)
+
+    def _write(self, weight: Tensor, q_NHY: Tensor) -> Tensor:
+        return Sums.apply(weight, q_NHY, self, True)
 
     @torch.no_grad()
     def mean_neighbours(self, x_NF: Tensor) -> Tensor:
@@ -118,11 +163,11 @@ class EdgeList(Layout):
             x = x_NF.contiguous().numpy()
             kernels.over_rows(kernels.mean_rows, indptr, x.shape[1], indices, x, out_NF.numpy())
             return out_NF
-        for receiver_e, source_e, _ in self._chunks():
+        for receiver_e, source_e, _ in self.chunks():
             out_NF.index_add_(0, receiver_e, x_NF[source_e])
         return out_NF / self.degree_N.clamp(min=1)[:, None]
 
-    def _chunks(self):
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
         """Edges as (receiver, source, slice), a bounded number at a time."""
         for start in range(0, self.num_edges, _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -130,7 +175,7 @@ class EdgeList(Layout):
 
 
 class _Attend(torch.autograd.Function):
-    """`Attention` over an edge list; saves p (E,H) and recomputes what is (E,Y)."""
+    """p (E,H) and `Attention` over an edge list; saves p and recomputes what is (E,Y)."""
 
     @staticmethod
     def forward(ctx: Any, q_NHY, k_NHY, beta_NH, weight_EH, bias_EH, edges: EdgeList):
@@ -140,16 +185,22 @@ class _Attend(torch.autograd.Function):
         p_EH, lse_NH, pk_NHY, ptq_NHY = run(edges, q, k, beta, weight, bias)
         ctx.save_for_backward(q, k, beta, weight, p_EH, pk_NHY)
         ctx.edges, ctx.biased = edges, bias is not None
-        return lse_NH, pk_NHY, ptq_NHY
+        ctx.set_materialize_grads(False)  # p is (E,H), and mostly nobody asks for its gradient
+        return p_EH, lse_NH, pk_NHY, ptq_NHY
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g_lse: Tensor, g_pk: Tensor, g_ptq: Tensor):  # pyright: ignore
+    def backward(ctx: Any, g_p, g_lse, g_pk, g_ptq):  # pyright: ignore
         q, k, beta, weight, p, pk = ctx.saved_tensors
         run = _cpu_backward if q.device.type == "cpu" else _torch_backward
-        grads = (g_lse.contiguous(), g_pk.contiguous(), g_ptq.contiguous())
-        dq, dk, dbeta, dweight, ds = run(ctx.edges, q, k, beta, weight, p, pk, *grads)
+        grads = _given(g_lse, beta), _given(g_pk, q), _given(g_ptq, q)
+        g_p = None if g_p is None else g_p.contiguous()
+        dq, dk, dbeta, dweight, ds = run(ctx.edges, q, k, beta, weight, p, pk, *grads, g_p)
         return dq, dk, dbeta, dweight, ds if ctx.biased else None, None
+
+
+def _given(grad: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if grad is None else grad.contiguous()
 
 
 def _like(beta: Tensor, term_EH: Tensor | None) -> Tensor | None:
@@ -183,7 +234,7 @@ def _cpu_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, bi
     return p, lse, pk, ptq
 
 
-def _cpu_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq):
+def _cpu_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq, g_p):
     ds, dbeta = torch.empty_like(p), torch.zeros_like(beta)
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
     dweight = None if weight is None else torch.empty_like(p)
@@ -192,7 +243,7 @@ def _cpu_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq
         kernels.backward_rows,
         edges.indptr_N1.numpy(),
         width,
-        *_arrays(edges.indices_E, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq),
+        *_arrays(edges.indices_E, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq, g_p),
         *_arrays(ds, dq, dbeta, dweight),
     )
     ds_w, p_w = _times(ds, weight), _times(p, weight)
@@ -208,7 +259,7 @@ def _cpu_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq
 def _torch_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, bias):
     """The same on any device, in chunks of edges."""
     s = q.new_empty(edges.num_edges, q.shape[1])
-    for i, j, part in edges._chunks():
+    for i, j, part in edges.chunks():
         s[part] = (q[i] * k[j]).sum(-1) * beta[i]
     s = _times(s, weight)
     if bias is not None:
@@ -217,35 +268,37 @@ def _torch_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, 
     top = torch.segment_reduce(s, "max", offsets=edges.indptr_N1, initial=-torch.inf)
     top[~seen] = 0
     total = torch.zeros_like(beta)
-    for i, _, part in edges._chunks():
+    for i, _, part in edges.chunks():
         s[part] = (s[part] - top[i]).exp()
         total.index_add_(0, i, s[part])
     total[~seen] = 1
     pk, ptq = torch.zeros_like(q), torch.zeros_like(q)
-    for i, _, part in edges._chunks():
+    for i, _, part in edges.chunks():
         s[part] /= total[i]
     p_w = _times(s, weight)
-    for i, j, part in edges._chunks():
+    for i, j, part in edges.chunks():
         pk.index_add_(0, i, p_w[part, :, None] * k[j])
         ptq.index_add_(0, j, p_w[part, :, None] * q[i])
     return s, top + total.log(), pk, ptq
 
 
-def _torch_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq):
+def _torch_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq, g_p):
     ds, dbeta = torch.empty_like(p), torch.zeros_like(beta)
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
     mean = torch.zeros_like(beta)
-    for i, j, part in edges._chunks():
+    for i, j, part in edges.chunks():
         ds[part] = (g_pk[i] * k[j] + g_ptq[j] * q[i]).sum(-1)
     dweight = None if weight is None else p * ds
     ds = _times(ds, weight)
-    for i, _, part in edges._chunks():
+    if g_p is not None:
+        ds = ds + g_p
+    for i, _, part in edges.chunks():
         mean.index_add_(0, i, p[part] * ds[part])
     shift = g_lse - mean
-    for i, _, part in edges._chunks():
+    for i, _, part in edges.chunks():
         ds[part] = p[part] * (ds[part] + shift[i])
     ds_w, p_w = _times(ds, weight), _times(p, weight)
-    for i, j, part in edges._chunks():
+    for i, j, part in edges.chunks():
         c = (q[i] * k[j]).sum(-1)
         dbeta.index_add_(0, i, ds_w[part] * c)
         if dweight is not None:

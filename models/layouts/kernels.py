@@ -4,7 +4,7 @@ Every kernel works on a range of rows, releases the GIL and writes only to its
 own rows, so `over_rows` can hand ranges to threads and the result does not
 depend on how many there are. Shapes: N nodes, E edges, H heads, Y head width.
 
-`weight` and `bias` (E,H) may be None: numba compiles a kernel of its own for that,
+`weight` and `bias` (E,H) may be None, and `t_edge`: numba compiles a kernel of its own for that,
 from which the branches on them are gone.
 
 The flags in `_FAST` allow vectorised sums and nothing else: NaN and infinity
@@ -162,12 +162,30 @@ def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
+def pair_products(lo, hi, indptr, indices, q, k, out):
+    """out_ij = q_i . k_j (E,H) of those j that i sees."""
+    heads, width = q.shape[1], q.shape[2]
+    for i in range(lo, hi):
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            for h in range(heads):
+                s = q.dtype.type(0)
+                for y in range(width):
+                    s += q[i, h, y] * k[j, h, y]
+                out[e, h] = s
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)
 def gather_columns(lo, hi, t_indptr, t_indices, t_edge, p, q, ptq):
-    """ptq_j = sum over rows i that see j of p_ij q_i; p carries the weight, if there is one."""
+    """ptq_j = sum over rows i that see j of p_ij q_i; p carries the weight, if there is one.
+
+    Without `t_edge` the adjacency is that of the receivers, and it sums over those that j sees.
+    """
     heads, width = q.shape[1], q.shape[2]
     for j in range(lo, hi):
         for at in range(t_indptr[j], t_indptr[j + 1]):
-            i, e = t_indices[at], t_edge[at]
+            i = t_indices[at]
+            e = at if t_edge is None else t_edge[at]
             for h in range(heads):
                 w = p[e, h]
                 for y in range(width):
@@ -176,11 +194,29 @@ def gather_columns(lo, hi, t_indptr, t_indices, t_edge, p, q, ptq):
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
 def backward_rows(
-    lo, hi, indptr, indices, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq, ds, dq, dbeta, dweight
+    lo,
+    hi,
+    indptr,
+    indices,
+    q,
+    k,
+    beta,
+    weight,
+    p,
+    pk,
+    g_lse,
+    g_pk,
+    g_ptq,
+    g_p,
+    ds,
+    dq,
+    dbeta,
+    dweight,
 ):
     """Gradient of the row pass: dq, dbeta, and the logit gradient ds (E,H) for the column pass.
 
-    ds is the gradient of the bias too; `dweight` (E,H) is filled where there is a weight.
+    ds is the gradient of the bias too; `dweight` (E,H) is filled where there is a weight, and
+    `g_p` (E,H) may be None.
     """
     heads, width = q.shape[1], q.shape[2]
     dsk = np.zeros(width, q.dtype)  # sum_j ds_ij w_ij k_j of the row at hand
@@ -197,6 +233,8 @@ def backward_rows(
                 if weight is not None:
                     dweight[e, h] = w * a
                     a *= weight[e, h]
+                if g_p is not None:
+                    a += g_p[e, h]
                 ds[e, h] = a
                 a *= w
                 mean += a

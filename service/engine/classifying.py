@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from models.contract import Interrupt, Knobs
 from models.graph import Graph
 from models.graph_classifier import GraphClassifier
 from models.tokens import Tokens, collate
-from service.engine.convergence import Courses
+from service.engine.convergence import Courses, heard_by
 from service.engine.scoring import resolved
 from service.errors import Fault, Problem, refuse
 from service.parsing.classify import ClassifyTask, Item
@@ -38,7 +38,11 @@ class Classified:
 
 
 def classify(
-    model: Classifier, graphs: Sequence[Graph], knobs: Knobs, interrupt: Interrupt
+    model: Classifier,
+    graphs: Sequence[Graph],
+    knobs: Knobs,
+    interrupt: Interrupt,
+    include: Collection[str] = (),
 ) -> Classified:
     """Run `model` on `graphs`; returns early, unfinished, once `interrupt` says so.
 
@@ -48,12 +52,13 @@ def classify(
     logits: list[np.ndarray] = []
     batches: list[tuple[Courses, int]] = []
     for tokens in _batches(network, graphs, interrupt):
-        output = network.infer(collate(tokens), [knobs] * len(tokens), interrupt)
+        with heard_by(include) as heard:
+            output = network.infer(collate(tokens), [knobs] * len(tokens), interrupt)
         logits.append(output.logits.cpu().numpy())
-        batches.append((Courses(output.solutions), len(tokens)))
+        batches.append((Courses(output.solutions, heard), len(tokens)))
         if interrupt() is not None:
             break
-    dynamics = resolved(network.blocks_in_order(), knobs)
+    dynamics = resolved(network, knobs)
     return Classified(np.concatenate(logits) if logits else np.empty((0, 0)), batches, dynamics)
 
 

@@ -13,7 +13,7 @@ from models.contract import Interrupt, Knobs
 from models.dynamics import Moment
 from models.patches import MaskedImage
 from models.sampling import Interrupted
-from service.engine.convergence import Courses, MeanCourse, summed
+from service.engine.convergence import Courses, MeanCourse, heard_by, summed
 from service.engine.frames import Frame, Frames
 from service.engine.scoring import resolved
 from service.jobs import Progress
@@ -87,7 +87,7 @@ def complete_picture(
         channels, preview = task.model.config.channels, filler.preview
         picture = complete(task.picture, task.plan, filler, channels, preview)
         completions.append(Completion(picture, filler.windows, filler.convergence()))
-    return Completed(completions, resolved(task.model.network.blocks_in_order(), task.knobs))
+    return Completed(completions, resolved(task.model.network, task.knobs))
 
 
 class _Filler:
@@ -115,10 +115,11 @@ class _Filler:
         pixels = np.rint(255 * windows).astype(np.uint8)
         batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
         watch = partial(self._watch, batch.rows)
-        output = network.infer(batch, self._seeded(batch.rows), self._interrupt, watch)
+        with heard_by(self._include) as heard:
+            output = network.infer(batch, self._seeded(batch.rows), self._interrupt, watch)
         if (why := self._interrupt()) is not None:
             raise Interrupted(why)
-        courses, parts = Courses(output.solutions), self._include - {"trace"}
+        courses, parts = Courses(output.solutions, heard), self._include - {"trace"}
         if "trace" in self._include:
             self._mean.add(courses, batch.rows)
         self.windows += [

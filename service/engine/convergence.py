@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 
 from models.checkpoint import EnergyReference
 from models.dynamics import Solution, StopReason
+from models.heard import Pairs, listening, selectivity
+from models.resonance import Prior
 
 _WORST_FIRST = (
     StopReason.DIVERGED,
@@ -28,8 +31,19 @@ class Courses:
     A row that stopped early has moments of its own, the first of the batch's.
     """
 
-    def __init__(self, solutions: Sequence[Solution]) -> None:
+    def __init__(
+        self, solutions: Sequence[Solution], heard: Mapping[Prior, Pairs] | None = None
+    ) -> None:
         self._blocks = [_Course(solution) for solution in solutions]
+        rows = range(len(self._blocks[0].reasons)) if heard else ()
+        self._resonance = [
+            [
+                {"attention": place, "kind": prior.name, **head}
+                for place, (prior, pairs) in enumerate((heard or {}).items())
+                for head in selectivity(prior, pairs, row)
+            ]
+            for row in rows
+        ]
 
     def row(
         self, row: int, num_nodes: int, energy: EnergyReference, include: Collection[str]
@@ -59,6 +73,8 @@ class Courses:
                 }
                 for name in names
             }
+        if "resonance" in include:
+            found["resonance"] = self._resonance[row] if self._resonance else []
         if "trace" in include:
             found["trace"] = [
                 {"block": place, **block.moment(step, row)}
@@ -125,7 +141,22 @@ def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             name: {end: sum(row["components"][name][end] for row in rows) for end in ends}
             for name, ends in rows[0]["components"].items()
         }
+    if "resonance" in rows[0]:
+        heads = zip(*(row["resonance"] for row in rows), strict=True)
+        found["resonance"] = [_mean_head(list(one)) for one in heads]
     return found
+
+
+def heard_by(include: Collection[str]) -> AbstractContextManager[dict[Prior, Pairs] | None]:
+    """Listens for what resonates where `include` asks for it."""
+    return listening() if "resonance" in include else nullcontext()
+
+
+def _mean_head(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One head over many rows that have any pairs."""
+    told = [row for row in rows if row["mean"] is not None]
+    mean = {k: float(np.mean([r[k] for r in told])) if told else None for k in ("crossing", "mean")}
+    return {name: rows[0][name] for name in ("attention", "kind", "head")} | mean
 
 
 def worst(reasons: Iterable[StopReason]) -> StopReason:

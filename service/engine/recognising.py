@@ -11,7 +11,7 @@ import numpy as np
 from models.contract import Interrupt, Knobs
 from models.pictures import Picture
 from models.sampling import Interrupted
-from service.engine.convergence import Courses
+from service.engine.convergence import Courses, heard_by
 from service.engine.scoring import resolved
 from service.errors import refuse
 from service.jobs import Progress
@@ -48,18 +48,19 @@ def recognise(
     logits, convergences, total = [], [], 0.0
     progress.steps = len(pictures)
     for picture in pictures:
-        output = network.infer(network.pack([picture]), [knobs], interrupt)
+        with heard_by(include) as heard:
+            output = network.infer(network.pack([picture]), [knobs], interrupt)
         if (why := interrupt()) is not None:
             raise Interrupted(why)
         if not output.logits.isfinite().all():
             rule = "no finite answer left; lower step_size, steps or noise"
             raise refuse("diverged", "/dynamics", "diverged", rule)
         logits.append(output.logits[0].cpu().numpy())
-        told = Courses(output.solutions).row(0, network.config.tokens, energy, include)
+        told = Courses(output.solutions, heard).row(0, network.config.tokens, energy, include)
         convergences.append(told)
         total += told["energy_final"]
         progress.step = len(convergences)
         progress.energy = total / progress.step
     [probabilities] = model.probabilities(np.stack(logits))
-    dynamics = resolved(network.blocks_in_order(), knobs)
+    dynamics = resolved(network, knobs)
     return Recognised(probabilities, convergences, dynamics)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from models.contract import Block, Interrupt, Knobs
-from service.engine.convergence import Courses
+from models.contract import Architecture, Interrupt, Knobs
+from service.engine.convergence import Courses, heard_by
 from service.errors import refuse
 from service.parsing.request import ScoreTask
 
@@ -30,7 +29,8 @@ def score(task: ScoreTask, interrupt: Interrupt) -> Scored:
         Problem: the dynamics diverged so far that no score is left.
     """
     network = task.model.network
-    output = network.infer(network.pack([task.graph]), [task.knobs], interrupt)
+    with heard_by(task.include) as heard:
+        output = network.infer(network.pack([task.graph]), [task.knobs], interrupt)
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
         knobs = "step_size, steps or noise"
@@ -38,8 +38,8 @@ def score(task: ScoreTask, interrupt: Interrupt) -> Scored:
     energy, nodes = task.model.manifest.energy, task.graph.num_nodes
     return Scored(
         logits_N,
-        resolved(network.blocks_in_order(), task.knobs),
-        Courses(output.solutions).row(0, nodes, energy, task.include),
+        resolved(network, task.knobs),
+        Courses(output.solutions, heard).row(0, nodes, energy, task.include),
     )
 
 
@@ -72,9 +72,10 @@ def results(task: ScoreTask, logits_N: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def resolved(blocks: Sequence[Block], knobs: Knobs) -> dict[str, Any]:
+def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
     """The dynamics that ran: what was asked for, and as trained where nothing was."""
-    first = blocks[0]
+    blocks = network.blocks_in_order()
+    first, resonance = blocks[0], network.resonance(knobs.resonance)
     return {
         "steps": first.steps if knobs.steps is None else knobs.steps,
         "beta": [block.resolve([knobs]).beta_RH[0].tolist() for block in blocks],
@@ -83,4 +84,5 @@ def resolved(blocks: Sequence[Block], knobs: Knobs) -> dict[str, Any]:
         "tolerance": knobs.tolerance,
         "noise": knobs.noise,
         "seed": knobs.seed,
+        "resonance": None if resonance is None else resonance.model_dump(mode="json"),
     }

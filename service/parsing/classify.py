@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from models.contract import Architecture, Knobs
 from models.graph import Graph
 from models.molecules import Molecule, MoleculeError
+from models.resonance import Resonant
 from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
 from service.errors import refuse
 from service.parsing.arrays import place, require_list, require_types, told_as
@@ -23,6 +24,7 @@ from service.settings import Settings
 
 _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
 _MOMENT_BYTES = 160  # of one step of one block in an answer with `trace`
+_HEAD_BYTES = 640  # of one head in an answer with `resonance`
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,7 @@ def parse_classify(
         envelope.dynamics.knobs(),
         frozenset(envelope.include),
     )
-    if "trace" in task.include:
-        require_short_trace(model.network, task.knobs, len(places), settings)
+    require_short(model.network, task.knobs, task.include, len(places), settings)
     return task
 
 
@@ -130,14 +131,18 @@ def _smiles(value: object, model: Classifier, settings: Settings) -> tuple[list[
     return smiles, [f"/smiles/{i}" for i in range(len(smiles))]
 
 
-def require_short_trace(network: Architecture, knobs: Knobs, rows: int, settings: Settings) -> None:
-    """Refuse traces of so many rows that would make an answer too large, before they are begun."""
+def require_short(
+    network: Architecture, knobs: Knobs, include: Collection[str], rows: int, settings: Settings
+) -> None:
+    """Refuse to include of so many rows what would make an answer too large, before it is begun."""
     blocks = network.blocks_in_order()
     steps = blocks[0].steps if knobs.steps is None else knobs.steps
-    size = rows * len(blocks) * (steps + 1) * _MOMENT_BYTES
+    heads = sum(module.heads for module in network.modules() if isinstance(module, Resonant))
+    sizes = {"trace": len(blocks) * (steps + 1) * _MOMENT_BYTES, "resonance": heads * _HEAD_BYTES}
+    size = rows * sum(sizes[part] for part in include if part in sizes)
     if size > settings.max_response_bytes:
         rule = (
-            f"an answer may have about {settings.max_response_bytes} bytes; with a trace of each "
-            f"step this would have {size}"
+            f"an answer may have about {settings.max_response_bytes} bytes; with this of each row "
+            f"it would have {size}"
         )
         raise refuse("invalid-request", "/include", "too_large", rule)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.contract import Config
+from models.resonance import Resonance
 from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
 from service.schemas import Dynamics, Envelope
 from service.settings import Settings
@@ -53,6 +54,9 @@ def read_envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Set
     dynamics = fields.get("dynamics")
     if isinstance(dynamics, dict):
         faults += unknown_fields(dynamics, Dynamics.model_fields, "dynamics")
+        resonance = dynamics.get("resonance")
+        if isinstance(resonance, dict):
+            faults += unknown_fields(resonance, Resonance.model_fields, "dynamics", "resonance")
     if faults:
         raise invalid(faults)
     envelope = validated(Envelope, fields)
@@ -64,11 +68,10 @@ def read_envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Set
 
 def require_read(dynamics: Dynamics, config: Config) -> None:
     """Refuse a knob that a network of this configuration would ignore."""
-    if not config.attention:
-        given = [name for name in ("beta", "beta_scale") if getattr(dynamics, name) is not None]
-        if given:
-            rule = "this model has no attention, so nothing has a temperature"
-            raise invalid(Fault(pointer("dynamics", name), "not_read", rule) for name in given)
+    given = [name for name in sorted(config.unread) if getattr(dynamics, name) is not None]
+    if given:
+        rule = "this model has no attention on which it could act"
+        raise invalid(Fault(pointer("dynamics", name), "not_read", rule) for name in given)
 
 
 def invalid(faults: Iterable[Fault]) -> Problem:

@@ -65,7 +65,8 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
     services.metrics.observe_item_errors(task.model.name, errors)
     require_any(task, errors)
     graphs = [item.graph for item in items if item.graph is not None]
-    done = await services.engine.run(partial(classify, task.model, graphs, task.knobs))
+    run = partial(classify, task.model, graphs, task.knobs, include=task.include)
+    done = await services.engine.run(run)
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     answer = await on_codec(_encode, task, items, done.value, services, state)

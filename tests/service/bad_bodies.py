@@ -75,9 +75,39 @@ BAD_ENVELOPE = {
     "unknown field": (arrays() | {"colour": SECRET}, "unknown_field", "/colour"),
     "unknown field of odd name": (arrays() | {f"/{SECRET}~" * 99: 1}, "unknown_field", ""),
     "unknown knob": (
-        arrays() | {"dynamics": {"resonance": {}}},
+        arrays() | {"dynamics": {"momentum": {}}},
         "unknown_field",
+        "/dynamics/momentum",
+    ),
+    "unknown knob of resonance": (
+        arrays() | {"dynamics": {"resonance": {"colour": SECRET}}},
+        "unknown_field",
+        "/dynamics/resonance/colour",
+    ),
+    "resonance as text": (
+        arrays() | {"dynamics": {"resonance": SECRET}},
+        "wrong_type",
         "/dynamics/resonance",
+    ),
+    "resonance beyond bounds": (
+        arrays() | {"dynamics": {"resonance": {"strength": 21}}},
+        "out_of_range",
+        "/dynamics/resonance/strength",
+    ),
+    "no cosine": (
+        arrays() | {"dynamics": {"resonance": {"vigilance": -1.01}}},
+        "out_of_range",
+        "/dynamics/resonance/vigilance",
+    ),
+    "gate that there is not": (
+        arrays() | {"dynamics": {"resonance": {"gate": SECRET}}},
+        "not_allowed",
+        "/dynamics/resonance/gate",
+    ),
+    "feedback that need not settle": (
+        arrays() | {"dynamics": {"resonance": {"sharpness": 8, "feedback": 0.5, "unroll": 2}}},
+        "conflict",
+        "/dynamics/resonance/feedback",
     ),
     "many unknown fields": (arrays() | {f"f{i}": 0 for i in range(9999)}, "unknown_field", "/f0"),
     "steps beyond the cap": (

@@ -45,9 +45,9 @@ BAD_REQUESTS = {
     "targets": (SMILES | {"targets": [0]}, "unknown_field", "/targets"),
     "many unknown fields": (SMILES | {f"f{i}": 0 for i in range(9999)}, "unknown_field", "/f0"),
     "unknown knob": (
-        SMILES | {"dynamics": {"resonance": {}}},
+        SMILES | {"dynamics": {"momentum": {}}},
         "unknown_field",
-        "/dynamics/resonance",
+        "/dynamics/momentum",
     ),
     "steps over the cap": (SMILES | {"dynamics": {"steps": 65}}, "out_of_range", "/dynamics/steps"),
     "steps as text": (SMILES | {"dynamics": {"steps": SECRET}}, "wrong_type", "/dynamics/steps"),

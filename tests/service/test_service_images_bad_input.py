@@ -64,11 +64,11 @@ BAD = {
         "/dynamics/beta",
     ),
     "a knob that is none": (
-        image(dynamics={"resonance": 1}),
+        image(dynamics={"momentum": 1}),
         422,
         "invalid-request",
         "unknown_field",
-        "/dynamics/resonance",
+        "/dynamics/momentum",
     ),
     "steps": (
         image(dynamics={"steps": 65}),

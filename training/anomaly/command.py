@@ -18,9 +18,11 @@ from training.options import (
     Data,
     Device,
     Epochs,
+    LearnStrength,
     Name,
     Out,
     Precision,
+    Resonating,
     Rows,
     RunFolder,
     Smoke,
@@ -28,6 +30,7 @@ from training.options import (
     console,
     fabric_on,
     run_folder,
+    with_resonance,
 )
 
 
@@ -52,6 +55,8 @@ def anomaly(
     split: Annotated[int, typer.Option(help="which split")] = 0,
     ablation: Annotated[str, typer.Option(help=", ".join(ABLATIONS))] = "none",
     seed: int = 0,
+    resonance: Resonating = None,
+    learn_strength: LearnStrength = False,
     epochs: Epochs = None,
     batch_nodes: Annotated[
         int | None, typer.Option(help="train on the sampled neighbourhoods of so many nodes a step")
@@ -80,6 +85,8 @@ def anomaly(
     chosen = node_recipe(model, source.name, len(splits[split].train), ablation, edges=size)
     if smoke_test:
         chosen = smoke_nodes(chosen)
+    added = with_resonance(resonance, learn_strength)
+    chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     if batch_nodes is not None:

@@ -30,9 +30,11 @@ from training.options import (
     Data,
     Device,
     Epochs,
+    LearnStrength,
     Name,
     Out,
     Precision,
+    Resonating,
     Rows,
     RunFolder,
     Smoke,
@@ -40,6 +42,7 @@ from training.options import (
     console,
     fabric_on,
     run_folder,
+    with_resonance,
 )
 
 
@@ -115,6 +118,8 @@ def classify(
     fold: Annotated[int, typer.Option(help="which fold, or which random split")] = 0,
     balanced: Annotated[bool, typer.Option(help="weigh rare classes up")] = False,
     seed: int = 0,
+    resonance: Resonating = None,
+    learn_strength: LearnStrength = False,
     epochs: Epochs = None,
     name: Name = None,
     out: Out = None,
@@ -138,6 +143,8 @@ def classify(
         chosen = as_published_recipe(chosen)
     if smoke:
         chosen = smoke_graphs(chosen)
+    added = with_resonance(resonance, learn_strength)
+    chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     name, folder = checkpoint_folder(name or f"{model}-{source.name}", out)

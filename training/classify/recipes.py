@@ -21,10 +21,10 @@ _OURS: dict[str, Any] = {
     "steps": 1,
     "encoder": 128,
     "noise": 0.02,
-    "readout": ("cls", "mean", "sum"),
+    "readout": ("cls", "mean", "max"),
     "rounds": 3,
     "familiar": 3,
-    "dropout": 0.2,
+    "dropout": 0.4,
 }
 _BASELINES: dict[str, dict[str, Any]] = {
     "gin": {"dim": 64, "layers": 4, "dropout": 0.3},
@@ -39,7 +39,7 @@ def graph_recipe(model: str, dataset: str, *, molecules: bool = False) -> GraphR
     Raises:
         ValueError: for an unknown model.
     """
-    epochs = 40 if molecules else _EPOCHS.get(dataset, 60)
+    epochs = 12 if molecules else _EPOCHS.get(dataset, 60)
     choose_by = "roc_auc" if molecules else "accuracy"
     base = GraphRecipe(model, epochs=epochs, choose_by=choose_by)
     if model in _DYNAMICS:

@@ -21,9 +21,11 @@ from training.options import (
     Data,
     Device,
     Epochs,
+    LearnStrength,
     Name,
     Out,
     Precision,
+    Resonating,
     Rows,
     RunFolder,
     Smoke,
@@ -31,6 +33,7 @@ from training.options import (
     console,
     fabric_on,
     run_folder,
+    with_resonance,
 )
 
 
@@ -66,6 +69,8 @@ def complete(
     size: Size = 64,
     ablation: Annotated[str, typer.Option(help=", ".join(IMAGE_ABLATIONS))] = "none",
     seed: int = 0,
+    resonance: Resonating = None,
+    learn_strength: LearnStrength = False,
     epochs: Epochs = None,
     count: Count = 1000,
     name: Name = None,
@@ -83,6 +88,8 @@ def complete(
     chosen = image_recipe("et", source, ablation)
     if smoke:
         chosen, count = smoke_images(chosen), 64
+    added = with_resonance(resonance, learn_strength)
+    chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     name, folder = checkpoint_folder(name or f"et-{source.name}", out)

@@ -20,9 +20,11 @@ from training.options import (
     Data,
     Device,
     Epochs,
+    LearnStrength,
     Name,
     Out,
     Precision,
+    Resonating,
     Rows,
     RunFolder,
     Smoke,
@@ -30,6 +32,7 @@ from training.options import (
     console,
     fabric_on,
     run_folder,
+    with_resonance,
 )
 from training.recognise import table as tables
 from training.recognise.export import export_pictures
@@ -64,6 +67,8 @@ def _load(dataset: Pictures, data: Path | None, smoke: bool) -> PictureDataset:
 def recognise(
     dataset: Dataset = Pictures.TRIANGLE,
     seed: int = 0,
+    resonance: Resonating = None,
+    learn_strength: LearnStrength = False,
     epochs: Epochs = None,
     name: Name = None,
     out: Out = None,
@@ -78,6 +83,8 @@ def recognise(
     chosen = recognise_recipe("ait", source.name)
     if smoke:
         chosen = smoke_pictures(chosen)
+    added = with_resonance(resonance, learn_strength)
+    chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     name, folder = checkpoint_folder(name or f"ait-{source.name}", out)

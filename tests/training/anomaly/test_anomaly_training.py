@@ -208,6 +208,14 @@ def test_ablations_train(ablation: str, dataset: NodeDataset, split: Split, fabr
     assert components.keys() == parts.get(ablation, {"attention", "hopfield"})
 
 
+def test_mixed_precision_learns_a_strength(dataset: NodeDataset, split: Split) -> None:
+    half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    chosen = _small(epochs=12)
+    chosen.config.update(resonance={"strength": 1.0, "rank": 4}, learn_strength=True)
+    result = train_nodes(dataset, split, chosen, seed=0, fabric=half)
+    assert result.evaluation.parts["test"].roc_auc > 0.85
+
+
 @pytest.mark.parametrize("baseline", [None, "gcn", "graph_transformer"])
 def test_mixed_precision_learns(baseline: str | None, dataset: NodeDataset, split: Split) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
@@ -265,6 +273,29 @@ def test_command_line_trains_your_own_tables(command: list[str], tmp_path: Path)
     assert list((tmp_path / "run").glob("events.out.tfevents.*"))
     levels = checkpoint.manifest.energy.values
     assert list(levels) == sorted(levels)
+
+
+def test_command_line_trains_a_resonance(command: list[str], tmp_path: Path) -> None:
+    """What was learned is what the manifest tells, and what is served."""
+    asked = [*command, "--resonance", "strength=0.3,gate=tanh", "--learn-strength"]
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    loaded = load_checkpoint(tmp_path / "checkpoint")
+    told = loaded.manifest.knobs.resonance
+    assert told is not None
+    assert (told.gate, told.vigilance) == ("tanh", 0.5)
+    [block] = loaded.network.blocks_in_order()
+    assert told.strength == (tuple(block.resonant.strength_H.tolist()),)
+    assert all(0 < abs(strength - 0.3) < 0.2 for strength in told.strength[0])
+    recipe = loaded.manifest.training["recipe"]
+    assert recipe["config"]["resonance"]["strength"] == 0.3  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--learn-strength"], *(["--resonance", r] for r in ("tone=1", "strength=x", "gate=x", "x"))],
+)
+def test_a_resonance_that_is_none_is_refused(command: list[str], given: list[str]) -> None:
+    assert CliRunner().invoke(app, [*command, *given]).exit_code == 2
 
 
 def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:

@@ -1,0 +1,74 @@
+"""Layouts in which tokens see each other: where a prior enters attention and its force, once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from copy import copy
+from typing import Self
+
+from torch import Tensor
+
+from models.heard import tell
+from models.layouts.base import Attention, Layout
+from models.resonance import Prior, through_unit, unit
+
+
+class Pairwise(Layout):
+    """Values of pairs, a token and one that it sees, lie as the layout likes best."""
+
+    prior: Prior | None = None
+
+    def resonating(self, prior: Prior | None) -> Self:
+        if prior is None:
+            return self
+        layout = copy(self)
+        layout.prior = prior
+        return layout
+
+    def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
+        if self.prior is None:
+            return self._attend(q_NHY, k_NHY, beta_NH, None)[0]
+        # Mixed precision projects in half; cosines and sums stay in beta's precision.
+        q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
+        q_hat, q_length = unit(self.prior.narrowed(q_NHY))
+        k_hat, k_length = unit(self.prior.narrowed(k_NHY))
+        cosines = self.products(q_hat, k_hat)
+        tell(self.prior, lambda row: self.pairs(cosines, row))
+        bias, slope = self._priors(self.prior, cosines)
+        (lse_NH, pk_NHY, ptq_NHY), p = self._attend(q_NHY, k_NHY, beta_NH, bias)
+        # dr/dq = r'(c) dc/dq with dc/dq = (k^ - c q^)/|q| (DAR section 4), and so for k.
+        pull, per_beta = p * slope, 1 / beta_NH[..., None]
+        to_q = through_unit(self._read(pull, k_hat) * per_beta, q_hat, q_length)
+        to_k = through_unit(self._write(pull, q_hat * per_beta), k_hat, k_length)
+        return Attention(
+            lse_NH,
+            pk_NHY + self.prior.widened(to_q, q_NHY),
+            ptq_NHY + self.prior.widened(to_k, k_NHY),
+        )
+
+    @abstractmethod
+    def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
+        """q_i . k_j of all pairs of a token and one it sees, in the layout's own arrangement."""
+
+    @abstractmethod
+    def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a row: values (P, H) of its pairs, arranged as `products` are, and the places in the
+        row of the token and of the one it sees (P,)."""
+
+    @abstractmethod
+    def _attend(
+        self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
+    ) -> tuple[Attention, Tensor]:
+        """Attention with `bias` on the logits of pairs beside the layout's own, and p of each."""
+
+    @abstractmethod
+    def _priors(self, prior: Prior, cosines: Tensor) -> tuple[Tensor, Tensor]:
+        """lambda r and lambda dr/dc of each pair."""
+
+    @abstractmethod
+    def _read(self, weight: Tensor, k_NHY: Tensor) -> Tensor:
+        """sum_j weight_ij k_j over those j that i sees."""
+
+    @abstractmethod
+    def _write(self, weight: Tensor, q_NHY: Tensor) -> Tensor:
+        """sum_i weight_ij q_i over those i that see j."""

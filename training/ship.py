@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,11 @@ from training.datasets import data_folder
 from training.options import Data, Device
 
 
-def _molecules(model: str, name: str, label: str, split: How, **given: object) -> None:
-    data = given.pop("data") or data_folder()
-    file = Path(str(data)) / "molecules" / f"{name}.csv"
-    classify(model, smiles=file, label=[label], split=split, **given)  # type: ignore[arg-type]
+def _molecules(
+    model: str, table: str, label: str, split: How, data: Path | None = None, **given: Any
+) -> None:
+    file = (data or data_folder()) / "molecules" / f"{table}.csv"
+    classify(model, smiles=file, label=[label], split=split, data=data, **given)
 
 
 SHIPPED: dict[str, Callable[..., None]] = {

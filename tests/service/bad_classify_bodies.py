@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.service.bad_bodies import SECRET
 
-ATOM = [3.0, 1.0, 2.0, 3.0, 0.0, 2.0, 0.0, 0.0]
+ATOM = [3.0, 1.0, 2.0, 3.0, 0.0, 2.0, 0.0, 0.0, -0.1, 0.2, 2.5, 0.0]
 BOND = [0.0, 0.0, 0.0, 0.0]
 
 

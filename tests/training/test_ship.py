@@ -34,3 +34,9 @@ def test_shipped_checkpoints_follow_their_recipes(folder) -> None:
     manifest = load(folder).manifest
     expected = json.loads(json.dumps(asdict(_recipe(manifest))))
     assert expected | manifest.training["recipe"] == expected  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["cdat-ames", "et-ames", "cdat-bbbp"])
+def test_molecules_are_asked_for_before_anything_is_trained(name, tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match=name.partition("-")[2].upper()):
+        SHIPPED[name](name=name, out=tmp_path / name, data=tmp_path, device="cpu")

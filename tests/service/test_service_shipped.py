@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
+from sklearn.metrics import roc_auc_score
 
-from training.datasets.sources import data_folder
+from training.datasets import (
+    GraphDataset,
+    Split,
+    balanced_scaffold_split,
+    data_folder,
+    load_smiles,
+    scaffold_split,
+)
 
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPO / "examples").glob("*.json"))
@@ -30,7 +39,8 @@ def shipped(start, wait, answers) -> str:
 
 
 def test_the_promised_checkpoints_ship(shipped: str) -> None:
-    assert set(SHIPPED) >= {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers"}
+    fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers"}
+    assert set(SHIPPED) >= fraud | {"cdat-ames", "et-ames", "cdat-bbbp", "et-proteins"}
     served = httpx.get(f"{shipped}/models").json()["models"]
     assert sorted(model["name"] for model in served) == SHIPPED
 
@@ -58,3 +68,41 @@ def test_the_served_scores_are_the_figures(model: str, shipped: str) -> None:
     figures = verify.served_roc_auc(shipped, model)
     assert figures["json"] == pytest.approx(figures["manifest"], abs=1e-4)
     assert figures["safetensors"] == figures["json"]
+
+
+def test_molecules_are_answered_in_order(shipped: str) -> None:
+    smiles = ["CCO", "c1ccccc1N(=O)=O", "not a molecule"]
+    answer = httpx.post(f"{shipped}/classify", json={"smiles": smiles}).json()
+    assert answer["model"]["name"] == "cdat-ames"
+    alcohol, nitro, error = answer["results"]
+    assert (alcohol["status"], nitro["status"], error["status"]) == ("ok", "ok", "error")
+    assert error["error"]["code"] == "not_smiles"
+    p_alcohol, p_nitro = (
+        each["predictions"]["active"]["probabilities"]["1"] for each in (alcohol, nitro)
+    )
+    assert p_alcohol < 0.5 < p_nitro
+
+
+@pytest.mark.skipif(
+    not (data_folder() / "molecules").is_dir(), reason="the datasets are not here; set BASIN_DATA"
+)
+@pytest.mark.parametrize(
+    ("model", "table", "label", "split"),
+    [
+        ("cdat-ames", "AMES", "active", scaffold_split),
+        ("et-ames", "AMES", "active", scaffold_split),
+        ("cdat-bbbp", "BBBP", "p_np", balanced_scaffold_split),
+    ],
+)
+def test_the_served_probabilities_are_the_figures(
+    model: str, table: str, label: str, split: Callable[[GraphDataset], Split], shipped: str
+) -> None:
+    data = load_smiles(data_folder() / "molecules" / f"{table}.csv", "smiles", [label])
+    test = split(data).test
+    assert data.smiles is not None
+    body = {"model": model, "smiles": [data.smiles[i] for i in test]}
+    answer = httpx.post(f"{shipped}/classify", json=body, timeout=60).json()
+    found = [result["predictions"][label]["probabilities"]["1"] for result in answer["results"]]
+    manifest = json.loads((REPO / "checkpoints" / model / "manifest.json").read_text())
+    told = manifest["metrics"]["test"][label]["roc_auc"]
+    assert roc_auc_score(data.labels[test, 0], found) == pytest.approx(told, abs=1e-4)

@@ -25,8 +25,8 @@ def test_a_memory_is_what_the_decoder_reads_of_it(et):
     assert found.columns == 5
     energy = et.blocks_in_order()[1].energy
     xi_MD = next(p for name, p in energy.named_parameters() if name.endswith("memories_MD"))
-    token_ND = torch.zeros(9, 12)
-    token_ND[4] = xi_MD[7]
+    token_ND = torch.zeros(16, 12)
+    token_ND[5] = xi_MD[7]
     with torch.no_grad():
         pixels = et.codec.decode(token_ND)[0, :, 2:4, 2:4].clamp(0, 1)
     np.testing.assert_allclose(found.tiles[1, 7], pixels.permute(1, 2, 0), atol=1e-6)
@@ -45,20 +45,20 @@ def test_rows_of_queries_and_keys(et):
 
 def test_positions_are_like_themselves(et):
     found = gallery(et)["positions"]()
-    assert found.tiles.shape == (3, 3, 3, 3, 1)
-    assert found.columns == 3
+    assert found.tiles.shape == (4, 4, 4, 4, 1)
+    assert found.columns == 4
     with torch.no_grad():
         similar = torch.cosine_similarity(et.codec.position_LD[1], et.codec.position_LD[5], 0)
-    for row in range(3):
-        for column in range(3):
+    for row in range(4):
+        for column in range(4):
             tile = found.tiles[row, column]
             assert tile[row, column, 0] == pytest.approx(1) == tile.max()
-    assert found.tiles[0, 1, 1, 2, 0] == pytest.approx((1 + float(similar)) / 2, abs=1e-6)
+    assert found.tiles[0, 1, 1, 1, 0] == pytest.approx((1 + float(similar)) / 2, abs=1e-6)
 
 
 def test_what_an_ablation_lacks_is_not_shown():
     def without(**parts):
-        config = {"size": 6, "patch": 2, "dim": 12, "heads": 2, "head_dim": 4, **parts}
+        config = {"size": 8, "patch": 2, "dim": 12, "heads": 2, "head_dim": 4, **parts}
         return set(gallery(ETImage(ETImage.config_type.model_validate(config))))
 
     assert without() == {"memories", "attention", "positions"}

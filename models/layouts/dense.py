@@ -33,6 +33,7 @@ class Dense(Pairwise):
             self.length
         )
         self._seen_RL = mask_RLL.any(-1)
+        self._all_see = bool(self._seen_RL.all())
 
     def weighed(self, weight_RHLL: Tensor | None = None, bias_RHLL: Tensor | None = None) -> Dense:
         """The same tokens with a weight and a bias for each head and pair [r, h, c, b]."""
@@ -63,11 +64,14 @@ class Dense(Pairwise):
             if term_RHLL is not None:
                 s_RHLL = s_RHLL + term_RHLL
         s_RHLL = s_RHLL.masked_fill(~self.mask_RLL[:, None], -torch.inf)
-        blind_RHL1 = ~self._seen_RL[:, None, :, None]
-        # A row of -inf alone would make NaN in the softmax and in its gradient.
-        s_RHLL = s_RHLL.masked_fill(blind_RHL1, 0.0)
-        lse_RHL = torch.logsumexp(s_RHLL, -1).masked_fill(blind_RHL1[..., 0], 0.0)
-        p_RHLL = torch.softmax(s_RHLL, -1).masked_fill(blind_RHL1, 0.0)
+        if self._all_see:
+            lse_RHL, p_RHLL = torch.logsumexp(s_RHLL, -1), torch.softmax(s_RHLL, -1)
+        else:
+            blind_RHL1 = ~self._seen_RL[:, None, :, None]
+            # A row of -inf alone would make NaN in the softmax and in its gradient.
+            s_RHLL = s_RHLL.masked_fill(blind_RHL1, 0.0)
+            lse_RHL = torch.logsumexp(s_RHLL, -1).masked_fill(blind_RHL1[..., 0], 0.0)
+            p_RHLL = torch.softmax(s_RHLL, -1).masked_fill(blind_RHL1, 0.0)
         weighed = p_RHLL if self.weight_RHLL is None else p_RHLL * self.weight_RHLL
         sums = self._read(weighed, k_NHY), self._write(weighed, q_NHY)
         return Attention(lse_RHL.transpose(1, 2).reshape(n, h), *sums), p_RHLL

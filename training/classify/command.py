@@ -177,6 +177,7 @@ def classify_table(
     folds: Folds = 10,
     only: Annotated[int | None, typer.Option(help="no more than so many of the splits")] = None,
     models: Annotated[str | None, typer.Option(help="comma-separated")] = None,
+    seeds: Annotated[int, typer.Option(help="runs on each split, from other weights")] = 1,
     out: Rows = None,
     data: Data = None,
     device: Device = "auto",
@@ -194,5 +195,7 @@ def classify_table(
     path = out or Path("runs/tables") / f"{source.name}-{protocol.value}{kind}.jsonl"
     fabric = fabric_on(device, precision)
     with Progress(console=console) as progress:
-        results = tables.run(source, splits, names.split(","), path, fabric, progress, smoke=smoke)
+        results = tables.run(
+            source, splits, names.split(","), path, fabric, progress, seeds=seeds, smoke=smoke
+        )
     typer.echo(tables.markdown(source, title, results))

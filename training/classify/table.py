@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,11 @@ def run(
     fabric: Fabric,
     progress: Progress,
     *,
+    seeds: int = 1,
     smoke: bool = False,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each model on each split; results of the same recipes in `out` (JSON lines) are kept.
+    """Each model on each split, so many `seeds` each; results of the same recipes in `out` (JSON
+    lines) are kept.
 
     Raises:
         ValueError: for an unknown model.
@@ -57,14 +60,15 @@ def run(
     if unknown := [model for model in models if model not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(known)}")
     ledger = Ledger(out)
-    task = progress.add_task(dataset.name, total=len(models) * len(splits))
+    task = progress.add_task(dataset.name, total=len(models) * len(splits) * seeds)
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
-    for split in splits:
+    for seed, split in product(range(seeds), splits):
         data = dataset.fingerprint(split)
+        named = f"{split.name}, seed {seed}" if seed else split.name
         for model in models:
             recipes = recipes_of(model, dataset, split, smoke=smoke)
-            key = model, split.name, mark([data, *(asdict(recipe) for recipe in recipes)])
-            make = partial(_row, dataset, split, model, recipes, fabric, progress)
+            key = model, named, mark([data, *(asdict(recipe) for recipe in recipes)])
+            make = partial(_row, dataset, split, model, recipes, seed, fabric, progress)
             results[model].append(ledger.row(key, fabric.device, make))
             progress.advance(task)
     return results
@@ -75,16 +79,17 @@ def _row(
     split: Split,
     model: str,
     recipes: Sequence[GraphRecipe],
+    seed: int,
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
     evaluation: Evaluation
     if model == FOREST:
-        logits = fit_forest(dataset, split, seed=0)
+        logits = fit_forest(dataset, split, seed=seed)
         evaluation = evaluate(logits, dataset.labels, split, dataset.tasks)
         setting = "500 trees"
     else:
-        best = choose(dataset, split, recipes, seed=0, fabric=fabric, progress=progress)
+        best = choose(dataset, split, recipes, seed=seed, fabric=fabric, progress=progress)
         evaluation = best.evaluation
         size = parameters(best.network)
         setting = f"{best.recipe.config}, epoch {best.fitted.best_epoch}, {size} parameters"
@@ -104,14 +109,17 @@ def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[
     for model, rows in results.items():
         cells = [_cell(row["test"][column] for row in rows) for column in COLUMNS]
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    count = len(next(iter(results.values())))
+    rows = next(iter(results.values()))
+    count = f"{len({row['split'].partition(', seed')[0] for row in rows})} split(s)"
+    if any(", seed" in row["split"] for row in rows):
+        count = f"{len(rows)} runs of {count}, from other weights"
     how = (
         "Measured on the graphs the models were trained on: capacity, not accuracy."
         if protocol == "as-published"
         else "Epoch and setting chosen inside each training part; each test part measured once."
     )
     lines.append(
-        f"\nMean ± std in percent over {count} split(s). {how} {dataset.note} "
+        f"\nMean ± std in percent over {count}. {how} {dataset.note} "
         f"{machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)

@@ -36,7 +36,11 @@ class _Shape(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     vigilance: float = Field(
-        0.5, ge=-1, le=1, description="rho, the cosine from which on a pair is favoured"
+        0.5,
+        ge=-1,
+        le=1,
+        description="rho, the cosine c from which on a pair is favoured; of the gate centred it is "
+        "(c + 1) / 2",
     )
     sharpness: float = Field(8.0, gt=0, le=100, description="alpha, how abruptly it is")
     gate: Gate = Field(
@@ -253,7 +257,8 @@ class Resonant(nn.Module):
         as_learned = [a is None and self.strength_H is not None for a in different]
         if not any(as_learned) and all(row.strength == 0 for row in rows):
             return None
-        ranks = {row.rank for row in rows if row.strength != 0}
+        sounding = zip(rows, as_learned, strict=True)
+        ranks = {row.rank for row, learned in sounding if learned or row.strength != 0}
         if len(ranks) > 1:
             raise ValueError("rows of one batch must have the same rank")
 

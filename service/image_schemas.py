@@ -19,6 +19,7 @@ from service.schemas import (
     absent,
 )
 
+Kind = Literal["non-relational", "relational", "ternary"]
 Colour = Literal["red", "green", "blue", "orange", "grey", "yellow"]
 _IMAGE = "PNG, JPEG or WebP{}; BASIN_MAX_PIXELS caps the size, BASIN_MAX_IMAGES how many"
 
@@ -66,12 +67,11 @@ class AskedQuestion(Strict):
     other: Colour | None = Field(
         None, description="the other object, of the last three questions and of them alone"
     )
-    kind: Literal["non-relational", "relational", "ternary"] | None = Field(
-        None, description="that of `asked`, which tells it too; three each"
-    )
+    kind: Kind | None = Field(None, description="that of `asked`, which tells it too; three each")
 
 
-AnyQuestion = Annotated[str, Field(max_length=200)] | AskedQuestion
+MAX_QUESTION = 200
+AnyQuestion = Annotated[str, Field(max_length=MAX_QUESTION)] | AskedQuestion
 _QUESTION = (
     "in English, in one of the forms that GET /models/{name} lists, or by its parts. As many as "
     "pictures, or one about all, or several about one"
@@ -124,7 +124,7 @@ class QuestionRead(BaseModel):
     """A question as it was understood."""
 
     text: str = Field(description="in its plainest words")
-    kind: Literal["non-relational", "relational", "ternary"]
+    kind: Kind
     asked: str
     colour: Colour
     other: Colour | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)

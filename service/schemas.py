@@ -179,7 +179,9 @@ class ResolvedDynamics(BaseModel):
     tolerance: float
     noise: float
     seed: int
-    resonance: ResolvedResonance | None = Field(description="null where nothing resonates")
+    resonance: ResolvedResonance | None = Field(
+        description="null where none was trained or asked for"
+    )
 
 
 class Change(BaseModel):
@@ -209,7 +211,9 @@ class HeadResonance(BaseModel):
     attention: int = Field(description="place among those that resonate, block by block")
     kind: Literal["attention", "bottleneck"]
     head: int
-    crossing: float | None = Field(description="share of pairs whose cosine is above vigilance")
+    crossing: float | None = Field(
+        description="share of pairs above vigilance, by cosine or, centred, by (c + 1) / 2"
+    )
     mean: float | None = Field(description="resonance r of a pair, before its strength")
 
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from copy import copy
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from models.heard import tell
@@ -29,12 +30,17 @@ class Pairwise(Layout):
         if self.prior is None:
             return self._attend(q_NHY, k_NHY, beta_NH, None)[0]
         # Mixed precision projects in half; cosines and sums stay in beta's precision.
-        q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
-        q_hat, q_length = unit(self.prior.narrowed(q_NHY))
-        k_hat, k_length = unit(self.prior.narrowed(k_NHY))
+        with torch.autocast(q_NHY.device.type, enabled=False):
+            return self._resonate(
+                self.prior, *(u.to(beta_NH.dtype) for u in (q_NHY, k_NHY)), beta_NH
+            )
+
+    def _resonate(self, prior: Prior, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
+        q_hat, q_length = unit(prior.narrowed(q_NHY))
+        k_hat, k_length = unit(prior.narrowed(k_NHY))
         cosines = self.products(q_hat, k_hat)
-        tell(self.prior, lambda row: self.pairs(cosines, row))
-        bias, slope = self._priors(self.prior, cosines)
+        tell(prior, lambda row: self.pairs(cosines, row))
+        bias, slope = self._priors(prior, cosines)
         (lse_NH, pk_NHY, ptq_NHY), p = self._attend(q_NHY, k_NHY, beta_NH, bias)
         # dr/dq = r'(c) dc/dq with dc/dq = (k^ - c q^)/|q| (DAR section 4), and so for k.
         pull, per_beta = p * slope, 1 / beta_NH[..., None]
@@ -42,8 +48,8 @@ class Pairwise(Layout):
         to_k = through_unit(self._write(pull, q_hat * per_beta), k_hat, k_length)
         return Attention(
             lse_NH,
-            pk_NHY + self.prior.widened(to_q, q_NHY),
-            ptq_NHY + self.prior.widened(to_k, k_NHY),
+            pk_NHY + prior.widened(to_q, q_NHY),
+            ptq_NHY + prior.widened(to_k, k_NHY),
         )
 
     @abstractmethod

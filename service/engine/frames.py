@@ -38,7 +38,8 @@ class Frame:
 
 
 class Frames:
-    """Which moments are shown: up to `most`, evenly over all steps, the last among them."""
+    """Which moments are shown: up to `most`, evenly over the steps that there may be. Windows that
+    come to rest before show fewer; the picture that they end in is the answer."""
 
     def __init__(self, most: int, show: Callable[[Frame], object]) -> None:
         self._most, self.show, self._shown = most, show, 0

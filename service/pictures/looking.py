@@ -13,6 +13,7 @@ from models.contract import Knobs
 from models.questions import COLOURS, Question
 from service.errors import Fault, Problem, pointer, refuse, unknown_fields
 from service.image_schemas import (
+    MAX_QUESTION,
     AnswerImagesRequest,
     AskedQuestion,
     ClassifyImagesRequest,
@@ -26,8 +27,6 @@ from service.pictures.headers import Encoded
 from service.registry import Registry
 from service.served import Answerer, PictureClassifier, Recogniser
 from service.settings import Settings
-
-_MAX_QUESTION = 200  # characters
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def _question(value: object, kinds: Sequence[str], *where: str | int) -> Questio
     """The question that a sentence or an object asks, of one of `kinds`."""
     try:
         if type(value) is str:
-            found = questions.read(value) if len(value) <= _MAX_QUESTION else None
+            found = questions.read(value) if len(value) <= MAX_QUESTION else None
         elif isinstance(value, dict):
             found = _by_parts(value, *where)
         else:

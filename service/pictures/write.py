@@ -46,17 +46,16 @@ def sheet(pictures: Sequence[Picture]) -> bytes:
     first = pictures[0]
     if len(pictures) == 1:
         return png(first.array(), first.profile)
-    return png(grid([np.stack([_eight_bits(each).array() for each in pictures])]), first.profile)
+    return png(grid(np.stack([_eight_bits(each).array() for each in pictures])), first.profile)
 
 
-def grid(batches: list[np.ndarray]) -> np.ndarray:
-    """A row of pictures per batch, or a square of them where there is one batch: uint8.
+def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
+    """Pictures in rows of `columns`, or in a square: uint8.
 
     Args:
-        batches: images (S, H, W) or (S, H, W, C) in [0, 1], or uint8, equally many in each.
+        images: (S, H, W) or (S, H, W, C) in [0, 1], or uint8.
     """
-    images = np.concatenate(batches)
-    columns = len(batches[0]) if len(batches) > 1 else math.ceil(math.sqrt(len(images)))
+    columns = columns or math.ceil(math.sqrt(len(images)))
     rows = math.ceil(len(images) / columns)
     height, width, *channels = images.shape[1:]
     canvas = np.full(

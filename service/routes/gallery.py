@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from models.gallery import gallery
@@ -85,5 +84,4 @@ def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response
     if form == JSON:
         return Response(told.model_dump_json(), media_type=JSON)
     pixels = tiles[..., 0] if channels == 1 else tiles
-    rows = np.split(pixels, range(found.columns, len(pixels), found.columns))
-    return Response(telling(png(grid(rows)), told.model_dump()), media_type=PNG)
+    return Response(telling(png(grid(pixels, found.columns)), told.model_dump()), media_type=PNG)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -106,6 +106,9 @@ async def _answer(
     model = task.model
     see = partial(fitted, shape=model.config.shape, blank_C=model.mean, fit=task.fit)
     shown = [await services.pictures.look(file, where, see) for where, file in task.images]
+    # What is decoded need not be kept; of each file only its size is told.
+    seen = [(where, replace(file, data=b"")) for where, file in task.images]
+    task = replace(task, images=seen)
     watch.lap("decode")
     pictures = [
         Picture(shown[place], None if asked is None else asked.encoded())

@@ -99,7 +99,9 @@ def _encode(task: SampleTask, sampled: Sampled, form: str, state: State) -> byte
         ]
         return encoded({"spectrum": batches} if task.spectrum else batches[0], rest, state)
     told = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
-    picture = png(grid(items)) if form == PNG else b""
+    # A row of a spectrum for each temperature, else a square.
+    columns = len(items[0]) if len(items) > 1 else None
+    picture = png(grid(np.concatenate(items), columns)) if form == PNG else b""
     names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
     arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
     rest = signed(told | rest, state)

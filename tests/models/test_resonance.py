@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import cast
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.layouts import Dense
-from models.resonance import Resonance, orthonormal
+from models.resonance import Resonance, Resonant, orthonormal
 from models.transformer import Attention
 from tests.models.resonating import GATES, plain, prior_of, resonance, turned
 
@@ -222,3 +223,24 @@ def test_attention_is_the_papers_pseudocode(learned: bool) -> None:
             read.append(torch.softmax(s, -1) @ v)
         expected = layer.out(torch.cat(read, -1))
         torch.testing.assert_close(found[row], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_strength_that_is_learned_from_zero_keeps_its_rank() -> None:
+    resonant = Resonant(2, resonance(strength=0.0, rank=2), learn=True).double()
+    with torch.no_grad():
+        cast(torch.Tensor, resonant.strength_H).fill_(1.5)
+    prior = resonant([None], torch.zeros(1, dtype=torch.float64))
+    assert prior is not None
+    assert prior.rank == 2
+    with pytest.raises(ValueError, match="same rank"):
+        resonant([None, resonance(rank=3)], torch.zeros(1, dtype=torch.float64))
+
+
+def test_cosines_keep_their_precision_where_products_are_taken_in_half() -> None:
+    prior = Resonant(2, resonance())([None], torch.zeros(1))
+    layout = Dense(torch.ones(1, 3, 3, dtype=torch.bool)).resonating(prior)
+    q_NHY, k_NHY = torch.randn(2, 3, 2, 4, generator=torch.Generator().manual_seed(0))
+    expected = layout.attend(q_NHY, k_NHY, torch.ones(3, 2))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layout.attend(q_NHY, k_NHY, torch.ones(3, 2))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

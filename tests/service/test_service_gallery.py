@@ -12,6 +12,7 @@ from PIL import Image
 from models import checkpoint
 from models.gallery import gallery
 from service.model_schemas import GalleryBody
+from service.pictures.write import grid
 from tests.service.test_service_bad_input import check
 
 GAP = 2
@@ -43,6 +44,12 @@ def test_a_picture_has_every_tile(client, checkpoints, name, show, tile, shape):
         left = i % told.columns * (tile[1] + GAP)
         found = pixels[top : top + tile[0], left : left + tile[1]]
         np.testing.assert_array_equal(found, np.rint(255 * expected).astype(np.uint8))
+
+
+def test_tiles_of_a_single_row_stay_in_it():
+    tiles = np.arange(6, dtype=np.uint8)[:, None, None].repeat(4, 2)
+    assert grid(tiles, 6).shape == (1, 6 * (4 + GAP) - GAP)
+    assert grid(tiles).shape == (2 * (1 + GAP) - GAP, 3 * (4 + GAP) - GAP)
 
 
 def test_as_json(client):

@@ -21,6 +21,7 @@ from service.image_schemas import (
     AskedQuestion,
     ClassifyImagesResponse,
     Colour,
+    Kind,
 )
 from service.model_schemas import RecogniserDetail
 from tests.service.completing import text
@@ -268,3 +269,4 @@ def test_the_schema_names_the_same_questions_and_colours():
     asked = AskedQuestion.model_fields["asked"].annotation
     assert get_args(asked) == tuple(a for every in QUESTIONS.values() for a in every)
     assert get_args(Colour) == COLOURS
+    assert get_args(Kind) == tuple(QUESTIONS)

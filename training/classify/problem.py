@@ -41,7 +41,7 @@ class GraphRecipe:
     label_smoothing: float = 0.05
     centralise: bool = True
     balanced: bool = False
-    choose_by: Literal["accuracy", "roc_auc"] = "accuracy"
+    choose_by: Literal["cross_entropy", "roc_auc"] = "cross_entropy"
 
 
 @final
@@ -51,8 +51,8 @@ class GraphProblem(Problem):
     Graphs without a label for a task are left out of its mean. `balanced` weighs each class of a
     task by w, the inverse of its share. That teaches softmax(z) proportional to w p, so the loss
     reads z + log w: what the network says, is validated by and ships with is p. `validate` is
-    the mean over the tasks of accuracy or ROC-AUC; equal accuracies, which are frequent on few
-    graphs, are parted by the cross entropy.
+    the mean over the tasks of ROC-AUC or of the negative cross entropy, which on a hundred graphs
+    says more than accuracy: that moves by whole graphs, and its best epoch is luck.
     """
 
     def __init__(
@@ -113,10 +113,9 @@ class GraphProblem(Problem):
     def validate(self, network: nn.Module) -> float:
         val = self.split.val
         tasks = measure(self._logits(network, val), self.labels[val], self.tasks)
-        if self.recipe.choose_by == "accuracy":
-            values = [task.accuracy - 1e-3 * task.cross_entropy for task in tasks]
-        else:
-            values = [task.roc_auc for task in tasks if task.roc_auc is not None]
+        if self.recipe.choose_by == "cross_entropy":
+            return -float(np.mean([task.cross_entropy for task in tasks]))
+        values = [task.roc_auc for task in tasks if task.roc_auc is not None]
         return float(np.mean(values)) if values else 0.0
 
     def predict(self, network: nn.Module) -> np.ndarray:

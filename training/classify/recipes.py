@@ -52,7 +52,7 @@ def graph_recipe(model: str, dataset: str, *, molecules: bool = False) -> GraphR
     """
     ours, theirs = _MOLECULES if molecules else _EPOCHS.get(dataset, (30, 60))
     epochs = ours if model in _DYNAMICS else theirs
-    choose_by = "roc_auc" if molecules else "accuracy"
+    choose_by = "roc_auc" if molecules else "cross_entropy"
     base = GraphRecipe(model, epochs=epochs, choose_by=choose_by)
     if model in _DYNAMICS:
         read = {"readout": _WHETHER if molecules else _HOW_MUCH}

@@ -74,7 +74,10 @@ def checkpoint_folder(wanted: str, out: Path | None) -> tuple[str, Path]:
 
 def checkpoint_name(wanted: str) -> str:
     """A name that a manifest takes."""
-    return re.sub(r"[^a-z0-9._-]+", "-", wanted.lower()).strip("-._")[:64]
+    name = re.sub(r"[^a-z0-9._-]+", "-", wanted.lower()).strip("-._")[:64]
+    if not name:
+        raise typer.BadParameter(f"{wanted!r} leaves no name: use letters and digits")
+    return name
 
 
 def run_folder(name: str, recipe: Any, seed: int, data: str) -> Path:

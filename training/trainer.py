@@ -20,6 +20,9 @@ from torch import Tensor, nn
 _FILE = "state.safetensors"
 
 
+_APART = 1_000_003  # between seeds, which would else draw each other's batches
+
+
 class Loop(Protocol):
     """What the loop takes from a recipe; recipes are frozen dataclasses."""
 
@@ -111,7 +114,7 @@ def fit(
             group["lr"] = recipe.learning_rate * _schedule(epoch, recipe)
         model.train()
         loss = torch.zeros(())
-        for step in problem.steps(seed + epoch, fabric):
+        for step in problem.steps(seed * _APART + epoch, fabric):
             loss = problem.loss(model, step)
             optimizer.zero_grad()
             fabric.backward(loss)

@@ -96,14 +96,13 @@ class GCN(_Layered):
 
     def structure(self, batch: GraphBatch) -> Tensor:
         edges = batch.relations[0]
-        key = id(edges)
-        if getattr(self, "_of", None) != key:
+        if getattr(self, "_of", None) is not edges:
             receivers = torch.repeat_interleave(
                 torch.arange(len(batch.x_NF), device=edges.indices_E.device), edges.degree_N
             )
             index = torch.stack([edges.indices_E.long(), receivers])
             n = len(batch.x_NF)
-            self._of, self._csr = key, to_torch_csr_tensor(index, size=(n, n))
+            self._of, self._csr = edges, to_torch_csr_tensor(index, size=(n, n))
         return cast(Tensor, self._csr)
 
 

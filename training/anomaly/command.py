@@ -76,8 +76,8 @@ def anomaly(
     if (nodes is None) != (edges is None):
         raise typer.BadParameter("--nodes and --edges go together")
     source = load_tables(nodes, edges, label, id_column) if nodes and edges else load(dataset, data)
-    splits = _splits(source, ratio, split + 1)
-    if split >= len(splits):
+    splits = _splits(source, ratio, max(split, 0) + 1)
+    if not 0 <= split < len(splits):
         raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")
     if ablation not in ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")

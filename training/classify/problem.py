@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models.graph_classifier import Task
 from models.tokens import TokenBatch, Tokens, collate
 from training.datasets import Split
-from training.figures import measure
+from training.figures import measure, temperatures
 from training.ledger import fingerprint
 from training.trainer import Problem, share
 
@@ -51,8 +51,8 @@ class GraphProblem(Problem):
     Graphs without a label for a task are left out of its mean. `balanced` weighs each class of a
     task by w, the inverse of its share. That teaches softmax(z) proportional to w p, so the loss
     reads z + log w: what the network says, is validated by and ships with is p. `validate` is
-    the mean over the tasks of ROC-AUC or of the negative cross entropy, which on a hundred graphs
-    says more than accuracy: that moves by whole graphs, and its best epoch is luck.
+    the mean over the tasks of ROC-AUC, or of the negative cross entropy at the temperature that
+    would ship: on a hundred graphs it says more than accuracy, which moves by whole graphs.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class GraphProblem(Problem):
 
     def validate(self, network: nn.Module) -> float:
         val = self.split.val
-        tasks = measure(self._logits(network, val), self.labels[val], self.tasks)
+        logits, labels = self._logits(network, val), self.labels[val]
+        tasks = measure(logits, labels, self.tasks, temperatures(logits, labels, self.tasks))
         if self.recipe.choose_by == "cross_entropy":
             return -float(np.mean([task.cross_entropy for task in tasks]))
         values = [task.roc_auc for task in tasks if task.roc_auc is not None]

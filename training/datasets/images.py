@@ -55,7 +55,8 @@ class ImageDataset:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that a result depends on beside its recipe."""
-        return fingerprint(self.images, *self.split.parts().values())
+        mirror = np.array(self.mirror)
+        return fingerprint(self.images, mirror, *self.split.parts().values())
 
 
 def load_images(name: str, folder: Path | None = None) -> ImageDataset:

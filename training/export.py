@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from models.checkpoint import EnergyReference, Feature, Manifest, trained_knobs
 from models.contract import Architecture, Knobs
 from models.graph import Column
 from training.datasets import Split
-from training.trainer import Fitted, Loop
+from training.trainer import Fitted, Loop, plain
 
 _AT_A_TIME = 64
 
@@ -68,7 +67,7 @@ def manifest_of(
             "data_sha256": fingerprint,
             "seed": seed,
             "epoch": run.fitted.best_epoch,
-            "recipe": json.loads(json.dumps(asdict(run.recipe))),
+            "recipe": plain(asdict(run.recipe)),
             "protocol": protocol,
         },
         **particular,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,9 +34,15 @@ def fingerprint(*arrays: Tensor | np.ndarray) -> str:
 
 @final
 class Ledger:
-    """The results in a file, by model, split and the mark of the recipe they stand for."""
+    """The results in a file, by model, split and the mark of the recipe they stand for.
+
+    Raises:
+        ValueError: there are several processes, each of which would write.
+    """
 
     def __init__(self, path: Path) -> None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError("tables are made by one process: leave torchrun to the checkpoints")
         self.path = path
         self._rows: dict[tuple[str, str, str], dict[str, Any]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)

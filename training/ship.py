@@ -11,8 +11,14 @@ import typer
 
 from training.anomaly.command import anomaly
 from training.classify.command import How, classify
-from training.datasets import data_folder
+from training.datasets import data_folder, load
 from training.options import Data, Device
+
+
+def _one_relation(name: str, data: Path | None = None, **given: Any) -> None:
+    if (found := load(name, data).name) != f"{name}-single":
+        raise typer.BadParameter(f"what ships is of one relation; this is {found} in full")
+    anomaly("cdat", name, data=data, **given)
 
 
 def _molecules(
@@ -25,8 +31,8 @@ def _molecules(
 SHIPPED: dict[str, Callable[..., None]] = {
     "cdat-tolokers": partial(anomaly, "cdat", "tolokers"),
     "et-tolokers": partial(anomaly, "et", "tolokers"),
-    "cdat-amazon": partial(anomaly, "cdat", "amazon"),
-    "cdat-yelpchi": partial(anomaly, "cdat", "yelpchi"),
+    "cdat-amazon": partial(_one_relation, "amazon"),
+    "cdat-yelpchi": partial(_one_relation, "yelpchi"),
     "cdat-ames": partial(_molecules, "cdat", "AMES", "active", How.SCAFFOLD),
     "et-ames": partial(_molecules, "et", "AMES", "active", How.SCAFFOLD),
     "cdat-bbbp": partial(_molecules, "cdat", "BBBP", "p_np", How.BALANCED),

@@ -101,7 +101,7 @@ def fit(
         weights = _centred(network)
         optimizer.register_step_pre_hook(lambda *_: _centralise(weights))
     model, optimizer = fabric.setup(network, optimizer)
-    identity = {"recipe": _plain(asdict(recipe)), "seed": seed} | problem.identity()
+    identity = {"recipe": plain(asdict(recipe)), "seed": seed} | problem.identity()
     state = _State(network, optimizer, identity, run)
     fabric.barrier()  # all have read the state before one writes it
     if not fabric.is_global_zero:
@@ -179,7 +179,7 @@ def _centralise(weights: Sequence[Tensor]) -> None:
             weight.grad.sub_(weight.grad.mean(1, keepdim=True))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As it comes back from JSON."""
     return json.loads(json.dumps(value))
 

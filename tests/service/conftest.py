@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -285,6 +286,25 @@ def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
 @pytest.fixture(scope="session")
 def wait() -> Callable[..., None]:
     return wait_until
+
+
+def gauge(server: Server, name: str) -> float:
+    with server.client() as client:
+        found = re.search(rf"^{name} ([0-9.e+-]+)$", client.get("/metrics").text, re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
+def depth(server: Server) -> float:
+    return gauge(server, "basin_queue_depth")
+
+
+@pytest.fixture
+def idle(narrow: Server, wait: Callable[..., None]) -> Iterator[Server]:
+    """The narrow server, with nothing to do before and after."""
+    wait(lambda: depth(narrow) == 0)
+    yield narrow
+    wait(lambda: depth(narrow) == 0)
 
 
 def answers_with(server: Server, path: str, status: int) -> bool:

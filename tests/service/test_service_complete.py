@@ -28,18 +28,10 @@ from tests.service.completing import (
     send,
     told,
 )
+from tests.service.conftest import depth
 from tests.service.picture_files import FILES, exif, saved, smooth
 from tests.service.test_service_bad_input import check
 from tests.service.test_service_jobs import LATER, begin, over
-from tests.service.test_service_load import depth
-
-
-@pytest.fixture
-def idle(narrow, wait):
-    """The narrow server, with nothing to do before and after."""
-    wait(lambda: depth(narrow) == 0)
-    yield narrow
-    wait(lambda: depth(narrow) == 0)
 
 
 def test_json_and_a_form_give_the_same_picture(client):
@@ -228,6 +220,11 @@ def test_a_job_has_the_answer_of_the_request(client, wait):
 def test_whoever_hangs_up_frees_the_machine(idle, wait):
     endless = json.dumps(body(dynamics={"steps": 100_000_000})).encode()
     head = b"POST /complete HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+
+    def statuses():
+        return [x.get("status") for x in idle.log_lines() if x.get("route") == "/complete"]
+
+    before = statuses()
     with socket.create_connection(("127.0.0.1", idle.port), 10) as connection:
         connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(endless) + endless)
         wait(lambda: depth(idle) == 1)
@@ -235,5 +232,4 @@ def test_whoever_hangs_up_frees_the_machine(idle, wait):
     with idle.client() as client:
         assert send(client).status_code == 200
     # 504 would tell of the deadline, which is what ends it otherwise.
-    statuses = [x.get("status") for x in idle.log_lines() if x.get("route") == "/complete"]
-    assert statuses == [499, 200]
+    wait(lambda: statuses() == [*before, 499, 200])

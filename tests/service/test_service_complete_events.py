@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import socket
-import time
 
 import numpy as np
 import pytest
@@ -28,20 +27,12 @@ from tests.service.completing import (
     pictures,
     send,
 )
+from tests.service.conftest import depth
 from tests.service.picture_files import FILES, saved, smooth
 from tests.service.test_service_bad_input import check
 from tests.service.test_service_jobs import LATER, over
-from tests.service.test_service_load import depth
 
 EVENTS = {"accept": "text/event-stream"}
-
-
-@pytest.fixture
-def idle(narrow, wait):
-    """The narrow server, with nothing to do before and after."""
-    wait(lambda: depth(narrow) == 0)
-    yield narrow
-    wait(lambda: depth(narrow) == 0)
 
 
 def told(response):
@@ -175,13 +166,17 @@ def test_what_fails_on_the_way_is_an_event(idle):
 
 def test_events_come_while_it_computes(idle):
     content = body(dynamics={"steps": 100_000_000})
-    start = time.monotonic()
     with (
         idle.client() as client,
         client.stream("POST", "/complete", json=content, headers=EVENTS) as response,
     ):
         assert response.status_code == 200
-        assert time.monotonic() - start < 3  # before the deadline of 4 s
+        # An answer that waited for its end would be the problem that it ended in.
+        assert response.headers["content-type"].startswith("text/event-stream")
+
+
+def _statuses(server):
+    return [x.get("status") for x in server.log_lines() if x.get("route") == "/complete"]
 
 
 def test_whoever_hangs_up_frees_the_machine(idle, wait):
@@ -194,12 +189,10 @@ def test_whoever_hangs_up_frees_the_machine(idle, wait):
         connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(endless) + endless)
         assert b" 200 OK" in connection.recv(4096)
         assert depth(idle) == 1
-    start = time.monotonic()
     with idle.client() as client:
         assert send(client).status_code == 200
-    assert time.monotonic() - start < 3
-    wait(lambda: depth(idle) == 0)
-    assert any(x.get("status") == 499 and x["route"] == "/complete" for x in idle.log_lines())
+    # 504 would tell of the deadline, which is what ends it otherwise.
+    wait(lambda: _statuses(idle)[-2:] == [499, 200])
 
 
 def test_whoever_hangs_up_before_it_begins_is_not_waited_for(idle, wait):
@@ -212,7 +205,7 @@ def test_whoever_hangs_up_before_it_begins_is_not_waited_for(idle, wait):
             other.sendall(head + b"Accept: text/event-stream\r\n")
             other.sendall(b"Content-Length: %d\r\n\r\n" % len(first) + first)
             wait(lambda: depth(idle) == 2)
-        wait(lambda: depth(idle) == 1, 3)
+        wait(lambda: depth(idle) == 1)
 
 
 def test_a_job_comes_before_events(client, wait):

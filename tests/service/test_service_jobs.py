@@ -13,8 +13,8 @@ from starlette.responses import Response
 from service.errors import Problem
 from service.jobs import Jobs, Progress, Status
 from service.schemas import JobBody
+from tests.service.conftest import depth
 from tests.service.test_service_bad_input import check
-from tests.service.test_service_load import depth
 from tests.service.test_service_sample import ENDLESS, body
 
 LATER = {"prefer": "respond-async, wait=1"}

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from models.memories import ALPHABET
 from service.sampling_schemas import SampleResponse
 from tests.service.bad_bodies import SAFETENSORS
+from tests.service.conftest import depth
 from tests.service.test_service_bad_input import check
-from tests.service.test_service_load import depth
 
 RNG = np.random.default_rng(3)
 PATTERNS = (RNG.standard_normal((8, 6)) * RNG.uniform(1, 9, (8, 1))).astype(np.float32)

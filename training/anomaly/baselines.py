@@ -143,7 +143,7 @@ def fit_trees(
                 400,
                 min_samples_leaf=leaf,
                 max_features=share,  # type: ignore[arg-type]
-                n_jobs=-1,
+                n_jobs=torch.get_num_threads(),
                 random_state=seed,
             )
             for leaf in (1, 3, 10)

@@ -50,10 +50,11 @@ def run(
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for split in splits:
+        data = dataset.fingerprint(split)
         for model in models:
             chosen = _recipe_of(model, dataset, split)
             make = partial(_row, dataset, split, model, chosen, fabric, progress)
-            key = model, split.name, _mark(model, chosen)
+            key = model, split.name, _mark(model, chosen, data)
             results[model].append(ledger.row(key, fabric.device, make))
             progress.advance(task)
     return results
@@ -67,9 +68,9 @@ def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeRecipe:
     return node_recipe(known, dataset.name, len(split.train), ablation or "none", edges=edges)
 
 
-def _mark(model: str, chosen: NodeRecipe) -> str:
+def _mark(model: str, chosen: NodeRecipe, data: str) -> str:
     """What a result depends on beside its model and split: kept results are those of the same."""
-    return mark({"hops": _tree_hops(chosen)} if model in TREES else asdict(chosen))
+    return mark([data, {"hops": _tree_hops(chosen)} if model in TREES else asdict(chosen)])
 
 
 def _tree_hops(chosen: NodeRecipe) -> int:

@@ -254,7 +254,7 @@ def test_several_processes_train_one_network(command: list[str], tmp_path: Path)
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("checkpoint ") == 1  # one process reports

@@ -20,7 +20,6 @@ from training.classify.problem import GraphProblem, GraphRecipe
 from training.classify.recipes import graph_recipe
 from training.classify.runs import choose, train_graphs
 from training.datasets import GraphDataset, Split, as_published, k_folds
-from training.figures import measure
 
 SMALL = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "blocks": 2, "encoder": 16}
 

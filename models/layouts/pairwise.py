@@ -8,7 +8,6 @@ from typing import Self
 
 from torch import Tensor
 
-from models.heard import tell
 from models.layouts.base import Attention, Layout
 from models.resonance import Prior, through_unit, unit
 
@@ -33,7 +32,6 @@ class Pairwise(Layout):
         q_hat, q_length = unit(self.prior.narrowed(q_NHY))
         k_hat, k_length = unit(self.prior.narrowed(k_NHY))
         cosines = self.products(q_hat, k_hat)
-        tell(self.prior, lambda row: self.pairs(cosines, row))
         bias, slope = self._priors(self.prior, cosines)
         (lse_NH, pk_NHY, ptq_NHY), p = self._attend(q_NHY, k_NHY, beta_NH, bias)
         # dr/dq = r'(c) dc/dq with dc/dq = (k^ - c q^)/|q| (DAR section 4), and so for k.
@@ -45,6 +43,20 @@ class Pairwise(Layout):
             pk_NHY + self.prior.widened(to_q, q_NHY),
             ptq_NHY + self.prior.widened(to_k, k_NHY),
         )
+
+    def cosines(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
+        """Of all pairs as the prior sees them, arranged as `products` are."""
+        assert self.prior is not None
+        q_hat, k_hat = (unit(self.prior.narrowed(u))[0] for u in (q_NHY, k_NHY))
+        return self.products(q_hat, k_hat)
+
+    def weights(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Tensor:
+        """p of all pairs, the prior and the layout's own weights and biases with it, arranged as
+        `products` are."""
+        bias = None
+        if self.prior is not None:
+            bias = self._priors(self.prior, self.cosines(q_NHY, k_NHY))[0]
+        return self._attend(q_NHY, k_NHY, beta_NH, bias)[1]
 
     @abstractmethod
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:

@@ -20,14 +20,16 @@ one that is seen (P,), by the first."""
 
 @dataclass(frozen=True)
 class Attended:
-    """One attention of H heads as it last was: `weights` are p of the pairs of a row, which sum to
-    1 over those a token sees; `cosines` are those of query and key where there is a `prior`.
+    """One attention of H heads as it last was, with so many `pairs` in all rows.
 
-    `kind` is attention, or the bottleneck of a workspace, where slots of its memory see tokens and
-    only what passes is left of p.
+    `weights` are p of the pairs of a row, which sum to 1 over those a token sees; `cosines` are
+    those of query and key where there is a `prior`. `kind` is attention, or the bottleneck of a
+    workspace, where slots of its memory see tokens and only what passes is left of p.
     """
 
     kind: str
+    heads: int
+    pairs: int
     weights: Callable[[int], Pairs]
     prior: Prior | None
     cosines: Callable[[int], Pairs]

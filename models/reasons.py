@@ -3,10 +3,10 @@ each by term. All of it is read off the state at rest, after the fact."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from models.contract import Architecture, Block, Knobs, Output
 from models.dynamics import Solution
 from models.energies import AssociativeMemory, Attending, Hopfield
 from models.heard import Attended, Pairs
+from models.layouts import Stored
 from models.layouts.pairwise import Pairwise
 from models.resonance import Prior
 from models.transformer import Attention
@@ -23,6 +24,7 @@ from models.workspace import Workspace
 
 TOP = 5
 """Pairs told of a head, tokens that one sees, memories that fired."""
+_PAIRS = frozenset({"attention", "resonance"})
 _CHUNK = 8192  # tokens whose activations are held at a time
 
 
@@ -146,7 +148,7 @@ class AtRest:
         ]
 
     @torch.no_grad()
-    def row(self, row: int, include: Sequence[str], token_K: np.ndarray | None = None) -> Reasons:
+    def row(self, row: int, include: Collection[str], token_K: np.ndarray | None = None) -> Reasons:
         """What `include` names of `attention`, `resonance`, `memories` and `components`.
 
         Args:
@@ -166,6 +168,28 @@ class AtRest:
                 for energies in (self._energies if "components" in include else [])
             ],
         )
+
+    def length(self, row: int) -> int:
+        """Tokens of a row."""
+        first, last = self._bounds(row)
+        return last - first
+
+    def size(self, include: Collection[str]) -> int:
+        """Bytes of all there is to tell of `include`, in single precision."""
+        tokens, found = len(self._blocks[0].g_ND), 0
+        for attended in self.attended if _PAIRS & set(include) else ():
+            each = 8 + 4 * attended.heads * len(_PAIRS & set(include))
+            found += attended.pairs * each
+        for rest in self._blocks:
+            for _, leaf in rest.block.energy.leaves():
+                if "memories" in include and isinstance(leaf, Hopfield):
+                    found += 8 * tokens * len(leaf.memories_MD)
+                elif "memories" in include and isinstance(leaf, AssociativeMemory):
+                    layout = cast(Stored, rest.solution.layout)
+                    found += 8 * tokens * layout.patterns_PMD.shape[1]
+                if "components" in include:
+                    found += 4 * tokens * (leaf.heads if isinstance(leaf, Attending) else 2)
+        return found
 
     def _bounds(self, row: int) -> tuple[int, int]:
         row_of_N = self._blocks[0].solution.layout.row_of_N
@@ -228,6 +252,8 @@ def _attended(energy: Attending, layout: Pairwise, rest: _Rest) -> Attended:
     cosines = cache(lambda: layout.cosines(*ends))
     return Attended(
         "attention",
+        energy.heads,
+        layout.num_pairs,
         lambda row: layout.pairs(weights(), row),
         layout.prior,
         lambda row: layout.pairs(cosines(), row),

@@ -58,7 +58,9 @@ def _attended(prior: Prior | None, q_RHLY: Tensor, k_RHKY: Tensor, bias: Tensor 
         assert prior is not None
         return of_all(prior.cosines(q_RHLY, k_RHKY), row)
 
-    return Attended("attention", partial(of_all, p_RHLK), prior, cosines)
+    rows, heads, length, seen = p_RHLK.shape
+    weights = partial(of_all, p_RHLK)
+    return Attended("attention", heads, rows * length * seen, weights, prior, cosines)
 
 
 @final

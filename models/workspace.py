@@ -113,7 +113,9 @@ class Workspace(nn.Module):
             assert prior is not None
             return of_all(prior.cosines(query_AMY[None], key_PALY), row)
 
-        tell(lambda: Attended("bottleneck", partial(of_all, score_PAML), prior, cosines))
+        pools, heads, slots, patches = score_PAML.shape
+        pairs, weights = pools * slots * patches, partial(of_all, score_PAML)
+        tell(lambda: Attended("bottleneck", heads, pairs, weights, prior, cosines))
         return score_PAML
 
     def bottleneck(self, patches: int) -> int:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from models.dynamics import StopReason
+from service.reasons_schemas import Reasons
 from service.schemas import (
     Change,
     Convergence,
@@ -100,6 +101,7 @@ class GraphResult(BaseModel):
         None, description="by task", json_schema_extra=absent
     )
     convergence: GraphConvergence | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     error: ItemError | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 

@@ -58,6 +58,11 @@ class Pairwise(Layout):
             bias = self._priors(self.prior, self.cosines(q_NHY, k_NHY))[0]
         return self._attend(q_NHY, k_NHY, beta_NH, bias)[1]
 
+    @property
+    @abstractmethod
+    def num_pairs(self) -> int:
+        """How many there are of a token and one it sees."""
+
     @abstractmethod
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """q_i . k_j of all pairs of a token and one it sees, in the layout's own arrangement."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ import torch
 
 from models.checkpoint import EnergyReference
 from models.dynamics import Solution, StopReason
-from models.heard import Pairs, listening, selectivity
-from models.resonance import Prior
 
 _WORST_FIRST = (
     StopReason.DIVERGED,
@@ -28,22 +25,18 @@ _TOTALS = ("energy_initial", "energy_final", "energy_drop", "steps")
 class Courses:
     """What the blocks did, step by step, out of torch: `row` tells it of one row.
 
-    A row that stopped early has moments of its own, the first of the batch's.
+    A row that stopped early has moments of its own, the first of the batch's. `resonance` tells of
+    a row what each head made of it.
     """
 
     def __init__(
-        self, solutions: Sequence[Solution], heard: Mapping[Prior, Pairs] | None = None
+        self,
+        solutions: Sequence[Solution],
+        resonance: Callable[[int], list[dict[str, Any]]] | None = None,
     ) -> None:
         self._blocks = [_Course(solution) for solution in solutions]
-        rows = range(len(self._blocks[0].reasons)) if heard else ()
-        self._resonance = [
-            [
-                {"attention": place, "kind": prior.name, **head}
-                for place, (prior, pairs) in enumerate((heard or {}).items())
-                for head in selectivity(prior, pairs, row)
-            ]
-            for row in rows
-        ]
+        rows = range(len(self._blocks[0].reasons) if resonance else 0)
+        self._resonance = [resonance(row) for row in rows] if resonance else []
 
     def row(
         self, row: int, num_nodes: int, energy: EnergyReference, include: Collection[str]
@@ -145,11 +138,6 @@ def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         heads = zip(*(row["resonance"] for row in rows), strict=True)
         found["resonance"] = [_mean_head(list(one)) for one in heads]
     return found
-
-
-def heard_by(include: Collection[str]) -> AbstractContextManager[dict[Prior, Pairs] | None]:
-    """Listens for what resonates where `include` asks for it."""
-    return listening() if "resonance" in include else nullcontext()
 
 
 def _mean_head(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from models.contract import Architecture, Interrupt, Knobs
-from service.engine.convergence import Courses, heard_by
+from models.reasons import Reasons
+from service.engine.reasons import Gathering, told
 from service.errors import refuse
+from service.parsing.include import TOKENS
 from service.parsing.request import ScoreTask
 
 
@@ -20,27 +22,46 @@ class Scored:
     logits_N: np.ndarray
     dynamics: dict[str, Any]
     convergence: dict[str, Any]
+    reasons: list[Reasons]
 
 
-def score(task: ScoreTask, interrupt: Interrupt) -> Scored:
+def score(task: ScoreTask, interrupt: Interrupt, room: int | None = None) -> Scored:
     """Run the model of `task` on its graph; returns early, unfinished, once `interrupt` says so.
 
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
     Raises:
-        Problem: the dynamics diverged so far that no score is left.
+        Problem: the dynamics diverged so far that no score is left, or there is no room.
     """
     network = task.model.network
-    with heard_by(task.include) as heard:
-        output = network.infer(network.pack([task.graph]), [task.knobs], interrupt)
+    gathering, knobs = Gathering(task.include, interrupt, room), [task.knobs]
+    batch = network.pack([task.graph])
+    output = gathering.run(network, knobs, lambda: network.infer(batch, knobs, interrupt))
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
-        knobs = "step_size, steps or noise"
-        raise refuse("diverged", "/dynamics", "diverged", f"no finite score left; lower {knobs}")
+        rule = "no finite score left; lower step_size, steps or noise"
+        raise refuse("diverged", "/dynamics", "diverged", rule)
     energy, nodes = task.model.manifest.energy, task.graph.num_nodes
+    reasons = list(gathering.take(1, suspects(task, logits_N)[:TOKENS].tolist()))
     return Scored(
         logits_N,
         resolved(network, task.knobs),
-        Courses(output.solutions, heard).row(0, nodes, energy, task.include),
+        gathering.courses(output).row(0, nodes, energy, task.include),
+        reasons,
     )
+
+
+def suspects(task: ScoreTask, logits_N: np.ndarray) -> np.ndarray:
+    """The targets, the most suspicious first, ties in order of rows."""
+    rows = np.arange(len(logits_N)) if task.targets is None else task.targets
+    return rows[np.lexsort((rows, -logits_N[rows]))]
+
+
+def named(task: ScoreTask, reasons: Reasons) -> dict[str, Any]:
+    """Reasons by the names of nodes."""
+    ids = task.node_ids
+    return told(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
 
 
 def results(task: ScoreTask, logits_N: np.ndarray) -> list[dict[str, Any]]:

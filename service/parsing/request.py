@@ -13,6 +13,7 @@ from models.contract import Knobs
 from models.graph import Graph
 from service.errors import Problem
 from service.parsing.envelope import read_envelope, require_read
+from service.parsing.include import require_told
 from service.parsing.json_graph import read_json
 from service.parsing.syntax import read_object
 from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
@@ -54,6 +55,7 @@ def parse_score(body: bytes, media_type: str, registry: Registry, settings: Sett
     envelope = read_envelope(opened.fields, opened.known, settings)
     model = registry.serving(Scorer, envelope.model or settings.default_anomaly_model)
     require_read(envelope.dynamics, model.network.config)
+    require_told(model.network, envelope.include)
     if opened.problem is not None:
         raise opened.problem
     if opened.tensors is None:

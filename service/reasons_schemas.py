@@ -102,3 +102,101 @@ class Reasons(BaseModel):
     components: list[ComponentsAtRest] | SkipJsonSchema[None] = Field(
         None, json_schema_extra=absent
     )
+
+
+class Deletion(BaseModel):
+    """How faithful an explanation is: the answer without what it names, and without as much."""
+
+    removed: int = Field(description="all of `supports`, together")
+    moved: float | None = Field(description="by how much the answer loses support")
+    random: float | None = Field(
+        description="by how much it moves without as many parts at random, the mean; null where "
+        "there is no choice"
+    )
+    draws: int = Field(description="how many random sets")
+
+
+class _Effect(BaseModel):
+    effect: float = Field(description="what is explained, less what it is without this part")
+
+
+class NeighbourEffect(_Effect):
+    node_id: NodeId
+
+
+class FeatureEffect(_Effect):
+    feature: str
+    value: float
+    instead: float = Field(description="the mean in training, which it was replaced by")
+
+
+class MemoryEffect(_Effect):
+    block: int
+    memory: int
+
+
+class NodeEffect(_Effect):
+    node: int = Field(description="atom, in the order of the SMILES")
+
+
+class _Causes(BaseModel):
+    parts: int = Field(description="how many there are")
+    tried: int = Field(
+        description="how many were taken away by themselves: all, or those that a gradient through "
+        "all steps (of neighbours) or their share of the energy (of memories) singles out"
+    )
+    deletion: Deletion | None = Field(description="null where nothing supports the answer")
+
+
+class Neighbours(_Causes):
+    """Each without its edges to the node."""
+
+    supports: list[NeighbourEffect]
+    opposes: list[NeighbourEffect]
+
+
+class Features(_Causes):
+    """Of the node itself, each as it is on average."""
+
+    supports: list[FeatureEffect]
+    opposes: list[FeatureEffect]
+
+
+class Memories(_Causes):
+    """Of the Hopfield networks: each missing."""
+
+    supports: list[MemoryEffect]
+    opposes: list[MemoryEffect]
+
+
+class Nodes(_Causes):
+    """Each missing, with its edges."""
+
+    supports: list[NodeEffect]
+    opposes: list[NodeEffect]
+
+
+class ScoreExplanation(BaseModel):
+    """What moved a score up to its label, or down to it: `supports` has the strongest reasons for
+    the label, `opposes` those against it, at most five each. Effects are in the units of `score`.
+    """
+
+    method: Literal["occlusion"] = Field(description="each part taken away, and the score again")
+    neighbours: Neighbours
+    features: Features
+    memories: Memories
+
+
+class GraphExplanation(BaseModel):
+    """What moved the answer to one task: effects on the log odds of `label`, uncalibrated."""
+
+    method: Literal["occlusion"]
+    label: str
+    nodes: Nodes
+    memories: Memories
+    svg: str | None = Field(
+        None,
+        description="a molecule's atoms by their effects: what speaks for the label is red, what "
+        "speaks against it blue; null where it is too large to draw",
+        json_schema_extra=absent,
+    )

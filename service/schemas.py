@@ -15,7 +15,7 @@ from models.contract import Knobs
 from models.dynamics import StopReason
 from models.resonance import ResolvedResonance, Resonance
 from service.parsing.names import NodeId
-from service.reasons_schemas import Reasons, absent
+from service.reasons_schemas import Reasons, ScoreExplanation, absent
 
 NodeIds = Annotated[
     list[NodeId], Field(description="a unique name per node; row numbers if left out")
@@ -23,7 +23,7 @@ NodeIds = Annotated[
 Json = dict[str, Any]
 
 
-Include = Literal["trace", "components", "resonance", "attention", "memories"]
+Include = Literal["trace", "components", "resonance", "attention", "memories", "explanation"]
 
 
 class Strict(BaseModel):
@@ -88,7 +88,7 @@ class Envelope(Strict):
         [],
         max_length=len(get_args(Include)),
         description="what else to tell: in `convergence` trace, components and resonance; in "
-        "`reasons` attention, memories and components",
+        "`reasons` attention, memories and components; in each result its explanation",
     )
 
 
@@ -270,6 +270,7 @@ class NodeScore(BaseModel):
     label: Literal[0, 1] = Field(description="1 from `threshold` on")
     threshold: float
     rank: int = Field(ge=1, description="1 is the most suspicious of the nodes returned")
+    explanation: ScoreExplanation | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
 class ScoreResponse(BaseModel):

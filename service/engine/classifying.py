@@ -15,6 +15,7 @@ from models.graph_classifier import GraphClassifier
 from models.reasons import Reasons
 from models.tokens import Tokens, collate
 from service.engine.convergence import Courses
+from service.engine.explaining import Explained, explained_graph
 from service.engine.reasons import Gathering, told
 from service.engine.scoring import resolved
 from service.errors import Fault, Problem, refuse
@@ -35,6 +36,7 @@ class Classified:
     batches: list[tuple[Courses, int]]
     dynamics: dict[str, Any]
     reasons: list[Reasons]
+    explained: list[Explained]
 
     def rows(self) -> Iterator[tuple[Courses, int]]:
         """For each graph its batch's courses and its place there."""
@@ -60,17 +62,26 @@ def classify(
     logits: list[np.ndarray] = []
     batches: list[tuple[Courses, int]] = []
     gathering, reasons = Gathering(include, interrupt, room), list[Reasons]()
+    explained: list[Explained] = []
     for tokens in batched(network, graphs, interrupt):
         batch, rows = collate(tokens), [knobs] * len(tokens)
         output = gathering.run(network, rows, partial(network.infer, batch, rows, interrupt))
         logits.append(output.logits.cpu().numpy())
         batches.append((gathering.courses(output), len(tokens)))
         reasons += gathering.take(len(tokens))
+        if "explanation" in include:
+            first = len(explained)
+            explained += [
+                explained_graph(model, graph, knobs, row_C, gathering.fired(row), interrupt)
+                for row, (graph, row_C) in enumerate(
+                    zip(graphs[first : first + len(tokens)], logits[-1], strict=True)
+                )
+            ]
         if interrupt() is not None:
             break
     dynamics = resolved(network, knobs)
     logits_RC = np.concatenate(logits) if logits else np.empty((0, 0))
-    return Classified(logits_RC, batches, dynamics, reasons)
+    return Classified(logits_RC, batches, dynamics, reasons, explained)
 
 
 def batched(
@@ -136,6 +147,7 @@ def _answers(
     task: ClassifyTask, graphs: Sequence[Graph], classified: Classified, listed: bool
 ) -> Iterator[dict[str, Any]]:
     model, logits_RC = task.model, classified.logits_RC
+    explained = classified.explained
     finite_R = np.asarray(np.isfinite(logits_RC).all(1))
     with np.errstate(invalid="ignore"):  # rows that are not finite are not told
         found = model.probabilities(logits_RC)
@@ -151,6 +163,7 @@ def _answers(
             "predictions": {one.name: _prediction(one.labels, p[row]) for one, p in tasks_p},
             "convergence": courses.row(place, graph.num_nodes, energy, task.include),
             **({"reasons": told(classified.reasons[row], _node)} if listed else {}),
+            **({"explanation": explained[row].told} if explained else {}),
         }
 
 

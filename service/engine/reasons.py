@@ -17,7 +17,8 @@ from service.errors import refuse
 from service.parsing.include import TOKENS
 
 _OF_TOKENS = frozenset({"attention", "memories", "components"})
-_AT_REST = _OF_TOKENS | {"resonance"}
+_OF_ALL = _OF_TOKENS | {"resonance"}
+_AT_REST = _OF_ALL | {"explanation"}
 _OVERHEARD = frozenset({"attention", "resonance"})
 
 Names = Callable[[int], dict[str, Any]]
@@ -55,6 +56,11 @@ class Gathering:
         rest = self._rest if "resonance" in self._include else None
         return Courses(output.solutions, None if rest is None else rest.selectivity)
 
+    def fired(self, row: int, tokens: Sequence[int] = ()) -> list[Fired]:
+        """The memories that fired in a row of the batch at hand, and at some of its tokens."""
+        assert self._rest is not None
+        return self._rest.row(row, {"memories"}, np.array(tokens, np.int64)).memories
+
     def take(self, rows: int, tokens: Sequence[int] | None = None) -> Iterator[Reasons]:
         """The reasons of each row of the batch at hand, none where none are asked for: of the first
         of `tokens`, or of the first there are; of all where there is room.
@@ -62,7 +68,7 @@ class Gathering:
         Raises:
             Problem: all of it is more than there is room for.
         """
-        told = _OF_TOKENS if self._room is None else _AT_REST
+        told = _OF_TOKENS if self._room is None else _OF_ALL
         if self._rest is None or told.isdisjoint(self._include):
             return
         if self._room is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from models.contract import Architecture, Interrupt, Knobs
 from models.reasons import Reasons
+from service.engine.explaining import explained_score
 from service.engine.reasons import Gathering, told
 from service.errors import refuse
 from service.parsing.include import TOKENS
@@ -23,6 +24,7 @@ class Scored:
     dynamics: dict[str, Any]
     convergence: dict[str, Any]
     reasons: list[Reasons]
+    explanations: dict[int, dict[str, Any]]
 
 
 def score(task: ScoreTask, interrupt: Interrupt, room: int | None = None) -> Scored:
@@ -49,7 +51,22 @@ def score(task: ScoreTask, interrupt: Interrupt, room: int | None = None) -> Sco
         resolved(network, task.knobs),
         gathering.courses(output).row(0, nodes, energy, task.include),
         reasons,
+        _explained(task, logits_N, gathering, interrupt),
     )
+
+
+def _explained(
+    task: ScoreTask, logits_N: np.ndarray, gathering: Gathering, interrupt: Interrupt
+) -> dict[int, dict[str, Any]]:
+    """Why each target was scored as it was, where that is asked for."""
+    if "explanation" not in task.include or interrupt() is not None:
+        return {}
+    targets = suspects(task, logits_N).tolist()
+    fired = gathering.fired(0, targets)
+    return {
+        node: explained_score(task, node, float(logits_N[node]), fired, place, interrupt)
+        for place, node in enumerate(targets)
+    }
 
 
 def suspects(task: ScoreTask, logits_N: np.ndarray) -> np.ndarray:
@@ -64,9 +81,9 @@ def named(task: ScoreTask, reasons: Reasons) -> dict[str, Any]:
     return told(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
 
 
-def results(task: ScoreTask, logits_N: np.ndarray) -> list[dict[str, Any]]:
+def results(task: ScoreTask, scored: Scored) -> list[dict[str, Any]]:
     """One result per target, in the order asked."""
-    manifest = task.model.manifest
+    manifest, logits_N = task.model.manifest, scored.logits_N
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
     logits = logits_N[rows]
     probability = manifest.calibration(logits)
@@ -88,8 +105,9 @@ def results(task: ScoreTask, logits_N: np.ndarray) -> list[dict[str, Any]]:
             "label": label,
             "threshold": manifest.threshold,
             "rank": place,
+            **({"explanation": scored.explanations[row]} if row in scored.explanations else {}),
         }
-        for node_id, logit, p, label, place in zip(*columns, strict=True)
+        for row, node_id, logit, p, label, place in zip(rows.tolist(), *columns, strict=True)
     ]
 
 

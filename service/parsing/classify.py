@@ -14,7 +14,7 @@ from service.errors import refuse
 from service.parsing.arrays import place, require_list, require_types, told_as
 from service.parsing.envelope import read_envelope, require_read
 from service.parsing.graphs import TENSORS, graphs_of_json, graphs_of_tensors
-from service.parsing.include import require_short, require_told
+from service.parsing.include import require_few, require_short, require_told
 from service.parsing.request import JSON
 from service.parsing.syntax import read_object
 from service.parsing.tensors import Tensors, read_safetensors
@@ -22,6 +22,7 @@ from service.registry import Registry
 from service.served import Classifier
 from service.settings import Settings
 
+_MOST_NODES = 1000  # each is taken away once
 _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
 
 
@@ -102,6 +103,11 @@ def parse_classify(
         envelope.dynamics.knobs(),
         frozenset(envelope.include),
     )
+    require_few(task.include, len(places), "/include", settings)
+    for graph, where in zip(graphs, places, strict=False):
+        if "explanation" in task.include and graph.num_nodes > _MOST_NODES:
+            rule = f"a graph that is explained may have {_MOST_NODES} nodes"
+            raise refuse("invalid-graph", where, "too_many_nodes", rule)
     sizes = [len(text) for text in smiles or ()] + [graph.num_nodes for graph in graphs]
     tokens = [size + 1 for size in sizes]  # a molecule has no more atoms than characters
     require_short(model.network, task.knobs, task.include, tokens, settings)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 
 from models.contract import Architecture, Knobs
 from models.energies import Attending
+from models.graph_classifier import GraphClassifier
+from models.node_scorer import NodeScorer
 from models.reasons import TOP, told_by
 from models.resonance import Resonant
 from models.transformer import Attention
@@ -24,15 +26,25 @@ _MOMENT, _HEAD, _TOKEN, _ENTRY, _NUMBER = 160, 640, 60, 90, 24
 _MISSING = {
     "attention": "this model has no attention",
     "memories": "this model has no Hopfield network",
+    "explanation": "this model tells attention and memories, but does not explain its answers",
 }
 
 
 def require_told(network: Architecture, include: Collection[str]) -> None:
     """Refuse to include what there is nothing to say of with this network."""
-    there = told_by(network)
+    there = set(told_by(network))
+    if isinstance(network, NodeScorer | GraphClassifier):
+        there.add("explanation")
     missing = [rule for name, rule in _MISSING.items() if name in include and name not in there]
     if missing:
         raise invalid(Fault("/include", "not_told", rule) for rule in missing)
+
+
+def require_few(include: Collection[str], inputs: int, at: str, settings: Settings) -> None:
+    """Refuse to explain more than may be asked for at a time."""
+    if "explanation" in include and inputs > settings.max_explained:
+        rule = f"at most {settings.max_explained} answers are explained at a time"
+        raise refuse("invalid-request", at, "too_many", rule)
 
 
 def require_short(

@@ -13,7 +13,7 @@ from models.contract import Knobs
 from models.graph import Graph
 from service.errors import Problem
 from service.parsing.envelope import read_envelope, require_read
-from service.parsing.include import require_told
+from service.parsing.include import require_few, require_told
 from service.parsing.json_graph import read_json
 from service.parsing.syntax import read_object
 from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
@@ -62,6 +62,8 @@ def parse_score(body: bytes, media_type: str, registry: Registry, settings: Sett
         named = read_json(opened.fields, model, settings)
     else:
         named = graph_of(opened.tensors, opened.node_ids, model, settings)
+    count = named.graph.num_nodes if named.targets is None else len(named.targets)
+    require_few(envelope.include, count, "/targets", settings)
     return ScoreTask(
         model,
         named.graph,

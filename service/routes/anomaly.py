@@ -77,7 +77,7 @@ async def _answer(
 
 
 def _encode(task: ScoreTask, scored: Scored, form: str, state: State) -> bytes:
-    found: dict[str, Any] = {"results": results(task, scored.logits_N)}
+    found: dict[str, Any] = {"results": results(task, scored)}
     rest = {
         "model": task.model.ref.model_dump(),
         "dynamics": scored.dynamics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from service.classify_schemas import ClassifyResponse
 from service.engine import Classified, classify
 from service.engine.classifying import error_of, graph_results, require_any
 from service.engine.convergence import summed
+from service.engine.explaining import Explained
 from service.engine.reasons import tensors
 from service.exchange import as_tensors, encoded, exchange
 from service.negotiate import accepted
@@ -24,6 +26,8 @@ from service.parsing.classify import ClassifyTask, Item, parse_classify
 from service.parsing.request import JSON, SAFETENSORS
 from service.services import Services, services
 from service.stopwatch import Stopwatch
+
+_MOST_SVG = 1 << 18  # characters of a drawing
 
 router = APIRouter(tags=["classify"])
 
@@ -80,8 +84,31 @@ async def _answer(
     done = await services.engine.run(run)
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
+    if task.smiles is not None and done.value.explained:
+        await _draw(task.smiles, items, done.value.explained, services)
+        watch.lap("draw")
     answer = await on_codec(_encode, task, items, done.value, form, services, state)
     return Response(answer, media_type=form)
+
+
+async def _draw(
+    smiles: Sequence[str], items: Sequence[Item], explained: Sequence[Explained], services: Services
+) -> None:
+    """Add to each explanation of a molecule its drawing."""
+    read = [text for text, item in zip(smiles, items, strict=True) if item.graph is not None]
+    asked = [
+        (text, told, effect_N.tolist())
+        for text, one in zip(read, explained, strict=False)
+        for told, effect_N in zip(one.told.values(), one.effect_TN, strict=True)
+    ]
+    drawable = [(text, told, effects) for text, told, effects in asked if effects]
+    texts, effects = [text for text, _, _ in drawable], [each for _, _, each in drawable]
+    for _, told, _ in asked:
+        told["svg"] = None
+    if drawable:
+        drawn = await services.molecules.draw_async(texts, effects, _MOST_SVG)
+        for (_, told, _), svg in zip(drawable, drawn, strict=True):
+            told["svg"] = svg
 
 
 def _encode(

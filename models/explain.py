@@ -56,8 +56,8 @@ class Causes:
         tried: those that were taken away by themselves, and `effects`, what came of it.
         supports, opposes: (part, effect) of those for and against the answer, the strongest first.
         moved: by how much the answer loses without all of `supports`; None where there are none.
-        random: by how much it moves without as many at random, the mean over `DRAWS` draws of the
-            size of that; None where every draw would be the same.
+        random: by how much it loses without as many at random, the mean over `DRAWS` draws; None
+            where every draw would be the same.
     """
 
     parts: int
@@ -107,7 +107,7 @@ def causes(
             ]
             lost_V = whole - value([without(each) for each in sets])[:, task]
             moved = float(sign * lost_V[0])
-            random = float(np.abs(lost_V[1:]).mean()) if draws else None
+            random = float(sign * lost_V[1:].mean()) if draws else None
         found.append(Causes(parts, tried, effect_C, supports, opposes, moved, random))
     return found
 

@@ -110,7 +110,7 @@ class Deletion(BaseModel):
     removed: int = Field(description="all of `supports`, together")
     moved: float | None = Field(description="by how much the answer loses support")
     random: float | None = Field(
-        description="by how much it moves without as many parts at random, the mean; null where "
+        description="by how much it loses without as many parts at random, the mean; null where "
         "there is no choice"
     )
     draws: int = Field(description="how many random sets")

@@ -69,7 +69,7 @@ def classify(
         logits.append(output.logits.cpu().numpy())
         batches.append((gathering.courses(output), len(tokens)))
         reasons += gathering.take(len(tokens))
-        if "explanation" in include:
+        if "explanation" in include and interrupt() is None:
             first = len(explained)
             explained += [
                 explained_graph(model, graph, knobs, row_C, gathering.fired(row), interrupt)

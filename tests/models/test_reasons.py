@@ -12,7 +12,7 @@ from models.catalog import architectures
 from models.contract import Knobs
 from models.energies import Attending, Hopfield
 from models.energies.hopfield import Kind
-from models.heard import Attended, listening
+from models.heard import Attended, Pairs, listening
 from models.layouts.pairwise import Pairwise
 from models.reasons import AtRest, selectivity, told_by
 from models.resonance import Resonance
@@ -187,7 +187,11 @@ def test_what_resonated(layout: str, mask: str) -> None:
     q, k, _ = (t.detach() for t in layouts._inputs(18))
     assert isinstance(places, Pairwise)
     cosines = places.cosines(q, k)
-    attended = Attended("attention", None, places.prior, lambda row: places.pairs(cosines, row))  # type: ignore[arg-type]
+
+    def pairs(row: int) -> Pairs:
+        return places.pairs(cosines, row)
+
+    attended = Attended("attention", 2, places.num_pairs, pairs, places.prior, pairs)
     for row, one in enumerate(rows):
         seen = energies._mask(mask)[row]
         mine = slice(row * energies.LENGTH, (row + 1) * energies.LENGTH)

@@ -126,16 +126,21 @@ class GraphClassifier(Architecture):
         return [cast(Block, block) for block in self.blocks]
 
     def layouts(self, batch: TokenBatch) -> list[Layout]:
-        return self._layouts(self._embed(batch), batch)
+        return self._layouts(self.embed(batch), batch)
 
     def split(self, logits_RC: Tensor) -> list[Tensor]:
         """The logits of each task, (R, its classes)."""
         return list(logits_RC.split([len(task.labels) for task in self.config.tasks], -1))
 
-    def forward(self, batch: TokenBatch, knobs: Sequence[Knobs] | None = None) -> Tensor:
-        """Logits (R, C)."""
+    def forward(
+        self,
+        batch: TokenBatch,
+        knobs: Sequence[Knobs] | None = None,
+        x_ND: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (R, C). `x_ND`, if given, is `self.embed(batch)` computed before."""
         rows = knobs or self._trained_knobs(batch.rows)
-        x_ND = state_ND = self._embed(batch)
+        x_ND = state_ND = self.embed(batch) if x_ND is None else x_ND
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
             state_ND = block.relax(state_ND, layout, rows)
         return self.head(self._read(x_ND, state_ND), batch)
@@ -144,15 +149,15 @@ class GraphClassifier(Architecture):
     def infer(
         self, batch: TokenBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
-        x_ND = state_ND = self._embed(batch)
+        x_ND = state_ND = self.embed(batch)
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
             solutions.append(block.solve(state_ND, layout, knobs, interrupt))
             state_ND = solutions[-1].x_ND
         return Output(self.head(self._read(x_ND, state_ND), batch), solutions)
 
-    def _embed(self, batch: TokenBatch) -> Tensor:
-        """x(1) (N, D)."""
+    def embed(self, batch: TokenBatch) -> Tensor:
+        """x(1) (N, D), from which the tokens set out."""
         nodes_nD = self.nodes(batch.x_nF)
         if self.colours is not None:
             nodes_nD = nodes_nD + self.colours(batch.colours_nC).to(nodes_nD)

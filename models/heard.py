@@ -1,33 +1,50 @@
-"""What resonated with what, for whoever listens while a network runs (DAR section 9)."""
+"""What tokens attend to where there is no energy, for whoever listens while a network runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 if TYPE_CHECKING:
     from models.resonance import Prior
 
-TOP = 5
-"""Pairs told of each head."""
+Pairs = tuple[Tensor, Tensor, Tensor]
+"""Of a row: values (P, H) of its pairs, and the places in the row of the token that sees and of the
+one that is seen (P,), by the first."""
 
-Pairs = Callable[[int], tuple[Tensor, Tensor, Tensor]]
-"""Of a row: cosines (P, H) of its pairs, and the places in the row of either end (P,)."""
 
-_ears: ContextVar[dict[Prior, Pairs] | None] = ContextVar("ears", default=None)
+@dataclass(frozen=True)
+class Attended:
+    """One attention of H heads as it last was, with so many `pairs` in all rows.
+
+    `weights` are p of the pairs of a row, which sum to 1 over those a token sees; `cosines` are
+    those of query and key where there is a `prior`. `kind` is attention, or the bottleneck of a
+    workspace, where slots of its memory see tokens and only what passes is left of p.
+    """
+
+    kind: str
+    heads: int
+    pairs: int
+    weights: Callable[[int], Pairs]
+    prior: Prior | None
+    cosines: Callable[[int], Pairs]
+
+
+_ears: ContextVar[list[Attended] | None] = ContextVar("ears", default=None)
 
 
 @contextmanager
-def listening() -> Iterator[dict[Prior, Pairs]]:
-    """Within, each prior's pairs as they last were, in the order in which attentions came first.
+def listening() -> Iterator[list[Attended]]:
+    """Within, every attention that is no energy tells what it saw, in order.
 
-    An energy is measured last where its rows come to rest, so there its pairs are of that state.
+    What has an energy needs no listener: the state at rest says it all (`models.reasons`).
     """
-    heard: dict[Prior, Pairs] = {}
+    heard: list[Attended] = []
     token = _ears.set(heard)
     try:
         yield heard
@@ -35,36 +52,14 @@ def listening() -> Iterator[dict[Prior, Pairs]]:
         _ears.reset(token)
 
 
-def tell(prior: Prior, pairs: Pairs) -> None:
-    """Remember `pairs`, if anybody listens."""
+def tell(attended: Callable[[], Attended]) -> None:
+    """Remember it, if anybody listens."""
     if (heard := _ears.get()) is not None:
-        heard[prior] = pairs
+        heard.append(attended())
 
 
-def selectivity(prior: Prior, pairs: Pairs, row: int) -> list[dict[str, Any]]:
-    """How selective each head is in a row: `crossing` = Pr[c > rho], the share of its pairs above
-    vigilance, `mean` r, and its `TOP` pairs of the highest r."""
-    c_PH, i_P, j_P = pairs(row)
-    mine = prior.of_row(row)
-    r_PH = mine.resonance(c_PH, lambda value: value)[0]
-    told = []
-    for head in range(c_PH.shape[1]):
-        c, r = c_PH[:, head], r_PH[:, head]
-        best = c.topk(min(TOP, len(c))).indices.tolist()
-        told.append(
-            {
-                "head": head,
-                "crossing": float((mine.margin(c) > 0).double().mean()) if len(c) else None,
-                "mean": float(r.double().mean()) if len(c) else None,
-                "pairs": [
-                    {
-                        "token": int(i_P[at]),
-                        "seen": int(j_P[at]),
-                        "cosine": float(c[at]),
-                        "resonance": float(r[at]),
-                    }
-                    for at in best
-                ],
-            }
-        )
-    return told
+def of_all(values_RHLK: Tensor, row: int) -> Pairs:
+    """Every pair of a row: values (L K, H), and which query and which key."""
+    values_HLK = values_RHLK[row if len(values_RHLK) > 1 else 0]
+    i_P, j_P = values_HLK.new_ones(values_HLK.shape[1:]).nonzero().T
+    return values_HLK.flatten(1).T, i_P, j_P

@@ -17,8 +17,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from models.heard import tell
-
 Gate = Literal["sigmoid", "centred", "tanh", "piecewise-linear"]
 
 # Steepest slope of each gate in units of the sharpness: what the contraction condition needs.
@@ -128,7 +126,6 @@ class Prior:
         feedback_P1, rounds_P1: of the unrolled resonance.
         linear_P1: bool, is the gate piecewise linear?
         rank: of the map before the cosine, None for none.
-        name: what kind of attention it is on.
     """
 
     strength_PH: Tensor
@@ -139,7 +136,6 @@ class Prior:
     rounds_P1: Tensor
     linear_P1: Tensor
     rank: int | None
-    name: str = "attention"
 
     def resonance(self, c: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
         """r and dr/dc of cosines c, of any shape.
@@ -195,10 +191,13 @@ class Prior:
 
     def bias(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
         """lambda r (R, H, L, K) of queries and keys that come row by row."""
-        q_hat, k_hat = (unit(self.narrowed(u))[0] for u in (q_RHLY, k_RHKY))
-        c_RHLK = q_hat @ k_hat.transpose(-1, -2)
-        tell(self, lambda row: _of_all(c_RHLK[row]))
+        c_RHLK = self.cosines(q_RHLY, k_RHKY)
         return self(c_RHLK, lambda value_PH: value_PH[..., None, None])[0].to(q_RHLY.dtype)
+
+    def cosines(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
+        """(R, H, L, K), after the map."""
+        q_hat, k_hat = (unit(self.narrowed(u))[0] for u in (q_RHLY, k_RHKY))
+        return q_hat @ k_hat.transpose(-1, -2)
 
     def narrowed(self, u: Tensor) -> Tensor:
         """u (..., Y) after the map, (..., rank)."""
@@ -231,10 +230,9 @@ class Resonant(nn.Module):
         heads: int,
         trained: Resonance | None = None,
         learn: bool = False,
-        name: str = "attention",
     ) -> None:
         super().__init__()
-        self.heads, self.trained, self.name = heads, trained, name
+        self.heads, self.trained = heads, trained
         learned = None
         if trained is not None and learn:
             learned = nn.Parameter(torch.full((heads,), trained.strength))
@@ -278,7 +276,6 @@ class Resonant(nn.Module):
             rounds_P1=column([row.unroll if row.feedback else 1 for row in rows]),
             linear_P1=column([row.gate == "piecewise-linear" for row in rows]).bool(),
             rank=next(iter(ranks), None),
-            name=self.name,
         )
 
 
@@ -301,12 +298,6 @@ def orthonormal(width: int) -> Tensor:
     )
     q, r = torch.linalg.qr(drawn)
     return q * r.diagonal().sign()
-
-
-def _of_all(c_HLK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Every pair: cosines (L K, H), and which query and which key."""
-    i_P, j_P = torch.ones_like(c_HLK[0]).nonzero().T
-    return c_HLK.flatten(1).T, i_P, j_P
 
 
 def _either(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import final
 
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from models.resonance import Resonance, Resonant
+from models.heard import Attended, Pairs, of_all, tell
+from models.resonance import Prior, Resonance, Resonant
 
 
 @final
@@ -43,8 +45,22 @@ class Attention(nn.Module):
         )
         prior = self.resonant(asked, q_RHLY)
         bias = None if prior is None else prior.bias(q_RHLY, k_RHKY)
+        tell(lambda: _attended(prior, q_RHLY, k_RHKY, bias))
         read_RHLY = scaled_dot_product_attention(q_RHLY, k_RHKY, v_RHKY, attn_mask=bias)
         return self.dropout(self.out(read_RHLY.transpose(1, 2).flatten(2)))
+
+
+def _attended(prior: Prior | None, q_RHLY: Tensor, k_RHKY: Tensor, bias: Tensor | None) -> Attended:
+    logits_RHLK = q_RHLY @ k_RHKY.transpose(-1, -2) * q_RHLY.shape[-1] ** -0.5
+    p_RHLK = (logits_RHLK if bias is None else logits_RHLK + bias).softmax(-1)
+
+    def cosines(row: int) -> Pairs:
+        assert prior is not None
+        return of_all(prior.cosines(q_RHLY, k_RHKY), row)
+
+    rows, heads, length, seen = p_RHLK.shape
+    weights = partial(of_all, p_RHLK)
+    return Attended("attention", heads, rows * length * seen, weights, prior, cosines)
 
 
 @final

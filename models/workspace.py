@@ -7,11 +7,13 @@ L patches of a pool, E their width, M slots of the memory, D width of a slot, A 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
+from models.heard import Attended, Pairs, of_all, tell
 from models.resonance import Resonance, Resonant
 
 _EPSILON = 1e-10
@@ -69,7 +71,7 @@ class Workspace(nn.Module):
         self.value = nn.Linear(dim, slot_dim, bias=False)
         self.out = nn.Linear(slot_dim, slot_dim, bias=False)
         self.norm = nn.LayerNorm(slot_dim)
-        self.resonant = Resonant(heads, resonance, learn_strength, "bottleneck")
+        self.resonant = Resonant(heads, resonance, learn_strength)
         self.register_buffer("memory_MD", torch.empty(slots, slot_dim))
         self.reset()
 
@@ -103,10 +105,18 @@ class Workspace(nn.Module):
             logits_PAML = logits_PAML + prior.bias(query_AMY[None], key_PALY)
         score_PAML = torch.softmax(logits_PAML, -1)
         k = self.bottleneck(x_PLE.shape[1])
-        if k == x_PLE.shape[1]:
-            return score_PAML
-        top = score_PAML.topk(k, -1)
-        return torch.zeros_like(score_PAML).scatter(-1, top.indices, top.values)
+        if k < x_PLE.shape[1]:
+            top = score_PAML.topk(k, -1)
+            score_PAML = torch.zeros_like(score_PAML).scatter(-1, top.indices, top.values)
+
+        def cosines(row: int) -> Pairs:
+            assert prior is not None
+            return of_all(prior.cosines(query_AMY[None], key_PALY), row)
+
+        pools, heads, slots, patches = score_PAML.shape
+        pairs, weights = pools * slots * patches, partial(of_all, score_PAML)
+        tell(lambda: Attended("bottleneck", heads, pairs, weights, prior, cosines))
+        return score_PAML
 
     def bottleneck(self, patches: int) -> int:
         """k of a pool of so many patches."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from models.dynamics import StopReason
+from service.reasons_schemas import GraphExplanation, Reasons
 from service.schemas import (
     Change,
     Convergence,
@@ -100,6 +101,10 @@ class GraphResult(BaseModel):
         None, description="by task", json_schema_extra=absent
     )
     convergence: GraphConvergence | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    explanation: dict[str, GraphExplanation] | SkipJsonSchema[None] = Field(
+        None, description="by task", json_schema_extra=absent
+    )
     error: ItemError | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
@@ -126,6 +131,9 @@ class ClassifyTimings(Timings):
         None,
         description="reading SMILES, waiting for a process included",
         json_schema_extra=absent,
+    )
+    draw: float | SkipJsonSchema[None] = Field(
+        None, description="drawings, where molecules are explained", json_schema_extra=absent
     )
 
 

@@ -7,6 +7,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from models.dynamics import StopReason
 from service.pictures.masks import MaskMode
+from service.reasons_schemas import Reasons
 from service.schemas import (
     Change,
     Envelope,
@@ -95,6 +96,11 @@ class Completion(BaseModel):
 
     b64_png: str = Field(description="PNG in base64, with the colour profile that was sent")
     convergence: WindowsConvergence
+    reasons: Reasons | SkipJsonSchema[None] = Field(
+        None,
+        description="the mean over the windows, patch by patch",
+        json_schema_extra=absent,
+    )
 
 
 class CompleteTimings(Timings):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
+import numpy as np
 import orjson
+import safetensors.numpy
 from fastapi import Request, Response
 from starlette.datastructures import State
 
@@ -63,6 +65,12 @@ def encoded(bulk: Mapping[str, Any], rest: Mapping[str, Any], state: State) -> b
     # orjson writes what is not finite as null
     written = {name: orjson.Fragment(_dumps(value)) for name, value in bulk.items()}
     return _dumps(written | signed(rest, state))
+
+
+def as_tensors(arrays: Mapping[str, np.ndarray], told: Mapping[str, Any], state: State) -> bytes:
+    """A safetensors file of `arrays`, with all else as JSON in its metadata entry `response`."""
+    metadata = {"response": _dumps(signed(told, state)).decode()}
+    return safetensors.numpy.save(dict(arrays), metadata=metadata)
 
 
 def signed(told: Mapping[str, Any], state: State) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from service.classify_schemas import Prediction, SummedConvergence
 from service.pictures.fit import Fit
+from service.reasons_schemas import Reasons
 from service.schemas import (
     Convergence,
     Envelope,
@@ -118,6 +119,7 @@ class ImageLabel(Prediction):
     index: int = Field(ge=0, description="place among the pictures")
     image: Shown
     convergence: ImageConvergence
+    reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
 class QuestionRead(BaseModel):
@@ -140,6 +142,7 @@ class ImageAnswer(BaseModel):
     probabilities: dict[str, float] = Field(description="of every answer there is")
     image: Shown
     convergence: ImageConvergence
+    reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
 class ImageTimings(Timings):

@@ -6,7 +6,7 @@ numpy in `service.parsing`: pydantic would take longer over them than the model 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -15,6 +15,7 @@ from models.contract import Knobs
 from models.dynamics import StopReason
 from models.resonance import ResolvedResonance, Resonance
 from service.parsing.names import NodeId
+from service.reasons_schemas import Reasons, ScoreExplanation, absent
 
 NodeIds = Annotated[
     list[NodeId], Field(description="a unique name per node; row numbers if left out")
@@ -22,9 +23,7 @@ NodeIds = Annotated[
 Json = dict[str, Any]
 
 
-def absent(schema: Json) -> None:
-    """A field that may be left out, but is not null."""
-    schema.pop("default", None)
+Include = Literal["trace", "components", "resonance", "attention", "memories", "explanation"]
 
 
 class Strict(BaseModel):
@@ -85,8 +84,11 @@ class Envelope(Strict):
         None, max_length=64, description="a name from GET /models; the route has a default"
     )
     dynamics: Dynamics = Dynamics.model_validate({})
-    include: Annotated[list[Literal["trace", "components", "resonance"]], FailFast()] = Field(
-        [], max_length=3, description="further parts of `convergence` to answer with"
+    include: Annotated[list[Include], FailFast()] = Field(
+        [],
+        max_length=len(get_args(Include)),
+        description="what else to tell: in `convergence` trace, components and resonance; in "
+        "`reasons` attention, memories and components; in each result its explanation",
     )
 
 
@@ -272,12 +274,16 @@ class NodeScore(BaseModel):
     label: Literal[0, 1] = Field(description="1 from `threshold` on")
     threshold: float
     rank: int = Field(ge=1, description="1 is the most suspicious of the nodes returned")
+    explanation: ScoreExplanation | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
 class ScoreResponse(BaseModel):
     """One result per target, in the order asked."""
 
     results: list[NodeScore]
+    reasons: Reasons | SkipJsonSchema[None] = Field(
+        None, description="of the targets, the most suspicious first", json_schema_extra=absent
+    )
     model: ModelRef
     dynamics: ResolvedDynamics
     convergence: Convergence

@@ -58,6 +58,12 @@ class Settings(BaseSettings):
     max_graphs: int = Field(
         default=1024, ge=1, description="most molecules or graphs of one POST /classify"
     )
+    max_explained: int = Field(
+        default=16,
+        ge=1,
+        description="most targets of POST /anomaly/score, and inputs of POST /classify, that one "
+        "request may have explained",
+    )
     max_pairs: int = Field(
         default=2_000_000,
         ge=1,

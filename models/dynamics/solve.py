@@ -60,10 +60,12 @@ class Solution:
     """Where the rows came to rest and how.
 
     `residual_R` is |dx/dt| / |x| of the last step taken: the relative speed of the row, free of
-    step size and units. `trace` holds the moments 0..T; a row that stopped keeps its last value.
+    step size and units. `layout` is what they relaxed on, with its prior. `trace` holds the moments
+    0..T; a row that stopped keeps its last value.
     """
 
     x_ND: Tensor
+    layout: Layout
     steps_R: Tensor
     residual_R: Tensor
     stop_reasons: tuple[StopReason, ...]
@@ -170,6 +172,7 @@ def solve(
         _mark(reasons, step_R & (residual_R < knobs.tolerance_R), StopReason.CONVERGED)
     return Solution(
         x_ND,
+        layout,
         steps_R,
         residual_R,
         tuple(reason or StopReason.STEP_LIMIT for reason in reasons),

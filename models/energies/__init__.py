@@ -1,7 +1,7 @@
 """What is low? Scalar energies with named components and closed-form forces."""
 
 from models.energies.associative_memory import AssociativeMemory
-from models.energies.attention import DotProductAttention, VonMisesFisherAttention
+from models.energies.attention import Attending, DotProductAttention, VonMisesFisherAttention
 from models.energies.base import Energy, Terms
 from models.energies.hopfield import Hopfield
 from models.energies.mixture import Balanced, Sum
@@ -9,6 +9,7 @@ from models.energies.modern_hopfield import ModernHopfield
 
 __all__ = [
     "AssociativeMemory",
+    "Attending",
     "Balanced",
     "DotProductAttention",
     "Energy",

@@ -39,3 +39,12 @@ class AssociativeMemory(Energy):
         }
         force_ND = layout.mix(torch.softmax(z_NM, -1)) - g_ND if with_force else None
         return Terms(parts, force_ND)
+
+    def fired(
+        self, g_ND: torch.Tensor, layout: Layout, beta_RH: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """softmax(beta a . xi) (N, M), the weight of each attractor in what is retrieved; twice, as
+        its share is the same."""
+        assert isinstance(layout, Stored)
+        weight_NM = torch.softmax(beta_RH[layout.row_of_N] * layout.match(g_ND), -1)
+        return weight_NM, weight_NM

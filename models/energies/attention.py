@@ -6,6 +6,7 @@ of its force (DAR section 4; `models.resonance`).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import final
 
 import torch
@@ -16,7 +17,7 @@ from models.layouts import Layout
 from models.resonance import through_unit, unit
 
 
-class _Projected(Energy):
+class Attending(Energy):
     """Keys and queries of H heads of width Y from g, and the way back."""
 
     name = "attention"
@@ -27,6 +28,16 @@ class _Projected(Energy):
         scale = dim**-0.5
         self.query_HYD = nn.Parameter(torch.randn(heads, head_dim, dim) * scale)
         self.key_HYD = nn.Parameter(torch.randn(heads, head_dim, dim) * scale)
+
+    @abstractmethod
+    def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """What stands on either side of the logits, (N, H, Y) each: of the token that sees, and of
+        the one that is seen."""
+
+    def head_energy(self, g_ND: Tensor, layout: Layout, beta_RH: Tensor) -> Tensor:
+        """-lse / beta of each token and head, (N, H): what the energy is the sum of."""
+        beta_NH = beta_RH[layout.row_of_N]
+        return -layout.attend(*self.ends(g_ND), beta_NH).lse_NH / beta_NH
 
     def _project(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
         weight = torch.cat([self.query_HYD, self.key_HYD]).flatten(0, 1)
@@ -42,12 +53,15 @@ class _Projected(Energy):
 
 
 @final
-class DotProductAttention(_Projected):
+class DotProductAttention(Attending):
     """E = - sum_h sum_C 1/beta_h log sum_{B seen by C} exp(beta_h K_hB . Q_hC).
 
     Energy Transformer eq. 3-4, restricted to neighbours as in eq. 20 by the layout; force as in
     eq. 17-18. beta may differ per head and per row. A token that sees none adds nothing.
     """
+
+    def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
+        return self._project(g_ND)
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
@@ -60,7 +74,7 @@ class DotProductAttention(_Projected):
 
 
 @final
-class VonMisesFisherAttention(_Projected):
+class VonMisesFisherAttention(Attending):
     """E = - sum_h sum_C 1/beta log sum_{B seen by C} exp(beta Q_hB . K_hC), Q and K on the sphere.
 
     CDAT eq. 10-11: the negative log-likelihood of each key under a mixture of von Mises-Fisher
@@ -71,6 +85,10 @@ class VonMisesFisherAttention(_Projected):
     The released code leaves the normalisation and B != C out; this follows the paper. Lengths
     below 1e-6 are taken as 1e-6, which keeps the map smooth at g = 0.
     """
+
+    def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
+        q_NHY, k_NHY = self._project(g_ND)
+        return unit(k_NHY)[0], unit(q_NHY)[0]
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True

@@ -43,3 +43,7 @@ class Energy(nn.Module, ABC):
             layout: which tokens see which, and which row each belongs to.
             beta_RH: inverse temperature per row and head, positive.
         """
+
+    def leaves(self) -> list[tuple[Tensor | float, Energy]]:
+        """The energies that this one is a sum of, each with its weight."""
+        return [(1.0, self)]

@@ -51,3 +51,19 @@ class Hopfield(Energy):
             b = self.log_sharpness.exp()
             value, r = torch.logsumexp(b * s_NM, -1) / b, torch.softmax(b * s_NM, -1)
         return Terms({"hopfield": -value}, r @ self.memories_MD if with_force else None)
+
+    def fired(self, g_ND: Tensor, layout: Layout, beta_RH: Tensor) -> tuple[Tensor, Tensor]:
+        """Activations r, by which memories pull, and their shares of the energy, (N, M) each.
+
+        A share is G(s) over the sum of all G(s), 0 where none fires; of `softmax`, whose energy is
+        no sum over memories, it is r.
+        """
+        s_NM = g_ND @ self.memories_MD.T
+        if self.kind == "softmax":
+            r = torch.softmax(self.log_sharpness.exp() * s_NM, -1)
+            return r, r
+        up = s_NM.relu()
+        power = {"relu": 1, "relu2": 2, "power": self.POWER}[self.kind]
+        value = up.pow(power)
+        r = (s_NM > 0).to(s_NM) if power == 1 else up.pow(power - 1)
+        return r, value / value.sum(-1, keepdim=True).clamp(min=torch.finfo(value.dtype).tiny)

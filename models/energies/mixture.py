@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,13 @@ class _Weighted(Energy):
     @abstractmethod
     def weights(self) -> list[Tensor | float]:
         """One weight for each energy."""
+
+    def leaves(self) -> list[tuple[Tensor | float, Energy]]:
+        return [
+            (weight * of_leaf, leaf)
+            for weight, energy in zip(self.weights(), self.energies, strict=True)
+            for of_leaf, leaf in cast(Energy, energy).leaves()
+        ]
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True

@@ -44,6 +44,10 @@ class Dense(Pairwise):
     def seen(self) -> Tensor:
         return self._seen_RL.flatten()
 
+    @property
+    def num_pairs(self) -> int:
+        return int(self.mask_RLL.sum())
+
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """(R, H, L, L), of those too that are masked."""
         return torch.einsum("rchy,rbhy->rhcb", self._by_row(q_NHY), self._by_row(k_NHY))

@@ -96,6 +96,10 @@ class EdgeList(Pairwise):
         return len(self.indices_E)
 
     @property
+    def num_pairs(self) -> int:
+        return self.num_edges
+
+    @property
     def degree_N(self) -> Tensor:
         return self.indptr_N1.diff()
 

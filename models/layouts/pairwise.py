@@ -9,7 +9,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from models.heard import tell
 from models.layouts.base import Attention, Layout
 from models.resonance import Prior, through_unit, unit
 
@@ -30,16 +29,14 @@ class Pairwise(Layout):
         if self.prior is None:
             return self._attend(q_NHY, k_NHY, beta_NH, None)[0]
         # Mixed precision projects in half; cosines and sums stay in beta's precision.
+        q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
         with torch.autocast(q_NHY.device.type, enabled=False):
-            return self._resonate(
-                self.prior, *(u.to(beta_NH.dtype) for u in (q_NHY, k_NHY)), beta_NH
-            )
+            return self._resonate(self.prior, q_NHY, k_NHY, beta_NH)
 
     def _resonate(self, prior: Prior, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
         q_hat, q_length = unit(prior.narrowed(q_NHY))
         k_hat, k_length = unit(prior.narrowed(k_NHY))
         cosines = self.products(q_hat, k_hat)
-        tell(prior, lambda row: self.pairs(cosines, row))
         bias, slope = self._priors(prior, cosines)
         (lse_NH, pk_NHY, ptq_NHY), p = self._attend(q_NHY, k_NHY, beta_NH, bias)
         # dr/dq = r'(c) dc/dq with dc/dq = (k^ - c q^)/|q| (DAR section 4), and so for k.
@@ -51,6 +48,25 @@ class Pairwise(Layout):
             pk_NHY + prior.widened(to_q, q_NHY),
             ptq_NHY + prior.widened(to_k, k_NHY),
         )
+
+    def cosines(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
+        """Of all pairs as the prior sees them, arranged as `products` are."""
+        assert self.prior is not None
+        q_hat, k_hat = (unit(self.prior.narrowed(u))[0] for u in (q_NHY, k_NHY))
+        return self.products(q_hat, k_hat)
+
+    def weights(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Tensor:
+        """p of all pairs, the prior and the layout's own weights and biases with it, arranged as
+        `products` are."""
+        bias = None
+        if self.prior is not None:
+            bias = self._priors(self.prior, self.cosines(q_NHY, k_NHY))[0]
+        return self._attend(q_NHY, k_NHY, beta_NH, bias)[1]
+
+    @property
+    @abstractmethod
+    def num_pairs(self) -> int:
+        """How many there are of a token and one it sees."""
 
     @abstractmethod
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import numpy as np
 from models.contract import Interrupt, Knobs
 from models.graph import Graph
 from models.graph_classifier import GraphClassifier
+from models.reasons import Reasons
 from models.tokens import Tokens, collate
-from service.engine.convergence import Courses, heard_by
+from service.engine.convergence import Courses
+from service.engine.explaining import Explained, explained_graph
+from service.engine.reasons import Gathering, told
 from service.engine.scoring import resolved
 from service.errors import Fault, Problem, refuse
 from service.parsing.classify import ClassifyTask, Item
@@ -31,6 +35,8 @@ class Classified:
     logits_RC: np.ndarray
     batches: list[tuple[Courses, int]]
     dynamics: dict[str, Any]
+    reasons: list[Reasons]
+    explained: list[Explained]
 
     def rows(self) -> Iterator[tuple[Courses, int]]:
         """For each graph its batch's courses and its place there."""
@@ -43,26 +49,42 @@ def classify(
     knobs: Knobs,
     interrupt: Interrupt,
     include: Collection[str] = (),
+    room: int | None = None,
 ) -> Classified:
     """Run `model` on `graphs`; returns early, unfinished, once `interrupt` says so.
+
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
 
     Every graph has the noise of the same seed, so that none depends on its place.
     """
     network = model.network
     logits: list[np.ndarray] = []
     batches: list[tuple[Courses, int]] = []
-    for tokens in _batches(network, graphs, interrupt):
-        with heard_by(include) as heard:
-            output = network.infer(collate(tokens), [knobs] * len(tokens), interrupt)
+    gathering, reasons = Gathering(include, interrupt, room), list[Reasons]()
+    explained: list[Explained] = []
+    for tokens in batched(network, graphs, interrupt):
+        batch, rows = collate(tokens), [knobs] * len(tokens)
+        output = gathering.run(network, rows, partial(network.infer, batch, rows, interrupt))
         logits.append(output.logits.cpu().numpy())
-        batches.append((Courses(output.solutions, heard), len(tokens)))
+        batches.append((gathering.courses(output), len(tokens)))
+        reasons += gathering.take(len(tokens))
+        if "explanation" in include and interrupt() is None:
+            first = len(explained)
+            explained += [
+                explained_graph(model, graph, knobs, row_C, gathering.fired(row), interrupt)
+                for row, (graph, row_C) in enumerate(
+                    zip(graphs[first : first + len(tokens)], logits[-1], strict=True)
+                )
+            ]
         if interrupt() is not None:
             break
     dynamics = resolved(network, knobs)
-    return Classified(np.concatenate(logits) if logits else np.empty((0, 0)), batches, dynamics)
+    logits_RC = np.concatenate(logits) if logits else np.empty((0, 0))
+    return Classified(logits_RC, batches, dynamics, reasons, explained)
 
 
-def _batches(
+def batched(
     network: GraphClassifier, graphs: Sequence[Graph], interrupt: Interrupt
 ) -> Iterator[list[Tokens]]:
     """Graphs prepared, as many at a time as memory should hold; a large one by itself."""
@@ -82,10 +104,11 @@ def _batches(
 
 
 def graph_results(
-    task: ClassifyTask, items: Sequence[Item], classified: Classified
+    task: ClassifyTask, items: Sequence[Item], classified: Classified, listed: bool = True
 ) -> list[dict[str, Any]]:
-    """One result per input, in order."""
-    answers = _answers(task, [item.graph for item in items if item.graph], classified)
+    """One result per input, in order; its reasons beside it where they are `listed`."""
+    graphs = [item.graph for item in items if item.graph]
+    answers = _answers(task, graphs, classified, listed and bool(classified.reasons))
     return [
         {
             "index": index,
@@ -121,9 +144,10 @@ def error_of(result: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _answers(
-    task: ClassifyTask, graphs: Sequence[Graph], classified: Classified
+    task: ClassifyTask, graphs: Sequence[Graph], classified: Classified, listed: bool
 ) -> Iterator[dict[str, Any]]:
     model, logits_RC = task.model, classified.logits_RC
+    explained = classified.explained
     finite_R = np.asarray(np.isfinite(logits_RC).all(1))
     with np.errstate(invalid="ignore"):  # rows that are not finite are not told
         found = model.probabilities(logits_RC)
@@ -138,7 +162,13 @@ def _answers(
             "status": "ok",
             "predictions": {one.name: _prediction(one.labels, p[row]) for one, p in tasks_p},
             "convergence": courses.row(place, graph.num_nodes, energy, task.include),
+            **({"reasons": told(classified.reasons[row], _node)} if listed else {}),
+            **({"explanation": explained[row].told} if explained else {}),
         }
+
+
+def _node(token: int) -> dict[str, Any]:
+    return {"node": token - 1 if token else None}
 
 
 def _prediction(labels: Sequence[str], p_C: Sequence[float]) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from torch import Tensor
 from models.contract import Interrupt, Knobs
 from models.dynamics import Moment
 from models.patches import MaskedImage
+from models.reasons import Reasons
 from models.sampling import Interrupted
-from service.engine.convergence import Courses, MeanCourse, heard_by, summed
+from service.engine.convergence import MeanCourse, summed
 from service.engine.frames import Frame, Frames
+from service.engine.reasons import Gathering
 from service.engine.scoring import resolved
 from service.jobs import Progress
 from service.pictures.complete import Preview, complete
@@ -57,6 +59,7 @@ class Completion:
     picture: Picture
     windows: list[dict[str, Any]]
     convergence: dict[str, Any]
+    reasons: Reasons | None
 
 
 @dataclass(frozen=True)
@@ -68,25 +71,33 @@ class Completed:
 
 
 def complete_picture(
-    task: CompleteTask, progress: Progress, interrupt: Interrupt, frames: Frames | None = None
+    task: CompleteTask,
+    progress: Progress,
+    interrupt: Interrupt,
+    frames: Frames | None = None,
+    room: int | None = None,
 ) -> Completed:
     """Fill the holes of `task`; `interrupt` ends that before the next step, and `frames` are shown
     on the way.
 
     Completion i has the noise of the seed asked for plus i, so it can be had by itself.
 
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
     Raises:
-        Problem: `diverged`.
+        Problem: `diverged`, or there is no room.
         Interrupted: `interrupt` gave a reason.
     """
     progress.steps = task.rows
     completions = []
     for place in range(task.count):
         knobs = replace(task.knobs, seed=task.knobs.seed + place)
-        filler = _Filler(task, knobs, progress, interrupt, frames, place)
+        filler = _Filler(task, knobs, progress, interrupt, frames, place, room)
         channels, preview = task.model.config.channels, filler.preview
         picture = complete(task.picture, task.plan, filler, channels, preview)
-        completions.append(Completion(picture, filler.windows, filler.convergence()))
+        told = filler.windows, filler.convergence(), filler.reasons()
+        completions.append(Completion(picture, *told))
     return Completed(completions, resolved(task.model.network, task.knobs))
 
 
@@ -101,12 +112,15 @@ class _Filler:
         interrupt: Interrupt,
         frames: Frames | None,
         sample: int,
+        room: int | None,
     ) -> None:
         self._model, self._include = task.model, task.include
         self._frames, self._sample = frames, sample
         self.preview = Preview()
         self._knobs, self._progress, self._interrupt = knobs, progress, interrupt
         self._patches = task.patches
+        self._gathering = Gathering(task.include, interrupt, room, pairs=False)
+        self._sum: Reasons | None = None
         self._mean, self._energy = MeanCourse(), 0.0
         self.windows: list[dict[str, Any]] = []
 
@@ -115,11 +129,14 @@ class _Filler:
         pixels = np.rint(255 * windows).astype(np.uint8)
         batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
         watch = partial(self._watch, batch.rows)
-        with heard_by(self._include) as heard:
-            output = network.infer(batch, self._seeded(batch.rows), self._interrupt, watch)
+        knobs = self._seeded(batch.rows)
+        infer = partial(network.infer, batch, knobs, self._interrupt, watch)
+        output = self._gathering.run(network, knobs, infer)
         if (why := self._interrupt()) is not None:
             raise Interrupted(why)
-        courses, parts = Courses(output.solutions, heard), self._include - {"trace"}
+        courses, parts = self._gathering.courses(output), self._include - {"trace"}
+        for each in self._gathering.take(batch.rows):
+            self._sum = each if self._sum is None else self._sum.plus(each)
         if "trace" in self._include:
             self._mean.add(courses, batch.rows)
         self.windows += [
@@ -158,6 +175,10 @@ class _Filler:
         """Noise of its own for each window; the same in all would show as a pattern."""
         seen, seed = len(self.windows), self._knobs.seed
         return [replace(self._knobs, seed=seed + _APART * (seen + row)) for row in range(rows)]
+
+    def reasons(self) -> Reasons | None:
+        """The mean over all windows, if any reasons are asked for."""
+        return None if self._sum is None else self._sum.over(len(self.windows))
 
     def convergence(self) -> dict[str, Any]:
         """All windows together; energies per patch, so that pictures compare."""

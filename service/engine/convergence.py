@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ import torch
 
 from models.checkpoint import EnergyReference
 from models.dynamics import Solution, StopReason
-from models.heard import Pairs, listening, selectivity
-from models.resonance import Prior
 
 _WORST_FIRST = (
     StopReason.DIVERGED,
@@ -28,22 +25,17 @@ _TOTALS = ("energy_initial", "energy_final", "energy_drop", "steps")
 class Courses:
     """What the blocks did, step by step, out of torch: `row` tells it of one row.
 
-    A row that stopped early has moments of its own, the first of the batch's.
+    A row that stopped early has moments of its own, the first of the batch's. `resonance` tells of
+    a row what each head made of it.
     """
 
     def __init__(
-        self, solutions: Sequence[Solution], heard: Mapping[Prior, Pairs] | None = None
+        self,
+        solutions: Sequence[Solution],
+        resonance: Callable[[int], list[dict[str, Any]]] | None = None,
     ) -> None:
         self._blocks = [_Course(solution) for solution in solutions]
-        rows = range(len(self._blocks[0].reasons)) if heard else ()
-        self._resonance = [
-            [
-                {"attention": place, "kind": prior.name, **head}
-                for place, (prior, pairs) in enumerate((heard or {}).items())
-                for head in selectivity(prior, pairs, row)
-            ]
-            for row in rows
-        ]
+        self._resonance = resonance
 
     def row(
         self, row: int, num_nodes: int, energy: EnergyReference, include: Collection[str]
@@ -74,7 +66,7 @@ class Courses:
                 for name in names
             }
         if "resonance" in include:
-            found["resonance"] = self._resonance[row] if self._resonance else []
+            found["resonance"] = self._resonance(row) if self._resonance else []
         if "trace" in include:
             found["trace"] = [
                 {"block": place, **block.moment(step, row)}
@@ -145,11 +137,6 @@ def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         heads = zip(*(row["resonance"] for row in rows), strict=True)
         found["resonance"] = [_mean_head(list(one)) for one in heads]
     return found
-
-
-def heard_by(include: Collection[str]) -> AbstractContextManager[dict[Prior, Pairs] | None]:
-    """Listens for what resonates where `include` asks for it."""
-    return listening() if "resonance" in include else nullcontext()
 
 
 def _mean_head(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from models.contract import Interrupt, Knobs
 from models.pictures import Picture
+from models.reasons import Reasons
 from models.sampling import Interrupted
-from service.engine.convergence import Courses, heard_by
+from service.engine.reasons import Gathering
 from service.engine.scoring import resolved
 from service.errors import refuse
 from service.jobs import Progress
@@ -25,6 +27,7 @@ class Recognised:
     probabilities_RC: np.ndarray
     convergences: list[dict[str, Any]]
     dynamics: dict[str, Any]
+    reasons: list[Reasons]
 
 
 def recognise(
@@ -34,33 +37,40 @@ def recognise(
     include: frozenset[str],
     progress: Progress,
     interrupt: Interrupt,
+    room: int | None = None,
 ) -> Recognised:
     """Show `pictures` to `model`; `interrupt` ends that before the next step.
 
     It sees one at a time, with the noise of the same seed: so an answer is, bit for bit, that of
     its picture alone, whose patches are the pool of its workspace.
 
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
     Raises:
-        Problem: `diverged`.
+        Problem: `diverged`, or there is no room.
         Interrupted: `interrupt` gave a reason.
     """
     network, energy = model.network, model.manifest.energy
     logits, convergences, total = [], [], 0.0
     progress.steps = len(pictures)
+    gathering, reasons = Gathering(include, interrupt, room), list[Reasons]()
     for picture in pictures:
-        with heard_by(include) as heard:
-            output = network.infer(network.pack([picture]), [knobs], interrupt)
+        batch = network.pack([picture])
+        infer = partial(network.infer, batch, [knobs], interrupt)
+        output = gathering.run(network, [knobs], infer)
         if (why := interrupt()) is not None:
             raise Interrupted(why)
         if not output.logits.isfinite().all():
             rule = "no finite answer left; lower step_size, steps or noise"
             raise refuse("diverged", "/dynamics", "diverged", rule)
         logits.append(output.logits[0].cpu().numpy())
-        told = Courses(output.solutions, heard).row(0, network.config.tokens, energy, include)
+        reasons += gathering.take(1)
+        told = gathering.courses(output).row(0, network.config.tokens, energy, include)
         convergences.append(told)
         total += told["energy_final"]
         progress.step = len(convergences)
         progress.energy = total / progress.step
     [probabilities] = model.probabilities(np.stack(logits))
     dynamics = resolved(network, knobs)
-    return Recognised(probabilities, convergences, dynamics)
+    return Recognised(probabilities, convergences, dynamics, reasons)

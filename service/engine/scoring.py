@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from models.contract import Architecture, Interrupt, Knobs
-from service.engine.convergence import Courses, heard_by
+from models.reasons import Reasons
+from service.engine.explaining import explained_score
+from service.engine.reasons import Gathering, told
 from service.errors import refuse
+from service.parsing.include import TOKENS
 from service.parsing.request import ScoreTask
 
 
@@ -20,32 +23,67 @@ class Scored:
     logits_N: np.ndarray
     dynamics: dict[str, Any]
     convergence: dict[str, Any]
+    reasons: list[Reasons]
+    explanations: dict[int, dict[str, Any]]
 
 
-def score(task: ScoreTask, interrupt: Interrupt) -> Scored:
+def score(task: ScoreTask, interrupt: Interrupt, room: int | None = None) -> Scored:
     """Run the model of `task` on its graph; returns early, unfinished, once `interrupt` says so.
 
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
     Raises:
-        Problem: the dynamics diverged so far that no score is left.
+        Problem: the dynamics diverged so far that no score is left, or there is no room.
     """
     network = task.model.network
-    with heard_by(task.include) as heard:
-        output = network.infer(network.pack([task.graph]), [task.knobs], interrupt)
+    gathering, knobs = Gathering(task.include, interrupt, room), [task.knobs]
+    batch = network.pack([task.graph])
+    output = gathering.run(network, knobs, lambda: network.infer(batch, knobs, interrupt))
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
-        knobs = "step_size, steps or noise"
-        raise refuse("diverged", "/dynamics", "diverged", f"no finite score left; lower {knobs}")
+        rule = "no finite score left; lower step_size, steps or noise"
+        raise refuse("diverged", "/dynamics", "diverged", rule)
     energy, nodes = task.model.manifest.energy, task.graph.num_nodes
+    reasons = list(gathering.take(1, suspects(task, logits_N)[:TOKENS].tolist()))
     return Scored(
         logits_N,
         resolved(network, task.knobs),
-        Courses(output.solutions, heard).row(0, nodes, energy, task.include),
+        gathering.courses(output).row(0, nodes, energy, task.include),
+        reasons,
+        _explained(task, logits_N, gathering, interrupt),
     )
 
 
-def results(task: ScoreTask, logits_N: np.ndarray) -> list[dict[str, Any]]:
+def _explained(
+    task: ScoreTask, logits_N: np.ndarray, gathering: Gathering, interrupt: Interrupt
+) -> dict[int, dict[str, Any]]:
+    """Why each target was scored as it was, where that is asked for."""
+    if "explanation" not in task.include or interrupt() is not None:
+        return {}
+    targets = suspects(task, logits_N).tolist()
+    fired = gathering.fired(0, targets)
+    return {
+        node: explained_score(task, node, float(logits_N[node]), fired, place, interrupt)
+        for place, node in enumerate(targets)
+    }
+
+
+def suspects(task: ScoreTask, logits_N: np.ndarray) -> np.ndarray:
+    """The targets, the most suspicious first, ties in order of rows."""
+    rows = np.arange(len(logits_N)) if task.targets is None else task.targets
+    return rows[np.lexsort((rows, -logits_N[rows]))]
+
+
+def named(task: ScoreTask, reasons: Reasons) -> dict[str, Any]:
+    """Reasons by the names of nodes."""
+    ids = task.node_ids
+    return told(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
+
+
+def results(task: ScoreTask, scored: Scored) -> list[dict[str, Any]]:
     """One result per target, in the order asked."""
-    manifest = task.model.manifest
+    manifest, logits_N = task.model.manifest, scored.logits_N
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
     logits = logits_N[rows]
     probability = manifest.calibration(logits)
@@ -67,8 +105,9 @@ def results(task: ScoreTask, logits_N: np.ndarray) -> list[dict[str, Any]]:
             "label": label,
             "threshold": manifest.threshold,
             "rank": place,
+            **({"explanation": scored.explanations[row]} if row in scored.explanations else {}),
         }
-        for node_id, logit, p, label, place in zip(*columns, strict=True)
+        for row, node_id, logit, p, label, place in zip(rows.tolist(), *columns, strict=True)
     ]
 
 

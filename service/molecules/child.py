@@ -1,4 +1,5 @@
-"""python -m service.molecules.child: reads SMILES from stdin, writes molecules to stdout."""
+"""python -m service.molecules.child: reads SMILES from stdin, writes molecules or drawings of them
+to stdout."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO
 
+from models.drawing import draw
 from models.molecules import Limits, Molecule, MoleculeError, parse
 from service.molecules.frames import PREFIX, frame, pack
 
@@ -28,10 +30,14 @@ def serve(
     while prefix := source.read(PREFIX.size):
         request = json.loads(source.read(sum(PREFIX.unpack(prefix))))
         limits = Limits(**request["limits"])
-        for smiles in request["smiles"]:
+        effects = request["effects"] or [None] * len(request["smiles"])
+        for smiles, of_atoms in zip(request["smiles"], effects, strict=True):
             signal.setitimer(signal.ITIMER_REAL, request["alarm_s"])
             try:
-                answer = pack(read(smiles, limits))
+                if of_atoms is None:
+                    answer = pack(read(smiles, limits))
+                else:
+                    answer = frame({"svg": True}, draw(smiles, of_atoms, limits).encode())
             except MoleculeError as error:
                 answer = frame({"error": error.code})
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -24,12 +24,15 @@ from service.errors import Problem
 from service.molecules.frames import PREFIX, frame, unpack
 
 Parsed = Molecule | MoleculeError
+Answer = Parsed | str
+"""What a process says to a SMILES: a molecule, why there is none, or a drawing."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 COMMAND: Sequence[str] = (sys.executable, "-m", "service.molecules.child")
 _PART, _CHARACTERS = 128, 16_384
 """SMILES sent at a time, and their characters: within a pipe's buffer, so that writing never
 waits. A process goes to another call after each part."""
+_EFFECT = 8  # characters of an effect that is sent
 
 
 class _GoneError(Exception):
@@ -40,11 +43,18 @@ class _GoneError(Exception):
 
 
 class _Call:
-    """The SMILES of one call: what is read so far, and what waits to be."""
+    """The SMILES of one call: what is read so far, and what waits to be; `effects` of the atoms of
+    each where it is to be drawn."""
 
-    def __init__(self, smiles: Sequence[str], limits: Limits, end: float) -> None:
-        self.end = end
-        self.answers: list[Parsed | None] = [None] * len(smiles)
+    def __init__(
+        self,
+        smiles: Sequence[str],
+        limits: Limits,
+        end: float,
+        effects: Sequence[Sequence[float]] | None = None,
+    ) -> None:
+        self.end, self.effects = end, effects
+        self.answers: list[Answer | None] = [None] * len(smiles)
         self.waiting: deque[tuple[int, str]] = deque()
         for index, text in enumerate(smiles):
             try:
@@ -56,13 +66,13 @@ class _Call:
         """What is read next."""
         size, found = 0, []
         for index, text in islice(self.waiting, _PART):
-            size += len(text)
+            size += len(text) + (_EFFECT * len(self.effects[index]) if self.effects else 0)
             if size > _CHARACTERS and found:
                 break
             found.append((index, text))
         return found
 
-    def take(self, answer: Parsed) -> None:
+    def take(self, answer: Answer) -> None:
         """The answer to the first of those that wait."""
         index, _ = self.waiting.popleft()
         self.answers[index] = answer
@@ -71,7 +81,7 @@ class _Call:
     def done(self) -> bool:
         return not self.waiting or time.monotonic() >= self.end
 
-    def result(self) -> list[Parsed]:
+    def result(self) -> list[Any]:
         return [answer or MoleculeError("not_reached") for answer in self.answers]
 
 
@@ -135,14 +145,26 @@ class MoleculeParser:
         if self._calls >= self._max_calls:
             detail = f"the molecules of {self._calls} requests are being read or wait"
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
-        call = self._call(smiles)
-        loop = asyncio.get_running_loop()
         self._calls += 1
         try:
-            while not call.done and not self._closed:
-                await loop.run_in_executor(self._threads, self._turn, call)
+            return await self._answered(self._call(smiles))
         finally:
             self._calls -= 1
+
+    async def draw_async(
+        self, smiles: Sequence[str], effects: Sequence[Sequence[float]], most: int
+    ) -> list[str | None]:
+        """An SVG for each SMILES with its atoms by their `effects`, of at most so many characters;
+        None where there is none in time."""
+        scale = [max(map(abs, one), default=0) or 1.0 for one in effects]
+        scaled = [[round(e / s, 3) for e in one] for one, s in zip(effects, scale, strict=True)]
+        answers = await self._answered(self._call(smiles, scaled))
+        return [svg if isinstance(svg, str) and len(svg) <= most else None for svg in answers]
+
+    async def _answered(self, call: _Call) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        while not call.done and not self._closed:
+            await loop.run_in_executor(self._threads, self._turn, call)
         return call.result()
 
     def parse(self, smiles: Sequence[str]) -> list[Parsed]:
@@ -156,10 +178,12 @@ class MoleculeParser:
             self._turn(call)
         return call.result()
 
-    def _call(self, smiles: Sequence[str]) -> _Call:
+    def _call(
+        self, smiles: Sequence[str], effects: Sequence[Sequence[float]] | None = None
+    ) -> _Call:
         if self._closed:
             raise RuntimeError("the parser is closed")
-        return _Call(smiles, self.limits, time.monotonic() + self.batch_seconds)
+        return _Call(smiles, self.limits, time.monotonic() + self.batch_seconds, effects)
 
     def _turn(self, call: _Call) -> None:
         """Read a part of `call`, or up to the first molecule that ends the process."""
@@ -181,7 +205,8 @@ class MoleculeParser:
 
     def _read(self, child: _Child, call: _Call) -> None:
         part = call.part()
-        child.ask(self._request([text for _, text in part]))
+        effects = None if call.effects is None else [call.effects[index] for index, _ in part]
+        child.ask(self._request([text for _, text in part], effects))
         turn_end = time.monotonic() + self.seconds
         for _ in part:
             if (now := time.monotonic()) > turn_end:
@@ -195,9 +220,11 @@ class MoleculeParser:
                     raise _GoneError("not_reached") from None  # it never had its time
                 raise
 
-    def _request(self, smiles: list[str]) -> dict[str, Any]:
-        limits = asdict(self.limits)
-        return {"smiles": smiles, "limits": limits, "alarm_s": 10 * self.seconds}
+    def _request(
+        self, smiles: list[str], effects: list[Sequence[float]] | None = None
+    ) -> dict[str, Any]:
+        rest = {"limits": asdict(self.limits), "alarm_s": 10 * self.seconds}
+        return {"smiles": smiles, "effects": effects, **rest}
 
     def close(self) -> None:
         """End every process; a call under way answers `not_reached` for what is left."""
@@ -251,11 +278,13 @@ class _Child:
         except _GoneError:  # no molecule's fault
             raise _GoneError("not_reached") from None
 
-    def answer(self, deadline: float) -> Parsed:
+    def answer(self, deadline: float) -> Answer:
         """The next answer of the process."""
         header, body = self._frame(deadline)
         if "error" in header:
             return MoleculeError(header["error"])
+        if "svg" in header:
+            return body.decode()
         return unpack(header, body)
 
     def _frame(self, deadline: float) -> tuple[dict[str, Any], bytes]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.contract import Architecture, Knobs
+from models.contract import Knobs
 from models.graph import Graph
 from models.molecules import Molecule, MoleculeError
-from models.resonance import Resonant
 from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
 from service.errors import refuse
 from service.parsing.arrays import place, require_list, require_types, told_as
 from service.parsing.envelope import read_envelope, require_read
 from service.parsing.graphs import TENSORS, graphs_of_json, graphs_of_tensors
+from service.parsing.include import require_few, require_short, require_told
 from service.parsing.request import JSON
 from service.parsing.syntax import read_object
 from service.parsing.tensors import Tensors, read_safetensors
@@ -22,9 +22,8 @@ from service.registry import Registry
 from service.served import Classifier
 from service.settings import Settings
 
+_MOST_NODES = 1000  # each is taken away once
 _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
-_MOMENT_BYTES = 160  # of one step of one block in an answer with `trace`
-_HEAD_BYTES = 640  # of one head in an answer with `resonance`
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,7 @@ def parse_classify(
     envelope = read_envelope(fields, known, settings)
     model = registry.serving(Classifier, envelope.model or settings.default_classify_model)
     require_read(envelope.dynamics, model.network.config)
+    require_told(model.network, envelope.include)
     smiles, graphs, places = None, [], []
     if tensors is not None:
         graphs = graphs_of_tensors(tensors, model, settings)
@@ -103,7 +103,14 @@ def parse_classify(
         envelope.dynamics.knobs(),
         frozenset(envelope.include),
     )
-    require_short(model.network, task.knobs, task.include, len(places), settings)
+    require_few(task.include, len(places), "/include", settings)
+    for graph, where in zip(graphs, places, strict=False):
+        if "explanation" in task.include and graph.num_nodes > _MOST_NODES:
+            rule = f"a graph that is explained may have {_MOST_NODES} nodes"
+            raise refuse("invalid-graph", where, "too_many_nodes", rule)
+    sizes = [len(text) for text in smiles or ()] + [graph.num_nodes for graph in graphs]
+    tokens = [size + 1 for size in sizes]  # a molecule has no more atoms than characters
+    require_short(model.network, task.knobs, task.include, tokens, settings)
     return task
 
 
@@ -129,20 +136,3 @@ def _smiles(value: object, model: Classifier, settings: Settings) -> tuple[list[
             raise refuse("invalid-request", "/smiles", "too_many", rule)
         require_types(smiles, {str}, place("smiles"), "must be a string")
     return smiles, [f"/smiles/{i}" for i in range(len(smiles))]
-
-
-def require_short(
-    network: Architecture, knobs: Knobs, include: Collection[str], rows: int, settings: Settings
-) -> None:
-    """Refuse to include of so many rows what would make an answer too large, before it is begun."""
-    blocks = network.blocks_in_order()
-    steps = blocks[0].steps if knobs.steps is None else knobs.steps
-    heads = sum(module.heads for module in network.modules() if isinstance(module, Resonant))
-    sizes = {"trace": len(blocks) * (steps + 1) * _MOMENT_BYTES, "resonance": heads * _HEAD_BYTES}
-    size = rows * sum(sizes[part] for part in include if part in sizes)
-    if size > settings.max_response_bytes:
-        rule = (
-            f"an answer may have about {settings.max_response_bytes} bytes; with this of each row "
-            f"it would have {size}"
-        )
-        raise refuse("invalid-request", "/include", "too_large", rule)

@@ -13,6 +13,7 @@ from models.contract import Knobs
 from models.graph import Graph
 from service.errors import Problem
 from service.parsing.envelope import read_envelope, require_read
+from service.parsing.include import require_few, require_told
 from service.parsing.json_graph import read_json
 from service.parsing.syntax import read_object
 from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
@@ -54,12 +55,15 @@ def parse_score(body: bytes, media_type: str, registry: Registry, settings: Sett
     envelope = read_envelope(opened.fields, opened.known, settings)
     model = registry.serving(Scorer, envelope.model or settings.default_anomaly_model)
     require_read(envelope.dynamics, model.network.config)
+    require_told(model.network, envelope.include)
     if opened.problem is not None:
         raise opened.problem
     if opened.tensors is None:
         named = read_json(opened.fields, model, settings)
     else:
         named = graph_of(opened.tensors, opened.node_ids, model, settings)
+    count = named.graph.num_nodes if named.targets is None else len(named.targets)
+    require_few(envelope.include, count, "/targets", settings)
     return ScoreTask(
         model,
         named.graph,

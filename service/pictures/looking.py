@@ -19,8 +19,8 @@ from service.image_schemas import (
     ClassifyImagesRequest,
     LookKnobs,
 )
-from service.parsing.classify import require_short
 from service.parsing.envelope import invalid, read_envelope, require_read, validated
+from service.parsing.include import require_short, require_told
 from service.pictures.files import Body, examined, read_body
 from service.pictures.fit import Fit
 from service.pictures.headers import Encoded
@@ -73,6 +73,7 @@ def read_look(
     default = settings.default_answer_model if answers else settings.default_picture_model
     model = registry.serving(kind, envelope.model or default)
     require_read(envelope.dynamics, model.network.config)
+    require_told(model.network, envelope.include)
     asked = _questions(fields, model, settings) if isinstance(model, Answerer) else []
     if "image" not in files:
         raise refuse("invalid-request", "/image", "missing", "there is no picture to look at")
@@ -83,7 +84,8 @@ def read_look(
     task = LookRequest(
         model, images, asked, knobs.fit, envelope.dynamics.knobs(), frozenset(envelope.include)
     )
-    require_short(model.network, task.knobs, task.include, len(task.rows), settings)
+    tokens = [model.config.tokens] * len(task.rows)
+    require_short(model.network, task.knobs, task.include, tokens, settings)
     return task
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from service.body import require_media_type
 from service.engine import Scored, results, score
-from service.exchange import encoded, exchange
-from service.openapi import jobs, problems, score_body
+from service.engine.reasons import tensors
+from service.engine.scoring import named
+from service.exchange import as_tensors, encoded, exchange
+from service.negotiate import accepted
+from service.openapi import also, jobs, problems, score_body
 from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
 from service.schemas import ScoreResponse
@@ -27,7 +30,9 @@ router = APIRouter(tags=["anomaly"])
     "/anomaly/score",
     response_model=ScoreResponse,
     summary="Score the nodes of a graph",
-    responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504) | jobs(),
+    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
+    | jobs()
+    | also(SAFETENSORS),
     openapi_extra=score_body(),
 )
 async def score_nodes(
@@ -35,18 +40,23 @@ async def score_nodes(
 ) -> Response:
     """How suspicious is each node, and with what energy did the network come to think so?
 
-    The body is JSON in one of two shapes, arrays or rows, or a safetensors file.
+    The body is JSON in one of two shapes, arrays or rows, or a safetensors file. By the Accept
+    header the answer is JSON, with the most telling of the reasons that are included, or a
+    safetensors file with all of them (the rest as JSON in its metadata entry `response`).
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    form = accepted(request, (JSON, SAFETENSORS))
     services.registry.require_ready()
     return await exchange(
         request,
         services,
-        partial(_answer, media_type=media_type, services=services, state=request.state),
+        partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
     )
 
 
-async def _answer(body: bytes, media_type: str, services: Services, state: State) -> Response:
+async def _answer(
+    body: bytes, media_type: str, form: str, services: Services, state: State
+) -> Response:
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     if media_type == JSON and len(body) > LARGE:
@@ -57,18 +67,24 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
     task = await on_codec(parse_score, body, media_type, services.registry, services.settings)
     del body
     watch.lap("parse")
-    done = await services.engine.run(partial(score, task))
+    room = services.settings.max_response_bytes if form == SAFETENSORS else None
+    done = await services.engine.run(partial(score, task, room=room))
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
-    answer = await on_codec(_encode, task, done.value, state)
+    answer = await on_codec(_encode, task, done.value, form, state)
     services.metrics.observe(task.model.name, task.graph.num_nodes, done.value.convergence)
-    return Response(answer, media_type=JSON)
+    return Response(answer, media_type=form)
 
 
-def _encode(task: ScoreTask, scored: Scored, state: State) -> bytes:
+def _encode(task: ScoreTask, scored: Scored, form: str, state: State) -> bytes:
+    found: dict[str, Any] = {"results": results(task, scored)}
     rest = {
         "model": task.model.ref.model_dump(),
         "dynamics": scored.dynamics,
         "convergence": scored.convergence,
     }
-    return encoded({"results": results(task, scored.logits_N)}, rest, state)
+    if form == SAFETENSORS:
+        return as_tensors(tensors(scored.reasons), found | rest, state)
+    if scored.reasons:
+        found["reasons"] = named(task, scored.reasons[0])
+    return encoded(found, rest, state)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
@@ -15,12 +17,17 @@ from service.classify_schemas import ClassifyResponse
 from service.engine import Classified, classify
 from service.engine.classifying import error_of, graph_results, require_any
 from service.engine.convergence import summed
-from service.exchange import encoded, exchange
-from service.openapi import classify_body, jobs, problems
+from service.engine.explaining import Explained
+from service.engine.reasons import tensors
+from service.exchange import as_tensors, encoded, exchange
+from service.negotiate import accepted
+from service.openapi import also, classify_body, jobs, problems
 from service.parsing.classify import ClassifyTask, Item, parse_classify
 from service.parsing.request import JSON, SAFETENSORS
 from service.services import Services, services
 from service.stopwatch import Stopwatch
+
+_MOST_SVG = 1 << 18  # characters of a drawing
 
 router = APIRouter(tags=["classify"])
 
@@ -29,7 +36,9 @@ router = APIRouter(tags=["classify"])
     "/classify",
     response_model=ClassifyResponse,
     summary="Classify molecules or graphs",
-    responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504) | jobs(),
+    responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
+    | jobs()
+    | also(SAFETENSORS),
     openapi_extra=classify_body(),
 )
 async def classify_graphs(
@@ -38,18 +47,23 @@ async def classify_graphs(
     """What is each molecule or graph, and with what energy did the network come to think so?
 
     One result per input, in order. A SMILES that cannot be read is an error in its place; only a
-    request of nothing else is refused.
+    request of nothing else is refused. By the Accept header the answer is JSON, with the most
+    telling of the reasons that are included, or a safetensors file with all of them, row after row
+    (`index` says of which inputs; the rest is JSON in its metadata entry `response`).
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    form = accepted(request, (JSON, SAFETENSORS))
     services.registry.require_ready()
     return await exchange(
         request,
         services,
-        partial(_answer, media_type=media_type, services=services, state=request.state),
+        partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
     )
 
 
-async def _answer(body: bytes, media_type: str, services: Services, state: State) -> Response:
+async def _answer(
+    body: bytes, media_type: str, form: str, services: Services, state: State
+) -> Response:
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     require_small(body, media_type)
@@ -65,22 +79,47 @@ async def _answer(body: bytes, media_type: str, services: Services, state: State
     services.metrics.observe_item_errors(task.model.name, errors)
     require_any(task, errors)
     graphs = [item.graph for item in items if item.graph is not None]
-    run = partial(classify, task.model, graphs, task.knobs, include=task.include)
+    room = services.settings.max_response_bytes if form == SAFETENSORS else None
+    run = partial(classify, task.model, graphs, task.knobs, include=task.include, room=room)
     done = await services.engine.run(run)
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
-    answer = await on_codec(_encode, task, items, done.value, services, state)
-    return Response(answer, media_type=JSON)
+    if task.smiles is not None and done.value.explained:
+        await _draw(task.smiles, items, done.value.explained, services)
+        watch.lap("draw")
+    answer = await on_codec(_encode, task, items, done.value, form, services, state)
+    return Response(answer, media_type=form)
+
+
+async def _draw(
+    smiles: Sequence[str], items: Sequence[Item], explained: Sequence[Explained], services: Services
+) -> None:
+    """Add to each explanation of a molecule its drawing."""
+    read = [text for text, item in zip(smiles, items, strict=True) if item.graph is not None]
+    asked = [
+        (text, told, effect_N.tolist())
+        for text, one in zip(read, explained, strict=False)
+        for told, effect_N in zip(one.told.values(), one.effect_TN, strict=True)
+    ]
+    drawable = [(text, told, effects) for text, told, effects in asked if effects]
+    texts, effects = [text for text, _, _ in drawable], [each for _, _, each in drawable]
+    for _, told, _ in asked:
+        told["svg"] = None
+    if drawable:
+        drawn = await services.molecules.draw_async(texts, effects, _MOST_SVG)
+        for (_, told, _), svg in zip(drawable, drawn, strict=True):
+            told["svg"] = svg
 
 
 def _encode(
     task: ClassifyTask,
     items: list[Item],
     classified: Classified,
+    form: str,
     services: Services,
     state: State,
 ) -> bytes:
-    found = graph_results(task, items, classified)
+    found = graph_results(task, items, classified, listed=form == JSON)
     services.metrics.observe_classified(task.model.name, items, found)
     require_any(task, [error_of(result) for result in found])
     rows = [result["convergence"] for result in found if "convergence" in result]
@@ -89,4 +128,9 @@ def _encode(
         "dynamics": classified.dynamics,
         "convergence": summed(rows),
     }
-    return encoded({"results": found}, rest, state)
+    if form == JSON:
+        return encoded({"results": found}, rest, state)
+    arrays = tensors(classified.reasons)
+    if arrays:
+        arrays["index"] = np.flatnonzero([item.graph is not None for item in items])
+    return as_tensors(arrays, {"results": found} | rest, state)

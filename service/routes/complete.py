@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from service.body import require_media_type
 from service.complete_schemas import CompleteResponse
 from service.engine import Completed, CompleteTask, Frames, complete_picture
+from service.engine.reasons import tensors
+from service.engine.reasons import told as told_of
 from service.errors import refuse
-from service.exchange import encoded, exchange, signed
+from service.exchange import as_tensors, encoded, exchange, signed
 from service.negotiate import accepted
 from service.openapi import also, complete_body, jobs, problems
 from service.parsing.envelope import require_read
-from service.parsing.request import JSON
+from service.parsing.include import bytes_of, require_told
+from service.parsing.request import JSON, SAFETENSORS
 from service.pictures.multipart import MULTIPART
 from service.pictures.picture import Picture, told_at
 from service.pictures.request import read_request
@@ -29,8 +33,6 @@ from service.settings import Settings
 from service.stopwatch import Stopwatch
 from service.streaming import EVENTS, Feed
 
-_MOMENT_BYTES = 160  # of one step of one block in an answer with `trace`
-
 router = APIRouter(tags=["complete"])
 
 
@@ -40,7 +42,7 @@ router = APIRouter(tags=["complete"])
     summary="Complete a picture",
     responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
     | jobs()
-    | also(PNG, EVENTS),
+    | also(PNG, SAFETENSORS, EVENTS),
     openapi_extra=complete_body(),
 )
 async def complete_unknown(
@@ -49,13 +51,14 @@ async def complete_unknown(
     """Fill what a mask marks of a picture of any size; all else comes back as it was.
 
     The answer comes as JSON with PNGs in base64 or, by the Accept header, as a PNG: the completion,
-    or all of them side by side. What else there is to say is then in its text chunk `basin`. As
+    or all of them side by side. What else there is to say is then in its text chunk `basin`. In a
+    safetensors file the pictures are `image_0` and so on, with all of the reasons included. As
     `text/event-stream` it comes while it is computed: `progress` (schema FrameEvent) up to
     BASIN_MAX_FRAMES times, evenly over all steps; at last `done` with what JSON would have, or
     `failed` with the problem.
     """
     require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
-    form = accepted(request, (JSON, PNG, EVENTS))
+    form = accepted(request, (JSON, PNG, SAFETENSORS, EVENTS))
     services.registry.require_ready()
     content_type = request.headers["content-type"]  # with the boundary of its parts
     return await exchange(
@@ -64,7 +67,7 @@ async def complete_unknown(
         partial(
             _answer,
             content_type=content_type,
-            form=PNG if form == PNG else JSON,
+            form=JSON if form == EVENTS else form,
             services=services,
             state=request.state,
         ),
@@ -83,6 +86,7 @@ async def _answer(
     name = asked.model or settings.default_completion_model
     model = services.registry.serving(Completer, name)
     require_read(asked.dynamics, model.network.config)
+    require_told(model.network, asked.include)
     watch.lap("parse")
     async with services.pictures.open(asked) as opened:
         c, most = model.config, settings.max_windows // asked.num_samples
@@ -94,8 +98,9 @@ async def _answer(
         require_answerable(task, form, settings)
         watch.lap("decode")
         frames = _frames(task, state.feed, settings)
+        room = settings.max_response_bytes if form == SAFETENSORS else None
         done = await services.engine.run(
-            partial(complete_picture, task, state.progress, frames=frames)
+            partial(complete_picture, task, state.progress, frames=frames, room=room)
         )
         watch.add("queue", done.queued_s)
         watch.add("compute", done.ran_s)
@@ -106,10 +111,7 @@ async def _answer(
 def require_answerable(task: CompleteTask, form: str, settings: Settings) -> None:
     """Refuse what would answer with too much, before it is begun."""
     size = _size(task.picture) * 4 // 3 if form == JSON else _size(task.picture)
-    if "trace" in task.include:
-        given = task.knobs.steps
-        steps = [b.steps if given is None else given for b in task.model.network.blocks_in_order()]
-        size += sum(each + 1 for each in steps) * _MOMENT_BYTES
+    size += bytes_of(task.model.network, task.knobs, task.include, task.patches)
     if (size := task.count * size) > settings.max_response_bytes:
         rule = f"an answer may have {settings.max_response_bytes} bytes; this may have {size}"
         raise refuse("invalid-request", "/num_samples", "too_large", rule)
@@ -136,8 +138,16 @@ def _encode(
     for one in completed.completions:
         services.metrics.observe_windows(task.model.name, task.patches, one.windows)
     pictures = [one.picture for one in completed.completions]
-    images = [{"convergence": one.convergence} for one in completed.completions]
+    images: list[dict[str, Any]] = [
+        {"convergence": one.convergence} for one in completed.completions
+    ]
+    reasons = [one.reasons for one in completed.completions if one.reasons is not None]
     rest = {"model": task.model.ref.model_dump(), "dynamics": completed.dynamics}
+    if form == SAFETENSORS:
+        arrays = {f"image_{i}": np.array(each.array()) for i, each in enumerate(pictures)}
+        return as_tensors(arrays | tensors(reasons), {"images": images, **rest}, state)
+    for image, each in zip(images, reasons, strict=False):
+        image["reasons"] = told_of(each, tiles=True)
     if form == JSON:
         told = [{"b64_png": base64_png(p), **one} for p, one in zip(pictures, images, strict=True)]
         return encoded({"images": told}, rest, state)

@@ -17,7 +17,8 @@ from models.questions import Question
 from service.body import require_media_type
 from service.engine import Recognised, recognise
 from service.engine.convergence import summed
-from service.exchange import encoded, exchange
+from service.engine.reasons import tensors, told
+from service.exchange import as_tensors, encoded, exchange
 from service.image_schemas import (
     AnswerImagesForm,
     AnswerImagesRequest,
@@ -26,8 +27,9 @@ from service.image_schemas import (
     ClassifyImagesRequest,
     ClassifyImagesResponse,
 )
-from service.openapi import images_body, jobs, problems
-from service.parsing.request import JSON
+from service.negotiate import accepted
+from service.openapi import also, images_body, jobs, problems
+from service.parsing.request import JSON, SAFETENSORS
 from service.pictures.fit import fitted
 from service.pictures.looking import LookRequest, read_look
 from service.pictures.multipart import MULTIPART
@@ -36,7 +38,9 @@ from service.services import Services, services
 from service.stopwatch import Stopwatch
 
 router = APIRouter(prefix="/images", tags=["images"])
-_PROBLEMS = problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504) | jobs()
+_PROBLEMS = (
+    problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504) | jobs() | also(SAFETENSORS)
+)
 
 
 @router.post(
@@ -54,7 +58,9 @@ async def classify_images(
     One result per picture, in order; each is what it would be alone. A picture is upright by its
     EXIF, brought to the model's size by averaging areas (what is enlarged is interpolated), made
     grey or RGB as the model reads it, and where it is transparent the mean colour of the model's
-    training pictures shows. One that cannot be read refuses the request.
+    training pictures shows. One that cannot be read refuses the request. By the Accept header the
+    answer is JSON, with the most telling of the reasons that are included, or a safetensors file
+    with all of them, picture after picture (the rest as JSON in its metadata entry `response`).
     """
     return await _exchanged(request, services, PictureClassifier)
 
@@ -82,6 +88,7 @@ async def _exchanged(
 ) -> Response:
     require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
     services.registry.require_ready()
+    form = accepted(request, (JSON, SAFETENSORS))
     content_type = request.headers["content-type"]  # with the boundary of its parts
     read = partial(
         read_look,
@@ -91,12 +98,18 @@ async def _exchanged(
         settings=services.settings,
     )
     return await exchange(
-        request, services, partial(_answer, read=read, services=services, state=request.state)
+        request,
+        services,
+        partial(_answer, read=read, form=form, services=services, state=request.state),
     )
 
 
 async def _answer(
-    body: bytes, read: Callable[[bytes], LookRequest], services: Services, state: State
+    body: bytes,
+    read: Callable[[bytes], LookRequest],
+    form: str,
+    services: Services,
+    state: State,
 ) -> Response:
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
@@ -114,16 +127,17 @@ async def _answer(
         Picture(shown[place], None if asked is None else asked.encoded())
         for place, asked in task.rows
     ]
+    room = services.settings.max_response_bytes if form == SAFETENSORS else None
     done = await services.engine.run(
-        partial(recognise, model, pictures, task.knobs, task.include, state.progress)
+        partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room)
     )
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     services.metrics.observe_images(model.name, model.config.tokens, done.value.convergences)
-    return Response(await on_codec(_encode, task, done.value, state), media_type=JSON)
+    return Response(await on_codec(_encode, task, done.value, form, state), media_type=form)
 
 
-def _encode(task: LookRequest, recognised: Recognised, state: State) -> bytes:
+def _encode(task: LookRequest, recognised: Recognised, form: str, state: State) -> bytes:
     labels, model = task.model.tasks[0].labels, task.model
     convergences = recognised.convergences
     found = [
@@ -138,6 +152,10 @@ def _encode(task: LookRequest, recognised: Recognised, state: State) -> bytes:
         "dynamics": recognised.dynamics,
         "convergence": summed(convergences),
     }
+    if form == SAFETENSORS:
+        return as_tensors(tensors(recognised.reasons), {"results": found} | rest, state)
+    for result, reasons in zip(found, recognised.reasons, strict=False):
+        result["reasons"] = told(reasons, tiles=True)
     return encoded({"results": found}, rest, state)
 
 

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-import orjson
-import safetensors.numpy
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
@@ -16,7 +14,7 @@ from models.memories import sequences_of
 from service.body import require_media_type, require_small
 from service.engine import Sampled, sample
 from service.errors import Problem
-from service.exchange import encoded, exchange, signed
+from service.exchange import as_tensors, encoded, exchange, signed
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, sample_body
 from service.parsing.request import JSON, SAFETENSORS
@@ -104,10 +102,9 @@ def _encode(task: SampleTask, sampled: Sampled, form: str, state: State) -> byte
     picture = png(grid(np.concatenate(items), columns)) if form == PNG else b""
     names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
     arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
-    rest = signed(told | rest, state)
     if form == PNG:
-        return telling(picture, rest)
-    return safetensors.numpy.save(arrays, metadata={"response": orjson.dumps(rest).decode()})
+        return telling(picture, signed(told | rest, state))
+    return as_tensors(arrays, told | rest, state)
 
 
 def _listed(kind: str, items: np.ndarray) -> np.ndarray | list[str]:

@@ -13,7 +13,7 @@ from models.graph import Graph
 from models.graph_classifier import GraphClassifier
 from models.tokens import Tokens, collate
 from service.engine.convergence import Courses, heard_by
-from service.engine.scoring import resolved
+from service.engine.scoring import as_trained, resolved
 from service.errors import Fault, Problem, refuse
 from service.parsing.classify import ClassifyTask, Item
 from service.served import Classifier
@@ -51,11 +51,12 @@ def classify(
     network = model.network
     logits: list[np.ndarray] = []
     batches: list[tuple[Courses, int]] = []
+    judged = as_trained(network, knobs)
     for tokens in _batches(network, graphs, interrupt):
         with heard_by(include) as heard:
             output = network.infer(collate(tokens), [knobs] * len(tokens), interrupt)
         logits.append(output.logits.cpu().numpy())
-        batches.append((Courses(output.solutions, heard), len(tokens)))
+        batches.append((Courses(output.solutions, heard, as_trained=judged), len(tokens)))
         if interrupt() is not None:
             break
     dynamics = resolved(network, knobs)

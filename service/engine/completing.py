@@ -15,7 +15,7 @@ from models.patches import MaskedImage
 from models.sampling import Interrupted
 from service.engine.convergence import Courses, MeanCourse, heard_by, summed
 from service.engine.frames import Frame, Frames
-from service.engine.scoring import resolved
+from service.engine.scoring import as_trained, resolved
 from service.jobs import Progress
 from service.pictures.complete import Preview, complete
 from service.pictures.picture import Picture
@@ -119,7 +119,8 @@ class _Filler:
             output = network.infer(batch, self._seeded(batch.rows), self._interrupt, watch)
         if (why := self._interrupt()) is not None:
             raise Interrupted(why)
-        courses, parts = Courses(output.solutions, heard), self._include - {"trace"}
+        judged, parts = as_trained(network, self._knobs), self._include - {"trace"}
+        courses = Courses(output.solutions, heard, as_trained=judged)
         if "trace" in self._include:
             self._mean.add(courses, batch.rows)
         self.windows += [

@@ -12,7 +12,7 @@ from models.contract import Interrupt, Knobs
 from models.pictures import Picture
 from models.sampling import Interrupted
 from service.engine.convergence import Courses, heard_by
-from service.engine.scoring import resolved
+from service.engine.scoring import as_trained, resolved
 from service.errors import refuse
 from service.jobs import Progress
 from service.served import Recogniser
@@ -46,7 +46,7 @@ def recognise(
     """
     network, energy = model.network, model.manifest.energy
     logits, convergences, total = [], [], 0.0
-    progress.steps = len(pictures)
+    progress.steps, judged = len(pictures), as_trained(network, knobs)
     for picture in pictures:
         with heard_by(include) as heard:
             output = network.infer(network.pack([picture]), [knobs], interrupt)
@@ -56,7 +56,8 @@ def recognise(
             rule = "no finite answer left; lower step_size, steps or noise"
             raise refuse("diverged", "/dynamics", "diverged", rule)
         logits.append(output.logits[0].cpu().numpy())
-        told = Courses(output.solutions, heard).row(0, network.config.tokens, energy, include)
+        courses = Courses(output.solutions, heard, as_trained=judged)
+        told = courses.row(0, network.config.tokens, energy, include)
         convergences.append(told)
         total += told["energy_final"]
         progress.step = len(convergences)

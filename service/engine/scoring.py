@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,9 @@ def score(task: ScoreTask, interrupt: Interrupt) -> Scored:
     return Scored(
         logits_N,
         resolved(network, task.knobs),
-        Courses(output.solutions, heard).row(0, nodes, energy, task.include),
+        Courses(output.solutions, heard, as_trained=as_trained(network, task.knobs)).row(
+            0, nodes, energy, task.include
+        ),
     )
 
 
@@ -86,3 +88,8 @@ def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
         "seed": knobs.seed,
         "resonance": None if resonance is None else resonance.model_dump(mode="json"),
     }
+
+
+def as_trained(network: Architecture, knobs: Knobs) -> bool:
+    """Does the state move as it did when the checkpoint's energies were taken?"""
+    return resolved(network, replace(knobs, seed=0)) == resolved(network, Knobs())

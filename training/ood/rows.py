@@ -30,6 +30,7 @@ MOST = 400  # rows of one kind
 FITTED = 1500  # training rows
 _AT_A_TIME = 64
 _LARGEST = 1000  # nodes; a few proteins of DD would take longer than all others
+SAME = "the same"  # rows of its own, asked for otherwise than in the reference
 
 Posed = Iterator[tuple[Any, np.ndarray, np.ndarray]]
 """Batches, with the nodes of each row and the place of the output that stands for it."""
@@ -103,8 +104,8 @@ def _nodes(checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int) 
             "a hundred times the unit": of(_with(graph, x=100 * graph.x), test),
             "features of other nodes": of(_with(graph, x=graph.x[mixed]), test),
             "edges at random": of(_with(graph, edge_index=rewired), test),
-            "the same, 4 neighbours": of(graph, test, None, 4),
-            "the same, 64 and 32 neighbours": of(graph, test, None, 64, 32),
+            f"{SAME}, 4 neighbours": of(graph, test, None, 4),
+            f"{SAME}, 64 and 32 neighbours": of(graph, test, None, 64, 32),
         },
     )
 

@@ -13,7 +13,7 @@ import torch
 from models.checkpoint import Checkpoint
 from training.ledger import Ledger, mark
 from training.machine import machines
-from training.ood.rows import source_of
+from training.ood.rows import SAME, source_of
 from training.ood.scores import Mahalanobis, Seen, auroc, detectors, see
 
 DETECTORS = {
@@ -88,6 +88,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         f"| checkpoint | against | {names} | flagged |",
         "|---|---|" + "---|" * (len(DETECTORS) + 1),
         *(line_of(row, name) for row in rows for name in row["others"]),
+        medians(rows),
         "",
         "| checkpoint | validation rows | "
         + " | ".join(f"outside the central {c} %" for c in _CENTRAL)
@@ -107,6 +108,16 @@ def line_of(row: dict[str, Any], name: str) -> str:
     cells = [f"{other[detector]:.3f}" for detector in DETECTORS]
     flagged = f"{100 * other['flagged']:.1f} % of {other['rows']}"
     return f"| `{row['model']}` | {name} | {' | '.join(cells)} | {flagged} |"
+
+
+def medians(rows: Sequence[dict[str, Any]]) -> str:
+    """Of what is foreign: what is a checkpoint's own, asked for otherwise, is left out."""
+    found = [
+        other for row in rows for name, other in row["others"].items() if not name.startswith(SAME)
+    ]
+    cells = [f"{np.median([other[d] for other in found]):.3f}" for d in (*DETECTORS, "flagged")]
+    share = f"{100 * float(cells.pop()):.1f} %"
+    return f"| all | median of {len(found)}, without `{SAME}` | {' | '.join(cells)} | {share} |"
 
 
 def own_line(row: dict[str, Any]) -> str:

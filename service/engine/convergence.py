@@ -62,7 +62,7 @@ class Courses:
         final = sum(float(block.energy_TR[at, row]) for block, at in ends)
         per_node = final / num_nodes
         percentile = energy.percentile(per_node) if np.isfinite(per_node) else None
-        judged = self._as_trained and percentile is not None
+        outside = None if percentile is None else energy.out_of_distribution(percentile)
         found: dict[str, Any] = {
             "energy_initial": initial,
             "energy_final": final,
@@ -71,7 +71,7 @@ class Courses:
             "residual": max((float(b.residual_R[row]) for b, at in ends if at), default=None),
             "stop_reason": worst(block.reasons[row] for block in blocks),
             "energy_percentile": percentile,
-            "out_of_distribution": energy.out_of_distribution(percentile) if judged else None,
+            "out_of_distribution": outside if self._as_trained else None,
         }
         if "components" in include:
             names = dict.fromkeys(name for block in blocks for name in block.components)

@@ -95,7 +95,7 @@ def _told(subject: Subject, resonance: Resonance | None, seed: int | None) -> Ro
 def grid(strengths: Sequence[float], vigilances: Sequence[float]) -> list[Resonance]:
     """Every pair of them, the rest as it is by default."""
     pairs = product(strengths, vigilances)
-    return [Resonance(strength=strength, vigilance=vigilance) for strength, vigilance in pairs]
+    return [Resonance.model_validate({"strength": s, "vigilance": v}) for s, v in pairs]
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -58,6 +58,10 @@ class Calibration(_Part):
         return 0.5 * (1 + np.tanh(z / 2))
 
 
+_CENTRAL = (0.5, 99.5)
+"""Percentiles that are nothing to speak of, in percent; docs/out-of-distribution.md says why."""
+
+
 class EnergyReference(_Part):
     """Quantiles of the final energy per node or token: of inputs like those of the training."""
 
@@ -67,6 +71,11 @@ class EnergyReference(_Part):
     def percentile(self, energy_per_node: float) -> float:
         """Share of the training's with lower energy, in percent."""
         return 100 * float(np.interp(energy_per_node, self.values, self.levels))
+
+    @staticmethod
+    def out_of_distribution(percentile: float) -> bool:
+        """Is it outside the central 99 %? Of rows like the training's one in a hundred is."""
+        return not _CENTRAL[0] <= percentile <= _CENTRAL[1]
 
 
 class TrainedKnobs(_Part):

@@ -120,6 +120,9 @@ class SummedConvergence(BaseModel):
     stop_reason: StopReason = Field(description="the worst")
     stops: dict[str, int] = Field(description="how many stopped for which reason")
     energy_percentile: float | None = Field(description="mean")
+    out_of_distribution: float | None = Field(
+        description="share of the inputs that are, of those of which it is told"
+    )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
         None, description="mean of each head", json_schema_extra=absent

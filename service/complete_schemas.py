@@ -80,6 +80,10 @@ class WindowsConvergence(BaseModel):
         description="share of training images, occluded as in training, with a lower final energy "
         "per patch; mean over the windows"
     )
+    out_of_distribution: float | None = Field(
+        description="share of the windows whose percentile is below 0.5 or above 99.5; null where "
+        "`dynamics` are not those of the training"
+    )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
         None, description="mean of each head", json_schema_extra=absent

@@ -67,6 +67,12 @@ class Metrics:
             buckets=(0.0, *_POWERS),
             registry=registry,
         )
+        self.outside = Counter(
+            "basin_out_of_distribution",
+            "Graphs, windows and pictures whose energy is outside the training's central 99 %.",
+            ["model"],
+            registry=registry,
+        )
         self.residual = Histogram(
             "basin_residual",
             "Relative speed |dx/dt| / |x| of the last step.",
@@ -140,6 +146,8 @@ class Metrics:
         self.steps.labels(model).observe(convergence["steps"])
         if convergence["residual"] is not None:
             self.residual.labels(model).observe(convergence["residual"])
+        if convergence["out_of_distribution"]:
+            self.outside.labels(model).inc()
         if convergence["energy_percentile"] is not None:
             self.energy.labels(model).observe(convergence["energy_final"] / num_nodes)
             drop = convergence["energy_drop"] / num_nodes

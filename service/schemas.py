@@ -247,6 +247,11 @@ class Convergence(BaseModel):
     energy_percentile: float | None = Field(
         description="share of training neighbourhoods with a lower final energy per node"
     )
+    out_of_distribution: bool | None = Field(
+        description="is `energy_percentile` below 0.5 or above 99.5? A hint: of rows like those of "
+        "the training one in a hundred is, and many from elsewhere are not. Null without a "
+        "percentile, and where `dynamics` are not those of the training"
+    )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     resonance: list[HeadPairs] | SkipJsonSchema[None] = Field(
         None, description="empty where nothing resonates", json_schema_extra=absent

@@ -17,7 +17,7 @@ from models.tokens import Tokens, collate
 from service.engine.convergence import Courses
 from service.engine.explaining import Explained, explained_graph
 from service.engine.reasons import Gathering, told
-from service.engine.scoring import resolved
+from service.engine.resolving import resolved
 from service.errors import Fault, Problem, refuse
 from service.parsing.classify import ClassifyTask, Item
 from service.served import Classifier

@@ -17,7 +17,7 @@ from models.sampling import Interrupted
 from service.engine.convergence import MeanCourse, summed
 from service.engine.frames import Frame, Frames
 from service.engine.reasons import Gathering
-from service.engine.scoring import resolved
+from service.engine.resolving import resolved
 from service.jobs import Progress
 from service.pictures.complete import Preview, complete
 from service.pictures.picture import Picture

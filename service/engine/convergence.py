@@ -26,14 +26,18 @@ class Courses:
     """What the blocks did, step by step, out of torch: `row` tells it of one row.
 
     A row that stopped early has moments of its own, the first of the batch's. `resonance` tells of
-    a row what each head made of it.
+    a row what each head made of it. Unless it moved `as_trained` its energy says nothing of whether
+    it is out of distribution.
     """
 
     def __init__(
         self,
         solutions: Sequence[Solution],
         resonance: Callable[[int], list[dict[str, Any]]] | None = None,
+        *,
+        as_trained: bool = True,
     ) -> None:
+        self._as_trained = as_trained
         self._blocks = [_Course(solution) for solution in solutions]
         self._resonance = resonance
 
@@ -47,6 +51,8 @@ class Courses:
         initial = sum(float(block.energy_TR[0, row]) for block in blocks)
         final = sum(float(block.energy_TR[at, row]) for block, at in ends)
         per_node = final / num_nodes
+        percentile = energy.percentile(per_node) if np.isfinite(per_node) else None
+        outside = None if percentile is None else energy.out_of_distribution(percentile)
         found: dict[str, Any] = {
             "energy_initial": initial,
             "energy_final": final,
@@ -54,7 +60,8 @@ class Courses:
             "steps": sum(last),
             "residual": max((float(b.residual_R[row]) for b, at in ends if at), default=None),
             "stop_reason": worst(block.reasons[row] for block in blocks),
-            "energy_percentile": energy.percentile(per_node) if np.isfinite(per_node) else None,
+            "energy_percentile": percentile,
+            "out_of_distribution": outside if self._as_trained else None,
         }
         if "components" in include:
             names = dict.fromkeys(name for block in blocks for name in block.components)
@@ -114,11 +121,12 @@ class MeanCourse:
 def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the rows of one request come to together.
 
-    Energies and steps are totals, the residual is the largest, the reason the worst, and the
-    percentile the mean of those there are.
+    Energies and steps are totals, the residual is the largest, the reason the worst, the percentile
+    the mean of those there are, and `out_of_distribution` their share of those that are judged.
     """
     residuals = [row["residual"] for row in rows if row["residual"] is not None]
     percentiles = [p for row in rows if (p := row["energy_percentile"]) is not None]
+    judged = [told for row in rows if (told := row["out_of_distribution"]) is not None]
     stops = Counter(row["stop_reason"].value for row in rows)
     found: dict[str, Any] = {
         "rows": len(rows),
@@ -127,6 +135,7 @@ def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "stop_reason": worst(row["stop_reason"] for row in rows),
         "stops": dict(stops),
         "energy_percentile": float(np.mean(percentiles)) if percentiles else None,
+        "out_of_distribution": float(np.mean(judged)) if judged else None,
     }
     if "components" in rows[0]:
         found["components"] = {

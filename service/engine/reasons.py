@@ -13,6 +13,7 @@ from models.contract import Architecture, Interrupt, Knobs, Output
 from models.heard import listening
 from models.reasons import TOP, AtRest, Fired, Reasons, Seen
 from service.engine.convergence import Courses
+from service.engine.resolving import as_trained
 from service.errors import refuse
 from service.parsing.include import TOKENS
 
@@ -44,22 +45,25 @@ class Gathering:
         self._include, self._interrupt, self._room = include, interrupt, room
         self._pairs = pairs
         self._rest: AtRest | None = None
+        self._as_trained = True
         self._size = 0
 
     def run(
         self, network: Architecture, knobs: Sequence[Knobs], infer: Callable[[], Output]
     ) -> Output:
-        """What `infer` infers of a batch, which from then on is the one at hand."""
+        """What `infer` infers of a batch, which from then on is the one at hand; the knobs of its
+        rows differ in seeds at most."""
         overheard = not _OVERHEARD.isdisjoint(self._include)
         with listening() if overheard else nullcontext([]) as heard:
             output = infer()
         asked = not _AT_REST.isdisjoint(self._include) and self._interrupt() is None
+        self._as_trained = as_trained(network, knobs[0])
         self._rest = AtRest(network, output, knobs, heard) if asked else None
         return output
 
     def courses(self, output: Output) -> Courses:
         """How the rows of the batch at hand came to rest, with what resonated."""
-        return Courses(output.solutions, self._selectivity)
+        return Courses(output.solutions, self._selectivity, as_trained=self._as_trained)
 
     def _selectivity(self, row: int) -> list[dict[str, Any]]:
         """Nothing where nobody waits for it."""

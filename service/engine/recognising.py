@@ -14,7 +14,7 @@ from models.pictures import Picture
 from models.reasons import Reasons
 from models.sampling import Interrupted
 from service.engine.reasons import Gathering
-from service.engine.scoring import resolved
+from service.engine.resolving import resolved
 from service.errors import refuse
 from service.jobs import Progress
 from service.served import Recogniser

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Architecture, Interrupt, Knobs
+from models.contract import Interrupt
 from models.reasons import Reasons
 from service.engine.explaining import explained_score
 from service.engine.reasons import Gathering, told
+from service.engine.resolving import resolved
 from service.errors import refuse
 from service.parsing.include import TOKENS
 from service.parsing.request import ScoreTask
@@ -109,19 +110,3 @@ def results(task: ScoreTask, scored: Scored) -> list[dict[str, Any]]:
         }
         for row, node_id, logit, p, label, place in zip(rows.tolist(), *columns, strict=True)
     ]
-
-
-def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
-    """The dynamics that ran: what was asked for, and as trained where nothing was."""
-    blocks = network.blocks_in_order()
-    first, resonance = blocks[0], network.resonance(knobs.resonance)
-    return {
-        "steps": first.steps if knobs.steps is None else knobs.steps,
-        "beta": [block.resolve([knobs]).beta_RH[0].tolist() for block in blocks],
-        "beta_scale": knobs.beta_scale if knobs.beta is None else None,
-        "step_size": first.step_size if knobs.step_size is None else knobs.step_size,
-        "tolerance": knobs.tolerance,
-        "noise": knobs.noise,
-        "seed": knobs.seed,
-        "resonance": None if resonance is None else resonance.model_dump(mode="json"),
-    }

@@ -156,3 +156,12 @@ def test_calibration_and_percentile(folder: Path) -> None:
     assert manifest.energy.percentile(-2.5) == pytest.approx(25)
     assert manifest.energy.percentile(-9) == 0
     assert manifest.energy.percentile(9) == 100
+
+
+def test_out_of_distribution_is_what_is_outside_the_central_99_percent() -> None:
+    reference = EnergyReference(levels=(0.0, 0.01, 0.99, 1.0), values=(-3.0, -2.0, 0.0, 1.0))
+    found = [
+        reference.out_of_distribution(reference.percentile(energy))
+        for energy in (-9.0, -2.6, -2.4, -1.0, 0.4, 0.6, 9.0)
+    ]
+    assert found == [True, True, False, False, False, True, True]

@@ -180,6 +180,9 @@ def test_the_whole_sums_up(client):
     assert whole["stops"] == {"step_limit": len(rows)}
     mean = sum(row["energy_percentile"] for row in rows) / len(rows)
     assert whole["energy_percentile"] == pytest.approx(mean)
+    outside = [not 0.5 <= row["energy_percentile"] <= 99.5 for row in rows]
+    assert [row["out_of_distribution"] for row in rows] == outside
+    assert whole["out_of_distribution"] == pytest.approx(sum(outside) / len(rows))
     assert set(whole["components"]) == {"attention", "hopfield"}
     assert "trace" not in whole
 

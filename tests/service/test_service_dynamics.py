@@ -114,6 +114,24 @@ def test_noise_and_seed(relax):
     assert scores(relax(seed=8)) == scores(plain)  # no noise, no seed
 
 
+@pytest.mark.parametrize(
+    "dynamics",
+    [{"steps": 1}, {"beta_scale": 1.1}, {"noise": 0.1}, {"tolerance": 0.5}, {"resonance": {}}],
+    ids=lambda dynamics: next(iter(dynamics)),
+)
+def test_other_dynamics_are_not_judged_by_energies_of_the_trained_ones(relax, dynamics):
+    found = relax(**dynamics)["convergence"]
+    assert found["energy_percentile"] is not None
+    assert found["out_of_distribution"] is None
+
+
+def test_dynamics_as_trained_are_judged_however_they_are_asked_for(relax):
+    trained = relax()["dynamics"]
+    same = {name: trained[name] for name in ("steps", "step_size")}
+    for dynamics in ({}, same, {"seed": 7}):
+        assert relax(**dynamics)["convergence"]["out_of_distribution"] in (True, False)
+
+
 def test_divergence_is_told(relax, client):
     wild = relax(step_size=100, steps=64)
     found = wild["convergence"]

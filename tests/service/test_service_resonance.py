@@ -10,7 +10,7 @@ from models.architectures.ait import AiTConfig
 from models.architectures.et import ETConfig
 from models.contract import Knobs
 from models.resonance import Resonance
-from service.engine.scoring import resolved
+from service.engine.resolving import resolved
 from service.errors import Problem
 from service.parsing.envelope import require_read
 from service.schemas import Dynamics

@@ -64,7 +64,9 @@ def test_the_answer_fits_its_schema(client, sample, model):
         assert total == pytest.approx(found[f"energy_{end}"], rel=1e-6)
     drop = found["energy_initial"] - found["energy_final"]
     assert found["energy_drop"] == pytest.approx(drop)
-    assert 0 <= found["energy_percentile"] <= 100
+    percentile = found["energy_percentile"]
+    assert 0 <= percentile <= 100
+    assert found["out_of_distribution"] is not (0.5 <= percentile <= 99.5)
     blocks = len(answer["dynamics"]["beta"])
     first = [entry for entry in found["trace"] if entry["step"] == 0]
     assert [entry["block"] for entry in first] == list(range(blocks))

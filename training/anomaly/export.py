@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,9 @@ _PROTOCOL = (
     "weights from the training nodes; epoch, calibration and threshold from the validation nodes; "
     "feature bins from all nodes without labels; test nodes measured once, at the end"
 )
+
+FANOUTS = (16, 8)
+"""Neighbours of a node, and of each of those, in what is taken for a client's request."""
 
 
 def export_nodes(
@@ -49,19 +53,23 @@ def export_nodes(
 def node_energy_reference(
     network: NodeScorer, batch: GraphBatch, nodes: np.ndarray
 ) -> EnergyReference:
-    """Quantiles of final energy per node over sampled neighbourhoods of training nodes.
-
-    A neighbourhood is what a client posts, so it is what its energy is compared with: one node,
-    its neighbours up to two hops away, at most 16 and 8 of each.
-    """
-    sampler = NeighbourSampler(batch, (16, 8))
+    """Quantiles of final energy per node over `neighbourhoods` of training nodes."""
     energies = []
-    for node in drawn(nodes):
-        part, kept = sampler.sample(np.array([node]), seed=int(node))
+    for part in neighbourhoods(batch, drawn(nodes)):
         output = network.infer(part, [Knobs()])
         total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
-        energies.append(total / len(kept))
+        energies.append(total / len(part.x_NF))
     return quantiles(energies)
+
+
+def neighbourhoods(
+    batch: GraphBatch, nodes: np.ndarray, fanouts: Sequence[int] = FANOUTS
+) -> Iterator[GraphBatch]:
+    """What a client posts to ask about one node, for each of `nodes`, which comes first: itself,
+    its neighbours a hop away, and theirs, at most `fanouts` of each."""
+    sampler = NeighbourSampler(batch, fanouts)
+    for node in nodes:
+        yield sampler.sample(np.array([node]), seed=int(node))[0]
 
 
 def _card(manifest: Manifest, dataset: NodeDataset) -> str:

@@ -1,0 +1,36 @@
+"""The dynamics that a request runs with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from models.contract import Architecture, Knobs
+
+
+def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
+    """The dynamics that ran: what was asked for, and as trained where nothing was."""
+    blocks = network.blocks_in_order()
+    first, resonance = blocks[0], network.resonance(knobs.resonance)
+    return {
+        "steps": first.steps if knobs.steps is None else knobs.steps,
+        "beta": [block.resolve([knobs]).beta_RH[0].tolist() for block in blocks],
+        "beta_scale": knobs.beta_scale if knobs.beta is None else None,
+        "step_size": first.step_size if knobs.step_size is None else knobs.step_size,
+        "tolerance": knobs.tolerance,
+        "noise": knobs.noise,
+        "seed": knobs.seed,
+        "resonance": None if resonance is None else resonance.model_dump(mode="json"),
+    }
+
+
+def as_trained(network: Architecture, knobs: Knobs) -> bool:
+    """Does the state move as it did when the checkpoint's energies were taken?"""
+
+    def moving(knobs: Knobs) -> dict[str, Any]:
+        told = resolved(network, replace(knobs, seed=0))
+        heard = told["resonance"]
+        silent = heard is None or heard["strength"] == 0
+        return told | {"resonance": None if silent else heard}
+
+    return moving(knobs) == moving(Knobs())

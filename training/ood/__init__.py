@@ -1,0 +1,1 @@
+"""Rows from elsewhere: does the energy tell them, and do two baselines?"""

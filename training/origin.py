@@ -1,0 +1,101 @@
+"""What a checkpoint was trained on, found again from its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from models.checkpoint import Manifest
+from training.datasets import (
+    IMAGES,
+    TU,
+    GraphDataset,
+    ImageDataset,
+    NodeDataset,
+    Split,
+    balanced_scaffold_split,
+    data_folder,
+    k_folds,
+    load,
+    load_images,
+    load_smiles,
+    load_tu,
+    random_split,
+    random_splits,
+    scaffold_split,
+)
+
+
+def nodes_of(manifest: Manifest, folder: Path | None = None) -> tuple[NodeDataset, Split]:
+    """The graph that scores were learned on, and its split.
+
+    Raises:
+        FileNotFoundError: the data are not here.
+        ValueError: they are not those that the manifest tells.
+    """
+    dataset = load(_told(manifest, "dataset").removesuffix("-single"), folder)
+    name = _told(manifest, "split")
+    kind, _, number = name.rpartition("-")
+    if kind == "official":
+        split = dataset.official[int(number)]
+    else:
+        split = random_splits(dataset, float(kind), int(number) + 1)[-1]
+    _require(manifest, dataset.fingerprint(split))
+    return dataset, split
+
+
+def graphs_of(manifest: Manifest, folder: Path | None = None) -> tuple[GraphDataset, Split]:
+    """The graphs or molecules that classes were learned on, and their split; raises as above."""
+    name, split = _told(manifest, "dataset"), _told(manifest, "split")
+    if name in TU:
+        dataset = load_tu(name, folder)
+    else:
+        tasks = cast(list[dict[str, str]], manifest.config["tasks"])
+        table = molecules(name, folder)
+        dataset = load_smiles(table, "smiles", [task["name"] for task in tasks])
+    if split.startswith("fold-"):
+        _, fold, _, folds = split.split("-")
+        chosen = k_folds(dataset, int(folds))[int(fold)]
+    elif split == "scaffold":
+        chosen = scaffold_split(dataset)
+    else:
+        kind, _, seed = split.rpartition("-")
+        draw = random_split if kind == "random" else balanced_scaffold_split
+        chosen = draw(dataset, int(seed))
+    _require(manifest, dataset.fingerprint(chosen))
+    return dataset, chosen
+
+
+def images_of(manifest: Manifest, folder: Path | None = None) -> ImageDataset:
+    """The images that completion was learned on; raises as above."""
+    name = _told(manifest, "dataset")
+    if name not in IMAGES:
+        raise ValueError(f"{manifest.name}: {name!r} is a folder of images that is not told")
+    dataset = load_images(name, folder)
+    _require(manifest, dataset.fingerprint)
+    return dataset
+
+
+def molecules(name: str, folder: Path | None = None) -> Path:
+    """The table `name`.csv, in small letters or not, in `folder`/molecules.
+
+    Raises:
+        FileNotFoundError: saying where it was looked for.
+    """
+    place = (folder or data_folder()) / "molecules"
+    for path in sorted(place.glob("*.csv")):
+        if path.stem.lower() == name.lower():
+            return path
+    raise FileNotFoundError(f"put {name}.csv into {place}, or set BASIN_DATA")
+
+
+def _told(manifest: Manifest, name: str) -> str:
+    return str(manifest.training[name])
+
+
+def _require(manifest: Manifest, fingerprint: str) -> None:
+    # Early checkpoints do not tell.
+    if manifest.training.get("data_sha256", fingerprint) != fingerprint:
+        raise ValueError(
+            f"{manifest.name}: {_told(manifest, 'dataset')} here is not what it was trained on"
+        )

@@ -1,0 +1,1 @@
+"""What resonance does to the figures of a checkpoint, as it is and trained anew."""

@@ -13,6 +13,7 @@ import pytest
 from service.main import create_app
 from service.settings import Settings
 from training.anomaly.table import line_of
+from training.classify.table import line_of as line_of_graphs
 from training.ood import table as ood
 from training.resonate import table as resonate
 
@@ -116,3 +117,23 @@ def test_the_table_of_resonance_is_that_of_its_rows() -> None:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+MOLECULES = (REPO / "docs" / "molecules.md").read_text()
+
+
+@pytest.mark.parametrize("name", re.findall(r"^\| ([a-z0-9-]+), .* \| accuracy", MOLECULES, re.M))
+def test_tables_of_molecules_are_those_of_their_rows(name: str) -> None:
+    """Of the splits, and the seeds, that every model has been trained on."""
+    path = REPO / "docs" / "tables" / "molecules" / f"{name}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    told = MOLECULES.partition(f"| {name}, ")[2].partition("\n\n")[0].splitlines()
+    splits = {row["split"] for row in rows}
+    for model in models:
+        splits &= {row["split"] for row in rows if row["model"] == model}
+    assert told[0].startswith(f"{len(splits)} ")
+    assert told[2:] == [
+        line_of_graphs(model, [r for r in rows if r["model"] == model and r["split"] in splits])
+        for model in models
+    ]

@@ -106,9 +106,7 @@ def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[
         f"| {dataset.name}, {protocol} | " + " | ".join(COLUMNS.values()) + " |",
         "|---|" + "---|" * len(COLUMNS),
     ]
-    for model, rows in results.items():
-        cells = [_cell(row["test"][column] for row in rows) for column in COLUMNS]
-        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    lines += [line_of(model, rows) for model, rows in results.items()]
     rows = next(iter(results.values()))
     count = f"{len({row['split'].partition(', seed')[0] for row in rows})} split(s)"
     if any(", seed" in row["split"] for row in rows):
@@ -125,6 +123,14 @@ def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[
     return "\n".join(lines)
 
 
+def line_of(model: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The line of `model` in a table of Markdown."""
+    cells = [_cell(row["test"][column] for row in rows) for column in COLUMNS]
+    return f"| {model} | " + " | ".join(cells) + " |"
+
+
 def _cell(figures: Iterable[float | None]) -> str:
     values = [100 * figure for figure in figures if figure is not None]
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
     return f"{np.mean(values):.2f} ± {np.std(values):.2f}" if values else "-"

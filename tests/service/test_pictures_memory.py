@@ -154,5 +154,5 @@ def test_several_are_one_sheet():
     with Image.open(io.BytesIO(sheet([fine, fine]))) as image:
         assert (image.mode, image.getpixel((0, 0))) == ("L", 0x80)
     assert read(sheet([fine])).pixels.dtype == np.uint16
-    as_numbers = grid([np.stack([smooth(5, 7)] * 2) / 255])
-    np.testing.assert_array_equal(as_numbers, grid([np.stack([smooth(5, 7)] * 2)]))
+    as_numbers = grid(np.stack([smooth(5, 7)] * 2) / 255)
+    np.testing.assert_array_equal(as_numbers, grid(np.stack([smooth(5, 7)] * 2)))

@@ -301,22 +301,27 @@ def test_a_resonance_that_is_none_is_refused(command: list[str], given: list[str
 def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
     from training.anomaly import table
 
-    mark = table._mark("et", node_recipe("et", "tolokers", 1))
-    rows = {"dataset": "tolokers", "split": "official-0", "model": "et", "recipe": mark}
-    figures = dict.fromkeys(table.COLUMNS, 0.5)
-    out = tmp_path / "t.jsonl"
-    out.write_text(json.dumps(rows | {"test": figures}) + "\n")
-    monkeypatch.setattr(table, "_row", pytest.fail)  # nothing is trained again
     dataset = NodeDataset(
         "tolokers", Graph(np.zeros((4, 1), np.float32), np.zeros((2, 0))), np.zeros(4), ("a",)
     )
     part = np.arange(1)
+    split = Split("official-0", part, part, part)
+    mark = table._mark("et", node_recipe("et", "tolokers", 1), dataset.fingerprint(split))
+    rows = {"dataset": "tolokers", "split": "official-0", "model": "et", "recipe": mark}
+    figures = dict.fromkeys(table.COLUMNS, 0.5)
+    out = tmp_path / "t.jsonl"
+    out.write_text(json.dumps(rows | {"test": figures}) + "\n")
+
+    def trained(*_: object) -> None:
+        raise RuntimeError("trained")
+
+    monkeypatch.setattr(table, "_row", trained)  # nothing is trained again
     from rich.progress import Progress
 
     with Progress(disable=True) as progress:
-        results = table.run(
-            dataset, [Split("official-0", part, part, part)], ["et"], out, Fabric(), progress
-        )
+        results = table.run(dataset, [split], ["et"], out, Fabric(), progress)
+        with pytest.raises(RuntimeError, match="trained"):  # of other data nothing is there
+            table.run(replace(dataset, labels=np.ones(4)), [split], ["et"], out, Fabric(), progress)
     text = table.markdown(dataset, "official splits", results)
     assert "| et | 50.00 ± 0.00 |" in text
     assert text.endswith("A machine that was not noted.")

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import cached_property
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from scipy.special import logsumexp
 from torch import Tensor, nn
 
-from models.contract import Interrupt, Knobs
+from models.contract import Architecture, Interrupt, Knobs
 from models.energies import Hopfield
 from models.graph import Graph
 from models.graph_classifier import GraphClassifier
@@ -168,7 +169,8 @@ def without_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
     """`graph` without these nodes and their edges."""
     stay = np.ones(graph.num_nodes, bool)
     stay[nodes] = False
-    graph = _with_edges(graph, stay[np.asarray(graph.edge_index)].all(0))
+    both_stay_E = np.logical_and.reduce(stay[np.asarray(graph.edge_index)])
+    graph = _with_edges(graph, both_stay_E)
     place = np.cumsum(stay) - 1
     return replace(graph, x=graph.x[stay], edge_index=place[graph.edge_index])
 
@@ -224,24 +226,41 @@ def firing(fired: Sequence[Fired], place: int | None = None) -> list[int]:
     return best[share_A[best] > 0].tolist()
 
 
-N = TypeVar("N", NodeScorer, GraphClassifier)
+N = TypeVar("N", bound=Architecture)
 
 
-def silenced(network: N, silent: Collection[Memory]) -> N:
-    """A copy of `network` without these memories."""
-    copy = deepcopy(network)
-    for place, block in enumerate(copy.blocks_in_order()):
-        gone = [memory for at, memory in silent if at == place]
-        for _, leaf in block.energy.leaves():
-            if gone and isinstance(leaf, Hopfield):
-                stay = torch.ones(len(leaf.memories_MD), dtype=torch.bool)
-                stay[gone] = False
-                leaf.memories_MD = nn.Parameter(leaf.memories_MD.detach()[stay])
-    return copy
+class Silence(Generic[N]):
+    """A network without some of its memories; all other tensors are shared with the whole one.
+
+    It is copied once, where first a memory is to be missing: that takes longer than an answer.
+    """
+
+    def __init__(self, network: N) -> None:
+        self._whole = network
+
+    @cached_property
+    def _copy(self) -> N:
+        tensors = (*self._whole.parameters(), *self._whole.buffers())
+        return deepcopy(self._whole, {id(tensor): tensor for tensor in tensors})
+
+    def without(self, silent: Collection[Memory]) -> N:
+        """The network without these memories, until it is asked for without others."""
+        if not silent:
+            return self._whole
+        blocks = zip(self._copy.blocks_in_order(), self._whole.blocks_in_order(), strict=True)
+        for place, (block, whole) in enumerate(blocks):
+            gone = [memory for at, memory in silent if at == place]
+            leaves = zip(block.energy.leaves(), whole.energy.leaves(), strict=True)
+            for (_, leaf), (_, of_whole) in leaves:
+                if isinstance(leaf, Hopfield) and isinstance(of_whole, Hopfield):
+                    stay = torch.ones(len(of_whole.memories_MD), dtype=torch.bool)
+                    stay[gone] = False
+                    leaf.memories_MD = nn.Parameter(of_whole.memories_MD.detach()[stay])
+        return self._copy
 
 
 def _value(
-    network: NodeScorer | GraphClassifier,
+    network: Architecture,
     knobs: Knobs,
     interrupt: Interrupt,
     read: Callable[[Tensor, int], np.ndarray],
@@ -252,10 +271,12 @@ def _value(
         Interrupted: `interrupt` gave a reason.
     """
 
+    silence = Silence(network)
+
     def value(variants: Sequence[Variant]) -> np.ndarray:
         value_VT = np.empty((len(variants), tasks))
         for silent in dict.fromkeys(variant.silent for variant in variants):
-            heard = silenced(network, silent) if silent else network
+            heard = silence.without(silent)
             mine = [at for at, variant in enumerate(variants) if variant.silent == silent]
             for some in _batches(network, mine, variants):
                 batch = heard.pack([variants[at].graph for at in some])
@@ -269,7 +290,7 @@ def _value(
 
 
 def _batches(
-    network: NodeScorer | GraphClassifier, places: Sequence[int], variants: Sequence[Variant]
+    network: Architecture, places: Sequence[int], variants: Sequence[Variant]
 ) -> Iterator[list[int]]:
     """As many at a time as memory should hold; a large one by itself."""
     held: list[int] = []
@@ -277,8 +298,9 @@ def _batches(
     for at in places:
         graph = variants[at].graph
         nodes, edges = graph.num_nodes, np.shape(graph.edge_index)[1]
-        scorer = isinstance(network, NodeScorer)
-        pairs = nodes + 2 * edges if scorer else network.tokeniser.pairs(nodes, edges)
+        pairs = nodes + 2 * edges
+        if isinstance(network, GraphClassifier):
+            pairs = network.tokeniser.pairs(nodes, edges)
         if held and size + pairs > _ENTRIES:
             yield held
             held, size = [], 0

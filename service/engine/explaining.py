@@ -47,7 +47,7 @@ def explained_score(
     memories = explain.memories_of(fired)
 
     def apart(parts: Sequence[int]) -> Variant:
-        return Variant(explain.without_neighbours(graph, node, others[parts]))
+        return Variant(explain.without_neighbours(graph, node, others[list(parts)].tolist()))
 
     def plain(parts: Sequence[int]) -> Variant:
         return Variant(explain.without_features(graph, node, parts, instead_F))

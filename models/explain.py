@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import cached_property
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -228,17 +229,34 @@ def firing(fired: Sequence[Fired], place: int | None = None) -> list[int]:
 N = TypeVar("N", bound=Architecture)
 
 
-def silenced(network: N, silent: Collection[Memory]) -> N:
-    """A copy of `network` without these memories."""
-    copy = deepcopy(network)
-    for place, block in enumerate(copy.blocks_in_order()):
-        gone = [memory for at, memory in silent if at == place]
-        for _, leaf in block.energy.leaves():
-            if gone and isinstance(leaf, Hopfield):
-                stay = torch.ones(len(leaf.memories_MD), dtype=torch.bool)
-                stay[gone] = False
-                leaf.memories_MD = nn.Parameter(leaf.memories_MD.detach()[stay])
-    return copy
+class Silence(Generic[N]):
+    """A network without some of its memories; all other tensors are shared with the whole one.
+
+    It is copied once, where first a memory is to be missing: that takes longer than an answer.
+    """
+
+    def __init__(self, network: N) -> None:
+        self._whole = network
+
+    @cached_property
+    def _copy(self) -> N:
+        tensors = (*self._whole.parameters(), *self._whole.buffers())
+        return deepcopy(self._whole, {id(tensor): tensor for tensor in tensors})
+
+    def without(self, silent: Collection[Memory]) -> N:
+        """The network without these memories, until it is asked for without others."""
+        if not silent:
+            return self._whole
+        blocks = zip(self._copy.blocks_in_order(), self._whole.blocks_in_order(), strict=True)
+        for place, (block, whole) in enumerate(blocks):
+            gone = [memory for at, memory in silent if at == place]
+            leaves = zip(block.energy.leaves(), whole.energy.leaves(), strict=True)
+            for (_, leaf), (_, of_whole) in leaves:
+                if isinstance(leaf, Hopfield) and isinstance(of_whole, Hopfield):
+                    stay = torch.ones(len(of_whole.memories_MD), dtype=torch.bool)
+                    stay[gone] = False
+                    leaf.memories_MD = nn.Parameter(of_whole.memories_MD.detach()[stay])
+        return self._copy
 
 
 def _value(
@@ -253,10 +271,12 @@ def _value(
         Interrupted: `interrupt` gave a reason.
     """
 
+    silence = Silence(network)
+
     def value(variants: Sequence[Variant]) -> np.ndarray:
         value_VT = np.empty((len(variants), tasks))
         for silent in dict.fromkeys(variant.silent for variant in variants):
-            heard = silenced(network, silent) if silent else network
+            heard = silence.without(silent)
             mine = [at for at, variant in enumerate(variants) if variant.silent == silent]
             for some in _batches(network, mine, variants):
                 batch = heard.pack([variants[at].graph for at in some])

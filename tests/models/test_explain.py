@@ -157,13 +157,17 @@ def test_a_silenced_memory_is_missing(planted) -> None:
     network, graph, _ = planted
     [block] = network.blocks_in_order()
     [memories] = [leaf for _, leaf in block.energy.leaves() if isinstance(leaf, Hopfield)]
-    quiet = explain.silenced(network, ((0, 3), (0, 7)))
+    silence = explain.Silence(network)
+    assert silence.without(()) is network
+    silence.without(((0, 0),))
+    quiet = silence.without(((0, 3), (0, 7)))
     [fewer] = [
         leaf for _, leaf in quiet.blocks_in_order()[0].energy.leaves() if isinstance(leaf, Hopfield)
     ]
     stay = [m for m in range(16) if m not in (3, 7)]
     torch.testing.assert_close(fewer.memories_MD, memories.memories_MD[stay])
     assert len(memories.memories_MD) == 16
+    assert quiet.head.mlp[1].weight is network.head.mlp[1].weight
     rest = AtRest(network, network.infer(network.pack([graph]), [KNOBS]), [KNOBS])
     fired = rest.row(0, {"memories"}, np.array([5, 0])).memories
     best = explain.firing(fired, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -12,12 +12,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.dynamics import Motion, RowKnobs, Solution, StopReason, Watch, relax, solve
+from models.dynamics import Interrupt, Motion, RowKnobs, Solution, Watch, relax, solve
 from models.energies import Energy
 from models.layouts import Layout
 from models.resonance import ResolvedResonance, Resonance, Resonant
-
-Interrupt = Callable[[], StopReason | None]
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class Block(nn.Module):
         layout: Layout,
         knobs: Sequence[Knobs],
         interrupt: Interrupt,
-        watch: Watch = lambda x_ND, moment: None,
+        watch: Watch | None = None,
     ) -> Solution:
         layout, resolved = self.resonating(layout, knobs), self.resolve(knobs)
         return solve(self.energy, self.motion, self.norm, x_ND, layout, resolved, interrupt, watch)

@@ -202,12 +202,14 @@ def _take(place: _Place, batch: Relaxation) -> None:
     for moment in batch.trace:
         last = whole.trace[-1] if whole.trace else moment
         components = moment.components.items()
-        stored = last.storage_R is not None and moment.storage_R is not None
+        storage_R = moment.storage_R
+        if storage_R is not None and last.storage_R is not None:
+            storage_R = of_rows(last.storage_R, storage_R)
         whole.trace.append(
             Moment(
                 len(whole.trace),
                 of_rows(last.energy_R, moment.energy_R),
                 {name: of_rows(last.components[name], part_R) for name, part_R in components},
-                of_rows(last.storage_R, moment.storage_R) if stored else None,
+                storage_R,
             )
         )

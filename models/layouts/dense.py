@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from copy import copy
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ class Dense(Pairwise):
             None if self.bias_RHLL is None else self.bias_RHLL[rows],
         )
 
-    def _joined(self, several: Sequence[Dense]) -> Dense:
+    def _joined(self, several: Sequence[Any]) -> Dense:
         return Dense(torch.cat([each.mask_RLL for each in several])).weighed(
             joined([each.weight_RHLL for each in several]),
             joined([each.bias_RHLL for each in several]),

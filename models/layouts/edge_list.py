@@ -129,7 +129,7 @@ class EdgeList(Pairwise):
             None if self.bias_EH is None else self.bias_EH[edges],
         )
 
-    def _joined(self, several: Sequence[EdgeList]) -> EdgeList:
+    def _joined(self, several: Sequence[Any]) -> EdgeList:
         tokens = np.cumsum([0, *(len(each.row_of_N) for each in several)]).tolist()
         edges = np.cumsum([0, *(each.num_edges for each in several)]).tolist()
         rows = np.cumsum([0, *(each.rows for each in several)]).tolist()

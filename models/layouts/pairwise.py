@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Pairwise(Layout):
         layout.prior = None if self.prior is None else self.prior.of_rows(first, last)
         return layout
 
-    def joined(self, others: Sequence[Self]) -> Self:
+    def joined(self, others: Sequence[Any]) -> Self:
         several = [self, *others]
         layout = self._joined(several)
         priors = [(each.prior, each.rows) for each in several if each.prior is not None]
@@ -96,7 +96,7 @@ class Pairwise(Layout):
         """Some rows, without the prior."""
 
     @abstractmethod
-    def _joined(self, several: Sequence[Self]) -> Self:
+    def _joined(self, several: Sequence[Any]) -> Self:
         """The rows of several, without the priors."""
 
     @abstractmethod

@@ -24,7 +24,9 @@ class Knobs:
 
     `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
     `resonance` replaces the trained one as a whole; of strength 0 it is as if there were none.
-    Of `seed` 32 bits count, as many as torch's generator takes.
+    Of `seed` 32 bits count, as many as torch's generator takes. `deterministic` is for whoever
+    runs requests side by side: such a row never shares a batch with those of others, so that sums
+    are always rounded alike.
     """
 
     steps: int | None = None
@@ -35,6 +37,7 @@ class Knobs:
     noise: float = 0.0
     seed: int = 0
     resonance: Resonance | None = None
+    deterministic: bool = False
 
 
 @contextmanager

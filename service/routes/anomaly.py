@@ -68,7 +68,9 @@ async def _answer(
     del body
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
-    done = await services.engine.run(partial(score, task, room=room))
+    done = await services.engine.run(
+        partial(score, task, room=room), task.model.name, alone=task.knobs.deterministic
+    )
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     answer = await on_codec(_encode, task, done.value, form, state)

@@ -81,7 +81,7 @@ async def _answer(
     graphs = [item.graph for item in items if item.graph is not None]
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
     run = partial(classify, task.model, graphs, task.knobs, include=task.include, room=room)
-    done = await services.engine.run(run)
+    done = await services.engine.run(run, task.model.name, alone=task.knobs.deterministic)
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     if task.smiles is not None and done.value.explained:

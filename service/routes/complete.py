@@ -100,7 +100,9 @@ async def _answer(
         frames = _frames(task, state.feed, settings)
         room = settings.max_response_bytes if form == SAFETENSORS else None
         done = await services.engine.run(
-            partial(complete_picture, task, state.progress, frames=frames, room=room)
+            partial(complete_picture, task, state.progress, frames=frames, room=room),
+            task.model.name,
+            alone=task.knobs.deterministic,
         )
         watch.add("queue", done.queued_s)
         watch.add("compute", done.ran_s)

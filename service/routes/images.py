@@ -129,7 +129,8 @@ async def _answer(
     ]
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
     done = await services.engine.run(
-        partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room)
+        partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room),
+        model.name,
     )
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)

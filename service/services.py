@@ -44,7 +44,13 @@ class Services:
 
     @classmethod
     def create(cls, settings: Settings) -> Services:
-        engine = Engine(settings.queue_size, settings.threads)
+        engine = Engine(
+            settings.queue_size,
+            settings.threads,
+            settings.scheduling == "steps",
+            settings.deadline_s,
+            settings.job_deadline_s,
+        )
         bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
         memories = MemoryStore(
             settings.memories,

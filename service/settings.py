@@ -171,6 +171,11 @@ class Settings(BaseSettings):
     shutdown_timeout_s: int = Field(
         default=20, ge=1, description="seconds that requests in flight have to finish after SIGTERM"
     )
+    scheduling: Literal["steps", "requests"] = Field(
+        default="steps",
+        description="what takes turns: steps of all requests, those on the same energy together; "
+        "or requests, one after the other",
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"
     )

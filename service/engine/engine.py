@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from models.contract import Interrupt
 from models.dynamics import StopReason
+from service.engine.backlog import Backlog
 from service.engine.scheduler import Run, Scheduler
 from service.errors import Problem
 
@@ -35,10 +36,20 @@ class Engine:
     Args:
         steps: requests take turns step by step, see `service.engine.scheduler`; False runs each to
             its end before the next one begins.
+        late_s, late_jobs_s: seconds after which an answer, and that of a job, comes too late: what
+            will not be ready by then is not begun.
     """
 
-    def __init__(self, queue_size: int, threads: int | None, steps: bool = True) -> None:
+    def __init__(
+        self,
+        queue_size: int,
+        threads: int | None,
+        steps: bool = True,
+        late_s: float = math.inf,
+        late_jobs_s: float = math.inf,
+    ) -> None:
         self._limit = queue_size + 1
+        self._late_s, self._backlog = (late_s, late_jobs_s), Backlog()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
         self._scheduler = Scheduler(threads, steps, self._measure)
 
@@ -69,6 +80,7 @@ class Engine:
         self,
         work: Callable[[Interrupt], T],
         flow: str = "",
+        cost: float = 1.0,
         *,
         job: bool = False,
         alone: bool = False,
@@ -77,18 +89,28 @@ class Engine:
 
         Args:
             flow: the kind of work, which has its share of the machine: a model's name.
+            cost: tokens x steps, with the edges between them.
             job: nobody waits for it; what somebody waits for goes first.
             alone: its rows never step with those of other requests.
+
+        Raises:
+            Problem: there is so much to do already that it would be late.
         """
-        weight = _JOBS if job else 1.0
-        run = self._scheduler.submit(work, (flow, job), weight, alone)
-        result = asyncio.wrap_future(run.future)
-        try:
-            value = await asyncio.shield(result)
-        finally:
-            if not result.done():
-                run.stop(StopReason.CANCELLED)
-                result.add_done_callback(_taken)
+        weight, kind = (_JOBS if job else 1.0), (flow, job)
+        late_s = self._backlog.excess(kind, weight, cost, self._late_s[job])
+        if late_s:
+            headers = {"retry-after": str(math.ceil(late_s))}
+            raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)
+        with self._backlog.holding(kind, weight, cost) as took:
+            run = self._scheduler.submit(work, kind, weight, alone)
+            result = asyncio.wrap_future(run.future)
+            try:
+                value = await asyncio.shield(result)
+            finally:
+                if not result.done():
+                    run.stop(StopReason.CANCELLED)
+                    result.add_done_callback(_taken)
+            took(run.ran_s)
         waited_s = time.perf_counter() - run.submitted - run.ran_s
         return Done(value, max(waited_s, 0.0), run.ran_s)
 

@@ -25,6 +25,12 @@ def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
     }
 
 
+def steps_of(network: Architecture, knobs: Knobs) -> int:
+    """Most steps of all blocks together, and one for what comes before and after them."""
+    blocks = network.blocks_in_order()
+    return 1 + sum(block.steps if knobs.steps is None else knobs.steps for block in blocks)
+
+
 def as_trained(network: Architecture, knobs: Knobs) -> bool:
     """Does the state move as it did when the checkpoint's energies were taken?"""
 

@@ -12,6 +12,7 @@ from starlette.datastructures import State
 from service.body import require_media_type
 from service.engine import Scored, results, score
 from service.engine.reasons import tensors
+from service.engine.resolving import steps_of
 from service.engine.scoring import named
 from service.exchange import as_tensors, encoded, exchange
 from service.negotiate import accepted
@@ -68,8 +69,12 @@ async def _answer(
     del body
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
+    size = task.graph.num_nodes + task.graph.edge_index.shape[1]
     done = await services.engine.run(
-        partial(score, task, room=room), task.model.name, alone=task.knobs.deterministic
+        partial(score, task, room=room),
+        task.model.name,
+        size * steps_of(task.model.network, task.knobs),
+        alone=task.knobs.deterministic,
     )
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)

@@ -19,6 +19,7 @@ from service.engine.classifying import error_of, graph_results, require_any
 from service.engine.convergence import summed
 from service.engine.explaining import Explained
 from service.engine.reasons import tensors
+from service.engine.resolving import steps_of
 from service.exchange import as_tensors, encoded, exchange
 from service.negotiate import accepted
 from service.openapi import also, classify_body, jobs, problems
@@ -81,7 +82,10 @@ async def _answer(
     graphs = [item.graph for item in items if item.graph is not None]
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
     run = partial(classify, task.model, graphs, task.knobs, include=task.include, room=room)
-    done = await services.engine.run(run, task.model.name, alone=task.knobs.deterministic)
+    size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in graphs)
+    cost = size * steps_of(task.model.network, task.knobs)
+    name, alone = task.model.name, task.knobs.deterministic
+    done = await services.engine.run(run, name, cost, alone=alone)
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     if task.smiles is not None and done.value.explained:

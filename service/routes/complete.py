@@ -15,6 +15,7 @@ from service.complete_schemas import CompleteResponse
 from service.engine import Completed, CompleteTask, Frames, complete_picture
 from service.engine.reasons import tensors
 from service.engine.reasons import told as told_of
+from service.engine.resolving import steps_of
 from service.errors import refuse
 from service.exchange import as_tensors, encoded, exchange, signed
 from service.negotiate import accepted
@@ -102,6 +103,7 @@ async def _answer(
         done = await services.engine.run(
             partial(complete_picture, task, state.progress, frames=frames, room=room),
             task.model.name,
+            task.rows * task.patches * steps_of(task.model.network, task.knobs),
             alone=task.knobs.deterministic,
         )
         watch.add("queue", done.queued_s)

@@ -18,6 +18,7 @@ from service.body import require_media_type
 from service.engine import Recognised, recognise
 from service.engine.convergence import summed
 from service.engine.reasons import tensors, told
+from service.engine.resolving import steps_of
 from service.exchange import as_tensors, encoded, exchange
 from service.image_schemas import (
     AnswerImagesForm,
@@ -131,6 +132,7 @@ async def _answer(
     done = await services.engine.run(
         partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room),
         model.name,
+        len(pictures) * model.config.tokens * steps_of(model.network, task.knobs),
     )
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)

@@ -66,7 +66,7 @@ async def _answer(
     if form == PNG and task.memory.codec.kind != "images":
         raise Problem("not-acceptable", "only a memory of images answers with a picture")
     watch.lap("parse")
-    done = await services.engine.run(partial(sample, task, state.progress), "sample")
+    done = await services.engine.run(partial(sample, task, state.progress), "sample", task.work)
     watch.add("queue", done.queued_s)
     watch.add("compute", done.ran_s)
     answer = await on_codec(_encode, task, done.value, form, state)

@@ -1,0 +1,63 @@
+"""How long what is admitted will take, by how long the like of it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import final
+
+_SMOOTHING = 0.2  # weight of the latest request in the mean of its kind
+
+
+class _Kind:
+    """Work of one kind: what is pending, and what was done of late, each older one counting less."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+        self.pending: dict[int, float] = {}  # cost by request
+        self._cost = self._seconds = 0.0
+
+    def took(self, cost: float, seconds: float) -> None:
+        self._cost += cost - _SMOOTHING * self._cost
+        self._seconds += seconds - _SMOOTHING * self._seconds
+
+    def seconds(self, cost: float) -> float:
+        """Of compute, for all that is pending and so much more; 0 where none was done yet."""
+        pending = sum(self.pending.values()) + cost
+        return pending * self._seconds / self._cost if self._cost else 0.0
+
+
+@final
+class Backlog:
+    """Costs of requests that run or wait, by kind; kinds share the machine by their weights.
+
+    A cost is in tokens x steps, the edges between them counted: what it is in seconds is measured.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._next = 0
+
+    def excess(self, kind: Hashable, weight: float, cost: float, limit_s: float) -> float:
+        """Seconds by which a request would be late, 0 where it would not, or is first in line."""
+        mine = self._kinds.get(kind)
+        if mine is None or not mine.pending:
+            return 0.0
+        busy = [k.weight for k in self._kinds.values() if k.pending and k is not mine]
+        return max(mine.seconds(cost) * (sum(busy) + weight) / weight - limit_s, 0.0)
+
+    @contextmanager
+    def holding(
+        self, kind: Hashable, weight: float, cost: float
+    ) -> Iterator[Callable[[float], None]]:
+        """Count a request while it lasts; tell what is given how many seconds it computed."""
+        mine = self._kinds.setdefault(kind, _Kind(weight))
+        self._next += 1
+        name = self._next
+        mine.pending[name] = cost
+
+        try:
+            yield partial(mine.took, cost)
+        finally:
+            del mine.pending[name]

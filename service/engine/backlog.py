@@ -11,7 +11,7 @@ _SMOOTHING = 0.2  # weight of the latest request in the mean of its kind
 
 
 class _Kind:
-    """Work of one kind: what is pending, and what was done of late, each older one counting less."""
+    """Work of one kind: what is pending, and what was done; the longer ago, the less it counts."""
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
@@ -23,9 +23,10 @@ class _Kind:
         self._seconds += seconds - _SMOOTHING * self._seconds
 
     def seconds(self, cost: float) -> float:
-        """Of compute, for all that is pending and so much more; 0 where none was done yet."""
-        pending = sum(self.pending.values()) + cost
-        return pending * self._seconds / self._cost if self._cost else 0.0
+        """Of compute until so much is done, 0 where nothing was done yet: all take turns, so that
+        nothing waits for more of another than it is itself."""
+        turns = cost + sum(min(cost, pending) for pending in self.pending.values())
+        return turns * self._seconds / self._cost if self._cost else 0.0
 
 
 @final

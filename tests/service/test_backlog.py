@@ -37,7 +37,8 @@ def test_cost_counts_not_requests() -> None:
             held.enter_context(backlog.holding("a", 1.0, 1))
         assert backlog.excess("a", 1.0, 1, 2.0) == 0
         held.enter_context(backlog.holding("a", 1.0, 1000))
-        assert backlog.excess("a", 1.0, 1, 2.0) == pytest.approx(1051 * 0.02 - 2)
+        assert backlog.excess("a", 1.0, 500, 2.0) == pytest.approx((500 + 500 + 50) * 0.02 - 2)
+        assert backlog.excess("a", 1.0, 1, 2.0) == 0, "the small do not wait for the large"
     assert backlog.excess("a", 1.0, 1e9, 0.0) == 0
 
 
@@ -45,10 +46,10 @@ def test_kinds_wait_for_each_other_by_their_weights() -> None:
     backlog = Backlog()
     _done(backlog, "a", 1, 1.0)
     with ExitStack() as held:
-        held.enter_context(backlog.holding("a", 1.0, 3))
+        held.enter_context(backlog.holding("a", 1.0, 1))
         held.enter_context(backlog.holding("sample", 1.0, 1e12))
         held.enter_context(backlog.holding("job", 0.25, 1e12))
-        assert backlog.excess("a", 1.0, 1, 0.0) == pytest.approx(4 * 2.25)
+        assert backlog.excess("a", 1.0, 1, 0.0) == pytest.approx(2 * 2.25)
 
 
 def test_a_large_request_outweighs_many_small_ones() -> None:
@@ -58,5 +59,5 @@ def test_a_large_request_outweighs_many_small_ones() -> None:
         _done(backlog, "a", 1e6, 1.0)
         _done(backlog, "a", 10, 0.001)
     with backlog.holding("a", 1.0, 1e6):
-        late = backlog.excess("a", 1.0, 0, 0.0)
-    assert math.isclose(late, 1.0, rel_tol=0.01)
+        late = backlog.excess("a", 1.0, 1e6, 0.0)
+    assert math.isclose(late, 2.0, rel_tol=0.01)

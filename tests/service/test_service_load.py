@@ -45,7 +45,9 @@ def test_a_full_queue_refuses_and_says_when_to_return(idle, sample, endless, wai
     running, waiting = send(idle, endless), None
     try:
         wait(lambda: depth(idle) == 1)
-        waiting = send(idle, endless)
+        # Of another model: of the same, it is refused already because it would be late.
+        steps = {"steps": 100_000_000}
+        waiting = send(idle, sample(1, relations=2).arrays(model="cdat-small", dynamics=steps))
         wait(lambda: depth(idle) == 2)
         with idle.client() as client:
             refused = client.post("/anomaly/score", json=sample(1).arrays())
@@ -57,6 +59,22 @@ def test_a_full_queue_refuses_and_says_when_to_return(idle, sample, endless, wai
         running.close()
         if waiting:
             waiting.close()
+
+
+def test_what_would_be_late_is_refused_and_what_is_small_is_not(idle, sample, endless, wait):
+    with idle.client() as client:
+        assert client.post("/anomaly/score", json=sample(1).arrays()).status_code == 200
+        running = send(idle, endless)
+        try:
+            wait(lambda: depth(idle) == 1)
+            refused = client.post("/anomaly/score", json=endless)
+            small = client.post("/anomaly/score", json=sample(1).arrays())
+        finally:
+            running.close()
+    assert small.status_code == 200
+    assert refused.status_code == 429
+    assert refused.json()["type"] == "urn:basin:problem:queue-full"
+    assert int(refused.headers["retry-after"]) > 60
 
 
 def test_the_deadline_stops_the_work(idle, endless):

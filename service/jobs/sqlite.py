@@ -217,23 +217,25 @@ class SqliteJobStore(JobStore):
 
 def _prepare(db: sqlite3.Connection) -> None:
     """Take the file and see that it is one of ours, whole; a new one is made so."""
-    # In this order: a log that only one process uses needs no shared memory beside it.
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute("BEGIN EXCLUSIVE")
+    db.execute("COMMIT")
+    (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if tables and (application, version) != (_APPLICATION, _VERSION):
+        raise StoreError("it holds something else, or jobs of another version")
+    # After the lock: a log that only one process uses needs no shared memory beside it.
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-    db.execute("BEGIN EXCLUSIVE")
-    (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
     if not tables:
+        db.execute("BEGIN")
         db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_VERSION}")
         db.execute(_TABLE)
         db.execute(_INDEX)
-    db.execute("COMMIT")
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if (application, version) != (_APPLICATION, _VERSION):
-        raise StoreError("it holds something else, or jobs of another version")
+        db.execute("COMMIT")
     (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise StoreError(f"it is damaged: {state}")

@@ -6,9 +6,11 @@ import gc
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.main import STARTUP_FAILURE
 
 from service import logs
 from service.main import create_app
@@ -33,8 +35,9 @@ def main() -> None:
     # uvicorn shuts down and then raises the signal again, which would not be exit 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = _Server(config)
-    server.run()
-    sys.exit(0 if server.started else 3)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    sys.exit(0 if server.started else STARTUP_FAILURE)
 
 
 class _Server(uvicorn.Server):

@@ -44,7 +44,7 @@ class Sent:
         boundary = b""
         for name, value in self.headers:
             told = value.encode("latin-1")
-            if name == "content-type":
+            if name == "content-type" and value.lower().startswith("multipart/"):
                 kind, options = parse_options_header(value)
                 if kind == b"multipart/form-data" and (boundary := options.get(b"boundary", b"")):
                     told = kind

@@ -22,13 +22,14 @@ def create_app(settings: Settings) -> FastAPI:
     services = Services.create(settings)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(asyncio.to_thread(services.load))
+        await services.jobs.start(app, loading)
         try:
             yield
         finally:
             await loading
-            await services.jobs.close()
+            await services.jobs.close(settings.shutdown_timeout_s)
             await asyncio.to_thread(services.close)
 
     app = FastAPI(

@@ -19,7 +19,9 @@ from prometheus_client import (
     generate_latest,
 )
 
+from service.cache import AnswerCache
 from service.engine import Engine, Sampled
+from service.jobs import Jobs
 from service.parsing.classify import Item
 from service.parsing.sample import SampleTask
 from service.schemas import ModelRef
@@ -126,6 +128,12 @@ class Metrics:
             buckets=_SHARES,
             registry=registry,
         )
+        self.cache = Counter(
+            "basin_cache",
+            "Answers looked for in the cache, by outcome: hit or miss.",
+            ["route", "outcome"],
+            registry=registry,
+        )
         self.jobs = Counter("basin_jobs", "Jobs that ended, by how.", ["status"], registry=registry)
         self.models = Gauge(
             "basin_model_info",
@@ -136,6 +144,15 @@ class Metrics:
         Gauge(
             "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
         ).set_function(lambda: engine.admitted)
+
+    def watch(self, jobs: Jobs, cache: AnswerCache | None) -> None:
+        """Tell what these hold."""
+        Gauge(
+            "basin_jobs_unfinished", "Jobs that wait or run.", registry=self.registry
+        ).set_function(lambda: jobs.unfinished)
+        Gauge(
+            "basin_cache_bytes", "Bytes of the answers in the cache.", registry=self.registry
+        ).set_function(lambda: cache.bytes_held if cache else 0)
 
     def serve(self, model: ModelRef) -> None:
         self.models.labels(model.name, model.version, model.sha256).set(1)

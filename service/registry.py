@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,12 @@ class Registry:
     def __init__(self) -> None:
         self._models: dict[str, Model[Any]] = {}
         self._loaded = False
+        self._stamp = b""
+
+    @property
+    def stamp(self) -> bytes:
+        """Tells one set of models from any other, by their hashes."""
+        return self._stamp
 
     def load(self, folder: Path) -> None:
         """Load every checkpoint in `folder`; one that cannot be trusted is logged and left out."""
@@ -44,6 +51,8 @@ class Registry:
                 continue
             models[model.name] = model
             log.info("model ready", model=model.name, sha256=model.sha256)
+        every = sorted((model.name, model.sha256) for model in models.values())
+        self._stamp = hashlib.sha256(repr(every).encode()).digest()
         self._models, self._loaded = models, True
         if not models:
             log.error("no model to serve", folder=str(folder))

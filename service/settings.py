@@ -162,11 +162,29 @@ class Settings(BaseSettings):
     job_deadline_s: float = Field(
         default=600, gt=0, description="the same for a job, see `Prefer: respond-async`"
     )
+    job_store: Path = Field(
+        default=Path(__file__).resolve().parent.parent / "var" / "jobs.sqlite",
+        description="file that jobs are kept in; one server has it at a time",
+    )
     keep_jobs_s: float = Field(
-        default=600, gt=0, description="seconds a job that is over can be asked for its answer"
+        default=600,
+        gt=0,
+        description="seconds a job that is over can be asked for its answer, and an "
+        "`Idempotency-Key` is known",
+    )
+    max_jobs: int = Field(
+        default=256, ge=0, description="jobs that may wait or run; the next one is answered 429"
     )
     max_job_bytes: int = Field(
-        default=256 << 20, ge=0, description="most bytes of answers kept; the oldest go first"
+        default=256 << 20,
+        ge=0,
+        description="most bytes of jobs kept, requests that wait and answers; the oldest answers "
+        "go first",
+    )
+    cache_bytes: int = Field(
+        default=64 << 20,
+        ge=0,
+        description="most bytes of answers kept for who asks the same again; 0 keeps none",
     )
     shutdown_timeout_s: int = Field(
         default=20, ge=1, description="seconds that requests in flight have to finish after SIGTERM"

@@ -79,12 +79,13 @@ class Problem(Exception):  # noqa: N818
         detail: str,
         faults: Iterable[Fault] = (),
         headers: Mapping[str, str] | None = None,
+        told: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(kind)
         self.kind, self.detail = kind, detail
         self.status, self.title = KINDS[kind]
         self.faults = tuple(islice(faults, MAX_FAULTS))
-        self.headers = dict(headers or {})
+        self.headers, self.told = dict(headers or {}), dict(told or {})
 
     def response(self, request_id: str) -> Response:
         document = {
@@ -93,6 +94,7 @@ class Problem(Exception):  # noqa: N818
             "status": self.status,
             "detail": _clip(self.detail, _DETAIL_BYTES),
             "request_id": request_id,
+            **self.told,
             "errors": [
                 asdict(
                     replace(

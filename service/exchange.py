@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -15,6 +16,7 @@ from starlette.datastructures import State
 from models.contract import Interrupt
 from service.answers import Answer
 from service.cache import AnswerCache
+from service.errors import refuse
 from service.idempotency import key_of
 from service.jobs import Progress
 from service.jobs.replay import is_replayed
@@ -46,6 +48,7 @@ async def exchange(
         Disconnected: the client has gone, and the work with it.
     """
     settings, state, of_job = services.settings, request.state, is_replayed(request.state)
+    seconds = _patience(request, services)
     if not of_job:
         if _later(request):
             return await _promised(request, services)
@@ -71,11 +74,10 @@ async def exchange(
         held.enter_context(services.engine.admission())
         answering = _answered(request, services, work(body), cache, place)
         if feed is None:
-            seconds = settings.job_deadline_s if of_job else settings.deadline_s
-            return await while_wanted(answering, request.receive, seconds)
+            return await while_wanted(answering, request.receive, seconds, state.progress)
         kept = held.pop_all()
     never = asyncio.Event().wait
-    answering = _holding(kept, while_wanted(answering, never, settings.deadline_s))
+    answering = _holding(kept, while_wanted(answering, never, seconds, state.progress))
     return await feed.response(request, answering, state)
 
 
@@ -89,10 +91,26 @@ async def compute(
     alone: bool = False,
 ) -> T:
     """What `work` computes, beside what others do; see `Engine.run`."""
-    done = await services.engine.run(work, flow, cost, job=is_replayed(state), alone=alone)
+    job, progress = is_replayed(state), state.progress
+    done = await services.engine.run(work, flow, cost, job=job, alone=alone, progress=progress)
     state.stopwatch.add("queue", done.queued_s)
     state.stopwatch.add("compute", done.ran_s)
     return done.value
+
+
+def _patience(request: Request, services: Services) -> float:
+    """Seconds in which there must be an answer, by `?timeout_ms=`."""
+    later = _later(request) or is_replayed(request.state)
+    most = services.settings.job_deadline_s if later else services.settings.deadline_s
+    asked = request.query_params.getlist("timeout_ms")
+    if not asked:
+        return most
+    if len(asked) > 1 or not re.fullmatch(r"[0-9]{1,9}", asked[0], re.ASCII) or asked[0] == "0":
+        rule = "one whole number of milliseconds, at least 1"
+        raise refuse("invalid-request", "/timeout_ms", "not_a_number", rule)
+    if (seconds := int(asked[0]) / 1e3) > most:
+        raise refuse("invalid-request", "/timeout_ms", "out_of_range", f"at most {most * 1e3:g} ms")
+    return seconds
 
 
 def _later(request: Request) -> bool:

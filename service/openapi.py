@@ -215,7 +215,7 @@ def install(app: FastAPI, settings: Settings) -> None:
             for name, schema in own["$defs"].items():
                 schemas.setdefault(name, schema)
             _drop_validation_errors(document)
-            _describe_headers(document)
+            _describe_parameters(document, settings)
             for bound in schemas["Dynamics"]["properties"]["steps"]["anyOf"]:
                 if bound.get("type") == "integer":
                     bound["maximum"] = settings.max_steps
@@ -234,7 +234,14 @@ def install(app: FastAPI, settings: Settings) -> None:
     app.openapi = describe  # type: ignore[method-assign]
 
 
-def _describe_headers(document: dict[str, Any]) -> None:
+def _timeout(settings: Settings) -> dict[str, Any]:
+    most = [int(1e3 * seconds) for seconds in (settings.deadline_s, settings.job_deadline_s)]
+    said = f"time there is for the answer, else 504 with the steps taken; a job's may be {most[1]}"
+    schema = {"type": "integer", "minimum": 1, "maximum": max(most), "default": most[0]}
+    return {"name": "timeout_ms", "in": "query", "description": said, "schema": schema}
+
+
+def _describe_parameters(document: dict[str, Any], settings: Settings) -> None:
     """Of the operations that may answer with a job."""
     for path in document["paths"].values():
         for operation in path.values():
@@ -242,7 +249,7 @@ def _describe_headers(document: dict[str, Any]) -> None:
                 operation["parameters"] = [
                     {"name": name, "in": "header", "description": said, "schema": _TEXT}
                     for name, said in _ASKED.items()
-                ]
+                ] + [_timeout(settings)]
                 operation["responses"]["200"]["headers"] = _TOLD
 
 

@@ -308,6 +308,7 @@ class JobProgress(BaseModel):
     step: int
     steps: int | None = Field(description="null until it is known, and for what is short")
     energy: float | None = Field(description="mean over the rows or chains so far")
+    relaxation_steps: int = Field(description="steps that the dynamics have taken")
 
 
 class JobBody(BaseModel):
@@ -340,4 +341,7 @@ class ProblemDocument(BaseModel):
     status: int
     detail: str
     request_id: str
+    steps: int | SkipJsonSchema[None] = Field(
+        None, description="those taken, where there was no time for all", json_schema_extra=absent
+    )
     errors: list[FaultDocument] = Field(max_length=20)

@@ -15,6 +15,7 @@ from models.dynamics import StopReason
 from service.engine.backlog import Backlog
 from service.engine.scheduler import Run, Scheduler
 from service.errors import Problem
+from service.jobs import Progress
 
 T = TypeVar("T")
 _SMOOTHING = 0.2  # weight of the latest request in the mean time of one
@@ -84,6 +85,7 @@ class Engine:
         *,
         job: bool = False,
         alone: bool = False,
+        progress: Progress | None = None,
     ) -> Done[T]:
         """Run `work` and wait for it; where the wait is cancelled, so is the work.
 
@@ -92,6 +94,7 @@ class Engine:
             cost: tokens x steps, with the edges between them.
             job: nobody waits for it; what somebody waits for goes first.
             alone: its rows never step with those of other requests.
+            progress: is told of its steps.
 
         Raises:
             Problem: there is so much to do already that it would be late.
@@ -102,7 +105,7 @@ class Engine:
             headers = {"retry-after": str(math.ceil(late_s))}
             raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)
         with self._backlog.holding(kind, weight, cost) as took:
-            run = self._scheduler.submit(work, kind, weight, alone)
+            run = self._scheduler.submit(work, kind, weight, alone, progress)
             result = asyncio.wrap_future(run.future)
             try:
                 value = await asyncio.shield(result)

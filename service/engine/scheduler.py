@@ -21,6 +21,7 @@ from greenlet import getcurrent, greenlet
 
 from models.contract import Interrupt
 from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by
+from service.jobs import Progress
 
 _SLICE_S = 0.0005
 """A turn is a step at least, and as many as fit into this: switching is not quite free."""
@@ -59,6 +60,7 @@ class Run(_Entity):
 
     Attributes:
         alone: its rows never step with those of others, so that every bit is as ever.
+        progress: is told of each step of a relaxation.
         future: what the work returns or raises; cancelled where it is stopped before it begins.
         ran_s: seconds of compute, of shared steps its share of the tokens.
     """
@@ -69,8 +71,9 @@ class Run(_Entity):
         flow: Flow,
         scheduler: Scheduler,
         alone: bool,
+        progress: Progress,
     ) -> None:
-        self.flow, self.alone = flow, alone
+        self.flow, self.alone, self.progress = flow, alone, progress
         self.future: Future[Any] = Future()
         self.submitted = time.perf_counter()
         self.ran_s = 0.0
@@ -137,6 +140,7 @@ class _Together(_Entity):
 
     def join(self, relaxation: Relaxation, run: Run) -> None:
         self.company.join(relaxation)
+        run.progress.relaxation_steps -= 1  # the first moves nothing
         self._runs[id(relaxation)] = relaxation, run
 
     def turn(self) -> bool:
@@ -153,6 +157,7 @@ class _Together(_Entity):
             each = (time.perf_counter() - started) / tokens
             for relaxation, run in there:
                 run.ran_s += each * len(relaxation.x_ND)
+                run.progress.relaxation_steps += 1
         if not self._runs:
             self._disband()
         return bool(self._runs)
@@ -218,10 +223,12 @@ class Scheduler:
         flow: Hashable = None,
         weight: float = 1.0,
         alone: bool = False,
+        progress: Progress | None = None,
     ) -> Run:
         """Have `work` run, beside all else. From any thread."""
         with self._changed:
-            run = Run(work, self._flows.setdefault(flow, Flow(weight)), self, alone)
+            share = self._flows.setdefault(flow, Flow(weight))
+            run = Run(work, share, self, alone, progress or Progress())
             self._inbox.append(run)
             self._changed.notify()
         return run
@@ -263,7 +270,7 @@ class Scheduler:
             run.waits = True
             self._switch()
         if relaxation.moving:
-            drive(relaxation, interrupt)
+            drive(relaxation, partial(_counted, run.progress, interrupt))
 
     def _switch(self) -> None:
         assert self._hub is not None
@@ -297,3 +304,10 @@ class Scheduler:
         entity.queued = False
         self._queued -= 1
         return entity
+
+
+def _counted(progress: Progress, interrupt: Interrupt) -> StopReason | None:
+    """Asked before each step that moves."""
+    why = interrupt()
+    progress.relaxation_steps += why is None
+    return why

@@ -84,6 +84,28 @@ def test_the_deadline_stops_the_work(idle, endless):
     assert response.json()["type"] == "urn:basin:problem:deadline"
 
 
+def test_a_request_may_have_less_time(idle, sample, endless):
+    with idle.client() as client:
+        late = client.post("/anomaly/score?timeout_ms=300", json=endless)
+        known = client.post("/anomaly/score?timeout_ms=3999", json=sample(1).arrays())
+    assert late.status_code == 504
+    assert late.json()["steps"] > 0
+    assert known.status_code == 200
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "1.5", "", "1e3", "4001", "9" * 30, "1&timeout_ms=2"])
+@pytest.mark.parametrize("headers", [{}, {"prefer": "respond-async"}], ids=["waits", "job"])
+def test_time_that_cannot_be_had(narrow, sample, asked, headers):
+    if headers and asked == "4001":
+        asked = "99999999"  # a job may have more
+    with narrow.client() as client:
+        response = client.post(
+            f"/anomaly/score?timeout_ms={asked}", json=sample(1).arrays(), headers=headers
+        )
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == "/timeout_ms"
+
+
 def test_a_body_that_does_not_arrive(narrow):
     with socket.create_connection(("127.0.0.1", narrow.port), 10) as connection:
         connection.sendall(f'{HEAD}Content-Length: 500\r\n\r\n{{"graph":'.encode())

@@ -308,7 +308,7 @@ def test_openapi_describes_bodies_answers_and_errors(document):
         *("500", "503", "504"),
     }
     assert {parameter["name"] for parameter in sample["parameters"]} == {
-        *("Prefer", "Idempotency-Key")
+        *("Prefer", "Idempotency-Key", "timeout_ms")
     }
     assert set(sample["responses"]["200"]["headers"]) == {"X-Cache", "Server-Timing"}
     assert set(sample["responses"]["202"]["headers"]) == {"Location", "Preference-Applied"}

@@ -104,7 +104,8 @@ class SqliteJobStore(JobStore):
 
     def release(self, id: str) -> None:
         with self._transaction() as db:
-            db.execute("UPDATE jobs SET starts = starts - 1 WHERE id = ? AND ended IS NULL", [id])
+            less = "UPDATE jobs SET starts = starts - 1"
+            db.execute(f"{less} WHERE id = ? AND ended IS NULL AND starts > 0", [id])
 
     def sent(self, id: str) -> Sent:
         method, route, query, headers = self._row("method, route, query, headers", id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,8 @@ class _Kind:
     def seconds(self, cost: float) -> float:
         """Of compute until so much is done, 0 where nothing was done yet: all take turns, so that
         nothing waits for more of another than it is itself."""
-        turns = cost + sum(min(cost, pending) for pending in self.pending.values())
+        mine = cost if math.isfinite(cost) else 0.0
+        turns = mine + sum(min(cost, pending) for pending in self.pending.values())
         return turns * self._seconds / self._cost if self._cost else 0.0
 
 
@@ -47,6 +49,11 @@ class Backlog:
             return 0.0
         busy = [k.weight for k in self._kinds.values() if k.pending and k is not mine]
         return max(mine.seconds(cost) * (sum(busy) + weight) / weight - limit_s, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Of compute, until all is done."""
+        return sum(kind.seconds(math.inf) for kind in self._kinds.values() if kind.pending)
 
     @contextmanager
     def holding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from models.contract import Interrupt
 from models.dynamics import StopReason
 from service.engine.backlog import Backlog
-from service.engine.scheduler import Run, Scheduler
+from service.engine.scheduler import Run, Scheduler, Stepped
 from service.errors import Problem
 from service.jobs import Progress
 
@@ -52,12 +52,18 @@ class Engine:
         self._limit = queue_size + 1
         self._late_s, self._backlog = (late_s, late_jobs_s), Backlog()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
-        self._scheduler = Scheduler(threads, steps, self._measure)
+        self.on_step: Stepped = lambda kind, rows, seconds: None
+        self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
 
     @property
     def admitted(self) -> int:
         """Requests that wait or run."""
         return self._admitted
+
+    @property
+    def backlog_s(self) -> float:
+        """Seconds of compute until all that is admitted is done, as far as is known."""
+        return self._backlog.seconds
 
     def require_room(self) -> None:
         """Refuse with 429 while the queue is full; Retry-After is the time it takes to drain."""
@@ -120,6 +126,9 @@ class Engine:
     def close(self) -> None:
         """Wait for what runs."""
         self._scheduler.close()
+
+    def _stepped(self, kind: Hashable, rows: int, seconds: float) -> None:
+        self.on_step(kind, rows, seconds)
 
     def _measure(self, run: Run) -> None:
         weight = _SMOOTHING if self._mean_s else 1.0

@@ -23,6 +23,8 @@ from models.contract import Interrupt
 from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by
 from service.jobs import Progress
 
+Stepped = Callable[[Hashable, int, float], object]
+
 _SLICE_S = 0.0005
 """A turn is a step at least, and as many as fit into this: switching is not quite free."""
 _ROOM = 1 << 14
@@ -37,8 +39,8 @@ class Flow:
         clock: seconds that it has had, over its weight.
     """
 
-    def __init__(self, weight: float) -> None:
-        self.weight, self.clock = weight, 0.0
+    def __init__(self, kind: Hashable, weight: float) -> None:
+        self.kind, self.weight, self.clock = kind, weight, 0.0
         self.queue: deque[_Entity] = deque()
         self.together: dict[Hashable, list[_Together]] = {}
 
@@ -154,9 +156,10 @@ class _Together(_Entity):
             there = list(self._runs.values())
             for relaxation in self._step():
                 self._release(relaxation)
-            each = (time.perf_counter() - started) / tokens
+            seconds = time.perf_counter() - started
+            self._scheduler.stepped(self.flow.kind, sum(r.rows for r, _ in there), seconds)
             for relaxation, run in there:
-                run.ran_s += each * len(relaxation.x_ND)
+                run.ran_s += seconds * len(relaxation.x_ND) / tokens
                 run.progress.relaxation_steps += 1
         if not self._runs:
             self._disband()
@@ -195,6 +198,7 @@ class Scheduler:
         threads: that torch may use for a step; all cores if None.
         steps: False runs each request to its end before the next one begins.
         on_over: is told of each run that has ended, on the thread.
+        on_step: is told of each step of a batch: whose it was, how many rows, how many seconds.
     """
 
     def __init__(
@@ -202,8 +206,9 @@ class Scheduler:
         threads: int | None,
         steps: bool = True,
         on_over: Callable[[Run], object] = lambda run: None,
+        on_step: Stepped = lambda kind, rows, seconds: None,
     ) -> None:
-        self.over, self._steps = on_over, steps
+        self.over, self.stepped, self._steps = on_over, on_step, steps
         self._flows: dict[Hashable, Flow] = {}
         self._inbox: deque[Run] = deque()
         self._changed = threading.Condition()
@@ -227,7 +232,7 @@ class Scheduler:
     ) -> Run:
         """Have `work` run, beside all else. From any thread."""
         with self._changed:
-            share = self._flows.setdefault(flow, Flow(weight))
+            share = self._flows.setdefault(flow, Flow(flow, weight))
             run = Run(work, share, self, alone, progress or Progress())
             self._inbox.append(run)
             self._changed.notify()

@@ -46,6 +46,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "invalid-graph": (422, "The graph is not one this model can read"),
     "invalid-memory": (422, "The patterns are no memory that can be sampled"),
     "invalid-image": (422, "The picture or its mask cannot be read"),
+    "invalid-checkpoint": (422, "The checkpoint cannot be served"),
     "wrong-model": (422, "The model serves another route"),
     "nothing-classified": (422, "None of the inputs could be classified"),
     "diverged": (422, "The dynamics diverged"),

@@ -31,7 +31,11 @@ _BRIEF = 1 << 18  # bytes of a body that are read even where no place is free: i
 
 
 async def exchange(
-    request: Request, services: Services, work: Work, stands_on: bytes, as_events: bool = False
+    request: Request,
+    services: Services,
+    work: Work,
+    stands_on: bytes,
+    as_events: bool = False,
 ) -> Response:
     """The answer that `work` makes of the body, or has made before, signed for this request.
 
@@ -48,7 +52,7 @@ async def exchange(
         Disconnected: the client has gone, and the work with it.
     """
     settings, state, of_job = services.settings, request.state, is_replayed(request.state)
-    seconds = _patience(request, services)
+    seconds, served = _patience(request, services), services.registry.changes
     if not of_job:
         if _later(request):
             return await _promised(request, services)
@@ -72,7 +76,7 @@ async def exchange(
             if (found := await _looked_up(request, services, cache, place)) is not None:
                 return found
         held.enter_context(services.engine.admission())
-        answering = _answered(request, services, work(body), cache, place)
+        answering = _answered(request, services, work(body), cache, place, served)
         if feed is None:
             return await while_wanted(answering, request.receive, seconds, state.progress)
         kept = held.pop_all()
@@ -158,10 +162,12 @@ async def _answered(
     work: Coroutine[Any, Any, Answer],
     cache: AnswerCache | None,
     place: bytes,
+    served: int,
 ) -> Response:
     answer = await work
     request.state.stopwatch.lap("encode")
-    if cache is not None and answer.lasting:
+    # Where models changed meanwhile, it may be of another than it stands for.
+    if cache is not None and answer.lasting and services.registry.changes == served:
         phases = tuple(request.state.stopwatch.phases)
         await cache.put(place, replace(answer, phases=phases))
     return await _signed(request, services, answer)

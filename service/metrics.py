@@ -24,7 +24,7 @@ from service.engine import Engine, Sampled
 from service.jobs import Jobs
 from service.parsing.classify import Item
 from service.parsing.sample import SampleTask
-from service.schemas import ModelRef
+from service.served import Model
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _STEP_SECONDS = tuple(x * 10.0**n for n in range(-4, 1) for x in (1, 2.5, 5))
@@ -142,12 +142,15 @@ class Metrics:
             ["name", "version", "sha256"],
             registry=registry,
         )
+        self.model_bytes = Gauge(
+            "basin_model_bytes", "Bytes of a model's weights.", ["model"], registry=registry
+        )
         Gauge(
             "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
         ).set_function(lambda: engine.admitted)
         Gauge(
             "basin_backlog_seconds",
-            "Seconds of compute that all that waits or runs will take, by what the like of it took.",
+            "Seconds of compute for all that waits or runs, by what the like of it took.",
             registry=registry,
         ).set_function(lambda: engine.backlog_s)
         self.batch_rows = Histogram(
@@ -175,8 +178,13 @@ class Metrics:
             "basin_cache_bytes", "Bytes of the answers in the cache.", registry=self.registry
         ).set_function(lambda: cache.bytes_held if cache else 0)
 
-    def serve(self, model: ModelRef) -> None:
-        self.models.labels(model.name, model.version, model.sha256).set(1)
+    def serve(self, models: Iterable[Model[Any]]) -> None:
+        """These are served, and no others."""
+        self.models.clear()
+        self.model_bytes.clear()
+        for model in models:
+            self.models.labels(*model.ref.model_dump().values()).set(1)
+            self.model_bytes.labels(model.name).set(model.bytes)
 
     def observe_step(self, kind: Hashable, rows: int, seconds: float) -> None:
         """Count a step of a batch. On the compute thread."""

@@ -60,6 +60,7 @@ class Services:
             settings.scheduling == "steps",
             settings.deadline_s,
             settings.job_deadline_s,
+            settings.max_per_model,
         )
         bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
         memories = MemoryStore(
@@ -96,8 +97,7 @@ class Services:
         except OSError as error:  # the folder cannot be read: say so, and never be ready
             structlog.get_logger().error("no model to serve", reason=str(error))
             self.registry.give_up()
-        for model in self.registry.loaded():
-            self.metrics.serve(model.ref)
+        self.metrics.serve(self.registry.loaded())
         if any(model.reads_smiles for model in self.registry.every(Classifier)):
             self.molecules.start()
 

@@ -18,6 +18,15 @@ class Settings(BaseSettings):
     port: int = Field(
         default=8000, ge=0, le=65535, description="port to listen on; 0 takes a free one"
     )
+    admin_host: str = Field(
+        default="127.0.0.1", description="address on which BASIN_ADMIN_PORT listens"
+    )
+    admin_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="port of the routes that load and drop models; there are none if not set",
+    )
     checkpoints: Path = Field(
         default=Path(__file__).resolve().parent.parent / "checkpoints",
         description="folder whose subfolders are the checkpoints to serve",
@@ -148,6 +157,12 @@ class Settings(BaseSettings):
         default=32,
         ge=0,
         description="requests that may wait for compute; the next one is answered 429",
+    )
+    max_per_model: int | None = Field(
+        default=None,
+        ge=1,
+        description="requests of one model that may wait or run; as many as there are places if "
+        "not set",
     )
     body_timeout_s: float = Field(
         default=30,

@@ -50,6 +50,10 @@ class Backlog:
         busy = [k.weight for k in self._kinds.values() if k.pending and k is not mine]
         return max(mine.seconds(cost) * (sum(busy) + weight) / weight - limit_s, 0.0)
 
+    def pending(self, kind: Hashable) -> int:
+        """Requests of this kind that run or wait."""
+        return len(self._kinds[kind].pending) if kind in self._kinds else 0
+
     @property
     def seconds(self) -> float:
         """Of compute, until all is done."""

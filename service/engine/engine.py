@@ -39,6 +39,7 @@ class Engine:
             its end before the next one begins.
         late_s, late_jobs_s: seconds after which an answer, and that of a job, comes too late: what
             will not be ready by then is not begun.
+        most: requests of one model that may run or wait; as many as there are places if None.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Engine:
         steps: bool = True,
         late_s: float = math.inf,
         late_jobs_s: float = math.inf,
+        most: int | None = None,
     ) -> None:
-        self._limit = queue_size + 1
+        self._limit, self._most = queue_size + 1, most
         self._late_s, self._backlog = (late_s, late_jobs_s), Backlog()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
         self.on_step: Stepped = lambda kind, rows, seconds: None
@@ -64,6 +66,10 @@ class Engine:
     def backlog_s(self) -> float:
         """Seconds of compute until all that is admitted is done, as far as is known."""
         return self._backlog.seconds
+
+    def pending(self, flow: str) -> int:
+        """Requests of a model that run or wait to, jobs among them."""
+        return sum(self._backlog.pending((flow, job)) for job in (False, True))
 
     def require_room(self) -> None:
         """Refuse with 429 while the queue is full; Retry-After is the time it takes to drain."""
@@ -105,6 +111,9 @@ class Engine:
         Raises:
             Problem: there is so much to do already that it would be late.
         """
+        if self._most is not None and self.pending(flow) >= self._most:
+            detail = f"{self._most} requests of this model are being computed or wait"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
         weight, kind = (_JOBS if job else 1.0), (flow, job)
         late_s = self._backlog.excess(kind, weight, cost, self._late_s[job])
         if late_s:

@@ -19,7 +19,7 @@ class Settings(BaseSettings):
         default=8000, ge=0, le=65535, description="port to listen on; 0 takes a free one"
     )
     admin_host: str = Field(
-        default="127.0.0.1", description="address on which BASIN_ADMIN_PORT listens"
+        default="127.0.0.1", description="address for the routes that load and drop models"
     )
     admin_port: int | None = Field(
         default=None,

@@ -22,10 +22,9 @@ def serving() -> Iterator[httpx.Client]:
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "service"],
-        env=os.environ | {"BASIN_PORT": str(port), "BASIN_LOG_LEVEL": "error"},
-    )
+    # What is asked again is computed again.
+    own = {"BASIN_PORT": str(port), "BASIN_LOG_LEVEL": "error", "BASIN_CACHE_BYTES": "0"}
+    server = subprocess.Popen([sys.executable, "-m", "service"], env=os.environ | own)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             _wait(client)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -12,12 +12,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.dynamics import Motion, RowKnobs, Solution, StopReason, Watch, relax, solve
+from models.dynamics import Interrupt, Motion, RowKnobs, Solution, Watch, relax, solve
 from models.energies import Energy
 from models.layouts import Layout
 from models.resonance import ResolvedResonance, Resonance, Resonant
-
-Interrupt = Callable[[], StopReason | None]
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,9 @@ class Knobs:
 
     `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
     `resonance` replaces the trained one as a whole; of strength 0 it is as if there were none.
-    Of `seed` 32 bits count, as many as torch's generator takes.
+    Of `seed` 32 bits count, as many as torch's generator takes. `deterministic` is for whoever
+    runs requests side by side: such a row never shares a batch with those of others, so that sums
+    are always rounded alike.
     """
 
     steps: int | None = None
@@ -37,6 +37,7 @@ class Knobs:
     noise: float = 0.0
     seed: int = 0
     resonance: Resonance | None = None
+    deterministic: bool = False
 
 
 @contextmanager
@@ -145,7 +146,7 @@ class Block(nn.Module):
         layout: Layout,
         knobs: Sequence[Knobs],
         interrupt: Interrupt,
-        watch: Watch = lambda x_ND, moment: None,
+        watch: Watch | None = None,
     ) -> Solution:
         layout, resolved = self.resonating(layout, knobs), self.resolve(knobs)
         return solve(self.energy, self.motion, self.norm, x_ND, layout, resolved, interrupt, watch)

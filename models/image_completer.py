@@ -99,14 +99,14 @@ class ImageCompleter(Architecture):
         batch: PatchBatch,
         knobs: Sequence[Knobs],
         interrupt: Interrupt = lambda: None,
-        watch: Callable[[int, Tensor, Moment], None] = lambda block, x_ND, moment: None,
+        watch: Callable[[int, Tensor, Moment], None] | None = None,
     ) -> Output:
         """Pixels as of `forward`; `watch` sees the state of each block at each of its moments,
         which `codec.decode` makes pixels of."""
         x_ND = self.codec.encode(batch)
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self.layouts(batch), strict=True):
-            seen = partial(watch, len(solutions))
+            seen = None if watch is None else partial(watch, len(solutions))
             solutions.append(block.solve(x_ND, layout, knobs, interrupt, seen))
             x_ND = solutions[-1].x_ND
         return Output(self.codec.decode(x_ND), solutions)

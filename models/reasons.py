@@ -267,7 +267,7 @@ def _seen(attended: Attended, row: int, token_K: np.ndarray | None) -> Seen:
         weight_PH, i_P, j_P = weight_PH[mine], i_P[mine], j_P[mine]
     elif attended.prior is not None:
         c_PH = attended.cosines(row)[0]
-        r_PH = attended.prior.of_row(row).resonance(c_PH, lambda value: value)[0].numpy()
+        r_PH = attended.prior.of_rows(row, row + 1).resonance(c_PH, lambda value: value)[0].numpy()
     return Seen(attended.kind, weight_PH.astype(np.float64), i_P, j_P, r_PH)
 
 
@@ -276,7 +276,7 @@ def selectivity(attended: Attended, row: int, pairs: bool = True) -> list[dict[s
     if attended.prior is None:
         return []
     c_PH, i_P, j_P = attended.cosines(row)
-    mine, count = attended.prior.of_row(row), len(c_PH)
+    mine, count = attended.prior.of_rows(row, row + 1), len(c_PH)
     above_H, total_H = c_PH.new_zeros(2, attended.heads, dtype=torch.float64)
     for some_PH in c_PH.split(_CHUNK):
         above_H += (mine.margin(some_PH) > 0).sum(0)

@@ -172,16 +172,25 @@ class Prior:
         scale = spread(self.scale_P1)
         return scale * c + (1 - scale - spread(self.vigilance_P1))
 
-    def of_row(self, row: int) -> Prior:
-        """That of one row."""
+    def of_rows(self, first: int, last: int) -> Prior:
+        """That of the rows from `first` to before `last`."""
         if len(self.strength_PH) == 1:
             return self
-        rows = {
-            field.name: value[row : row + 1]
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
+        rows = {name: getattr(self, name)[first:last] for name in self._of_rows()}
         return replace(self, **rows)
+
+    @classmethod
+    def joined(cls, several: Sequence[tuple[Prior, int]]) -> Prior:
+        """Of the rows of several batches, each with how many those are."""
+        rows = {
+            name: torch.cat([getattr(p, name).expand(count, -1) for p, count in several])
+            for name in cls._of_rows()
+        }
+        return replace(several[0][0], **rows)
+
+    @classmethod
+    def _of_rows(cls) -> list[str]:
+        return [field.name for field in fields(cls) if field.name != "rank"]
 
     def __call__(self, c: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
         """lambda r and its derivative lambda dr/dc."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.main import STARTUP_FAILURE
 
 from service import logs
-from service.main import create_app
+from service.main import create_admin, create_app
 from service.settings import Settings
 
 
@@ -17,15 +25,58 @@ def main() -> None:
     # Parsing 64 MiB of JSON makes a million lists, none of them garbage. With the default
     # thresholds the collector walks them over and over and takes 2.5 of the 3.1 seconds.
     gc.set_threshold(50_000, 20, 100)
-    uvicorn.run(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
+    app = create_app(settings)
+    admin = None
+    if settings.admin_port is not None:
+        operators = create_admin(app.state.services)
+        admin = _Beside(_config(operators, settings.admin_host, settings.admin_port, settings))
+    # uvicorn shuts down and then raises the signal again, which would not be exit 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server = _Server(_config(app, settings.host, settings.port, settings), admin)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    sys.exit(0 if server.started else STARTUP_FAILURE)
+
+
+def _config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
     )
+
+
+class _Beside(uvicorn.Server):
+    """A server in the process of another, which gets the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Server(uvicorn.Server):
+    """Tells the jobs when the end begins: uvicorn tells the app when it has come."""
+
+    def __init__(self, config: uvicorn.Config, admin: _Beside | None) -> None:
+        super().__init__(config)
+        self._admin, self._beside = admin, None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._admin is not None and self.started:
+            self._beside = asyncio.create_task(self._admin.serve())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert isinstance(self.config.app, FastAPI)
+        self.config.app.state.services.jobs.drain()
+        await super().shutdown(sockets)
+        if self._admin is not None and self._beside is not None:
+            self._admin.should_exit = True
+            await self._beside
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ import re
 import secrets
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Problem
+from service.jobs.replay import is_replayed
 from service.metrics import Metrics
 from service.patience import Disconnected
 from service.stopwatch import Stopwatch
@@ -26,7 +27,8 @@ class Access:
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        replayed = scope["type"] == "http" and is_replayed(State(scope.get("state")))
+        if scope["type"] != "http" or replayed:  # a job is counted by itself
             await self._app(scope, receive, send)
             return
         sent = Headers(scope=scope).get("x-request-id", "")

@@ -38,7 +38,7 @@ class Bodies:
         self._max, self._max_total, self._total = max_bytes, max_total_bytes, 0
 
     @asynccontextmanager
-    async def read(self, request: Request, timeout_s: float) -> AsyncIterator[bytes]:
+    async def read(self, request: Request, timeout_s: float | None) -> AsyncIterator[bytes]:
         """The whole body, which counts until the context ends.
 
         A Content-Length above the limit is refused before a byte is read.

@@ -6,11 +6,13 @@ A document never carries what the client sent: pointers name places, details nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from typing import Any
 
 import orjson
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,6 +38,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "body-timeout": (408, "The body did not arrive in time"),
     "memory-ships": (409, "This memory ships with the server and stays as it is"),
     "job-unfinished": (409, "The job has no answer yet"),
+    "key-in-use": (409, "A request with this Idempotency-Key is being answered"),
     "body-too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The body is of a type this route does not read"),
     "unsupported-image": (415, "The picture is of a kind that is not read"),
@@ -43,12 +46,16 @@ KINDS: dict[str, tuple[int, str]] = {
     "invalid-graph": (422, "The graph is not one this model can read"),
     "invalid-memory": (422, "The patterns are no memory that can be sampled"),
     "invalid-image": (422, "The picture or its mask cannot be read"),
+    "invalid-checkpoint": (422, "The checkpoint cannot be served"),
     "wrong-model": (422, "The model serves another route"),
     "nothing-classified": (422, "None of the inputs could be classified"),
     "diverged": (422, "The dynamics diverged"),
+    "key-reused": (422, "The Idempotency-Key belongs to another request"),
     "queue-full": (429, "Too many requests are waiting"),
     "internal-error": (500, "The server failed"),
+    "job-crashed": (500, "The server ended while it ran the job, too often to try again"),
     "not-ready": (503, "No model is ready"),
+    "jobs-unavailable": (503, "Jobs cannot be stored or read now"),
     "molecules-unread": (503, "There was no time to read the molecules"),
     "deadline": (504, "The request took too long"),
     "store-full": (507, "There is no room for another memory"),
@@ -73,12 +80,13 @@ class Problem(Exception):  # noqa: N818
         detail: str,
         faults: Iterable[Fault] = (),
         headers: Mapping[str, str] | None = None,
+        told: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(kind)
         self.kind, self.detail = kind, detail
         self.status, self.title = KINDS[kind]
         self.faults = tuple(islice(faults, MAX_FAULTS))
-        self.headers = dict(headers or {})
+        self.headers, self.told = dict(headers or {}), dict(told or {})
 
     def response(self, request_id: str) -> Response:
         document = {
@@ -87,6 +95,7 @@ class Problem(Exception):  # noqa: N818
             "status": self.status,
             "detail": _clip(self.detail, _DETAIL_BYTES),
             "request_id": request_id,
+            **self.told,
             "errors": [
                 asdict(
                     replace(
@@ -137,6 +146,18 @@ def unknown_fields(
         )
         for name in islice(names, MAX_FAULTS)
     ]
+
+
+async def answered(work: Coroutine[Any, Any, Response], request_id: str) -> Response:
+    """What `work` answers; where it raises, the problem that says so."""
+    try:
+        return await work
+    except Problem as problem:
+        return problem.response(request_id)
+    except Exception:
+        structlog.get_logger().exception("work failed", request_id=request_id)
+        problem = Problem("internal-error", "the log has the reason under this request_id")
+        return problem.response(request_id)
 
 
 async def answer_problem(request: Request, error: Exception) -> Response:

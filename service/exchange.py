@@ -3,85 +3,118 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import re
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
-import numpy as np
 import orjson
-import safetensors.numpy
 from fastapi import Request, Response
 from starlette.datastructures import State
 
+from models.contract import Interrupt
+from service.answers import Answer
+from service.cache import AnswerCache
+from service.errors import refuse
+from service.idempotency import key_of
 from service.jobs import Progress
+from service.jobs.replay import is_replayed
 from service.patience import while_wanted
+from service.sent import Sent
 from service.services import Services
 from service.streaming import Feed
 
-Work = Callable[[bytes], Coroutine[Any, Any, Response]]
+T = TypeVar("T")
+Work = Callable[[bytes], Coroutine[Any, Any, Answer]]
+_BRIEF = 1 << 18  # bytes of a body that are read even where no place is free: it may need none
 
 
 async def exchange(
-    request: Request, services: Services, work: Work, as_events: bool = False
+    request: Request,
+    services: Services,
+    work: Work,
+    stands_on: bytes,
+    as_events: bool = False,
 ) -> Response:
-    """The answer that `work` makes of the body, with where its time went in `Server-Timing`.
+    """The answer that `work` makes of the body, or has made before, signed for this request.
 
     Under `Prefer: respond-async` it is a job's, and this one is 202 and says where the job is;
     else with `as_events` it is a stream, and `work` finds the `Feed` of it at `request.state.feed`.
     `work` finds a `Progress` at `request.state.progress`, to keep up to date where it is long.
 
+    Args:
+        stands_on: tells what the answer depends on beside the request.
+
     Raises:
-        Problem: no place in the queue, a body too large or too slow, or no answer in time.
+        Problem: no place in the queue, a body too large or too slow, a key that is another
+            request's, or no answer in time.
         Disconnected: the client has gone, and the work with it.
     """
-    services.engine.require_room()
-    if later := _later(request):
-        services.jobs.require_room()
-    settings, state = services.settings, request.state
-    state.progress = Progress()
-    state.feed = feed = Feed(services.codec) if as_events and not later else None
+    settings, state, of_job = services.settings, request.state, is_replayed(request.state)
+    seconds, served = _patience(request, services), services.registry.changes
+    if not of_job:
+        if _later(request):
+            return await _promised(request, services)
+        state.progress = Progress()
+    streams = as_events and not of_job
+    state.feed = feed = Feed(services.codec) if streams else None
+    cache = None if streams else services.cache
+    if cache is None or not _is_brief(request):
+        services.engine.require_room()
+    patience_s = None if of_job else settings.body_timeout_s
     async with AsyncExitStack() as held:
-        reading = services.bodies.read(request, settings.body_timeout_s)
-        body = await held.enter_async_context(reading)
+        body = await held.enter_async_context(services.bodies.read(request, patience_s))
+        key, place = None if of_job else key_of(request), b""
+        if cache is not None or key is not None:
+            place = await services.aside(len(body), Sent.of(request).fingerprint, body)
+        if key is not None:
+            held.enter_context(services.keys.held(key, place))
         state.stopwatch.lap("read")
+        if cache is not None:
+            place += stands_on
+            if (found := await _looked_up(request, services, cache, place)) is not None:
+                return found
         held.enter_context(services.engine.admission())
-        if not later and feed is None:
-            answering = _timed(request, work(body))
-            return await while_wanted(answering, request.receive, settings.deadline_s)
-        if later:
-            services.jobs.require_room()  # there was, before the body came
+        answering = _answered(request, services, work(body), cache, place, served)
+        if feed is None:
+            return await while_wanted(answering, request.receive, seconds, state.progress)
         kept = held.pop_all()
-    never, seconds = asyncio.Event().wait, settings.job_deadline_s if later else settings.deadline_s
-    answering = _holding(kept, while_wanted(_timed(request, work(body)), never, seconds))
-    if feed is not None:
-        return await feed.response(request, answering, state)
-    job = services.jobs.start(answering, request.url.path, state.request_id, state.progress)
-    headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
-    return Response(orjson.dumps(job.told()), 202, headers, "application/json")
+    never = asyncio.Event().wait
+    answering = _holding(kept, while_wanted(answering, never, seconds, state.progress))
+    return await feed.response(request, answering, state)
 
 
-def encoded(bulk: Mapping[str, Any], rest: Mapping[str, Any], state: State) -> bytes:
-    """The JSON of an answer; its bulk first, so that `timings_ms` can tell how long that took."""
-    # orjson writes what is not finite as null
-    written = {name: orjson.Fragment(_dumps(value)) for name, value in bulk.items()}
-    return _dumps(written | signed(rest, state))
+async def compute(
+    services: Services,
+    state: State,
+    work: Callable[[Interrupt], T],
+    flow: str,
+    cost: float,
+    *,
+    alone: bool = False,
+) -> T:
+    """What `work` computes, beside what others do; see `Engine.run`."""
+    job, progress = is_replayed(state), state.progress
+    done = await services.engine.run(work, flow, cost, job=job, alone=alone, progress=progress)
+    state.stopwatch.add("queue", done.queued_s)
+    state.stopwatch.add("compute", done.ran_s)
+    return done.value
 
 
-def as_tensors(arrays: Mapping[str, np.ndarray], told: Mapping[str, Any], state: State) -> bytes:
-    """A safetensors file of `arrays`, with all else as JSON in its metadata entry `response`."""
-    metadata = {"response": _dumps(signed(told, state)).decode()}
-    return safetensors.numpy.save(dict(arrays), metadata=metadata)
-
-
-def signed(told: Mapping[str, Any], state: State) -> dict[str, Any]:
-    """What is told of an answer that is encoded, with how long all of it took, and for whom."""
-    state.stopwatch.lap("encode")
-    took = state.stopwatch.milliseconds()
-    return {**told, "timings_ms": took, "request_id": state.request_id}
-
-
-def _dumps(value: Any) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+def _patience(request: Request, services: Services) -> float:
+    """Seconds in which there must be an answer, by `?timeout_ms=`."""
+    later = _later(request) or is_replayed(request.state)
+    most = services.settings.job_deadline_s if later else services.settings.deadline_s
+    asked = request.query_params.getlist("timeout_ms")
+    if not asked:
+        return most
+    if len(asked) > 1 or not re.fullmatch(r"[0-9]{1,9}", asked[0], re.ASCII) or asked[0] == "0":
+        rule = "one whole number of milliseconds, at least 1"
+        raise refuse("invalid-request", "/timeout_ms", "not_a_number", rule)
+    if (seconds := int(asked[0]) / 1e3) > most:
+        raise refuse("invalid-request", "/timeout_ms", "out_of_range", f"at most {most * 1e3:g} ms")
+    return seconds
 
 
 def _later(request: Request) -> bool:
@@ -90,11 +123,61 @@ def _later(request: Request) -> bool:
     return "respond-async" in (p.partition(";")[0].strip() for p in preferences)
 
 
-async def _timed(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    answer = await work
-    phases = request.state.stopwatch.milliseconds().items()
-    answer.headers["server-timing"] = ", ".join(f"{phase};dur={ms}" for phase, ms in phases)
+def _is_brief(request: Request) -> bool:
+    length = request.headers.get("content-length", "")
+    return length.isdecimal() and int(length[:20]) <= _BRIEF
+
+
+async def _promised(request: Request, services: Services) -> Response:
+    """202, once the request is where it lasts."""
+    if (key := key_of(request)) is None:  # with a key it may have a job already
+        services.jobs.require_room()
+    sent, state = Sent.of(request), request.state
+    async with services.bodies.read(request, services.settings.body_timeout_s) as body:
+        state.stopwatch.lap("read")
+        fingerprint = b""
+        if key is not None:
+            fingerprint = await services.aside(len(body), sent.fingerprint, body)
+        job = await services.jobs.accept(state.request_id, sent, body, key, fingerprint)
+    headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
+    return Response(orjson.dumps(job.told()), 202, headers, "application/json")
+
+
+async def _looked_up(
+    request: Request, services: Services, cache: AnswerCache, place: bytes
+) -> Response | None:
+    found = await cache.get(place)
+    outcome = "miss" if found is None else "hit"
+    services.metrics.cache.labels(request.scope["route"].path, outcome).inc()
+    if found is None:
+        return None
+    answer = await _signed(request, services, found)
+    answer.headers["x-cache"] = "hit"
     return answer
+
+
+async def _answered(
+    request: Request,
+    services: Services,
+    work: Coroutine[Any, Any, Answer],
+    cache: AnswerCache | None,
+    place: bytes,
+    served: int,
+) -> Response:
+    answer = await work
+    request.state.stopwatch.lap("encode")
+    # Where models changed meanwhile, it may be of another than it stands for.
+    if cache is not None and answer.lasting and services.registry.changes == served:
+        phases = tuple(request.state.stopwatch.phases)
+        await cache.put(place, replace(answer, phases=phases))
+    return await _signed(request, services, answer)
+
+
+async def _signed(request: Request, services: Services, answer: Answer) -> Response:
+    took = request.state.stopwatch.milliseconds()
+    body = await services.aside(answer.size, answer.signed, took, request.state.request_id)
+    timing = ", ".join(f"{phase};dur={ms}" for phase, ms in took.items())
+    return Response(body, headers={"server-timing": timing}, media_type=answer.media_type)
 
 
 async def _holding(kept: AsyncExitStack, work: Coroutine[Any, Any, Response]) -> Response:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -54,6 +56,15 @@ class MemoryStore:
                     structlog.get_logger().error("memory refused", reason=f"{path}: {error}")
         return dict(sorted(found.items()))
 
+    def stamp(self) -> bytes:
+        """Tells the memories there are from those that there are once one is stored or deleted."""
+        files = []
+        for folder in (self._own, self._shipped):
+            for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
+                with suppress(FileNotFoundError):  # it was forgotten just now
+                    files.append((path.name, *_stamp(path.stat())))
+        return hashlib.sha256(repr(files).encode()).digest()
+
     def card(self, name: str) -> Card:
         """
         Raises:
@@ -85,8 +96,7 @@ class MemoryStore:
             Problem: there is no such memory.
         """
         with self.open(name) as file:
-            about = os.fstat(file.fileno())
-            stamp = (about.st_ino, about.st_mtime_ns, about.st_size)
+            stamp = _stamp(os.fstat(file.fileno()))
             with self._caching:
                 held = self._cache.get(name)
                 if held is not None and held[0] == stamp:
@@ -162,6 +172,10 @@ class MemoryStore:
     def _drop(self, name: str) -> None:
         with self._caching:
             self._cache.pop(name, None)
+
+
+def _stamp(about: os.stat_result) -> _Stamp:
+    return about.st_ino, about.st_mtime_ns, about.st_size
 
 
 def _unknown() -> Problem:

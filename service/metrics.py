@@ -6,7 +6,7 @@ Labels come from short lists only: route templates, model names, problem kinds.
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import (
@@ -19,12 +19,15 @@ from prometheus_client import (
     generate_latest,
 )
 
+from service.cache import AnswerCache
 from service.engine import Engine, Sampled
+from service.jobs import Jobs
 from service.parsing.classify import Item
 from service.parsing.sample import SampleTask
-from service.schemas import ModelRef
+from service.served import Model
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_STEP_SECONDS = tuple(x * 10.0**n for n in range(-4, 1) for x in (1, 2.5, 5))
 _POWERS = tuple(10.0**n for n in range(-6, 3))
 _STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
@@ -126,6 +129,12 @@ class Metrics:
             buckets=_SHARES,
             registry=registry,
         )
+        self.cache = Counter(
+            "basin_cache",
+            "Answers looked for in the cache, by outcome: hit or miss.",
+            ["route", "outcome"],
+            registry=registry,
+        )
         self.jobs = Counter("basin_jobs", "Jobs that ended, by how.", ["status"], registry=registry)
         self.models = Gauge(
             "basin_model_info",
@@ -133,12 +142,56 @@ class Metrics:
             ["name", "version", "sha256"],
             registry=registry,
         )
+        self.model_bytes = Gauge(
+            "basin_model_bytes", "Bytes of a model's weights.", ["model"], registry=registry
+        )
         Gauge(
             "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
         ).set_function(lambda: engine.admitted)
+        Gauge(
+            "basin_backlog_seconds",
+            "Seconds of compute for all that waits or runs, by what the like of it took.",
+            registry=registry,
+        ).set_function(lambda: engine.backlog_s)
+        self.batch_rows = Histogram(
+            "basin_batch_rows",
+            "Graphs, molecules or windows that took a step together, by model.",
+            ["model"],
+            buckets=_STEPS[1:],
+            registry=registry,
+        )
+        self.step_seconds = Histogram(
+            "basin_step_seconds",
+            "Seconds of such a step.",
+            ["model"],
+            buckets=_STEP_SECONDS,
+            registry=registry,
+        )
+        engine.on_step = self.observe_step
 
-    def serve(self, model: ModelRef) -> None:
-        self.models.labels(model.name, model.version, model.sha256).set(1)
+    def watch(self, jobs: Jobs, cache: AnswerCache | None) -> None:
+        """Tell what these hold."""
+        Gauge(
+            "basin_jobs_unfinished", "Jobs that wait or run.", registry=self.registry
+        ).set_function(lambda: jobs.unfinished)
+        Gauge(
+            "basin_cache_bytes", "Bytes of the answers in the cache.", registry=self.registry
+        ).set_function(lambda: cache.bytes_held if cache else 0)
+
+    def serve(self, models: Iterable[Model[Any]]) -> None:
+        """These are served, and no others."""
+        self.models.clear()
+        self.model_bytes.clear()
+        for model in models:
+            self.models.labels(*model.ref.model_dump().values()).set(1)
+            self.model_bytes.labels(model.name).set(model.bytes)
+
+    def observe_step(self, kind: Hashable, rows: int, seconds: float) -> None:
+        """Count a step of a batch. On the compute thread."""
+        assert isinstance(kind, tuple)
+        model = kind[0]
+        self.batch_rows.labels(model).observe(rows)
+        self.step_seconds.labels(model).observe(seconds)
 
     def observe(self, model: str, num_nodes: int, convergence: Mapping[str, Any]) -> None:
         """Count one relaxed graph, window or picture."""

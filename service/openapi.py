@@ -43,6 +43,19 @@ from service.schemas import (
 )
 from service.settings import Settings
 
+_TEXT = {"type": "string"}
+_ASKED = {
+    "Prefer": "`respond-async`: answer 202 with a job and keep its answer (RFC 7240). The request "
+    "is on the disk by then, and run again if the server ends before it is done.",
+    "Idempotency-Key": "1 to 255 printable characters in quotes that no other request has. Sent "
+    "again with the same request it leads to the same job, or without a job to the same answer, "
+    "409 while that is being made; with any other request to 422.",
+}
+"""Headers that every route takes which computes."""
+_TOLD = {
+    "X-Cache": {"description": "`hit` where the answer was given before", "schema": _TEXT},
+    "Server-Timing": {"description": "milliseconds in each phase", "schema": _TEXT},
+}
 _PICTURE = "image/png, image/jpeg, image/webp"
 _REF = "#/components/schemas/{model}"
 _OWN = (
@@ -167,10 +180,14 @@ def _body(shapes: tuple[type[BaseModel], ...], description: str) -> dict[str, An
 
 
 def jobs() -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route that answers with a job where that is preferred."""
-    location = {"description": "where the job is", "schema": {"type": "string"}}
-    description = "A job began: only under the header `Prefer: respond-async` (RFC 7240)"
-    return {202: {"description": description, "model": JobBody, "headers": {"Location": location}}}
+    """`responses` of a route that computes, and answers with a job where that is preferred."""
+    told = {
+        "Location": {"description": "where the job is", "schema": _TEXT},
+        "Preference-Applied": {"description": "`respond-async`", "schema": _TEXT},
+    }
+    description = "The request is kept as a job: only under the header `Prefer: respond-async`"
+    accepted = {"description": description, "model": JobBody, "headers": told}
+    return {202: accepted} | problems(409, 503)
 
 
 def _listed(tensors: Allowed) -> str:
@@ -198,6 +215,7 @@ def install(app: FastAPI, settings: Settings) -> None:
             for name, schema in own["$defs"].items():
                 schemas.setdefault(name, schema)
             _drop_validation_errors(document)
+            _describe_parameters(document, settings)
             for bound in schemas["Dynamics"]["properties"]["steps"]["anyOf"]:
                 if bound.get("type") == "integer":
                     bound["maximum"] = settings.max_steps
@@ -214,6 +232,25 @@ def install(app: FastAPI, settings: Settings) -> None:
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]
+
+
+def _timeout(settings: Settings) -> dict[str, Any]:
+    most = [int(1e3 * seconds) for seconds in (settings.deadline_s, settings.job_deadline_s)]
+    said = f"time there is for the answer, else 504 with the steps taken; a job's may be {most[1]}"
+    schema = {"type": "integer", "minimum": 1, "maximum": max(most), "default": most[0]}
+    return {"name": "timeout_ms", "in": "query", "description": said, "schema": schema}
+
+
+def _describe_parameters(document: dict[str, Any], settings: Settings) -> None:
+    """Of the operations that may answer with a job."""
+    for path in document["paths"].values():
+        for operation in path.values():
+            if "202" in operation["responses"]:
+                operation["parameters"] = [
+                    {"name": name, "in": "header", "description": said, "schema": _TEXT}
+                    for name, said in _ASKED.items()
+                ] + [_timeout(settings)]
+                operation["responses"]["200"]["headers"] = _TOLD
 
 
 def _drop_validation_errors(document: dict[str, Any]) -> None:

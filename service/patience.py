@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from service.errors import Problem
+from service.jobs import Progress
 
 T = TypeVar("T")
 
@@ -16,7 +17,10 @@ class Disconnected(Exception):  # noqa: N818
 
 
 async def while_wanted(
-    work: Coroutine[Any, Any, T], disconnected: Callable[[], Awaitable[object]], seconds: float
+    work: Coroutine[Any, Any, T],
+    disconnected: Callable[[], Awaitable[object]],
+    seconds: float,
+    progress: Progress | None = None,
 ) -> T:
     """What `work` returns; it is cancelled, and has ended, where anything else comes first.
 
@@ -31,8 +35,9 @@ async def while_wanted(
             return task.result()
         if watch.done():
             raise Disconnected
-        detail = f"not done after {seconds:g} s; ask for fewer steps, or of less"
-        raise Problem("deadline", detail)
+        steps = progress.relaxation_steps if progress else 0
+        detail = f"not done after {seconds:g} s and {steps} steps; ask for fewer steps, or of less"
+        raise Problem("deadline", detail, told={"steps": steps})
     finally:  # also where this coroutine is cancelled
         watch.cancel()
         if not task.done():

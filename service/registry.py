@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +20,23 @@ M = TypeVar("M", bound=Model[Any])
 
 
 class Registry:
-    """Models by name: none until `load` has run."""
+    """Models by name: none until `load` has run.
+
+    A request holds on to the model it began with; what is loaded or dropped meanwhile is for those
+    that come after.
+    """
 
     def __init__(self) -> None:
         self._models: dict[str, Model[Any]] = {}
         self._loaded = False
+        self._stamp = b""
+        self._changing = threading.Lock()
+        self.changes = 0  # how often it has been another set of models
+
+    @property
+    def stamp(self) -> bytes:
+        """Tells one set of models from any other, by their hashes."""
+        return self._stamp
 
     def load(self, folder: Path) -> None:
         """Load every checkpoint in `folder`; one that cannot be trusted is logged and left out."""
@@ -31,8 +45,7 @@ class Registry:
         models: dict[str, Model[Any]] = {}
         for path in folders:
             try:
-                model = served(checkpoint.load(path))
-                model.warm_up()
+                model = _ready(path)
             except CheckpointError as error:
                 log.error("checkpoint refused", reason=str(error))
                 continue
@@ -44,18 +57,61 @@ class Registry:
                 continue
             models[model.name] = model
             log.info("model ready", model=model.name, sha256=model.sha256)
-        self._models, self._loaded = models, True
+        with self._changing:
+            self._publish(models)
+        self._loaded = True
         if not models:
             log.error("no model to serve", folder=str(folder))
+
+    def replace(self, path: Path, name: str) -> Model[Any]:
+        """Serve the checkpoint at `path`, once it has run, in place of the one of its name.
+
+        Raises:
+            CheckpointError: it cannot be trusted, does not run, or is of another name.
+        """
+        try:
+            model = _ready(path)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            structlog.get_logger().exception("checkpoint refused", reason=f"{path}: does not run")
+            raise CheckpointError(f"{path.name}: it does not run") from error
+        if model.name != name:
+            raise CheckpointError(f"{path.name}: it is called {model.name}")
+        with self._changing:
+            self._publish(self._models | {name: model})
+        structlog.get_logger().info("model ready", model=name, sha256=model.sha256)
+        return model
+
+    def drop(self, name: str) -> Model[Any]:
+        """Serve it no longer.
+
+        Raises:
+            Problem: there is none of this name.
+        """
+        model = self.get(name)
+        with self._changing:
+            self._publish({n: m for n, m in self._models.items() if n != name})
+        structlog.get_logger().info("model dropped", model=name, sha256=model.sha256)
+        return model
+
+    def _publish(self, models: dict[str, Model[Any]]) -> None:
+        every = sorted((model.name, model.sha256) for model in models.values())
+        self._models, self._stamp = models, hashlib.sha256(repr(every).encode()).digest()
+        self.changes += 1
 
     def give_up(self) -> None:
         """There will be no models."""
         self._loaded = True
 
-    def require_ready(self) -> None:
-        """Refuse with 503 where there is nothing to serve, now or at all."""
+    def require_loaded(self) -> None:
+        """Refuse with 503 while the first models are loading."""
         if not self._loaded:
             raise Problem("not-ready", "models are loading", headers={"retry-after": "1"})
+
+    def require_ready(self) -> None:
+        """Refuse with 503 where there is nothing to serve, now or at all."""
+        self.require_loaded()
         if not self._models:
             raise Problem("not-ready", "this server found no checkpoint it could load")
 
@@ -95,3 +151,9 @@ class Registry:
         if model is None:
             raise refuse("unknown-model", "/model", "unknown_model", rule)
         raise refuse("wrong-model", "/model", "wrong_task", rule)
+
+
+def _ready(path: Path) -> Model[Any]:
+    model = served(checkpoint.load(path))
+    model.warm_up()
+    return model

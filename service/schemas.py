@@ -58,6 +58,12 @@ class Dynamics(Strict):
         "takes the place of the trained one as a whole, where there is one",
     )
 
+    deterministic: bool = Field(
+        False,
+        description="the same to the last bit, whatever else is being computed; takes longer where "
+        "much is. Otherwise sums may be rounded in another order",
+    )
+
     @model_validator(mode="after")
     def _one_beta(self) -> Dynamics:
         if self.beta is not None and self.beta_scale is not None:
@@ -74,6 +80,7 @@ class Dynamics(Strict):
             noise=self.noise,
             seed=self.seed,
             resonance=self.resonance,
+            deterministic=self.deterministic,
         )
 
 
@@ -181,6 +188,7 @@ class ResolvedDynamics(BaseModel):
     tolerance: float
     noise: float
     seed: int
+    deterministic: bool
     resonance: ResolvedResonance | None = Field(
         description="null where none was trained or asked for"
     )
@@ -300,6 +308,7 @@ class JobProgress(BaseModel):
     step: int
     steps: int | None = Field(description="null until it is known, and for what is short")
     energy: float | None = Field(description="mean over the rows or chains so far")
+    relaxation_steps: int = Field(description="steps that the dynamics have taken")
 
 
 class JobBody(BaseModel):
@@ -332,4 +341,7 @@ class ProblemDocument(BaseModel):
     status: int
     detail: str
     request_id: str
+    steps: int | SkipJsonSchema[None] = Field(
+        None, description="those taken, where there was no time for all", json_schema_extra=absent
+    )
     errors: list[FaultDocument] = Field(max_length=20)

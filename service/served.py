@@ -44,6 +44,12 @@ class Model(ABC, Generic[N]):
         manifest = self.manifest
         return ModelRef(name=manifest.name, version=manifest.version, sha256=self.sha256)
 
+    @property
+    def bytes(self) -> int:
+        """Of its weights and buffers."""
+        tensors = [*self.network.parameters(), *self.network.buffers()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
     def warm_up(self) -> None:
         """Run once, so that no client waits for kernels to load."""
         self.network.infer(self.network.pack([self._smallest()]), [Knobs()])

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import structlog
 from starlette.requests import Request
 
 from models.molecules import Limits
 from service.body import Bodies
+from service.cache import AnswerCache, LocalCache
 from service.engine import Engine
-from service.jobs import Jobs
+from service.idempotency import Keys
+from service.jobs import Jobs, SqliteJobStore
+from service.jobs import Limits as JobLimits
 from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.molecules.parser import MoleculeParser
@@ -22,11 +27,14 @@ from service.registry import Registry
 from service.served import Classifier
 from service.settings import Settings
 
+T = TypeVar("T")
+_BRIEF = 1 << 16  # bytes that are handled faster than handed to another thread
+
 
 @dataclass(frozen=True)
 class Services:
-    """The parts of one app. `codec` is where bodies are parsed and answers encoded, `large` where
-    bodies are parsed that would keep everyone waiting."""
+    """The parts of one app. `cache` is None where none is wanted; `codec` is where bodies are
+    parsed and answers encoded, `large` where bodies are parsed that would keep everyone waiting."""
 
     settings: Settings
     registry: Registry
@@ -36,6 +44,8 @@ class Services:
     memories: MemoryStore
     jobs: Jobs
     molecules: MoleculeParser
+    cache: AnswerCache | None
+    keys: Keys
     large: LargeBodies = field(default_factory=LargeBodies)
     pictures: PictureReader = field(default_factory=PictureReader)
     codec: ThreadPoolExecutor = field(
@@ -44,7 +54,14 @@ class Services:
 
     @classmethod
     def create(cls, settings: Settings) -> Services:
-        engine = Engine(settings.queue_size, settings.threads)
+        engine = Engine(
+            settings.queue_size,
+            settings.threads,
+            settings.scheduling == "steps",
+            settings.deadline_s,
+            settings.job_deadline_s,
+            settings.max_per_model,
+        )
         bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
         memories = MemoryStore(
             settings.memories,
@@ -53,12 +70,12 @@ class Services:
             settings.max_memory_bytes,
         )
         metrics = Metrics(engine)
-        jobs = Jobs(
-            (settings.queue_size + 1 + 1) // 2,
-            settings.max_job_bytes,
-            settings.keep_jobs_s,
-            metrics.count_job,
-        )
+        limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
+        store = SqliteJobStore(settings.job_store, limits)
+        places = (settings.queue_size + 1 + 1) // 2  # jobs take half of them at most
+        jobs = Jobs(store, places, settings.max_jobs, metrics.count_job)
+        cache = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
+        metrics.watch(jobs, cache)
         molecules = MoleculeParser(
             Limits(settings.max_smiles_length, settings.max_atoms),
             workers=settings.smiles_processes,
@@ -66,7 +83,11 @@ class Services:
             seconds=settings.smiles_timeout_s,
             batch_seconds=settings.smiles_budget_s,
         )
-        return cls(settings, Registry(), engine, metrics, bodies, memories, jobs, molecules)
+        keys = Keys(settings.keep_jobs_s)
+        registry = Registry()
+        return cls(
+            *(settings, registry, engine, metrics, bodies, memories, jobs, molecules, cache, keys)
+        )
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
@@ -76,10 +97,15 @@ class Services:
         except OSError as error:  # the folder cannot be read: say so, and never be ready
             structlog.get_logger().error("no model to serve", reason=str(error))
             self.registry.give_up()
-        for model in self.registry.loaded():
-            self.metrics.serve(model.ref)
+        self.metrics.serve(self.registry.loaded())
         if any(model.reads_smiles for model in self.registry.every(Classifier)):
             self.molecules.start()
+
+    async def aside(self, size: int, work: Callable[..., T], *args: Any) -> T:
+        """`work(*args)`, on another thread where `size` bytes would hold up the event loop."""
+        if size <= _BRIEF:
+            return work(*args)
+        return await asyncio.get_running_loop().run_in_executor(self.codec, work, *args)
 
     def close(self) -> None:
         self.molecules.close()

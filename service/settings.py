@@ -18,6 +18,15 @@ class Settings(BaseSettings):
     port: int = Field(
         default=8000, ge=0, le=65535, description="port to listen on; 0 takes a free one"
     )
+    admin_host: str = Field(
+        default="127.0.0.1", description="address for the routes that load and drop models"
+    )
+    admin_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="port of the routes that load and drop models; there are none if not set",
+    )
     checkpoints: Path = Field(
         default=Path(__file__).resolve().parent.parent / "checkpoints",
         description="folder whose subfolders are the checkpoints to serve",
@@ -149,6 +158,12 @@ class Settings(BaseSettings):
         ge=0,
         description="requests that may wait for compute; the next one is answered 429",
     )
+    max_per_model: int | None = Field(
+        default=None,
+        ge=1,
+        description="requests of one model that may wait or run; as many as there are places if "
+        "not set",
+    )
     body_timeout_s: float = Field(
         default=30,
         gt=0,
@@ -162,14 +177,37 @@ class Settings(BaseSettings):
     job_deadline_s: float = Field(
         default=600, gt=0, description="the same for a job, see `Prefer: respond-async`"
     )
+    job_store: Path = Field(
+        default=Path(__file__).resolve().parent.parent / "var" / "jobs.sqlite",
+        description="file that jobs are kept in; one server has it at a time",
+    )
     keep_jobs_s: float = Field(
-        default=600, gt=0, description="seconds a job that is over can be asked for its answer"
+        default=600,
+        gt=0,
+        description="seconds a job that is over can be asked for its answer, and an "
+        "`Idempotency-Key` is known",
+    )
+    max_jobs: int = Field(
+        default=256, ge=0, description="jobs that may wait or run; the next one is answered 429"
     )
     max_job_bytes: int = Field(
-        default=256 << 20, ge=0, description="most bytes of answers kept; the oldest go first"
+        default=256 << 20,
+        ge=0,
+        description="most bytes of jobs kept, requests that wait and answers; the oldest answers "
+        "go first",
+    )
+    cache_bytes: int = Field(
+        default=64 << 20,
+        ge=0,
+        description="most bytes of answers kept for who asks the same again; 0 keeps none",
     )
     shutdown_timeout_s: int = Field(
         default=20, ge=1, description="seconds that requests in flight have to finish after SIGTERM"
+    )
+    scheduling: Literal["steps", "requests"] = Field(
+        default="steps",
+        description="what takes turns: steps of all requests, those on the same energy together; "
+        "or requests, one after the other",
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"

@@ -13,8 +13,7 @@ from fastapi.responses import StreamingResponse
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from service.errors import Problem
-from service.jobs import answered
+from service.errors import Problem, answered
 from service.patience import Disconnected
 
 EVENTS = "text/event-stream"

@@ -1,19 +1,35 @@
 """How does the state move, and when does it stop?"""
 
+from models.dynamics.company import Company, company_of
 from models.dynamics.layer_norm import LayerNorm
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
-from models.dynamics.solve import Moment, RowKnobs, Solution, StopReason, Watch, relax, solve
+from models.dynamics.relaxation import (
+    Moment,
+    Relaxation,
+    RowKnobs,
+    Solution,
+    StopReason,
+    Watch,
+)
+from models.dynamics.solve import Driver, Interrupt, drive, driven_by, relax, solve
 
 __all__ = [
+    "Company",
     "ControlledDynamics",
     "Descent",
+    "Driver",
+    "Interrupt",
     "LayerNorm",
     "Moment",
     "Motion",
+    "Relaxation",
     "RowKnobs",
     "Solution",
     "StopReason",
     "Watch",
+    "company_of",
+    "drive",
+    "driven_by",
     "relax",
     "solve",
 ]

@@ -7,7 +7,8 @@ N tokens of all rows together, D token width, H heads, Y head width, E edges.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +54,27 @@ class Layout(ABC):
     @abstractmethod
     def seen(self) -> Tensor:
         """bool (N,): does the token see any other?"""
+
+    @property
+    def kind(self) -> Hashable | None:
+        """Layouts of the same kind can be joined; None where this one cannot be."""
+        return None
+
+    def part(self, first: int, last: int) -> Layout:
+        """The rows from `first` to before `last`.
+
+        Raises:
+            NotImplementedError: it is of no kind.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be taken apart")
+
+    def joined(self, others: Sequence[Any]) -> Layout:
+        """Its rows, then those of `others`, which are of the same kind.
+
+        Raises:
+            NotImplementedError: it is of no kind.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be joined")
 
     def sum_rows(self, values_N: Tensor) -> Tensor:
         """Sum per row, in float64: a small drop of a large energy must not drown in rounding."""

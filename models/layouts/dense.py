@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from copy import copy
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from models.layouts.base import Attention
-from models.layouts.pairwise import Pairwise
+from models.layouts.pairwise import Pairwise, joined
 from models.resonance import Prior
 
 
@@ -43,6 +44,23 @@ class Dense(Pairwise):
 
     def seen(self) -> Tensor:
         return self._seen_RL.flatten()
+
+    @property
+    def _weighs(self) -> Hashable:
+        return self.length, self.weight_RHLL is None, self.bias_RHLL is None
+
+    def _part(self, first: int, last: int) -> Dense:
+        rows = slice(first, last)
+        return Dense(self.mask_RLL[rows]).weighed(
+            None if self.weight_RHLL is None else self.weight_RHLL[rows],
+            None if self.bias_RHLL is None else self.bias_RHLL[rows],
+        )
+
+    def _joined(self, several: Sequence[Any]) -> Dense:
+        return Dense(torch.cat([each.mask_RLL for each in several])).weighed(
+            joined([each.weight_RHLL for each in several]),
+            joined([each.bias_RHLL for each in several]),
+        )
 
     @property
     def num_pairs(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, final
@@ -14,7 +14,7 @@ from torch import Tensor
 from models.layouts import kernels
 from models.layouts.base import Attention
 from models.layouts.pairs import Products, Sums
-from models.layouts.pairwise import Pairwise
+from models.layouts.pairwise import Pairwise, joined
 from models.resonance import Prior
 
 _CHUNK = 1 << 18  # edges gathered at a time off the CPU: bounds the temporary to a constant
@@ -31,9 +31,19 @@ class EdgeList(Pairwise):
     weight_EH: Tensor | None = None
     bias_EH: Tensor | None = None
 
-    def __init__(self, indptr_N1: Tensor, indices_E: Tensor, row_of_N: Tensor, rows: int) -> None:
+    def __init__(
+        self,
+        indptr_N1: Tensor,
+        indices_E: Tensor,
+        row_of_N: Tensor,
+        rows: int,
+        transposed: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> None:
         self.indptr_N1, self.indices_E = indptr_N1, indices_E
         self.row_of_N, self.rows = row_of_N, rows
+        if transposed is not None:
+            self.t_indptr_N1, self.t_indices_E, self.t_edge_E = transposed
+            return
         n, e = len(indptr_N1) - 1, len(indices_E)
         t_indptr, t_indices = np.zeros(n + 1, np.int64), np.empty(e, np.int32)
         t_edge = np.empty(e, np.int32 if e < 2**31 else np.int64)
@@ -91,6 +101,61 @@ class EdgeList(Pairwise):
         return layout
 
     @property
+    def _weighs(self) -> Hashable:
+        return self.weight_EH is None, self.bias_EH is None, self.t_edge_E.dtype
+
+    def _bounds(self, first: int, last: int) -> tuple[slice, slice]:
+        """The tokens and the edges of the rows from `first` to before `last`."""
+        rows = torch.tensor([first, last], device=self.row_of_N.device)
+        start, stop = torch.searchsorted(self.row_of_N, rows).tolist()
+        return slice(start, stop), slice(int(self.indptr_N1[start]), int(self.indptr_N1[stop]))
+
+    def _part(self, first: int, last: int) -> EdgeList:
+        # No edge leaves its row, so that those of a row stand together both ways.
+        tokens, edges = self._bounds(first, last)
+        ends = slice(tokens.start, tokens.stop + 1)
+        return EdgeList(
+            self.indptr_N1[ends] - edges.start,
+            self.indices_E[edges] - tokens.start,
+            self.row_of_N[tokens] - first,
+            last - first,
+            (
+                self.t_indptr_N1[ends] - edges.start,
+                self.t_indices_E[edges] - tokens.start,
+                self.t_edge_E[edges] - edges.start,
+            ),
+        ).weighed(
+            None if self.weight_EH is None else self.weight_EH[edges],
+            None if self.bias_EH is None else self.bias_EH[edges],
+        )
+
+    def _joined(self, several: Sequence[Any]) -> EdgeList:
+        tokens = np.cumsum([0, *(len(each.row_of_N) for each in several)]).tolist()
+        edges = np.cumsum([0, *(each.num_edges for each in several)]).tolist()
+        rows = np.cumsum([0, *(each.rows for each in several)]).tolist()
+
+        def moved(name: str, by: list[int]) -> Tensor:
+            parts = [getattr(each, name) for each in several]
+            return torch.cat([part + at for part, at in zip(parts, by[:-1], strict=True)])
+
+        def pointers(name: str) -> Tensor:
+            parts = [getattr(each, name)[:-1] for each in several]
+            ends = [part + at for part, at in zip(parts, edges[:-1], strict=True)]
+            return torch.cat([*ends, ends[0].new_tensor([edges[-1]])])
+
+        transposed = moved("t_indices_E", tokens), moved("t_edge_E", edges)
+        return EdgeList(
+            pointers("indptr_N1"),
+            moved("indices_E", tokens),
+            moved("row_of_N", rows),
+            rows[-1],
+            (pointers("t_indptr_N1"), *transposed),
+        ).weighed(
+            joined([each.weight_EH for each in several]),
+            joined([each.bias_EH for each in several]),
+        )
+
+    @property
     def num_edges(self) -> int:
         """Edges as seen: an undirected edge counts twice."""
         return len(self.indices_E)
@@ -117,9 +182,8 @@ class EdgeList(Pairwise):
         return Products.apply(q_NHY, k_NHY, self)
 
     def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        bounds = torch.tensor([row, row + 1], device=self.row_of_N.device)
-        first, last = torch.searchsorted(self.row_of_N, bounds).tolist()
-        mine = slice(int(self.indptr_N1[first]), int(self.indptr_N1[last]))
+        tokens, mine = self._bounds(row, row + 1)
+        first = tokens.start
         return values[mine], self.receivers_E[mine] - first, self.indices_E[mine].long() - first
 
     def _attend(

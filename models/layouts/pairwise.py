@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable, Sequence
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +24,23 @@ class Pairwise(Layout):
             return self
         layout = copy(self)
         layout.prior = prior
+        return layout
+
+    @property
+    def kind(self) -> Hashable:
+        prior = () if self.prior is None else (self.prior.rank,)
+        return type(self), prior, self._weighs
+
+    def part(self, first: int, last: int) -> Self:
+        layout = self._part(first, last)
+        layout.prior = None if self.prior is None else self.prior.of_rows(first, last)
+        return layout
+
+    def joined(self, others: Sequence[Any]) -> Self:
+        several = [self, *others]
+        layout = self._joined(several)
+        priors = [(each.prior, each.rows) for each in several if each.prior is not None]
+        layout.prior = Prior.joined(priors) if priors else None
         return layout
 
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
@@ -68,6 +86,19 @@ class Pairwise(Layout):
     def num_pairs(self) -> int:
         """How many there are of a token and one it sees."""
 
+    @property
+    @abstractmethod
+    def _weighs(self) -> Hashable:
+        """What else two layouts must have in common to be joined."""
+
+    @abstractmethod
+    def _part(self, first: int, last: int) -> Self:
+        """Some rows, without the prior."""
+
+    @abstractmethod
+    def _joined(self, several: Sequence[Any]) -> Self:
+        """The rows of several, without the priors."""
+
     @abstractmethod
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """q_i . k_j of all pairs of a token and one it sees, in the layout's own arrangement."""
@@ -94,3 +125,9 @@ class Pairwise(Layout):
     @abstractmethod
     def _write(self, weight: Tensor, q_NHY: Tensor) -> Tensor:
         """sum_i weight_ij q_i over those i that see j."""
+
+
+def joined(values: Sequence[Tensor | None]) -> Tensor | None:
+    """One after the other, where there are any."""
+    there = [value for value in values if value is not None]
+    return torch.cat(there) if there else None

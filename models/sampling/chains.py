@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.dynamics import StopReason
+from models.dynamics import Interrupt, StopReason
 from models.energies import ModernHopfield
 from models.sampling.langevin import WALKS, Method
 from models.sampling.noise import normals, uniforms
 
-Interrupt = Callable[[], StopReason | None]
 Report = Callable[[float], None]
 
 _BLOCK = 1 << 19  # normal numbers drawn at a time: 2 MiB, which stay in the cache

@@ -128,7 +128,7 @@ class _Filler:
         network, energy = self._model.network, self._model.manifest.energy
         pixels = np.rint(255 * windows).astype(np.uint8)
         batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
-        watch = partial(self._watch, batch.rows)
+        watch = None if self._frames is None else partial(self._watch, batch.rows)
         knobs = self._seeded(batch.rows)
         infer = partial(network.infer, batch, knobs, self._interrupt, watch)
         output = self._gathering.run(network, knobs, infer)

@@ -1,82 +1,75 @@
-"""One compute thread with a bounded queue; whoever stops waiting stops the work."""
+"""A bounded queue before the thread that computes; whoever stops waiting stops the work."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from models.contract import Interrupt
 from models.dynamics import StopReason
+from service.engine.backlog import Backlog
+from service.engine.scheduler import Run, Scheduler, Stepped
 from service.errors import Problem
+from service.jobs import Progress
 
 T = TypeVar("T")
-_SMOOTHING = 0.2  # weight of the latest job in the mean time of one
-
-
-class _Stopped(Exception):  # noqa: N818
-    """The job was interrupted."""
+_SMOOTHING = 0.2  # weight of the latest request in the mean time of one
+_JOBS = 0.25  # share of a job's flow, beside one that somebody waits for
 
 
 @dataclass(frozen=True)
 class Done(Generic[T]):
-    """What a job returned, and the seconds it waited and ran."""
+    """What work returned, the seconds it computed, and those that it waited to."""
 
     value: T
     queued_s: float
     ran_s: float
 
 
-class _Job(Generic[T]):
-    """Work on the compute thread, which `stop` ends within a step of the dynamics."""
-
-    def __init__(self, work: Callable[[Interrupt], T]) -> None:
-        self._work = work
-        self._reason: StopReason | None = None
-        self._submitted = time.perf_counter()
-
-    def stop(self, forget: bool) -> None:
-        """End the work; `forget` it where it was never begun, for the pool keeps its jobs."""
-        self._reason = StopReason.CANCELLED
-        if forget:
-            del self._work
-
-    def run(self) -> Done[T]:
-        started = time.perf_counter()
-        if self._reason is not None:
-            raise _Stopped
-        value = self._work(lambda: self._reason)
-        if self._reason is not None:
-            raise _Stopped
-        return Done(value, started - self._submitted, time.perf_counter() - started)
-
-
 class Engine:
-    """Runs jobs one after the other; admits `queue_size` requests beside the one that runs.
+    """Runs the work of requests side by side; admits `queue_size` of them beside one.
 
-    Each job has the machine's cores to itself, and its result cannot depend on any other.
+    Args:
+        steps: requests take turns step by step, see `service.engine.scheduler`; False runs each to
+            its end before the next one begins.
+        late_s, late_jobs_s: seconds after which an answer, and that of a job, comes too late: what
+            will not be ready by then is not begun.
+        most: requests of one model that may run or wait; as many as there are places if None.
     """
 
-    def __init__(self, queue_size: int, threads: int | None) -> None:
-        self._limit = queue_size + 1
+    def __init__(
+        self,
+        queue_size: int,
+        threads: int | None,
+        steps: bool = True,
+        late_s: float = math.inf,
+        late_jobs_s: float = math.inf,
+        most: int | None = None,
+    ) -> None:
+        self._limit, self._most = queue_size + 1, most
+        self._late_s, self._backlog = (late_s, late_jobs_s), Backlog()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
-        self._pool = ThreadPoolExecutor(
-            1,
-            thread_name_prefix="compute",
-            initializer=lambda: torch.set_num_threads(threads) if threads else None,
-        )
+        self.on_step: Stepped = lambda kind, rows, seconds: None
+        self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
 
     @property
     def admitted(self) -> int:
         """Requests that wait or run."""
         return self._admitted
+
+    @property
+    def backlog_s(self) -> float:
+        """Seconds of compute until all that is admitted is done, as far as is known."""
+        return self._backlog.seconds
+
+    def pending(self, flow: str) -> int:
+        """Requests of a model that run or wait to, jobs among them."""
+        return sum(self._backlog.pending((flow, job)) for job in (False, True))
 
     def require_room(self) -> None:
         """Refuse with 429 while the queue is full; Retry-After is the time it takes to drain."""
@@ -96,33 +89,62 @@ class Engine:
         finally:
             self._admitted -= 1
 
-    async def run(self, work: Callable[[Interrupt], T]) -> Done[T]:
-        """Run `work` and wait for it; where the wait is cancelled, so is the work."""
-        job = _Job(work)
-        queued = self._pool.submit(self._timed, job)
-        result = asyncio.wrap_future(queued)
-        try:
-            return await asyncio.shield(result)
-        finally:
-            if not result.done():
-                job.stop(forget=queued.cancel())
-                result.add_done_callback(_taken)
+    async def run(
+        self,
+        work: Callable[[Interrupt], T],
+        flow: str = "",
+        cost: float = 1.0,
+        *,
+        job: bool = False,
+        alone: bool = False,
+        progress: Progress | None = None,
+    ) -> Done[T]:
+        """Run `work` and wait for it; where the wait is cancelled, so is the work.
+
+        Args:
+            flow: the kind of work, which has its share of the machine: a model's name.
+            cost: tokens x steps, with the edges between them.
+            job: nobody waits for it; what somebody waits for goes first.
+            alone: its rows never step with those of other requests.
+            progress: is told of its steps.
+
+        Raises:
+            Problem: there is so much to do already that it would be late.
+        """
+        if self._most is not None and self.pending(flow) >= self._most:
+            detail = f"{self._most} requests of this model are being computed or wait"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+        weight, kind = (_JOBS if job else 1.0), (flow, job)
+        late_s = self._backlog.excess(kind, weight, cost, self._late_s[job])
+        if late_s:
+            headers = {"retry-after": str(math.ceil(late_s))}
+            raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)
+        with self._backlog.holding(kind, weight, cost) as took:
+            run = self._scheduler.submit(work, kind, weight, alone, progress)
+            result = asyncio.wrap_future(run.future)
+            try:
+                value = await asyncio.shield(result)
+            finally:
+                if not result.done():
+                    run.stop(StopReason.CANCELLED)
+                    result.add_done_callback(_taken)
+            took(run.ran_s)
+        waited_s = time.perf_counter() - run.submitted - run.ran_s
+        return Done(value, max(waited_s, 0.0), run.ran_s)
 
     def close(self) -> None:
-        """Wait for the job that runs; those that wait are dropped."""
-        self._pool.shutdown(cancel_futures=True)
+        """Wait for what runs."""
+        self._scheduler.close()
 
-    def _timed(self, job: _Job[T]) -> Done[T]:
-        started = time.perf_counter()
-        try:
-            return job.run()
-        finally:
-            ran_s = time.perf_counter() - started
-            weight = _SMOOTHING if self._mean_s else 1.0
-            self._mean_s += weight * (ran_s - self._mean_s)
+    def _stepped(self, kind: Hashable, rows: int, seconds: float) -> None:
+        self.on_step(kind, rows, seconds)
+
+    def _measure(self, run: Run) -> None:
+        weight = _SMOOTHING if self._mean_s else 1.0
+        self._mean_s += weight * (run.ran_s - self._mean_s)
 
 
-def _taken(result: asyncio.Future[Done[Any]]) -> None:
+def _taken(result: asyncio.Future[Any]) -> None:
     """Take the outcome nobody waits for, so that asyncio does not report it."""
     if not result.cancelled():
         result.exception()

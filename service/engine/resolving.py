@@ -20,15 +20,22 @@ def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
         "tolerance": knobs.tolerance,
         "noise": knobs.noise,
         "seed": knobs.seed,
+        "deterministic": knobs.deterministic,
         "resonance": None if resonance is None else resonance.model_dump(mode="json"),
     }
+
+
+def steps_of(network: Architecture, knobs: Knobs) -> int:
+    """Most steps of all blocks together, and one for what comes before and after them."""
+    blocks = network.blocks_in_order()
+    return 1 + sum(block.steps if knobs.steps is None else knobs.steps for block in blocks)
 
 
 def as_trained(network: Architecture, knobs: Knobs) -> bool:
     """Does the state move as it did when the checkpoint's energies were taken?"""
 
     def moving(knobs: Knobs) -> dict[str, Any]:
-        told = resolved(network, replace(knobs, seed=0))
+        told = resolved(network, replace(knobs, seed=0, deterministic=False))
         heard = told["resonance"]
         silent = heard is None or heard["strength"] == 0
         return told | {"resonance": None if silent else heard}

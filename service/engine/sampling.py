@@ -76,6 +76,7 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
 
     def asked() -> StopReason | None:
         progress.step += 1
+        progress.relaxation_steps += 1
         return interrupt()
 
     def told(energy: float) -> None:

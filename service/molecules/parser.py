@@ -27,6 +27,9 @@ Parsed = Molecule | MoleculeError
 Answer = Parsed | str
 """What a process says to a SMILES: a molecule, why there is none, or a drawing."""
 
+OUT_OF_TIME = frozenset(("timeout", "parser_crashed", "not_reached"))
+"""Codes of errors that another time might not come to."""
+
 _ROOT = Path(__file__).resolve().parents[2]
 COMMAND: Sequence[str] = (sys.executable, "-m", "service.molecules.child")
 _PART, _CHARACTERS = 128, 16_384

@@ -72,6 +72,18 @@ class SampleTask:
     start: Start | None
     known: Known | None
 
+    @property
+    def runs(self) -> int:
+        """How many temperatures."""
+        return len(self.betas or (0,))
+
+    @property
+    def work(self) -> int:
+        """How much there is to compute, the search for beta* with it."""
+        memory = self.memory
+        walked = self.runs * self.schedule.steps * self.chains * memory.count * memory.dim
+        return walked + _SEARCH * memory.count
+
 
 def parse_sample(
     body: bytes, media_type: str, store: MemoryStore, settings: Settings
@@ -260,9 +272,7 @@ def _schedule(knobs: SampleKnobs, chains: int, settings: Settings) -> Schedule:
 
 def _check_cost(task: SampleTask, settings: Settings) -> None:
     """Refuse what takes too long or answers with too much, before it is begun."""
-    memory, runs = task.memory, len(task.betas or (0,))
-    work = runs * task.schedule.steps * task.chains * memory.count * memory.dim
-    work += _SEARCH * memory.count
+    memory, runs, work = task.memory, task.runs, task.work
     if work > settings.max_sample_work:
         rule = (
             "beta values x steps x chains x patterns x dimensions, and "

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import orjson
 from PIL import Image
 
 from service.pictures.picture import Picture
@@ -30,9 +29,9 @@ def png(canvas: np.ndarray, profile: bytes | None = None) -> bytes:
     return out.getvalue()
 
 
-def telling(picture: bytes, answer: dict[str, object]) -> bytes:
+def telling(picture: bytes, told: bytes) -> bytes:
     """A PNG with what goes beside it: JSON, in its text chunk `basin` (iTXt, UTF-8)."""
-    body = b"iTXtbasin\0\0\0\0\0" + orjson.dumps(answer)
+    body = b"iTXtbasin\0\0\0\0\0" + told
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
     return picture[:_BEGUN] + chunk + picture[_BEGUN:]
 

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from service.routes import (
+    admin,
     anomaly,
     classify,
     complete,
@@ -29,3 +30,5 @@ ROUTERS: tuple[APIRouter, ...] = (
     health.router,
     metrics.router,
 )
+
+ADMIN: tuple[APIRouter, ...] = (admin.router, health.router, metrics.router)

@@ -9,11 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
+from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type
 from service.engine import Scored, results, score
 from service.engine.reasons import tensors
+from service.engine.resolving import steps_of
 from service.engine.scoring import named
-from service.exchange import as_tensors, encoded, exchange
+from service.exchange import compute, exchange
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, score_body
 from service.parsing.large import CONDENSED, LARGE
@@ -51,12 +53,13 @@ async def score_nodes(
         request,
         services,
         partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
+        services.registry.stamp,
     )
 
 
 async def _answer(
     body: bytes, media_type: str, form: str, services: Services, state: State
-) -> Response:
+) -> Answer:
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     if media_type == JSON and len(body) > LARGE:
@@ -68,15 +71,21 @@ async def _answer(
     del body
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
-    done = await services.engine.run(partial(score, task, room=room))
-    watch.add("queue", done.queued_s)
-    watch.add("compute", done.ran_s)
-    answer = await on_codec(_encode, task, done.value, form, state)
-    services.metrics.observe(task.model.name, task.graph.num_nodes, done.value.convergence)
-    return Response(answer, media_type=form)
+    size = task.graph.num_nodes + task.graph.edge_index.shape[1]
+    scored = await compute(
+        services,
+        state,
+        partial(score, task, room=room),
+        task.model.name,
+        size * steps_of(task.model.network, task.knobs),
+        alone=task.knobs.deterministic,
+    )
+    answer = await on_codec(_encode, task, scored, form)
+    services.metrics.observe(task.model.name, task.graph.num_nodes, scored.convergence)
+    return answer
 
 
-def _encode(task: ScoreTask, scored: Scored, form: str, state: State) -> bytes:
+def _encode(task: ScoreTask, scored: Scored, form: str) -> Answer:
     found: dict[str, Any] = {"results": results(task, scored)}
     rest = {
         "model": task.model.ref.model_dump(),
@@ -84,7 +93,7 @@ def _encode(task: ScoreTask, scored: Scored, form: str, state: State) -> bytes:
         "convergence": scored.convergence,
     }
     if form == SAFETENSORS:
-        return as_tensors(tensors(scored.reasons), found | rest, state)
+        return as_tensors(tensors(scored.reasons), found | rest)
     if scored.reasons:
         found["reasons"] = named(task, scored.reasons[0])
-    return encoded(found, rest, state)
+    return as_json(found | rest)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from models.molecules import Molecule, MoleculeError
+from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type, require_small
 from service.classify_schemas import ClassifyResponse
 from service.engine import Classified, classify
@@ -19,7 +20,9 @@ from service.engine.classifying import error_of, graph_results, require_any
 from service.engine.convergence import summed
 from service.engine.explaining import Explained
 from service.engine.reasons import tensors
-from service.exchange import as_tensors, encoded, exchange
+from service.engine.resolving import steps_of
+from service.exchange import compute, exchange
+from service.molecules.parser import OUT_OF_TIME
 from service.negotiate import accepted
 from service.openapi import also, classify_body, jobs, problems
 from service.parsing.classify import ClassifyTask, Item, parse_classify
@@ -58,12 +61,13 @@ async def classify_graphs(
         request,
         services,
         partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
+        services.registry.stamp,
     )
 
 
 async def _answer(
     body: bytes, media_type: str, form: str, services: Services, state: State
-) -> Response:
+) -> Answer:
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     require_small(body, media_type)
@@ -81,20 +85,23 @@ async def _answer(
     graphs = [item.graph for item in items if item.graph is not None]
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
     run = partial(classify, task.model, graphs, task.knobs, include=task.include, room=room)
-    done = await services.engine.run(run)
-    watch.add("queue", done.queued_s)
-    watch.add("compute", done.ran_s)
-    if task.smiles is not None and done.value.explained:
-        await _draw(task.smiles, items, done.value.explained, services)
+    size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in graphs)
+    cost = size * steps_of(task.model.network, task.knobs)
+    name, alone = task.model.name, task.knobs.deterministic
+    classified = await compute(services, state, run, name, cost, alone=alone)
+    drawn = True
+    if task.smiles is not None and classified.explained:
+        drawn = await _draw(task.smiles, items, classified.explained, services)
         watch.lap("draw")
-    answer = await on_codec(_encode, task, items, done.value, form, services, state)
-    return Response(answer, media_type=form)
+    answer = await on_codec(_encode, task, items, classified, form, services)
+    in_time = drawn and not any(code in OUT_OF_TIME for code, _ in filter(None, errors))
+    return answer if in_time else answer.passing()
 
 
 async def _draw(
     smiles: Sequence[str], items: Sequence[Item], explained: Sequence[Explained], services: Services
-) -> None:
-    """Add to each explanation of a molecule its drawing."""
+) -> bool:
+    """Add to each explanation of a molecule its drawing; was there one for each?"""
     read = [text for text, item in zip(smiles, items, strict=True) if item.graph is not None]
     asked = [
         (text, told, effect_N.tolist())
@@ -105,10 +112,12 @@ async def _draw(
     texts, effects = [text for text, _, _ in drawable], [each for _, _, each in drawable]
     for _, told, _ in asked:
         told["svg"] = None
-    if drawable:
-        drawn = await services.molecules.draw_async(texts, effects, _MOST_SVG)
-        for (_, told, _), svg in zip(drawable, drawn, strict=True):
-            told["svg"] = svg
+    if not drawable:
+        return True
+    drawn = await services.molecules.draw_async(texts, effects, _MOST_SVG)
+    for (_, told, _), svg in zip(drawable, drawn, strict=True):
+        told["svg"] = svg
+    return None not in drawn
 
 
 def _encode(
@@ -117,8 +126,7 @@ def _encode(
     classified: Classified,
     form: str,
     services: Services,
-    state: State,
-) -> bytes:
+) -> Answer:
     found = graph_results(task, items, classified, listed=form == JSON)
     services.metrics.observe_classified(task.model.name, items, found)
     require_any(task, [error_of(result) for result in found])
@@ -129,8 +137,8 @@ def _encode(
         "convergence": summed(rows),
     }
     if form == JSON:
-        return encoded({"results": found}, rest, state)
+        return as_json({"results": found} | rest)
     arrays = tensors(classified.reasons)
     if arrays:
         arrays["index"] = np.flatnonzero([item.graph is not None for item in items])
-    return as_tensors(arrays, {"results": found} | rest, state)
+    return as_tensors(arrays, {"results": found} | rest)

@@ -10,13 +10,15 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
+from service.answers import Answer, as_json, as_picture, as_tensors
 from service.body import require_media_type
 from service.complete_schemas import CompleteResponse
 from service.engine import Completed, CompleteTask, Frames, complete_picture
 from service.engine.reasons import tensors
 from service.engine.reasons import told as told_of
+from service.engine.resolving import steps_of
 from service.errors import refuse
-from service.exchange import as_tensors, encoded, exchange, signed
+from service.exchange import compute, exchange
 from service.negotiate import accepted
 from service.openapi import also, complete_body, jobs, problems
 from service.parsing.envelope import require_read
@@ -26,7 +28,7 @@ from service.pictures.multipart import MULTIPART
 from service.pictures.picture import Picture, told_at
 from service.pictures.request import read_request
 from service.pictures.windows import plan_windows
-from service.pictures.write import PNG, base64_png, sheet, telling
+from service.pictures.write import PNG, base64_png, sheet
 from service.served import Completer
 from service.services import Services, services
 from service.settings import Settings
@@ -71,13 +73,14 @@ async def complete_unknown(
             services=services,
             state=request.state,
         ),
+        services.registry.stamp,
         as_events=form == EVENTS,
     )
 
 
 async def _answer(
     body: bytes, content_type: str, form: str, services: Services, state: State
-) -> Response:
+) -> Answer:
     watch: Stopwatch = state.stopwatch
     settings = services.settings
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
@@ -99,13 +102,15 @@ async def _answer(
         watch.lap("decode")
         frames = _frames(task, state.feed, settings)
         room = settings.max_response_bytes if form == SAFETENSORS else None
-        done = await services.engine.run(
-            partial(complete_picture, task, state.progress, frames=frames, room=room)
+        completed = await compute(
+            services,
+            state,
+            partial(complete_picture, task, state.progress, frames=frames, room=room),
+            task.model.name,
+            task.rows * task.patches * steps_of(task.model.network, task.knobs),
+            alone=task.knobs.deterministic,
         )
-        watch.add("queue", done.queued_s)
-        watch.add("compute", done.ran_s)
-        answer = await on_codec(_encode, task, done.value, form, services, state)
-    return Response(answer, media_type=form)
+        return await on_codec(_encode, task, completed, form, services)
 
 
 def require_answerable(task: CompleteTask, form: str, settings: Settings) -> None:
@@ -132,9 +137,7 @@ def _size(picture: Picture) -> int:
     return picture.pixels.nbytes + alpha + len(picture.profile or b"")
 
 
-def _encode(
-    task: CompleteTask, completed: Completed, form: str, services: Services, state: State
-) -> bytes:
+def _encode(task: CompleteTask, completed: Completed, form: str, services: Services) -> Answer:
     for one in completed.completions:
         services.metrics.observe_windows(task.model.name, task.patches, one.windows)
     pictures = [one.picture for one in completed.completions]
@@ -145,11 +148,10 @@ def _encode(
     rest = {"model": task.model.ref.model_dump(), "dynamics": completed.dynamics}
     if form == SAFETENSORS:
         arrays = {f"image_{i}": np.array(each.array()) for i, each in enumerate(pictures)}
-        return as_tensors(arrays | tensors(reasons), {"images": images, **rest}, state)
+        return as_tensors(arrays | tensors(reasons), {"images": images, **rest})
     for image, each in zip(images, reasons, strict=False):
         image["reasons"] = told_of(each, tiles=True)
     if form == JSON:
         told = [{"b64_png": base64_png(p), **one} for p, one in zip(pictures, images, strict=True)]
-        return encoded({"images": told}, rest, state)
-    picture = sheet(pictures)
-    return telling(picture, signed({"images": images, **rest}, state))
+        return as_json({"images": told, **rest})
+    return as_picture(sheet(pictures), {"images": images, **rest})

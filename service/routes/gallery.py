@@ -84,4 +84,5 @@ def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response
     if form == JSON:
         return Response(told.model_dump_json(), media_type=JSON)
     pixels = tiles[..., 0] if channels == 1 else tiles
-    return Response(telling(png(grid(pixels, found.columns)), told.model_dump()), media_type=PNG)
+    picture = telling(png(grid(pixels, found.columns)), told.model_dump_json().encode())
+    return Response(picture, media_type=PNG)

@@ -14,11 +14,13 @@ from starlette.datastructures import State
 
 from models.pictures import Picture
 from models.questions import Question
+from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type
 from service.engine import Recognised, recognise
 from service.engine.convergence import summed
 from service.engine.reasons import tensors, told
-from service.exchange import as_tensors, encoded, exchange
+from service.engine.resolving import steps_of
+from service.exchange import compute, exchange
 from service.image_schemas import (
     AnswerImagesForm,
     AnswerImagesRequest,
@@ -101,6 +103,7 @@ async def _exchanged(
         request,
         services,
         partial(_answer, read=read, form=form, services=services, state=request.state),
+        services.registry.stamp,
     )
 
 
@@ -110,7 +113,7 @@ async def _answer(
     form: str,
     services: Services,
     state: State,
-) -> Response:
+) -> Answer:
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     task = await on_codec(read, body)
@@ -128,16 +131,18 @@ async def _answer(
         for place, asked in task.rows
     ]
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
-    done = await services.engine.run(
-        partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room)
+    recognised = await compute(
+        services,
+        state,
+        partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room),
+        model.name,
+        len(pictures) * model.config.tokens * steps_of(model.network, task.knobs),
     )
-    watch.add("queue", done.queued_s)
-    watch.add("compute", done.ran_s)
-    services.metrics.observe_images(model.name, model.config.tokens, done.value.convergences)
-    return Response(await on_codec(_encode, task, done.value, form, state), media_type=form)
+    services.metrics.observe_images(model.name, model.config.tokens, recognised.convergences)
+    return await on_codec(_encode, task, recognised, form)
 
 
-def _encode(task: LookRequest, recognised: Recognised, form: str, state: State) -> bytes:
+def _encode(task: LookRequest, recognised: Recognised, form: str) -> Answer:
     labels, model = task.model.tasks[0].labels, task.model
     convergences = recognised.convergences
     found = [
@@ -153,10 +158,10 @@ def _encode(task: LookRequest, recognised: Recognised, form: str, state: State) 
         "convergence": summed(convergences),
     }
     if form == SAFETENSORS:
-        return as_tensors(tensors(recognised.reasons), {"results": found} | rest, state)
+        return as_tensors(tensors(recognised.reasons), {"results": found} | rest)
     for result, reasons in zip(found, recognised.reasons, strict=False):
         result["reasons"] = told(reasons, tiles=True)
-    return encoded({"results": found}, rest, state)
+    return as_json({"results": found} | rest)
 
 
 def _result(

@@ -11,15 +11,16 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from models.memories import sequences_of
+from service.answers import Answer, as_json, as_picture, as_tensors
 from service.body import require_media_type, require_small
 from service.engine import Sampled, sample
 from service.errors import Problem
-from service.exchange import as_tensors, encoded, exchange, signed
+from service.exchange import compute, exchange
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, sample_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import SampleTask, parse_sample
-from service.pictures.write import PNG, grid, png, telling
+from service.pictures.write import PNG, grid, png
 from service.sampling_schemas import SampleResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch
@@ -52,12 +53,13 @@ async def sample_memory(
         request,
         services,
         partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
+        await asyncio.to_thread(services.memories.stamp),
     )
 
 
 async def _answer(
     body: bytes, media_type: str, form: str, services: Services, state: State
-) -> Response:
+) -> Answer:
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     require_small(body, media_type)
@@ -66,15 +68,15 @@ async def _answer(
     if form == PNG and task.memory.codec.kind != "images":
         raise Problem("not-acceptable", "only a memory of images answers with a picture")
     watch.lap("parse")
-    done = await services.engine.run(partial(sample, task, state.progress))
-    watch.add("queue", done.queued_s)
-    watch.add("compute", done.ran_s)
-    answer = await on_codec(_encode, task, done.value, form, state)
-    services.metrics.observe_samples(task, done.value)
-    return Response(answer, media_type=form)
+    sampled = await compute(
+        services, state, partial(sample, task, state.progress), "sample", task.work
+    )
+    answer = await on_codec(_encode, task, sampled, form)
+    services.metrics.observe_samples(task, sampled)
+    return answer
 
 
-def _encode(task: SampleTask, sampled: Sampled, form: str, state: State) -> bytes:
+def _encode(task: SampleTask, sampled: Sampled, form: str) -> Answer:
     memory = task.memory
     rest: dict[str, Any] = {
         "inflection": sampled.inflection,
@@ -95,16 +97,15 @@ def _encode(task: SampleTask, sampled: Sampled, form: str, state: State) -> byte
             {"samples": _listed(memory.codec.kind, part), "diagnostics": told}
             for part, told in zip(items, diagnostics, strict=True)
         ]
-        return encoded({"spectrum": batches} if task.spectrum else batches[0], rest, state)
+        return as_json(({"spectrum": batches} if task.spectrum else batches[0]) | rest)
     told = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
-    # A row of a spectrum for each temperature, else a square.
-    columns = len(items[0]) if len(items) > 1 else None
-    picture = png(grid(np.concatenate(items), columns)) if form == PNG else b""
+    if form == PNG:
+        # A row of a spectrum for each temperature, else a square.
+        columns = len(items[0]) if len(items) > 1 else None
+        return as_picture(png(grid(np.concatenate(items), columns)), told | rest)
     names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
     arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
-    if form == PNG:
-        return telling(picture, signed(told | rest, state))
-    return as_tensors(arrays, told | rest, state)
+    return as_tensors(arrays, told | rest)
 
 
 def _listed(kind: str, items: np.ndarray) -> np.ndarray | list[str]:

@@ -136,7 +136,7 @@ def test_from_a_body_to_a_png(name):
 
 def test_a_png_tells_what_goes_with_it():
     picture = Picture(smooth(5, 7), None, b"profile")
-    with Image.open(io.BytesIO(telling(sheet([picture]), {"seed": "é"}))) as image:
+    with Image.open(io.BytesIO(telling(sheet([picture]), '{"seed":"é"}'.encode()))) as image:
         image.load()
         assert json.loads(image.text["basin"]) == {"seed": "é"}  # type: ignore[attr-defined]
         assert image.info["icc_profile"] == b"profile"

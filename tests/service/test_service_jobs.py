@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 
 import httpx
 import pytest
-from starlette.responses import Response
 
-from service.errors import Problem
-from service.jobs import Jobs, Progress, Status
 from service.schemas import JobBody
-from tests.service.conftest import depth
+from tests.service.conftest import depth, gauge
 from tests.service.test_service_bad_input import check
 from tests.service.test_service_sample import ENDLESS, body
 
@@ -111,14 +107,19 @@ def test_whoever_watches_a_deleted_job_is_told(narrow, wait):
     wait(lambda: depth(narrow) == 0)
 
 
-def test_jobs_take_half_of_the_places(narrow, wait):
+def test_jobs_take_half_of_the_places_and_wait_for_them(narrow, wait):
     wait(lambda: depth(narrow) == 0)
     with narrow.client() as client:
-        told = begin(client, "/sample", ENDLESS)
+        first, second = (begin(client, "/sample", ENDLESS) for _ in range(2))
         wait(lambda: depth(narrow) == 1)
-        response = client.post("/sample", json=ENDLESS, headers=LATER)
-        check(response, 429, "queue-full")
-        client.delete(f"/jobs/{told['id']}")
+        assert gauge(narrow, "basin_jobs_unfinished") == 2
+        check(client.get(f"/jobs/{second['id']}/result"), 409, "job-unfinished")
+        at = f"/jobs/{second['id']}"
+        assert client.get(at).json()["progress"]["step"] == 0
+        client.delete(f"/jobs/{first['id']}")
+        wait(lambda: client.get(at).json()["progress"]["step"] > 0)
+        assert depth(narrow) == 1
+        client.delete(at)
     wait(lambda: depth(narrow) == 0)
 
 
@@ -126,44 +127,3 @@ def test_jobs_take_half_of_the_places(narrow, wait):
 @pytest.mark.parametrize("path", ["/jobs/nothing", "/jobs/%00", "/jobs/" + "a" * 4000])
 def test_there_is_no_such_job(client: httpx.Client, method, path):
     check(client.request(method, path), 404, "unknown-job")
-
-
-def test_answers_are_kept_within_bounds():
-    async def answer(size: int) -> Response:
-        return Response(b"x" * size)
-
-    async def forever() -> Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def play() -> None:
-        ended: list[Status] = []
-        jobs = Jobs(9, 22_000, 600, ended.append)
-        first, second = (jobs.start(answer(6_000), "/", "r", Progress()) for _ in range(2))
-        running = jobs.start(forever(), "/", "r", Progress())
-        await asyncio.sleep(0.01)
-        assert jobs.get(first.id).status is Status.DONE
-        third = jobs.start(answer(1), "/", "r", Progress())
-        await asyncio.sleep(0.01)
-        with pytest.raises(Problem):  # the oldest went
-            jobs.get(first.id)
-        for kept in (second, third, running):
-            jobs.get(kept.id)
-        jobs.forget(third.id)
-        for _ in range(2):  # what was forgotten counts no more
-            jobs.start(answer(1), "/", "r", Progress())
-        await asyncio.sleep(0.01)
-        jobs.get(second.id)
-        assert ended == [Status.DONE] * 5
-        await jobs.close()
-        assert running.status is Status.CANCELLED
-
-    async def forget() -> None:
-        jobs = Jobs(9, 20_000, 0.01, lambda _: None)
-        job = jobs.start(answer(1), "/", "r", Progress())
-        await asyncio.sleep(0.05)
-        with pytest.raises(Problem):
-            jobs.get(job.id)
-
-    asyncio.run(play())
-    asyncio.run(forget())

@@ -39,6 +39,9 @@ FAMILIES = {
     "basin_samples": "counter",
     "basin_acceptance": "histogram",
     "basin_jobs": "counter",
+    "basin_jobs_unfinished": "gauge",
+    "basin_cache": "counter",
+    "basin_cache_bytes": "gauge",
     "basin_model_info": "gauge",
     "basin_queue_depth": "gauge",
 }
@@ -301,9 +304,14 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert set(sample["responses"]["200"]["content"]) == {*body, "image/png"}
     assert set(document["paths"]["/memories/{id}"]) == {"put", "get", "delete"}
     assert set(operation["responses"]) == {
-        *("200", "202", "400", "404", "406", "408", "413", "415", "422", "429", "500"),
-        *("503", "504"),
+        *("200", "202", "400", "404", "406", "408", "409", "413", "415", "422", "429"),
+        *("500", "503", "504"),
     }
+    assert {parameter["name"] for parameter in sample["parameters"]} == {
+        *("Prefer", "Idempotency-Key", "timeout_ms")
+    }
+    assert set(sample["responses"]["200"]["headers"]) == {"X-Cache", "Server-Timing"}
+    assert set(sample["responses"]["202"]["headers"]) == {"Location", "Preference-Applied"}
     for path in document["paths"].values():
         for route in path.values():
             for status, response in route["responses"].items():

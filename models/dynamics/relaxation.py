@@ -1,0 +1,276 @@
+"""Rows on their way down an energy, one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from models.dynamics.motion import Motion
+from models.energies import Energy, Terms
+from models.layouts import Layout
+
+
+class StopReason(StrEnum):
+    """Why a row stopped moving."""
+
+    CONVERGED = "converged"
+    STEP_LIMIT = "step_limit"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    DIVERGED = "diverged"
+
+
+@dataclass(frozen=True)
+class RowKnobs:
+    """What may differ from row to row.
+
+    Attributes:
+        steps_R: most steps to take, int64, at least 0.
+        beta_RH: inverse temperature of each attention head.
+        step_size_R: alpha = dt / tau.
+        tolerance_R: stop once the residual is below it; 0 never stops early.
+        noise_R: sigma of the term sigma sqrt(alpha) eps added to each step.
+        seeds: one per row for that noise, so no row's noise depends on its neighbours in a batch.
+    """
+
+    steps_R: Tensor
+    beta_RH: Tensor
+    step_size_R: Tensor
+    tolerance_R: Tensor
+    noise_R: Tensor
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """All rows at one step: energy (R,), its components, and V where the motion is controlled."""
+
+    step: int
+    energy_R: Tensor
+    components: dict[str, Tensor]
+    storage_R: Tensor | None
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where the rows came to rest and how.
+
+    `residual_R` is |dx/dt| / |x| of the last step taken: the relative speed of the row, free of
+    step size and units. `layout` is what they relaxed on, with its prior. `trace` holds the moments
+    0..T; a row that stopped keeps its last value.
+    """
+
+    x_ND: Tensor
+    layout: Layout
+    steps_R: Tensor
+    residual_R: Tensor
+    stop_reasons: tuple[StopReason, ...]
+    trace: list[Moment] = field(default_factory=list)
+
+
+Watch = Callable[[Tensor, Moment], None]
+"""Is shown the state x (N, D) at each moment, as it is reached."""
+
+
+class System(NamedTuple):
+    """What makes a state move: the activation g = norm(x), E(g), and the motion under -dE/dg."""
+
+    energy: Energy
+    motion: Motion
+    norm: nn.Module
+
+
+@final
+@dataclass(eq=False)
+class Relaxation:
+    """Rows of one batch on their way down an energy, each by knobs of its own.
+
+    A step is x <- x + alpha drift(x, -dE/dg) + sigma sqrt(alpha) eps at g = norm(x); the first one
+    of a row moves nothing, but finds where it stands. A row converges when its residual falls below
+    its tolerance. A row whose next state, residual or energy is not finite has diverged and stays
+    at its last finite state. `watch` sees every moment of the trace.
+
+    Where the motion is controlled, V of CDAT eq. 6 is accumulated with the trapezoidal rule,
+    V_t = E_t + sum_s (c(x_s) + c(x_s+1))/2 . (g_s+1 - g_s), c being `motion.control`.
+
+    Attributes:
+        terms: of the energy at g; no force once no row moves any more.
+        begun_R: has the row been looked at?
+        steps_R, residual_R: of the last step that a row took, see `Solution`.
+        work_R: what control has done so far, the sum in V.
+        generators: of the noise of each row that has any.
+        reasons: why each row stopped, None while it moves.
+    """
+
+    system: System
+    layout: Layout
+    knobs: RowKnobs
+    x_ND: Tensor
+    g_ND: Tensor
+    terms: Terms
+    begun_R: Tensor
+    steps_R: Tensor
+    residual_R: Tensor
+    work_R: Tensor
+    generators: list[torch.Generator | None]
+    reasons: list[StopReason | None]
+    trace: list[Moment] = field(default_factory=list)
+    watch: Watch | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        system: System,
+        x_ND: Tensor,
+        layout: Layout,
+        knobs: RowKnobs,
+        watch: Watch | None = None,
+    ) -> Relaxation:
+        """At x (N, D), before the first step."""
+        nothing_R = torch.zeros(layout.rows, dtype=torch.float64, device=x_ND.device)
+        return cls(
+            system,
+            layout,
+            knobs,
+            x_ND,
+            x_ND,
+            Terms({}, torch.zeros_like(x_ND)),
+            torch.zeros_like(knobs.steps_R, dtype=torch.bool),
+            torch.zeros_like(knobs.steps_R),
+            nothing_R,
+            nothing_R,
+            generators(knobs),
+            [None] * layout.rows,
+            watch=watch,
+        )
+
+    @property
+    def rows(self) -> int:
+        return self.layout.rows
+
+    @property
+    def moving(self) -> list[int]:
+        """The rows that have not stopped."""
+        return [row for row, reason in enumerate(self.reasons) if reason is None]
+
+    def stop(self, why: StopReason) -> None:
+        """All rows stay where they are."""
+        self.reasons = [reason or why for reason in self.reasons]
+
+    def step(self) -> None:
+        """Move every row that still moves, once."""
+        (energy, motion, norm), layout, knobs = self.system, self.layout, self.knobs
+        going_R = torch.tensor([reason is None for reason in self.reasons]).to(self.x_ND.device)
+        moves_R = going_R & self.begun_R
+        x_ND, residual_R = self._moved(moves_R) if moves_R.any() else (self.x_ND, self.residual_R)
+
+        # Try the step; rows where it is not finite keep the state they had.
+        g_ND = norm(x_ND)
+        more = bool((going_R & (self.steps_R + self.begun_R < knobs.steps_R)).any())
+        terms = energy(g_ND, layout, knobs.beta_RH, with_force=more)
+        whole_R = layout.sum_rows(x_ND.sum(-1) + terms.token_energy_N) + residual_R
+        _mark(self.reasons, moves_R & ~whole_R.isfinite(), StopReason.DIVERGED)
+        step_R = moves_R & whole_R.isfinite()
+        if step_R.any() and (held := motion.control(self.x_ND)) is not None:
+            mean_ND = (held + motion.control(x_ND)) / 2  # type: ignore[operator]
+            done_R = layout.sum_rows((mean_ND * (g_ND - self.g_ND)).sum(-1))
+            self.work_R = torch.where(step_R, self.work_R + done_R, self.work_R)
+        self._stand(step_R | ~self.begun_R, x_ND, g_ND, terms)
+        self.begun_R = torch.ones_like(self.begun_R)
+        self.steps_R = self.steps_R + step_R.long()
+        self.residual_R = torch.where(step_R, residual_R, self.residual_R)
+        finite_R = self._observe()
+        _mark(self.reasons, step_R & (self.residual_R < knobs.tolerance_R), StopReason.CONVERGED)
+        _mark(self.reasons, ~finite_R, StopReason.DIVERGED)
+        _mark(self.reasons, self.steps_R >= knobs.steps_R, StopReason.STEP_LIMIT)
+
+    def solution(self) -> Solution:
+        """Where the rows are, none of which moves any more."""
+        reasons = tuple(reason for reason in self.reasons if reason is not None)
+        assert len(reasons) == self.rows
+        return Solution(self.x_ND, self.layout, self.steps_R, self.residual_R, reasons, self.trace)
+
+    def _moved(self, moves_R: Tensor) -> tuple[Tensor, Tensor]:
+        """The next state, and how fast each row gets there."""
+        knobs, layout, x_ND = self.knobs, self.layout, self.x_ND
+        assert self.terms.force_ND is not None
+        drift_ND = self.system.motion.drift(x_ND, self.terms.force_ND)
+        alpha_N1 = knobs.step_size_R[layout.row_of_N, None]
+        # A row draws when it moves: what it draws must not depend on the others.
+        moving = zip(self.generators, moves_R.tolist(), strict=True)
+        drawing = [generator if moves else None for generator, moves in moving]
+        drawn = noise(x_ND, layout, knobs, drawing)
+        speed_R = layout.sum_rows(drift_ND.pow(2).sum(-1)).sqrt()
+        size_R = layout.sum_rows(x_ND.pow(2).sum(-1)).sqrt()
+        moved_ND = _where(moves_R, layout, x_ND + alpha_N1 * drift_ND + drawn, x_ND)
+        return moved_ND, torch.where(moves_R, speed_R / size_R.clamp(min=1e-12), self.residual_R)
+
+    def _stand(self, where_R: Tensor, x_ND: Tensor, g_ND: Tensor, terms: Terms) -> None:
+        """Some rows are here now."""
+        old, force_ND = self.terms, terms.force_ND
+        self.x_ND = _where(where_R, self.layout, x_ND, self.x_ND)
+        self.g_ND = _where(where_R, self.layout, g_ND, self.g_ND)
+        if force_ND is not None:
+            force_ND = _where(where_R, self.layout, force_ND, old.force_ND)
+        parts = terms.parts.items()
+        self.terms = Terms(
+            {name: _where(where_R, self.layout, part, old.parts.get(name)) for name, part in parts},
+            force_ND,
+        )
+
+    def _observe(self) -> Tensor:
+        """Remember the moment; which rows have a finite energy?"""
+        parts = self.terms.parts.items()
+        components = {name: self.layout.sum_rows(part_N) for name, part_N in parts}
+        energy_R = torch.stack(list(components.values())).sum(0)
+        controlled = self.system.motion.control(self.x_ND[:0]) is not None
+        storage_R = energy_R + self.work_R if controlled else None
+        self.trace.append(Moment(len(self.trace), energy_R, components, storage_R))
+        if self.watch is not None:
+            self.watch(self.x_ND, self.trace[-1])
+        return energy_R.isfinite()
+
+
+def generators(knobs: RowKnobs) -> list[torch.Generator | None]:
+    """A generator for each row that has noise."""
+    noisy = (knobs.noise_R > 0).tolist()
+    return [
+        torch.Generator().manual_seed(seed) if has_noise else None
+        for seed, has_noise in zip(knobs.seeds, noisy, strict=True)
+    ]
+
+
+def noise(
+    x_ND: Tensor,
+    layout: Layout,
+    knobs: RowKnobs,
+    generators: Sequence[torch.Generator | None],
+) -> Tensor | float:
+    """sigma sqrt(alpha) eps (N, D) of one step, each row's from its own generator."""
+    if not any(generators):
+        return 0.0
+    counts = torch.bincount(layout.row_of_N, minlength=layout.rows).tolist()
+    eps_ND = torch.zeros(x_ND.shape, dtype=x_ND.dtype)
+    for part_LD, generator in zip(eps_ND.split(counts), generators, strict=True):
+        if generator is not None:
+            part_LD.normal_(generator=generator)
+    scale_N1 = (knobs.noise_R * knobs.step_size_R.sqrt())[layout.row_of_N, None]
+    return scale_N1 * eps_ND.to(x_ND.device)
+
+
+def _mark(reasons: list[StopReason | None], where_R: Tensor, why: StopReason) -> None:
+    for row in where_R.nonzero().flatten().tolist():
+        reasons[row] = reasons[row] or why
+
+
+def _where(where_R: Tensor, layout: Layout, new: Tensor, old: Tensor | None) -> Tensor:
+    """`new` (N, ...) for some rows, `old` for the others, if there are any."""
+    if old is None or where_R.all():
+        return new
+    where_N = where_R[layout.row_of_N]
+    return torch.where(where_N if new.ndim == 1 else where_N[:, None], new, old)

@@ -1,0 +1,318 @@
+"""Who computes next: work takes turns on one thread, a step of its dynamics at a time.
+
+Work runs as a greenlet. Wherever it asks its `Interrupt`, which is before each step, others may
+have the thread; where it solves, its rows step together with those of others on the same energy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, final
+
+import structlog
+import torch
+from greenlet import getcurrent, greenlet
+
+from models.contract import Interrupt
+from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by
+from service.jobs import Progress
+
+Stepped = Callable[[Hashable, int, float], object]
+
+_SLICE_S = 0.0005
+"""A turn is a step at least, and as many as fit into this: switching is not quite free."""
+_ROOM = 1 << 14
+"""Tokens of one batch; one of more costs as much per token and keeps others waiting."""
+
+
+class Flow:
+    """All work of one kind. Flows have equal shares of the thread, by their weights; within a flow
+    everyone takes turns.
+
+    Attributes:
+        clock: seconds that it has had, over its weight.
+    """
+
+    def __init__(self, kind: Hashable, weight: float) -> None:
+        self.kind, self.weight, self.clock = kind, weight, 0.0
+        self.queue: deque[_Entity] = deque()
+        self.together: dict[Hashable, list[_Together]] = {}
+
+
+class _Entity(ABC):
+    """What takes turns."""
+
+    flow: Flow
+    queued = False
+
+    @abstractmethod
+    def turn(self) -> bool:
+        """Compute for a while; should there be another turn?"""
+
+
+@final
+class Run(_Entity):
+    """The work of one request. Called, it is the `Interrupt` of that work.
+
+    Attributes:
+        alone: its rows never step with those of others, so that every bit is as ever.
+        progress: is told of each step of a relaxation.
+        future: what the work returns or raises; cancelled where it is stopped before it begins.
+        ran_s: seconds of compute, of shared steps its share of the tokens.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Interrupt], Any],
+        flow: Flow,
+        scheduler: Scheduler,
+        alone: bool,
+        progress: Progress,
+    ) -> None:
+        self.flow, self.alone, self.progress = flow, alone, progress
+        self.future: Future[Any] = Future()
+        self.submitted = time.perf_counter()
+        self.ran_s = 0.0
+        self.waits = False
+        self._work: Callable[[Interrupt], Any] | None = work
+        self._outcome: Callable[[], object] = self.future.cancel
+        self._scheduler = scheduler
+        self._reason: StopReason | None = None
+        self._greenlet: greenlet | None = None
+
+    def __call__(self) -> StopReason | None:
+        self._scheduler.pass_on()
+        return self._reason
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why it shall stop."""
+        return self._reason
+
+    def stop(self, why: StopReason) -> None:
+        """Within a step, from any thread; what has not begun lets go of all it holds at once."""
+        self._reason = why
+        if self._greenlet is None:
+            self._work = None
+
+    def turn(self) -> bool:
+        if self._greenlet is None:
+            self._greenlet = greenlet(self._run)  # of the thread that runs it
+        started = time.perf_counter()
+        self._greenlet.switch()
+        self.ran_s += time.perf_counter() - started
+        if self._greenlet.dead:
+            self._end()
+            return False
+        return not self.waits
+
+    def _run(self) -> None:
+        work, self._work = self._work, None
+        if work is None or self._reason is not None:
+            return
+        try:
+            with driven_by(partial(self._scheduler.drive, self)):
+                value = work(self)
+        except BaseException as error:
+            self._outcome = partial(self.future.set_exception, error)
+        else:
+            self._outcome = partial(self.future.set_result, value)
+
+    def _end(self) -> None:
+        """Whoever waits hears of it once all is accounted for."""
+        self._scheduler.over(self)
+        self._outcome()
+
+
+@final
+class _Together(_Entity):
+    """Relaxations of several runs that step as one batch; the runs wait for them."""
+
+    def __init__(self, flow: Flow, scheduler: Scheduler, kind: Hashable) -> None:
+        self.flow, self._scheduler, self._kind = flow, scheduler, kind
+        flow.together.setdefault(kind, []).append(self)
+        self.company = Company()
+        self._runs: dict[int, tuple[Relaxation, Run]] = {}
+
+    def join(self, relaxation: Relaxation, run: Run) -> None:
+        self.company.join(relaxation)
+        run.progress.relaxation_steps -= 1  # the first moves nothing
+        self._runs[id(relaxation)] = relaxation, run
+
+    def turn(self) -> bool:
+        for relaxation, run in list(self._runs.values()):
+            if run.reason is not None:
+                self.company.leave(relaxation)
+                relaxation.stop(run.reason)
+                self._release(relaxation)
+        if self._runs:
+            started, tokens = time.perf_counter(), self.company.tokens
+            there = list(self._runs.values())
+            for relaxation in self._step():
+                self._release(relaxation)
+            seconds = time.perf_counter() - started
+            self._scheduler.stepped(self.flow.kind, sum(r.rows for r, _ in there), seconds)
+            for relaxation, run in there:
+                run.ran_s += seconds * len(relaxation.x_ND) / tokens
+                run.progress.relaxation_steps += 1
+        if not self._runs:
+            self._disband()
+        return bool(self._runs)
+
+    def _step(self) -> list[Relaxation]:
+        """Those that are over, or who had better go on alone."""
+        try:
+            return self.company.step()
+        except Exception:
+            # One of them, or all at once, are too much: alone each has an error of its own.
+            structlog.get_logger().exception("a batch failed; its requests go on one by one")
+            several = [relaxation for relaxation, _ in self._runs.values()]
+            for relaxation in several:
+                self.company.leave(relaxation)
+            return several
+
+    def _disband(self) -> None:
+        """Nothing is kept of models that may be gone."""
+        several = self.flow.together[self._kind]
+        several.remove(self)
+        if not several:
+            del self.flow.together[self._kind]
+
+    def _release(self, relaxation: Relaxation) -> None:
+        _, run = self._runs.pop(id(relaxation))
+        run.waits = False
+        self._scheduler.queue(run, first=True)
+
+
+@final
+class Scheduler:
+    """One thread that computes.
+
+    Args:
+        threads: that torch may use for a step; all cores if None.
+        steps: False runs each request to its end before the next one begins.
+        on_over: is told of each run that has ended, on the thread.
+        on_step: is told of each step of a batch: whose it was, how many rows, how many seconds.
+    """
+
+    def __init__(
+        self,
+        threads: int | None,
+        steps: bool = True,
+        on_over: Callable[[Run], object] = lambda run: None,
+        on_step: Stepped = lambda kind, rows, seconds: None,
+    ) -> None:
+        self.over, self.stepped, self._steps = on_over, on_step, steps
+        self._flows: dict[Hashable, Flow] = {}
+        self._inbox: deque[Run] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._queued = 0
+        self._clock = 0.0  # of the flow whose turn it is
+        self._turn_s = 0.0  # when that began
+        self._hub: greenlet | None = None
+        self._thread = threading.Thread(
+            target=self._loop, args=(threads,), name="compute", daemon=True
+        )
+        self._thread.start()
+
+    def submit(
+        self,
+        work: Callable[[Interrupt], Any],
+        flow: Hashable = None,
+        weight: float = 1.0,
+        alone: bool = False,
+        progress: Progress | None = None,
+    ) -> Run:
+        """Have `work` run, beside all else. From any thread."""
+        with self._changed:
+            share = self._flows.setdefault(flow, Flow(flow, weight))
+            run = Run(work, share, self, alone, progress or Progress())
+            self._inbox.append(run)
+            self._changed.notify()
+        return run
+
+    def close(self) -> None:
+        """Once all has ended."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def queue(self, entity: _Entity, first: bool = False) -> None:
+        """It takes a turn, after all others of its flow or before them. On the thread."""
+        if entity.queued:
+            return
+        flow, entity.queued = entity.flow, True
+        if not flow.queue:
+            flow.clock = max(flow.clock, self._clock)  # nobody saves up while there is no need
+        (flow.queue.appendleft if first else flow.queue.append)(entity)
+        self._queued += 1
+
+    def pass_on(self) -> None:
+        """Let others have a turn, if there are any and this one has lasted. In a run."""
+        if not (self._steps and (self._queued or self._inbox)):
+            return
+        if time.perf_counter() - self._turn_s >= _SLICE_S:
+            self._switch()
+
+    def drive(self, run: Run, relaxation: Relaxation, interrupt: Interrupt) -> None:
+        """Take all steps of a relaxation, with others where it has company. In a run."""
+        kind = company_of(relaxation)
+        tokens = len(relaxation.x_ND)
+        if self._steps and not run.alone and kind is not None and tokens < _ROOM:
+            several = run.flow.together.get(kind, [])
+            fitting = (t for t in several if t.company.tokens + tokens <= _ROOM)
+            together = next(fitting, None) or _Together(run.flow, self, kind)
+            together.join(relaxation, run)
+            self.queue(together)
+            run.waits = True
+            self._switch()
+        if relaxation.moving:
+            drive(relaxation, partial(_counted, run.progress, interrupt))
+
+    def _switch(self) -> None:
+        assert self._hub is not None
+        self._hub.switch()
+
+    def _loop(self, threads: int | None) -> None:
+        # Belongs to the thread: greenlets would undo each other's `torch.no_grad`.
+        torch.set_grad_enabled(False)
+        if threads:
+            torch.set_num_threads(threads)
+        self._hub = getcurrent()
+        while (entity := self._next()) is not None:
+            flow, self._clock = entity.flow, entity.flow.clock
+            self._turn_s = time.perf_counter()
+            again = entity.turn()
+            flow.clock += (time.perf_counter() - self._turn_s) / flow.weight
+            if again:
+                self.queue(entity)
+
+    def _next(self) -> _Entity | None:
+        """Whose turn it is: of the flow that has had least; None where all is over for good."""
+        with self._changed:
+            while not (self._inbox or self._queued or self._closing):
+                self._changed.wait()
+            while self._inbox:
+                self.queue(self._inbox.popleft())
+        waiting = [flow for flow in self._flows.values() if flow.queue]
+        if not waiting:
+            return None
+        entity = min(waiting, key=lambda flow: flow.clock).queue.popleft()
+        entity.queued = False
+        self._queued -= 1
+        return entity
+
+
+def _counted(progress: Progress, interrupt: Interrupt) -> StopReason | None:
+    """Asked before each step that moves."""
+    why = interrupt()
+    progress.relaxation_steps += why is None
+    return why

@@ -1,0 +1,273 @@
+"""Runs the jobs of a store until each has its one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar, final
+
+import structlog
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from service.errors import Problem
+from service.jobs.job import Job, Status
+from service.jobs.replay import replay
+from service.jobs.store import JobStore, StoreError
+from service.sent import Sent
+from service.stopwatch import Stopwatch
+
+T = TypeVar("T")
+_NOT_YET = frozenset(("queue-full", "not-ready"))  # problems that are no answer: wait and try again
+_AGAIN_S, _TEND_S = 0.2, 1.0
+_ALONE_FROM, _MOST_STARTS = 2, 3
+
+
+@final
+class Jobs:
+    """Jobs of one store, at most `max_running` at a time; the rest wait in it.
+
+    A job is its request, sent through the app again: the one just accepted and the one that an
+    earlier process left behind run by the same code. One that was running whenever the process
+    ended is suspected of having ended it. It runs beside no other job, and at last it fails.
+    """
+
+    def __init__(
+        self, store: JobStore, max_running: int, max_jobs: int, on_end: Callable[[Status], object]
+    ) -> None:
+        self._store, self._max_jobs, self._on_end = store, max_jobs, on_end
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
+        self._live: dict[str, tuple[Job, asyncio.Task[None]]] = {}  # all that are not over
+        self._begun: set[str] = set()
+        self._places, self._alone = asyncio.Semaphore(max_running), asyncio.Lock()
+        self._ready, self._cleared = asyncio.Event(), asyncio.Event()
+        self._background: list[asyncio.Task[None]] = []
+        self._refused = "it is not open yet"  # why there is no store; empty where there is one
+        self._drained: float | None = None
+        self._app: ASGIApp | None = None
+        self._loading: asyncio.Task[Any] | None = None
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that wait or run."""
+        return len(self._live)
+
+    async def start(self, app: ASGIApp, loading: asyncio.Task[Any]) -> None:
+        """Open the store; run what is in it once `loading` is done. A store that cannot be opened
+        is told in the log and tried again and again: whoever has it may leave it."""
+        self._app, self._loading = app, loading
+        await self._open()
+        self._background.append(asyncio.create_task(self._tend()))
+
+    def require_room(self) -> None:
+        """
+        Raises:
+            Problem: no store, or as many jobs as there may be.
+        """
+        self._require_store()
+        if len(self._live) >= self._max_jobs:
+            detail = f"{self._max_jobs} jobs run or wait already"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+
+    async def accept(
+        self, request_id: str, sent: Sent, body: bytes, key: str | None, fingerprint: bytes
+    ) -> Job:
+        """A job for a request, which is on the disk then; where `key` has one, that one.
+
+        Raises:
+            Problem: no room, no store, or the key belongs to another request.
+        """
+        job = Job(sent.path, request_id)
+        kept = await self._ask(self._store.add, job, sent, body, key, fingerprint)
+        if kept is job:
+            self._launch(job)
+        return self._live[kept.id][0] if kept.id in self._live else kept
+
+    async def get(self, id: str) -> Job:
+        """
+        Raises:
+            Problem: there is no such job, or no longer, or no store.
+        """
+        if id in self._live and self._live[id][0].status is Status.RUNNING:
+            return self._live[id][0]
+        if job := await self._ask(self._store.get, id):
+            return job
+        raise _unknown()
+
+    async def answer(self, id: str) -> Response:
+        """
+        Raises:
+            Problem: there is no such job, or it has no answer yet, or no store.
+        """
+        if answer := await self._ask(self._store.answer, id):
+            return answer
+        await self.get(id)
+        raise Problem("job-unfinished", "ask again later", headers={"retry-after": "1"})
+
+    async def forget(self, id: str) -> None:
+        """Stop a job if it runs, and drop its answer if it has one.
+
+        Raises:
+            Problem: there is no such job, or no store.
+        """
+        if not await self._ask(self._store.delete, id):
+            raise _unknown()
+        if id in self._live:
+            job, task = self._live[id]
+            job.status = Status.CANCELLED
+            self._begun.discard(id)
+            task.cancel()
+            self._on_end(job.status)
+
+    async def over(self, job: Job, seconds: float) -> bool:
+        """Waits for `seconds` at most: is the job over, or left to the next process?"""
+        if job.id not in self._live:
+            return True
+        _, task = self._live[job.id]
+        await asyncio.wait({task}, timeout=seconds)
+        return task.done()
+
+    def drain(self) -> None:
+        """Begin no more jobs: those that wait are left in the store."""
+        if self._drained is None:
+            self._drained = time.monotonic()
+            for id, (_, task) in self._live.items():
+                if id not in self._begun:
+                    task.cancel()
+
+    async def close(self, seconds: float) -> None:
+        """Leave what is not over to the next process, `seconds` after `drain` at the latest."""
+        self.drain()
+        assert self._drained is not None
+        left = max(self._drained + seconds - time.monotonic(), 0.0)
+        if running := {task for _, task in self._live.values()}:
+            await asyncio.wait(running, timeout=left)
+        for task in (*running, *self._background):
+            task.cancel()
+        await asyncio.gather(*running, *self._background, return_exceptions=True)
+        for id in list(self._begun):
+            await self._insist(self._store.release, id, tries=1)
+        await self._call(self._store.close)
+        self._thread.shutdown()
+
+    async def _open(self) -> None:
+        try:
+            left = await self._call(self._store.open)
+        except StoreError as error:
+            if str(error) != self._refused:
+                structlog.get_logger().error("job store refused", reason=str(error))
+            self._refused = str(error)
+            return
+        self._refused = ""
+        if left:
+            structlog.get_logger().info("jobs resumed", count=len(left))
+        for job in left:
+            self._launch(job)
+        self._background.append(asyncio.create_task(self._clear()))
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(_TEND_S)
+            if self._refused:
+                await self._open()
+            else:
+                await self._insist(self._store.expire, tries=1)
+
+    async def _clear(self) -> None:
+        """Let suspects run, and then all others."""
+        assert self._loading is not None
+        await asyncio.wait({self._loading})
+        self._ready.set()
+        suspects = {task for job, task in self._live.values() if job.starts >= _ALONE_FROM}
+        if suspects:
+            await asyncio.wait(suspects)
+        self._cleared.set()
+
+    def _launch(self, job: Job) -> None:
+        if self._drained is None:
+            task = asyncio.create_task(self._run(job))
+            self._live[job.id] = job, task
+            task.add_done_callback(lambda _: self._live.pop(job.id))
+
+    async def _run(self, job: Job) -> None:
+        if job.starts >= _ALONE_FROM:
+            await self._ready.wait()
+            async with self._alone:
+                await self._settle(job)
+        else:
+            await self._cleared.wait()
+            async with self._places:
+                await self._settle(job)
+
+    async def _settle(self, job: Job) -> None:
+        """Give the job its answer."""
+        self._begun.add(job.id)
+        starts = await self._insist(self._store.begin, job.id)
+        if not starts:
+            return  # it has been forgotten
+        job.starts = starts
+        answer = await self._answer(job)
+        status = Status.DONE if answer.status_code < 400 else Status.FAILED
+        if await self._insist(self._store.complete, job, status, answer):
+            job.status = status
+            self._on_end(status)
+            about = {"request_id": job.request_id, "route": job.route, "starts": job.starts}
+            structlog.get_logger().info("job", status=answer.status_code, **about)
+        self._begun.discard(job.id)
+
+    async def _answer(self, job: Job) -> Response:
+        if job.starts > _MOST_STARTS:
+            detail = f"the server ended {_MOST_STARTS} times while it ran this job"
+            return Problem("job-crashed", detail).response(job.request_id)
+        assert self._app is not None
+        sent = await self._insist(self._store.sent, job.id)
+        body = partial(self._insist, self._store.body, job.id)
+        while True:
+            state = {
+                "request_id": job.request_id,
+                "stopwatch": Stopwatch(),
+                "progress": job.progress,
+            }
+            answer = await replay(self._app, sent, body, state)
+            if state.get("problem") not in _NOT_YET:
+                return answer
+            await asyncio.sleep(_AGAIN_S)
+
+    def _require_store(self) -> None:
+        if self._refused:
+            detail = "the log says why; requests without Prefer: respond-async are answered"
+            raise Problem("jobs-unavailable", detail, headers={"retry-after": "1"})
+
+    async def _ask(self, method: Callable[..., T], *args: Any) -> T:
+        """For a client, who is told where the store fails."""
+        self._require_store()
+        try:
+            return await self._call(method, *args)
+        except StoreError as error:
+            structlog.get_logger().error("job store failed", reason=str(error))
+            detail = "the log says why; requests without Prefer: respond-async are answered"
+            raise Problem("jobs-unavailable", detail, headers={"retry-after": "1"}) from None
+
+    async def _insist(self, method: Callable[..., T], *args: Any, tries: int = 0) -> Any:
+        """For a job, which waits until the store works again; or so many `tries`, then None."""
+        told = False
+        while True:
+            try:
+                return await self._call(method, *args)
+            except StoreError as error:
+                if not told:
+                    structlog.get_logger().error("job store failed", reason=str(error))
+            told = True
+            if (tries := tries - 1) == 0:
+                return None
+            await asyncio.sleep(_TEND_S)
+
+    async def _call(self, method: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, method, *args)
+
+
+def _unknown() -> Problem:
+    return Problem("unknown-job", "it never was, was deleted, or ended too long ago")

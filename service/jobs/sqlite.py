@@ -1,0 +1,248 @@
+"""Jobs in a file of SQLite."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+import orjson
+from starlette.responses import Response
+
+from service.errors import Problem
+from service.jobs.job import Job, Progress, Status
+from service.jobs.store import JobStore, Limits, StoreError
+from service.sent import Sent
+
+_APPLICATION, _VERSION = 0x4261736A, 1  # "Basj", and of the table below
+_OVERHEAD = 4096  # bytes of a job beside its body or answer
+_WAL_BYTES = 16 << 20  # that the log keeps once it is written back
+
+# Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
+_TABLE = """
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL,
+    key TEXT UNIQUE, fingerprint BLOB NOT NULL,
+    method TEXT NOT NULL, route TEXT NOT NULL, query BLOB NOT NULL, headers TEXT NOT NULL,
+    starts INTEGER NOT NULL DEFAULT 0, status TEXT NOT NULL, progress TEXT,
+    ended REAL, size INTEGER NOT NULL,
+    code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
+)"""
+_INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
+_JOB = "id, route, request_id, created, starts, status, progress"
+
+
+@final
+class SqliteJobStore(JobStore):
+    """One file, which one process has to itself while it is open.
+
+    The lock is SQLite's own and goes with the process, however that ends. A commit is on the disk
+    before it returns (WAL, synchronous=FULL): a promise to a client must survive a power cut.
+    """
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self._path, self._limits = path, limits
+        self._db: sqlite3.Connection | None = None
+
+    def open(self) -> list[Job]:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # it holds what clients sent, so it is for us alone
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
+            db = sqlite3.connect(self._path, timeout=0, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{self._path}: {error}") from error
+        try:
+            _prepare(db)
+            found = db.execute(f"SELECT {_JOB} FROM jobs WHERE ended IS NULL ORDER BY rowid")
+            jobs = [_job(row) for row in found]
+        except (sqlite3.Error, StoreError) as error:
+            db.close()
+            busy = getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY"
+            raise StoreError(
+                f"{self._path}: {'another process has it' if busy else error}"
+            ) from error
+        self._db = db
+        return jobs
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
+        with self._transaction() as db:
+            self._expire(db)
+            known = db.execute(f"SELECT fingerprint, {_JOB} FROM jobs WHERE key = ?", [key])
+            if row := known.fetchone():
+                if row[0] != fingerprint:
+                    raise Problem("key-reused", "take a new key for another request")
+                return _job(row[1:])
+            self._require_room(db, _OVERHEAD + len(body))
+            db.execute(
+                "INSERT INTO jobs (id, created, request_id, key, fingerprint, method, route,"
+                " query, headers, status, size, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+                [
+                    *(job.id, job.created, job.request_id, key, fingerprint),
+                    *(sent.method, sent.path, sent.query, orjson.dumps(sent.headers).decode()),
+                    *(job.status, _OVERHEAD + len(body), body),
+                ],
+            )
+            self._make_room(db)
+        return job
+
+    def begin(self, id: str) -> int | None:
+        with self._transaction() as db:
+            count = "UPDATE jobs SET starts = starts + 1 WHERE id = ? AND ended IS NULL"
+            row = db.execute(f"{count} RETURNING starts", [id]).fetchone()
+        return row and row[0]
+
+    def release(self, id: str) -> None:
+        with self._transaction() as db:
+            less = "UPDATE jobs SET starts = starts - 1"
+            db.execute(f"{less} WHERE id = ? AND ended IS NULL AND starts > 0", [id])
+
+    def sent(self, id: str) -> Sent:
+        method, route, query, headers = self._row("method, route, query, headers", id)
+        pairs = tuple((name, value) for name, value in orjson.loads(headers))
+        return Sent(method, route, query, pairs)
+
+    def body(self, id: str) -> bytes:
+        return self._row("body", id)[0]
+
+    def complete(self, job: Job, status: Status, answer: Response) -> bool:
+        told = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
+        body = bytes(answer.body)
+        with self._transaction() as db:
+            over = db.execute(
+                "UPDATE jobs SET status = ?, progress = ?, ended = ?, size = ?, code = ?,"
+                " answer_headers = ?, answer = ?, body = NULL WHERE id = ? AND ended IS NULL",
+                [
+                    *(status, orjson.dumps(asdict(job.progress)).decode(), time.time()),
+                    *(_OVERHEAD + len(body), answer.status_code, orjson.dumps(told).decode()),
+                    *(body, job.id),
+                ],
+            )
+            if over.rowcount:
+                self._expire(db)
+                self._make_room(db, job.id)
+        return over.rowcount == 1
+
+    def get(self, id: str) -> Job | None:
+        row = self._kept(_JOB, id)
+        return None if row is None else _job(row)
+
+    def answer(self, id: str) -> Response | None:
+        row = self._kept("code, answer_headers, answer", id)
+        if row is None or row[0] is None:
+            return None
+        code, headers, body = row
+        answer = Response(body, code)
+        answer.raw_headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in orjson.loads(headers)
+        ]
+        return answer
+
+    def delete(self, id: str) -> bool:
+        with self._transaction() as db:
+            self._expire(db)
+            return db.execute("DELETE FROM jobs WHERE id = ?", [id]).rowcount == 1
+
+    def expire(self) -> None:
+        with self._transaction() as db:
+            self._expire(db)
+
+    def _expire(self, db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM jobs WHERE ended < ?", [time.time() - self._limits.keep_s])
+
+    def _require_room(self, db: sqlite3.Connection, size: int) -> None:
+        """For a request beside those that wait; answers make room."""
+        waiting = "SELECT COUNT(*), TOTAL(size) FROM jobs WHERE ended IS NULL"
+        count, held = db.execute(waiting).fetchone()
+        if size > self._limits.max_bytes:
+            detail = f"a job may have up to {max(self._limits.max_bytes - _OVERHEAD, 0)} bytes"
+            raise Problem("body-too-large", detail)
+        if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
+            detail = f"{count} jobs run or wait already"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+
+    def _make_room(self, db: sqlite3.Connection, spare: str = "") -> None:
+        """Drop the oldest answers until the rest fits; that of `spare` is new and stays."""
+        (held,) = db.execute("SELECT TOTAL(size) FROM jobs").fetchone()
+        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ? ORDER BY ended"
+        oldest = db.execute(over, [spare])
+        dropped = []
+        while held > self._limits.max_bytes and (row := oldest.fetchone()):
+            dropped.append(row[:1])
+            held -= row[1]
+        db.executemany("DELETE FROM jobs WHERE id = ?", dropped)
+
+    def _row(self, columns: str, id: str) -> tuple[Any, ...]:
+        with self._transaction() as db:
+            row = db.execute(f"SELECT {columns} FROM jobs WHERE id = ?", [id]).fetchone()
+        if row is None:
+            raise StoreError("there is no such job")
+        return row
+
+    def _kept(self, columns: str, id: str) -> tuple[Any, ...] | None:
+        with self._transaction() as db:
+            found = db.execute(
+                f"SELECT {columns} FROM jobs WHERE id = ? AND (ended IS NULL OR ended >= ?)",
+                [id, time.time() - self._limits.keep_s],
+            )
+            return found.fetchone()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing."""
+        if (db := self._db) is None:
+            raise StoreError(f"{self._path}: it is not open")
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(f"{self._path}: {error}") from error
+            raise
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Take the file and see that it is one of ours, whole; a new one is made so."""
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute("BEGIN EXCLUSIVE")
+    db.execute("COMMIT")
+    (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if tables and (application, version) != (_APPLICATION, _VERSION):
+        raise StoreError("it holds something else, or jobs of another version")
+    # After the lock: a log that only one process uses needs no shared memory beside it.
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    if not tables:
+        db.execute("BEGIN")
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        db.execute(f"PRAGMA user_version = {_VERSION}")
+        db.execute(_TABLE)
+        db.execute(_INDEX)
+        db.execute("COMMIT")
+    (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if state != "ok":
+        raise StoreError(f"it is damaged: {state}")
+
+
+def _job(row: tuple[Any, ...]) -> Job:
+    id, route, request_id, created, starts, status, progress = row
+    reached = Progress(**orjson.loads(progress)) if progress else Progress()
+    return Job(route, request_id, id, created, starts, Status(status), reached)

@@ -1,0 +1,87 @@
+"""Where jobs are kept: requests until they are answered, then the answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from service.jobs.job import Job, Status
+from service.sent import Sent
+
+
+class StoreError(Exception):
+    """The store cannot be read or written, now; nothing has changed in it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be kept: jobs that are not over, bytes of requests and answers, and seconds for
+    which a job that is over stays. Where bytes run out the oldest answers go first."""
+
+    max_jobs: int
+    max_bytes: int
+    keep_s: float
+
+
+class JobStore(ABC):
+    """Jobs that outlive the process. Every change is one transaction, and lasts once it returns.
+
+    Called from one thread, which may block. All methods raise `StoreError`.
+    """
+
+    @abstractmethod
+    def open(self) -> list[Job]:
+        """Take the store for this process alone; the jobs to be run, in the order they came."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the store to the next process. May be called on a store that is not open."""
+
+    @abstractmethod
+    def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
+        """Keep a request; `job`, or the job that had this `key` before.
+
+        Raises:
+            Problem: no room, or the key belongs to a request of another `fingerprint`.
+        """
+
+    @abstractmethod
+    def begin(self, id: str) -> int | None:
+        """Count that a job is begun; how often it has been, or None where there is none to run."""
+
+    @abstractmethod
+    def release(self, id: str) -> None:
+        """Take `begin` back: the job was stopped, and it was not its fault."""
+
+    @abstractmethod
+    def sent(self, id: str) -> Sent:
+        """The request of a job that is not over."""
+
+    @abstractmethod
+    def body(self, id: str) -> bytes:
+        """The body of that request."""
+
+    @abstractmethod
+    def complete(self, job: Job, status: Status, answer: Response) -> bool:
+        """Keep the answer in place of the request, and how far `job` came; it is over.
+
+        False, and nothing changes, where the job is over already or forgotten.
+        """
+
+    @abstractmethod
+    def get(self, id: str) -> Job | None:
+        """A job, while it is kept."""
+
+    @abstractmethod
+    def answer(self, id: str) -> Response | None:
+        """Its answer, once there is one."""
+
+    @abstractmethod
+    def delete(self, id: str) -> bool:
+        """Forget a job; was there one?"""
+
+    @abstractmethod
+    def expire(self) -> None:
+        """Forget what has been kept for long enough."""

@@ -1,0 +1,54 @@
+"""Of a request what an answer depends on: enough to send it again, or to know it again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from python_multipart.multipart import parse_options_header
+from starlette.requests import Request
+
+_HEADERS = ("accept", "content-encoding", "content-type")  # that routes which compute look at
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request without its body; of its headers those that matter, so no credentials."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, request: Request) -> Sent:
+        scope = request.scope
+        headers = [pair for pair in request.headers.items() if pair[0] in _HEADERS]
+        return cls(scope["method"], scope["path"], scope["query_string"], tuple(headers))
+
+    def fingerprint(self, body: bytes) -> bytes:
+        """The same for the same request only: sha256 of everything in it, each with its length.
+
+        Clients draw the boundary of a form anew each time, so a form counts as what lies between
+        its boundaries.
+        """
+        digest = hashlib.sha256()
+        for part in self._parts(body):
+            digest.update(len(part).to_bytes(8))
+            digest.update(part)
+        return digest.digest()
+
+    def _parts(self, body: bytes) -> Iterator[bytes]:
+        yield from (self.method.encode(), self.path.encode(errors="surrogatepass"), self.query)
+        boundary = b""
+        for name, value in self.headers:
+            told = value.encode("latin-1")
+            if name == "content-type" and value.lower().startswith("multipart/"):
+                kind, options = parse_options_header(value)
+                if kind == b"multipart/form-data" and (boundary := options.get(b"boundary", b"")):
+                    told = kind
+            yield name.encode()
+            yield told
+        yield b""  # no name of a header, so that what follows is the body
+        yield from body.split(b"--" + boundary) if boundary else (body,)

@@ -1,0 +1,227 @@
+"""The store of jobs: what it keeps, what it refuses, what a crash leaves of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from starlette.responses import Response
+
+from service.errors import Problem
+from service.jobs import Job, Limits, SqliteJobStore, Status, StoreError
+from service.sent import Sent
+from tests.service.conftest import REPO
+
+SENT = Sent("POST", "/sample", b"a=1", (("accept", "*/*"), ("content-type", "application/json")))
+LIMITS = Limits(max_jobs=9, max_bytes=1 << 20, keep_s=600)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens stores on one file, and closes them in the end."""
+    stores = []
+
+    def one(**limits) -> SqliteJobStore:
+        store = SqliteJobStore(tmp_path / "var" / "jobs.sqlite", Limits(**vars(LIMITS) | limits))
+        stores.append(store)
+        store.open()
+        return store
+
+    yield one
+    for store in stores:
+        store.close()
+
+
+def add(store, body=b"{}", key=None, fingerprint=b"") -> Job:
+    return store.add(Job("/sample", "r"), SENT, body, key, fingerprint)
+
+
+def finish(store, job, body=b"x", status=Status.DONE) -> bool:
+    return store.complete(job, status, Response(body, 200 if status is Status.DONE else 422))
+
+
+def refused(kind, act):
+    with pytest.raises(Problem) as error:
+        act()
+    assert error.value.kind == kind
+
+
+def test_a_request_stays_what_it_was(opened):
+    store = opened()
+    job = add(store, b"\x00\xff")
+    store.close()
+    [left] = store.open()
+    assert left == job
+    assert (store.sent(job.id), store.body(job.id)) == (SENT, b"\x00\xff")
+    assert store.answer(job.id) is None
+
+
+def test_an_answer_takes_the_place_of_its_request_once(opened):
+    store = opened()
+    job = add(store)
+    job.progress.step, job.progress.energy = 7, -1.5
+    answer = Response(b"no", 422, {"x-one": "é"}, "text/plain")
+    assert store.complete(job, Status.FAILED, answer)
+    assert not finish(store, job)
+    kept = store.get(job.id)
+    assert (kept.status, kept.progress) == (Status.FAILED, job.progress)
+    found = store.answer(job.id)
+    assert (found.status_code, found.body) == (422, b"no")
+    assert found.raw_headers == answer.raw_headers
+    assert store.begin(job.id) is None
+    store.close()
+    assert store.open() == []
+
+
+def test_what_is_forgotten_stays_so(opened):
+    store = opened()
+    job = add(store)
+    assert store.delete(job.id)
+    assert not store.delete(job.id)
+    assert not finish(store, job)
+    assert store.begin(job.id) is None
+    assert store.get(job.id) is None
+
+
+def test_starts_are_counted_and_taken_back(opened):
+    store = opened()
+    job = add(store)
+    assert [store.begin(job.id) for _ in range(3)] == [1, 2, 3]
+    store.release(job.id)
+    store.close()
+    assert [left.starts for left in store.open()] == [2]
+
+
+def test_one_key_one_request(opened):
+    store = opened()
+    job = add(store, key="k", fingerprint=b"1")
+    assert add(store, key="k", fingerprint=b"1").id == job.id
+    refused("key-reused", lambda: add(store, key="k", fingerprint=b"2"))
+    finish(store, job)
+    again = add(store, key="k", fingerprint=b"1")
+    assert (again.id, again.status) == (job.id, Status.DONE)
+    assert add(store).id != add(store).id  # without a key there is nothing to know again
+    store.delete(job.id)
+    assert add(store, key="k", fingerprint=b"2").id != job.id
+
+
+def test_the_oldest_answers_make_room(opened):
+    store = opened(max_bytes=22_000)
+    first, second = add(store), add(store)
+    for job in (first, second):
+        finish(store, job, b"x" * 6_000)
+    waiting = add(store)  # 2 * (6,000 + 4,096) and 4,098 bytes
+    assert store.get(first.id) is None
+    assert store.get(second.id)
+    finish(store, waiting, b"x" * 50_000)
+    assert store.get(second.id) is None
+    assert store.get(waiting.id)  # the newest stays, whatever it takes
+
+
+def test_requests_that_wait_are_bounded(opened):
+    store = opened(max_jobs=2, max_bytes=20_000)
+    refused("body-too-large", lambda: add(store, b"x" * 16_000))
+    kept = add(store, b"x" * 10_000)
+    refused("queue-full", lambda: add(store, b"x" * 10_000))
+    add(store)
+    refused("queue-full", lambda: add(store))
+    finish(store, kept)
+    add(store)
+
+
+def test_answers_are_kept_for_a_time(opened):
+    store = opened(keep_s=0.01)
+    running, over = add(store), add(store, key="k")
+    finish(store, over)
+    time.sleep(0.02)
+    assert store.get(over.id) is None
+    assert store.answer(over.id) is None
+    assert add(store, key="k", fingerprint=b"2").id != over.id
+    assert store.get(running.id)
+
+
+def test_one_process_has_the_file(opened, tmp_path):
+    store = opened()
+    with pytest.raises(StoreError, match="another process has it"):
+        opened()
+    store.close()
+    opened()
+    assert (tmp_path / "var" / "jobs.sqlite").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("damage", ["no database", "another's", "cut off", "no folder"])
+def test_a_file_that_is_none_is_refused_and_left_alone(opened, tmp_path, damage):
+    path = tmp_path / "var" / "jobs.sqlite"
+    path.parent.mkdir()
+    if damage == "no database":
+        path.write_bytes(b"something else " * 1000)
+    elif damage == "another's":
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE mine (x)")
+        db.close()
+    elif damage == "cut off":
+        store = opened()
+        for _ in range(5):
+            add(store, b"x" * 50_000)
+        store.close()
+        os.truncate(path, 60_000)
+    else:
+        path.parent.rmdir()
+        path.parent.write_bytes(b"a file")
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(StoreError, match=str(path)):
+        opened()
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from starlette.responses import Response
+from service.jobs import Job, Limits, SqliteJobStore, Status
+from service.sent import Sent
+store = SqliteJobStore(Path(sys.argv[1]), Limits(10**6, 10**9, 600))
+store.open()
+while True:
+    job = store.add(Job("/", "r"), Sent("POST", "/", b"", ()), b"x" * 20_000, None, b"")
+    print("added", job.id, flush=True)
+    store.begin(job.id)
+    store.complete(job, Status.DONE, Response(job.id))
+    print("over", job.id, flush=True)
+"""
+
+
+def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
+    path = tmp_path / "jobs.sqlite"
+    told: list[list[str]] = []
+    for lines in (7, 30, 12):  # of two a job
+        writer = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(path)], cwd=REPO, stdout=subprocess.PIPE
+        )
+        assert writer.stdout
+        told += [writer.stdout.readline().decode().split() for _ in range(lines)]
+        writer.send_signal(signal.SIGKILL)
+        told += [line.decode().split() for line in writer.stdout.readlines() if b"\n" in line]
+        writer.wait()
+        writer.stdout.close()
+    store = SqliteJobStore(path, LIMITS)
+    left = {job.id: job for job in store.open()}
+    for what, id in told:
+        answer = store.answer(id)
+        assert answer is not None or (what == "added" and left[id].starts <= 1)
+        assert answer is None or answer.body == id.encode()
+    assert len(left) <= 3  # one for each kill
+    store.close()
+
+
+def test_where_there_is_no_folder_nothing_is_asked_of_it(tmp_path):
+    store = SqliteJobStore(Path(tmp_path) / "jobs.sqlite", LIMITS)
+    with pytest.raises(StoreError, match="not open"):
+        store.get("x")
+    store.close()

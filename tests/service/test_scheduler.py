@@ -1,0 +1,289 @@
+"""Requests side by side: none is lost, doubled, mixed with another or kept longer than it lives."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from models.architectures.et import ET
+from models.contract import Architecture, Interrupt, Knobs
+from models.dynamics import Company, Solution, StopReason
+from service.engine.scheduler import _SLICE_S, Run, Scheduler
+
+
+class _Failed(Exception):  # noqa: N818
+    pass
+
+
+@dataclass
+class _Posed:
+    """A run, what it asks for, and what has been done to it."""
+
+    run: Run
+    network: Architecture
+    item: object
+    knobs: Knobs
+    fails: bool
+    stopped: bool = False
+
+
+def _example(seed: int) -> tuple[Architecture, list]:
+    network, items = ET.example(seed)
+    return network.eval(), items
+
+
+def _work(network: Architecture, item: object, knobs: Knobs, fails: bool) -> Callable:
+    def work(interrupt: Interrupt) -> tuple[torch.Tensor, list[Solution]]:
+        output = network.infer(network.pack([item]), [knobs], interrupt)
+        if fails:
+            raise _Failed
+        return output.logits, output.solutions
+
+    return work
+
+
+class Engine(RuleBasedStateMachine):
+    """Submit, cancel, fail, hold everything up, swap a model for another, and look at it all."""
+
+    @initialize()
+    def start(self) -> None:
+        self.over: list[Run] = []
+        self.scheduler = Scheduler(1, on_over=self.over.append)
+        self.models = [_example(0), _example(1)]
+        self.posed: list[_Posed] = []
+        self.gate: threading.Event | None = None
+        self.submitted = 0
+
+    @rule(
+        model=st.integers(0, 1),
+        item=st.integers(0, 2),
+        steps=st.integers(0, 30),
+        noise=st.sampled_from([0.0, 0.1]),
+        tolerance=st.sampled_from([0.0, 0.05]),
+        alone=st.booleans(),
+        job=st.booleans(),
+        fails=st.sampled_from([False, False, False, True]),
+    )
+    def submit(self, model, item, steps, noise, tolerance, alone, job, fails) -> None:
+        network, items = self.models[model]
+        seed = len(self.posed)
+        knobs = Knobs(steps=steps, noise=noise, tolerance=tolerance, seed=seed, deterministic=alone)
+        work = _work(network, items[item], knobs, fails)
+        self.submitted += 1
+        run = self.scheduler.submit(work, (model, job), 0.25 if job else 1.0, alone)
+        self.posed.append(_Posed(run, network, items[item], knobs, fails))
+
+    @precondition(lambda self: self.posed)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        posed = data.draw(st.sampled_from(self.posed))
+        posed.stopped = True
+        posed.run.stop(data.draw(st.sampled_from([StopReason.CANCELLED, StopReason.DEADLINE])))
+
+    @rule(model=st.integers(0, 1), seed=st.integers(2, 5))
+    def swap(self, model: int, seed: int) -> None:
+        """What is under way goes on with the weights it began with."""
+        self.models[model] = _example(seed)
+
+    @precondition(lambda self: self.gate is None)
+    @rule()
+    def hold(self) -> None:
+        """The thread is busy: what comes now will begin together."""
+        self.gate = threading.Event()
+        self.submitted += 1
+        self.scheduler.submit(lambda interrupt, gate=self.gate: gate.wait(30), "gate")
+
+    @precondition(lambda self: self.gate is not None)
+    @rule()
+    def release(self) -> None:
+        assert self.gate is not None
+        self.gate.set()
+        self.gate = None
+
+    @rule()
+    def wait(self) -> None:
+        time.sleep(0.002)
+
+    def teardown(self) -> None:
+        if self.gate is not None:
+            self.gate.set()
+        self.scheduler.close()
+        while self.posed:
+            self._check(self.posed.pop())
+        ended = [id(run) for run in self.over]
+        assert len(ended) == len(set(ended))
+        assert len(ended) == self.submitted
+        assert all(not f.queue and not f.together for f in self.scheduler._flows.values())
+        held = [weakref.ref(run) for run in self.over]
+        self.over.clear()
+        gc.collect()
+        assert not any(ref() for ref in held)
+
+    def _check(self, posed: _Posed) -> None:
+        assert posed.run.future.done()
+        try:
+            logits, solutions = posed.run.future.result()
+        except CancelledError:
+            assert posed.stopped
+            return
+        except _Failed:
+            assert posed.fails
+            return
+        assert not posed.fails
+        reasons = {reason for s in solutions for reason in s.stop_reasons}
+        if reasons & {StopReason.CANCELLED, StopReason.DEADLINE}:
+            assert posed.stopped
+            return
+        alone = posed.network.infer(posed.network.pack([posed.item]), [posed.knobs])
+        rounded = 0.0 if posed.knobs.deterministic else 1e-4
+        close = {"rtol": rounded, "atol": rounded}
+        torch.testing.assert_close(logits, alone.logits, **close)
+        for mine, theirs in zip(solutions, alone.solutions, strict=True):
+            assert mine.steps_R.tolist() == theirs.steps_R.tolist()
+            assert mine.stop_reasons == theirs.stop_reasons
+            torch.testing.assert_close(mine.x_ND, theirs.x_ND, **close)
+
+
+TestEngine = Engine.TestCase
+TestEngine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+@pytest.fixture
+def scheduler():
+    scheduler = Scheduler(1)
+    yield scheduler
+    scheduler.close()
+
+
+@contextmanager
+def held(scheduler: Scheduler) -> Iterator[None]:
+    """What is submitted meanwhile begins together."""
+    gate = threading.Event()
+    scheduler.submit(lambda interrupt: gate.wait(30), "gate")
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+def _chain(steps: int, done: list[str], name: str) -> Callable:
+    """Work whose every step is a turn."""
+
+    def work(interrupt: Interrupt) -> None:
+        for _ in range(steps):
+            if interrupt() is not None:
+                return
+            done.append(name)
+            time.sleep(2 * _SLICE_S)
+
+    return work
+
+
+def test_the_short_do_not_wait_for_the_long(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    with held(scheduler):
+        long = scheduler.submit(_chain(100, done, "long"), "sample")
+        scheduler.submit(_chain(3, done, "short"), "score").future.add_done_callback(
+            lambda _: long.stop(StopReason.CANCELLED)
+        )
+    long.future.result(30)
+    assert done.count("short") == 3
+    assert done.count("long") <= 6
+
+
+def test_within_a_flow_all_take_turns(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    with held(scheduler):
+        runs = [scheduler.submit(_chain(4, done, name), "one") for name in "abc"]
+    for run in runs:
+        run.future.result(30)
+    assert done == [*"abc"] * 4
+
+
+def test_a_job_gets_its_share_and_no_more(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    with held(scheduler):
+        job = scheduler.submit(_chain(200, done, "job"), ("m", True), 0.25)
+        scheduler.submit(_chain(24, done, "user"), ("m", False)).future.add_done_callback(
+            lambda _: job.stop(StopReason.CANCELLED)
+        )
+    job.future.result(30)
+    assert done.count("user") == 24
+    assert 2 <= done.count("job") <= 10  # a quarter of 24, as far as sleep is exact
+
+
+def test_rows_step_together(scheduler: Scheduler) -> None:
+    network, items = _example(0)
+    calls = []
+    for block in network.blocks_in_order():
+        block.energy.register_forward_hook(lambda *_: calls.append(1))
+    with held(scheduler):
+        knobs = Knobs(steps=9)
+        runs = [scheduler.submit(_work(network, items[0], knobs, False)) for _ in range(20)]
+    for run in runs:
+        run.future.result(30)
+    blocks = len(network.blocks_in_order())
+    assert blocks * 10 <= len(calls) < blocks * 20, "about as many as of one of them"
+
+
+def test_a_batch_that_fails_falls_apart(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong with one of them is its own affair."""
+    network, items = _example(0)
+    joined = Company.step
+
+    def step(company: Company) -> list:
+        if len(company) > 1:
+            raise RuntimeError("too much")
+        return joined(company)
+
+    monkeypatch.setattr(Company, "step", step)
+    with held(scheduler):
+        runs = [
+            scheduler.submit(_work(network, items[0], Knobs(steps=5), fails)) for fails in (0, 1, 0)
+        ]
+    alone = network.infer(network.pack(items[:1]), [Knobs(steps=5)])
+    for run in (runs[0], runs[2]):
+        assert torch.equal(run.future.result(30)[0], alone.logits)
+    with pytest.raises(_Failed):
+        runs[1].future.result(30)
+
+
+def test_what_has_not_begun_is_let_go_at_once(scheduler: Scheduler) -> None:
+    class Large:
+        pass
+
+    large = Large()
+    ref = weakref.ref(large)
+    with held(scheduler):
+        run = scheduler.submit(lambda interrupt, large=large: None)
+        del large
+        assert ref() is not None
+        run.stop(StopReason.CANCELLED)
+        gc.collect()
+        assert ref() is None
+    with pytest.raises(CancelledError):
+        run.future.result(30)
+
+
+def test_one_after_the_other_where_that_is_asked_for() -> None:
+    scheduler, done = Scheduler(1, steps=False), list[str]()
+    with held(scheduler):
+        runs = [scheduler.submit(_chain(3, done, name), name) for name in "ab"]
+    for run in runs:
+        run.future.result(30)
+    scheduler.close()
+    assert done == [*"aaabbb"]

@@ -14,8 +14,9 @@ import httpx
 
 
 @contextmanager
-def serving() -> Iterator[httpx.Client]:
-    """A client of a server that is ready, and ends with the context.
+def serving(**settings: str) -> Iterator[httpx.Client]:
+    """A client of a server that is ready, and ends with the context; `settings` are variables of
+    its environment.
 
     Raises:
         TimeoutError: it is not ready within a minute.
@@ -24,7 +25,8 @@ def serving() -> Iterator[httpx.Client]:
         port = free.getsockname()[1]
     # What is asked again is computed again.
     own = {"BASIN_PORT": str(port), "BASIN_LOG_LEVEL": "error", "BASIN_CACHE_BYTES": "0"}
-    server = subprocess.Popen([sys.executable, "-m", "service"], env=os.environ | own)
+    env = os.environ | own | settings
+    server = subprocess.Popen([sys.executable, "-m", "service"], env=env)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             _wait(client)

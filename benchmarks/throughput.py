@@ -1,0 +1,139 @@
+"""Rows that leave when they are done, against batches that wait for their slowest.
+
+The engine alone, without HTTP: 32 requests are under way at any time, each to complete one
+picture by an Energy Transformer of random weights (64 patches, 128 wide, 8 heads), with a number
+of steps between 1 and 48 and, every other one, a tolerance. Compared are
+
+- steps: the scheduler, where rows join and leave between steps;
+- requests: batches of all that wait, up to 32, run until the last row is done, as servers batch;
+- offline: all pictures known before, in batches of 32, those of like steps together.
+
+Each for as many pictures; printed are pictures a second over those of offline, and the latency of
+a picture; medians of the rounds, which are interleaved.
+
+    python -m benchmarks.throughput
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from benchmarks.machine import describe
+from models.catalog import architectures
+from models.contract import Interrupt, Knobs
+from models.image_completer import ImageCompleter
+from models.patches import MaskedImage
+from service.engine.scheduler import Scheduler
+
+PICTURES, UNDER_WAY, STEPS, ROUNDS = 256, 32, 48, 5
+
+
+@dataclass(frozen=True)
+class _Request:
+    picture: MaskedImage
+    knobs: Knobs
+
+
+@dataclass(frozen=True)
+class _Took:
+    seconds: float
+    latencies: list[float]
+
+
+def _network() -> ImageCompleter:
+    kind = architectures()["et-image"]
+    config = kind.config_type.model_validate(
+        {
+            "size": 64,
+            "patch": 8,
+            "dim": 128,
+            "heads": 8,
+            "head_dim": 16,
+            "memories": 512,
+            "steps": 12,
+            "step_size": 0.1,
+        }
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 64, 64, 3), np.uint8)
+    return kind.fitted(config, pixels, 0).eval()  # pyright: ignore
+
+
+def _requests() -> list[_Request]:
+    rng = np.random.default_rng(1)
+    return [
+        _Request(
+            MaskedImage(rng.integers(0, 256, (64, 64, 3), np.uint8), rng.random((8, 8)) < 0.5),
+            Knobs(steps=int(rng.integers(1, STEPS + 1)), tolerance=0.05 * (place % 2)),
+        )
+        for place in range(PICTURES)
+    ]
+
+
+def _infer(network: ImageCompleter, several: list[_Request], interrupt: Interrupt) -> torch.Tensor:
+    batch = network.pack([request.picture for request in several])
+    return network.infer(batch, [request.knobs for request in several], interrupt).logits
+
+
+def _by_steps(network: ImageCompleter, requests: list[_Request], scheduler: Scheduler) -> _Took:
+    start, waiting, under_way, latencies = time.perf_counter(), deque(requests), {}, []
+    while waiting or under_way:
+        while waiting and len(under_way) < UNDER_WAY:
+            run = scheduler.submit(partial(_infer, network, [waiting.popleft()]))
+            under_way[run.future] = time.perf_counter()
+        done: set[Future] = wait(under_way, return_when=FIRST_COMPLETED).done
+        latencies += [time.perf_counter() - under_way.pop(future) for future in done]
+    return _Took(time.perf_counter() - start, latencies)
+
+
+@torch.no_grad()
+def _by_requests(network: ImageCompleter, requests: list[_Request]) -> _Took:
+    start, waiting, latencies = time.perf_counter(), deque(requests), []
+    # All of the batch before are asked for again at once, so that the next batch is full too.
+    while waiting:
+        began = time.perf_counter()
+        several = [waiting.popleft() for _ in range(min(UNDER_WAY, len(waiting)))]
+        _infer(network, several, lambda: None)
+        latencies += [time.perf_counter() - began] * len(several)
+    return _Took(time.perf_counter() - start, latencies)
+
+
+@torch.no_grad()
+def _offline(network: ImageCompleter, requests: list[_Request]) -> _Took:
+    start = time.perf_counter()
+    known = sorted(requests, key=lambda request: request.knobs.steps or 0)
+    for first in range(0, len(known), UNDER_WAY):
+        _infer(network, known[first : first + UNDER_WAY], lambda: None)
+    return _Took(time.perf_counter() - start, [0.0])
+
+
+def main() -> None:
+    print(describe())
+    network, requests, scheduler = _network(), _requests(), Scheduler(None)
+    ways = {
+        "steps": lambda: _by_steps(network, requests, scheduler),
+        "requests": lambda: _by_requests(network, requests),
+        "offline": lambda: _offline(network, requests),
+    }
+    rounds = [{name: way() for name, way in ways.items()} for _ in range(ROUNDS + 1)][1:]
+    scheduler.close()
+    best = statistics.median(r["offline"].seconds for r in rounds)
+    print("| batches of | pictures/s | over offline | median latency | p99 |")
+    print("|---|---|---|---|---|")
+    for name in ways:
+        seconds = statistics.median(r[name].seconds for r in rounds)
+        latencies = np.concatenate([r[name].latencies for r in rounds])
+        middle, late = (1e3 * np.percentile(latencies, p) for p in (50, 99))
+        told = "| |" if name == "offline" else f"| {middle:.0f} ms | {late:.0f} ms |"
+        print(f"| {name} | {PICTURES / seconds:.0f} | {best / seconds:.2f} {told}")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from models.dynamics.relaxation import Moment, Relaxation, RowKnobs
+from models.dynamics.relaxation import Moment, Relaxation, RowKnobs, StopReason
 from models.energies import Terms
 
-_IDLE = 4  # one in so many rows may have stopped before the others close ranks
+_IDLE = 8  # one in so many rows may have stopped before the others close ranks
 
 
 def company_of(relaxation: Relaxation) -> Hashable | None:
@@ -24,97 +24,124 @@ def company_of(relaxation: Relaxation) -> Hashable | None:
     return None if alone else (id(relaxation.system.energy), kind, relaxation.x_ND.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Place:
-    """Where the rows of a relaxation that moved when the batch was formed are in it."""
+    """Which rows of a relaxation are in the batch, and where.
+
+    `past` holds the moments of former batches, and where the same rows were in those.
+    """
 
     relaxation: Relaxation
-    moving: list[int]
-    rows: slice
+    rows: list[int]
+    at: slice
     tokens: slice
+    past: list[tuple[list[Moment], slice]] = field(default_factory=list)
 
 
 @final
 class Company:
     """Relaxations that join between two steps, and leave as soon as none of their rows moves.
 
-    Rows that have stopped are dropped from the batch once they are a fourth of it. What comes of a
-    row does not depend on the others, but for how sums are rounded.
+    Rows that have stopped are dropped from the batch when another joins, or once they are an eighth
+    of it. What comes of a row does not depend on the others, but for how sums are rounded.
     """
 
     def __init__(self) -> None:
-        self._members: list[Relaxation] = []
-        self._batch: Relaxation | None = None
+        self._new: list[Relaxation] = []
         self._places: list[_Place] = []
+        self._batch: Relaxation | None = None
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._new) + len(self._places)
 
     @property
     def tokens(self) -> int:
         """Of all that relax here."""
-        return sum(len(member.x_ND) for member in self._members)
+        return sum(len(relaxation.x_ND) for relaxation in self.members)
+
+    @property
+    def members(self) -> list[Relaxation]:
+        return [*(place.relaxation for place in self._places), *self._new]
 
     def join(self, relaxation: Relaxation) -> None:
-        self._disperse()
-        self._members.append(relaxation)
+        self._new.append(relaxation)
 
     def leave(self, relaxation: Relaxation) -> None:
         """It keeps the state that it has come to."""
-        self._disperse()
-        self._members.remove(relaxation)
+        if relaxation in self._new:
+            self._new.remove(relaxation)
+            return
+        (place,) = [place for place in self._places if place.relaxation is relaxation]
+        assert self._batch is not None
+        _take(place, self._batch)
+        self._places.remove(place)
+        for row in range(place.at.start, place.at.stop):
+            self._batch.reasons[row] = StopReason.CANCELLED
 
     def step(self) -> list[Relaxation]:
         """Move every row that still moves, once. Those whose rows have all stopped have left."""
-        batch = self._batch or self._form()
+        batch = self._batch
+        if batch is None or self._new or _IDLE * (batch.rows - len(batch.moving)) >= batch.rows:
+            batch = self._batch = self._regrouped()
         batch.step()
-        over = [place.relaxation for place in self._places if all(batch.reasons[place.rows])]
-        stopped = batch.rows - len(batch.moving)
-        if over or _IDLE * stopped >= batch.rows:
-            self._disperse()
-        self._members = [member for member in self._members if member not in over]
-        return over
+        over = [place for place in self._places if all(batch.reasons[place.at])]
+        for place in over:
+            _take(place, batch)
+            self._places.remove(place)
+        if not self._places:
+            self._batch = None
+        return [place.relaxation for place in over]
 
-    def _form(self) -> Relaxation:
-        """One batch of all rows that move."""
-        parts: list[Relaxation] = []
+    def _regrouped(self) -> Relaxation:
+        """A batch of the rows that still move, and of those that are new."""
+        old, parts, places = self._batch, list[Relaxation](), list[_Place]()
         rows = tokens = 0
-        for member in self._members:
-            moving = member.moving
-            mine = [_part(member, *run) for run in _runs(moving)]
-            width = sum(part.rows for part in mine), sum(len(part.x_ND) for part in mine)
-            at = slice(rows, rows + width[0]), slice(tokens, tokens + width[1])
-            self._places.append(_Place(member, moving, *at))
-            rows, tokens = at[0].stop, at[1].stop
-            parts += mine
-        self._batch = parts[0] if len(parts) == 1 else _joined(parts)
-        return self._batch
 
-    def _disperse(self) -> None:
-        """Every relaxation takes back its rows."""
-        batch, places, self._batch, self._places = self._batch, self._places, None, []
-        for place in places:
-            if batch is not None and batch is not place.relaxation:
-                _take(place, batch)
+        def placed(relaxation: Relaxation, which: list[int], length: int) -> _Place:
+            nonlocal rows, tokens
+            at = slice(rows, rows + len(which)), slice(tokens, tokens + length)
+            rows, tokens = at[0].stop, at[1].stop
+            places.append(_Place(relaxation, which, *at))
+            return places[-1]
+
+        if old is not None:
+            lengths = torch.bincount(old.layout.row_of_N, minlength=old.rows).tolist()
+            kept: list[int] = []
+            for place in self._places:
+                there = range(place.at.start, place.at.stop)
+                moving = [row for row in there if old.reasons[row] is None]
+                if len(moving) < len(there):
+                    _take(place, old)
+                which = [place.rows[row - place.at.start] for row in moving]
+                again = placed(place.relaxation, which, sum(lengths[row] for row in moving))
+                if len(moving) == len(there):
+                    again.past = [*place.past, (old.trace, place.at)]
+                kept += moving
+            parts = [_part(old, *run) for run in _runs(kept)]
+        for relaxation in self._new:
+            placed(relaxation, list(range(relaxation.rows)), len(relaxation.x_ND))
+            parts.append(_part(relaxation, 0, relaxation.rows))
+        self._places, self._new = places, []
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending numbers as ranges."""
-    breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(np.asarray(rows), breaks)]
+    ends = [place for place, (a, b) in enumerate(pairwise(rows), 1) if b != a + 1]
+    bounds = pairwise([0, *ends, len(rows)]) if rows else ()
+    return [(rows[start], rows[stop - 1] + 1) for start, stop in bounds]
 
 
 def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
     """Some rows of a relaxation as one of their own, from here on."""
-    if last - first == whole.rows:
-        return whole
-    rows, terms = slice(first, last), whole.terms
-    row_of_N = whole.layout.row_of_N
-    tokens = (row_of_N >= first) & (row_of_N < last)
+    rows, terms, layout = slice(first, last), whole.terms, whole.layout
+    ends = torch.tensor([first, last], device=layout.row_of_N.device)
+    tokens = slice(*torch.searchsorted(layout.row_of_N, ends).tolist())
+    every = last - first == whole.rows
     return Relaxation(
         whole.system,
-        whole.layout.part(first, last),
-        _knobs([whole.knobs], rows),
+        layout if every else layout.part(first, last),
+        whole.knobs if every else _knobs([whole.knobs], rows),
         whole.x_ND[tokens],
         whole.g_ND[tokens],
         Terms(
@@ -172,14 +199,14 @@ def _knobs(several: Sequence[RowKnobs], rows: slice = slice(None)) -> RowKnobs:
 
 
 def _take(place: _Place, batch: Relaxation) -> None:
-    """What became of the rows of a relaxation in `batch`, and all its moments there."""
-    whole, rows, tokens = place.relaxation, place.rows, place.tokens
-    moving_r = torch.tensor(place.moving, device=whole.x_ND.device)
-    every = len(place.moving) == whole.rows
+    """What became of the rows of a relaxation in `batch`, and all its moments so far."""
+    whole, rows, tokens = place.relaxation, place.at, place.tokens
+    moving_r = torch.tensor(place.rows, device=whole.x_ND.device)
+    every = len(place.rows) == whole.rows
     moving_n = moving_r if every else torch.isin(whole.layout.row_of_N, moving_r).nonzero()[:, 0]
 
-    def of_rows(old_R: Tensor, new_r: Tensor) -> Tensor:
-        return new_r[rows] if every else old_R.index_copy(0, moving_r, new_r[rows])
+    def of_rows(old_R: Tensor, new_r: Tensor, at: slice = rows) -> Tensor:
+        return new_r[at] if every else old_R.index_copy(0, moving_r, new_r[at])
 
     def of_tokens(old_N: Tensor, new_n: Tensor) -> Tensor:
         return new_n[tokens] if every else old_N.index_copy(0, moving_n, new_n[tokens])
@@ -197,19 +224,23 @@ def _take(place: _Place, batch: Relaxation) -> None:
     whole.steps_R = of_rows(whole.steps_R, batch.steps_R)
     whole.residual_R = of_rows(whole.residual_R, batch.residual_R)
     whole.work_R = of_rows(whole.work_R, batch.work_R)
-    for row, reason in zip(place.moving, batch.reasons[rows], strict=True):
+    for row, reason in zip(place.rows, batch.reasons[rows], strict=True):
         whole.reasons[row] = reason
-    for moment in batch.trace:
-        last = whole.trace[-1] if whole.trace else moment
-        components = moment.components.items()
-        storage_R = moment.storage_R
-        if storage_R is not None and last.storage_R is not None:
-            storage_R = of_rows(last.storage_R, storage_R)
-        whole.trace.append(
-            Moment(
-                len(whole.trace),
-                of_rows(last.energy_R, moment.energy_R),
-                {name: of_rows(last.components[name], part_R) for name, part_R in components},
-                storage_R,
+    for trace, at in [*place.past, (batch.trace, place.at)]:
+        for moment in trace:
+            last = whole.trace[-1] if whole.trace else moment
+            components = moment.components.items()
+            storage_R = moment.storage_R
+            if storage_R is not None and last.storage_R is not None:
+                storage_R = of_rows(last.storage_R, storage_R, at)
+            whole.trace.append(
+                Moment(
+                    len(whole.trace),
+                    of_rows(last.energy_R, moment.energy_R, at),
+                    {
+                        name: of_rows(last.components[name], part_R, at)
+                        for name, part_R in components
+                    },
+                    storage_R,
+                )
             )
-        )

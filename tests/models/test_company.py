@@ -82,7 +82,7 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
                 if len(company):
                     for relaxation in company.step():
                         found[there[id(relaxation)]] = relaxation.solution()
-            kept = {id(r): r for company in companies.values() for r in company._members}
+            kept = {id(r) for company in companies.values() for r in company.members}
             there = {key: place for key, place in there.items() if key in kept}
     assert sorted(found) == list(range(len(posed)))
     for place, (x, layout, knobs, _) in enumerate(posed):

@@ -140,7 +140,7 @@ def classify(
         graph_recipe(model, source.name, molecules=source.smiles is not None), balanced=balanced
     )
     if protocol is Protocol.AS_PUBLISHED:
-        chosen = as_published_recipe(chosen)
+        chosen = as_published_recipe(chosen, source.name)
     if smoke:
         chosen = smoke_graphs(chosen)
     added = with_resonance(resonance, learn_strength)

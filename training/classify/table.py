@@ -36,7 +36,9 @@ def recipes_of(
     chosen = graph_recipe(model, dataset.name, molecules=dataset.smiles is not None)
     if smoke:
         return (smoke_graphs(chosen),)
-    return (as_published_recipe(chosen),) if split.name == "as-published" else settings(chosen)
+    if split.name == "as-published":
+        return (as_published_recipe(chosen, dataset.name),)
+    return settings(chosen)
 
 
 def run(

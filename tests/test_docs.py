@@ -122,6 +122,17 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 MOLECULES = (REPO / "docs" / "molecules.md").read_text()
 
 
+def test_the_readme_has_the_same_figures_of_folds() -> None:
+    lines = re.findall(r"^\| [A-Za-z0-9]+ \| \d+(?: of 10)? \| .*", README, re.M)
+    assert lines
+    for line in lines:
+        name, folds, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        told = MOLECULES.partition(f"| {name.lower()}, {folds.split()[0]} folds ")[2].splitlines()
+        for cell, row in zip(cells, told[2:6], strict=True):
+            mean, std = row.split("|")[2].split("±")
+            assert cell == f"{float(mean):.1f} ± {float(std):.1f}", name
+
+
 @pytest.mark.parametrize("name", re.findall(r"^\| ([a-z0-9-]+), .* \| accuracy", MOLECULES, re.M))
 def test_tables_of_molecules_are_those_of_their_rows(name: str) -> None:
     """Of the splits, and the seeds, that every model has been trained on."""

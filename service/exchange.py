@@ -53,6 +53,7 @@ async def exchange(
     """
     settings, state, of_job = services.settings, request.state, is_replayed(request.state)
     seconds, served = _patience(request, services), services.registry.changes
+    state.patience_s = seconds
     if not of_job:
         if _later(request):
             return await _promised(request, services)
@@ -95,8 +96,15 @@ async def compute(
     alone: bool = False,
 ) -> T:
     """What `work` computes, beside what others do; see `Engine.run`."""
-    job, progress = is_replayed(state), state.progress
-    done = await services.engine.run(work, flow, cost, job=job, alone=alone, progress=progress)
+    done = await services.engine.run(
+        work,
+        flow,
+        cost,
+        within_s=state.patience_s,
+        job=is_replayed(state),
+        alone=alone,
+        progress=state.progress,
+    )
     state.stopwatch.add("queue", done.queued_s)
     state.stopwatch.add("compute", done.ran_s)
     return done.value

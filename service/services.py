@@ -58,8 +58,6 @@ class Services:
             settings.queue_size,
             settings.threads,
             settings.scheduling == "steps",
-            settings.deadline_s,
-            settings.job_deadline_s,
             settings.max_per_model,
         )
         bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)

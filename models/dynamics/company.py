@@ -82,19 +82,23 @@ class Company:
         """Move every row that still moves, once. Those whose rows have all stopped have left."""
         batch = self._batch
         if batch is None or self._new or _IDLE * (batch.rows - len(batch.moving)) >= batch.rows:
-            batch = self._batch = self._regrouped()
+            batch = self._regroup()
         batch.step()
         over = [place for place in self._places if all(batch.reasons[place.at])]
         for place in over:
-            _take(place, batch)
             self._places.remove(place)
+            _take(place, batch)
         if not self._places:
             self._batch = None
         return [place.relaxation for place in over]
 
-    def _regrouped(self) -> Relaxation:
-        """A batch of the rows that still move, and of those that are new."""
-        old, parts, places = self._batch, list[Relaxation](), list[_Place]()
+    def _regroup(self) -> Relaxation:
+        """A batch of the rows that still move, and of those that are new.
+
+        Nothing has changed where there is no room for it.
+        """
+        old, parts = self._batch, list[Relaxation]()
+        places, stopped = list[_Place](), list[_Place]()
         rows = tokens = 0
 
         def placed(relaxation: Relaxation, which: list[int], length: int) -> _Place:
@@ -110,19 +114,23 @@ class Company:
             for place in self._places:
                 there = range(place.at.start, place.at.stop)
                 moving = [row for row in there if old.reasons[row] is None]
-                if len(moving) < len(there):
-                    _take(place, old)
                 which = [place.rows[row - place.at.start] for row in moving]
                 again = placed(place.relaxation, which, sum(lengths[row] for row in moving))
-                if len(moving) == len(there):
+                if len(moving) < len(there):
+                    stopped.append(place)
+                else:
                     again.past = [*place.past, (old.trace, place.at)]
                 kept += moving
             parts = [_part(old, *run) for run in _runs(kept)]
         for relaxation in self._new:
             placed(relaxation, list(range(relaxation.rows)), len(relaxation.x_ND))
             parts.append(_part(relaxation, 0, relaxation.rows))
-        self._places, self._new = places, []
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        batch = parts[0] if len(parts) == 1 else _joined(parts)
+        if old is not None:
+            for place in stopped:
+                _take(place, old)
+        self._batch, self._places, self._new = batch, places, []
+        return batch
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import final
 
-_SMOOTHING = 0.2  # weight of the latest request in the mean of its kind
+_REMEMBERED = 64  # requests of a kind
 
 
 class _Kind:
-    """Work of one kind: what is pending, and what was done; the longer ago, the less it counts."""
+    """Work of one kind: what is pending, and how long what is done took for its cost."""
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.pending: dict[int, float] = {}  # cost by request
-        self._cost = self._seconds = 0.0
+        self._rates: deque[float] = deque(maxlen=_REMEMBERED)
 
     def took(self, cost: float, seconds: float) -> None:
-        self._cost += cost - _SMOOTHING * self._cost
-        self._seconds += seconds - _SMOOTHING * self._seconds
+        if cost > 0:
+            self._rates.append(seconds / cost)
 
     def seconds(self, cost: float) -> float:
         """Of compute until so much is done, 0 where nothing was done yet: all take turns, so that
-        nothing waits for more of another than it is itself."""
+        nothing waits for more of another than it is itself. At the best rate of late: small
+        requests pay for more than their cost, and so do those that want reasons."""
         mine = cost if math.isfinite(cost) else 0.0
         turns = mine + sum(min(cost, pending) for pending in self.pending.values())
-        return turns * self._seconds / self._cost if self._cost else 0.0
+        return turns * min(self._rates, default=0.0)
 
 
 @final

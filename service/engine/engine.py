@@ -37,8 +37,6 @@ class Engine:
     Args:
         steps: requests take turns step by step, see `service.engine.scheduler`; False runs each to
             its end before the next one begins.
-        late_s, late_jobs_s: seconds after which an answer, and that of a job, comes too late: what
-            will not be ready by then is not begun.
         most: requests of one model that may run or wait; as many as there are places if None.
     """
 
@@ -47,12 +45,10 @@ class Engine:
         queue_size: int,
         threads: int | None,
         steps: bool = True,
-        late_s: float = math.inf,
-        late_jobs_s: float = math.inf,
         most: int | None = None,
     ) -> None:
         self._limit, self._most = queue_size + 1, most
-        self._late_s, self._backlog = (late_s, late_jobs_s), Backlog()
+        self._backlog = Backlog()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
         self.on_step: Stepped = lambda kind, rows, seconds: None
         self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
@@ -95,6 +91,7 @@ class Engine:
         flow: str = "",
         cost: float = 1.0,
         *,
+        within_s: float = math.inf,
         job: bool = False,
         alone: bool = False,
         progress: Progress | None = None,
@@ -104,6 +101,8 @@ class Engine:
         Args:
             flow: the kind of work, which has its share of the machine: a model's name.
             cost: tokens x steps, with the edges between them.
+            within_s: seconds after which it comes too late: what surely would is not begun, but for
+                jobs.
             job: nobody waits for it; what somebody waits for goes first.
             alone: its rows never step with those of other requests.
             progress: is told of its steps.
@@ -115,7 +114,7 @@ class Engine:
             detail = f"{self._most} requests of this model are being computed or wait"
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         weight, kind = (_JOBS if job else 1.0), (flow, job)
-        late_s = self._backlog.excess(kind, weight, cost, self._late_s[job])
+        late_s = 0.0 if job else self._backlog.excess(kind, weight, cost, within_s)
         if late_s:
             headers = {"retry-after": str(math.ceil(late_s))}
             raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)

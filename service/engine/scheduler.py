@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
+from traceback import clear_frames
 from typing import Any, final
 
 import structlog
@@ -21,6 +22,7 @@ from greenlet import getcurrent, greenlet
 
 from models.contract import Interrupt
 from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by
+from models.sampling import Interrupted
 from service.jobs import Progress
 
 Stepped = Callable[[Hashable, int, float], object]
@@ -55,6 +57,10 @@ class _Entity(ABC):
     def turn(self) -> bool:
         """Compute for a while; should there be another turn?"""
 
+    @abstractmethod
+    def fail(self, error: Exception) -> bool:
+        """A turn raised; should there be another one?"""
+
 
 @final
 class Run(_Entity):
@@ -80,6 +86,7 @@ class Run(_Entity):
         self.submitted = time.perf_counter()
         self.ran_s = 0.0
         self.waits = False
+        self.failure: Exception | None = None
         self._work: Callable[[Interrupt], Any] | None = work
         self._outcome: Callable[[], object] = self.future.cancel
         self._scheduler = scheduler
@@ -120,14 +127,31 @@ class Run(_Entity):
             with driven_by(partial(self._scheduler.drive, self)):
                 value = work(self)
         except BaseException as error:
+            clear_frames(error.__traceback__)  # which hold what it computed with
             self._outcome = partial(self.future.set_exception, error)
         else:
             self._outcome = partial(self.future.set_result, value)
 
+    def fail(self, error: Exception) -> bool:
+        if not self.future.done():
+            self.future.set_exception(error)
+        return False
+
+    def require_wanted(self) -> None:
+        """
+        Raises:
+            Interrupted: nobody waits for what it computes.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self._reason is not None:
+            raise Interrupted(self._reason)
+
     def _end(self) -> None:
         """Whoever waits hears of it once all is accounted for."""
+        outcome, self._outcome, self._greenlet = self._outcome, self.future.cancel, None
         self._scheduler.over(self)
-        self._outcome()
+        outcome()
 
 
 @final
@@ -139,43 +163,60 @@ class _Together(_Entity):
         flow.together.setdefault(kind, []).append(self)
         self.company = Company()
         self._runs: dict[int, tuple[Relaxation, Run]] = {}
+        self._fresh: set[int] = set()  # whose next step is the first, which moves nothing
 
     def join(self, relaxation: Relaxation, run: Run) -> None:
         self.company.join(relaxation)
-        run.progress.relaxation_steps -= 1  # the first moves nothing
         self._runs[id(relaxation)] = relaxation, run
+        self._fresh.add(id(relaxation))
 
     def turn(self) -> bool:
         for relaxation, run in list(self._runs.values()):
             if run.reason is not None:
-                self.company.leave(relaxation)
-                relaxation.stop(run.reason)
-                self._release(relaxation)
+                self._part(relaxation)
         if self._runs:
-            started, tokens = time.perf_counter(), self.company.tokens
-            there = list(self._runs.values())
-            for relaxation in self._step():
-                self._release(relaxation)
-            seconds = time.perf_counter() - started
-            self._scheduler.stepped(self.flow.kind, sum(r.rows for r, _ in there), seconds)
-            for relaxation, run in there:
-                run.ran_s += seconds * len(relaxation.x_ND) / tokens
-                run.progress.relaxation_steps += 1
+            self._step()
         if not self._runs:
             self._disband()
         return bool(self._runs)
 
-    def _step(self) -> list[Relaxation]:
-        """Those that are over, or who had better go on alone."""
+    def fail(self, error: Exception) -> bool:
+        for relaxation, run in list(self._runs.values()):
+            run.failure = error
+            self._release(relaxation)
+        self._disband()
+        return False
+
+    def _step(self) -> None:
+        there, tokens = list(self._runs.values()), self.company.tokens
+        started = time.perf_counter()
         try:
-            return self.company.step()
-        except Exception:
-            # One of them, or all at once, are too much: alone each has an error of its own.
+            over = self.company.step()
+        except Exception as error:
+            # One of them, or all at once, are too much: alone each has an error of its own. What
+            # has drawn noise cannot draw it again.
             structlog.get_logger().exception("a batch failed; its requests go on one by one")
-            several = [relaxation for relaxation, _ in self._runs.values()]
-            for relaxation in several:
-                self.company.leave(relaxation)
-            return several
+            for relaxation, run in there:
+                run.failure = error if any(relaxation.generators) else None
+                self._part(relaxation)
+            return
+        seconds = time.perf_counter() - started
+        self._scheduler.stepped(self.flow.kind, sum(r.rows for r, _ in there), seconds)
+        for relaxation, run in there:
+            run.ran_s += seconds * len(relaxation.x_ND) / tokens
+            run.progress.relaxation_steps += id(relaxation) not in self._fresh
+        self._fresh.clear()
+        for relaxation in over:
+            self._release(relaxation)
+
+    def _part(self, relaxation: Relaxation) -> None:
+        """It goes on alone, from where it is."""
+        _, run = self._runs[id(relaxation)]
+        try:
+            self.company.leave(relaxation)
+        except Exception as error:
+            run.failure = error
+        self._release(relaxation)
 
     def _disband(self) -> None:
         """Nothing is kept of models that may be gone."""
@@ -186,6 +227,7 @@ class _Together(_Entity):
 
     def _release(self, relaxation: Relaxation) -> None:
         _, run = self._runs.pop(id(relaxation))
+        self._fresh.discard(id(relaxation))
         run.waits = False
         self._scheduler.queue(run, first=True)
 
@@ -264,6 +306,7 @@ class Scheduler:
 
     def drive(self, run: Run, relaxation: Relaxation, interrupt: Interrupt) -> None:
         """Take all steps of a relaxation, with others where it has company. In a run."""
+        run.require_wanted()
         kind = company_of(relaxation)
         tokens = len(relaxation.x_ND)
         if self._steps and not run.alone and kind is not None and tokens < _ROOM:
@@ -274,6 +317,7 @@ class Scheduler:
             self.queue(together)
             run.waits = True
             self._switch()
+            run.require_wanted()
         if relaxation.moving:
             drive(relaxation, partial(_counted, run.progress, interrupt))
 
@@ -290,10 +334,15 @@ class Scheduler:
         while (entity := self._next()) is not None:
             flow, self._clock = entity.flow, entity.flow.clock
             self._turn_s = time.perf_counter()
-            again = entity.turn()
+            try:
+                again = entity.turn()
+            except Exception as error:  # of ours; whatever it is, the thread goes on
+                structlog.get_logger().exception("a turn failed")
+                again = entity.fail(error)
             flow.clock += (time.perf_counter() - self._turn_s) / flow.weight
             if again:
                 self.queue(entity)
+            del entity, flow  # nothing is held while nothing is to be done
 
     def _next(self) -> _Entity | None:
         """Whose turn it is: of the flow that has had least; None where all is over for good."""
@@ -302,7 +351,7 @@ class Scheduler:
                 self._changed.wait()
             while self._inbox:
                 self.queue(self._inbox.popleft())
-        waiting = [flow for flow in self._flows.values() if flow.queue]
+            waiting = [flow for flow in self._flows.values() if flow.queue]
         if not waiting:
             return None
         entity = min(waiting, key=lambda flow: flow.clock).queue.popleft()

@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from models.architectures.et import ET
 from models.contract import Architecture, Interrupt, Knobs
-from models.dynamics import Company, Solution, StopReason
+from models.dynamics import Relaxation, Solution, StopReason, company
+from models.sampling import Interrupted
 from service.engine.scheduler import _SLICE_S, Run, Scheduler
 
 
@@ -138,6 +139,9 @@ class Engine(RuleBasedStateMachine):
         except CancelledError:
             assert posed.stopped
             return
+        except Interrupted:
+            assert posed.stopped
+            return
         except _Failed:
             assert posed.fails
             return
@@ -238,28 +242,103 @@ def test_rows_step_together(scheduler: Scheduler) -> None:
     assert blocks * 10 <= len(calls) < blocks * 20, "about as many as of one of them"
 
 
+def _fails_when(monkeypatch: pytest.MonkeyPatch, place: object, name: str, when: Callable) -> None:
+    works = getattr(place, name)
+
+    def may_fail(*args: object) -> object:
+        if when(*args):
+            raise MemoryError
+        return works(*args)
+
+    monkeypatch.setattr(place, name, may_fail)
+
+
+FAILURES = {
+    "no room to join": (company, "_joined", lambda parts: len(parts) > 1),
+    "no room to step": (Relaxation, "step", lambda batch: batch.rows > 1),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("steps", [(5, 5, 5), (20, 5, 5)], ids=["together", "one later"])
 def test_a_batch_that_fails_falls_apart(
-    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, failure: str, steps: tuple[int, ...]
 ) -> None:
-    """What is wrong with one of them is its own affair."""
+    """What is wrong with one of them is its own affair, and the others get what they would."""
     network, items = _example(0)
-    joined = Company.step
-
-    def step(company: Company) -> list:
-        if len(company) > 1:
-            raise RuntimeError("too much")
-        return joined(company)
-
-    monkeypatch.setattr(Company, "step", step)
+    _fails_when(monkeypatch, *FAILURES[failure])
     with held(scheduler):
         runs = [
-            scheduler.submit(_work(network, items[0], Knobs(steps=5), fails)) for fails in (0, 1, 0)
+            scheduler.submit(_work(network, items[0], Knobs(steps=count), fails))
+            for count, fails in zip(steps, (False, True, False), strict=True)
         ]
-    alone = network.infer(network.pack(items[:1]), [Knobs(steps=5)])
-    for run in (runs[0], runs[2]):
-        assert torch.equal(run.future.result(30)[0], alone.logits)
     with pytest.raises(_Failed):
         runs[1].future.result(30)
+    for place in (0, 2):
+        logits, solutions = runs[place].future.result(30)
+        alone = network.infer(network.pack(items[:1]), [Knobs(steps=steps[place])])
+        torch.testing.assert_close(logits, alone.logits, rtol=1e-4, atol=1e-4)
+        for mine, theirs in zip(solutions, alone.solutions, strict=True):
+            assert [m.step for m in mine.trace] == [m.step for m in theirs.trace]
+
+
+def test_a_row_with_noise_fails_with_its_batch(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has drawn, and cannot draw the same again: no answer rather than another one."""
+    network, items = _example(0)
+    _fails_when(monkeypatch, *FAILURES["no room to step"])
+    with held(scheduler):
+        runs = [
+            scheduler.submit(_work(network, items[0], Knobs(steps=5, noise=noise), False))
+            for noise in (0.0, 0.1)
+        ]
+    runs[0].future.result(30)
+    with pytest.raises(MemoryError):
+        runs[1].future.result(30)
+
+
+def test_the_thread_outlives_whatever_watches_it() -> None:
+    def broken(*args: object) -> None:
+        raise ValueError
+
+    scheduler = Scheduler(1, on_step=broken)
+    network, items = _example(0)
+    run = scheduler.submit(_work(network, items[0], Knobs(steps=3), False))
+    with pytest.raises(ValueError, match=r"^$"):
+        run.future.result(30)
+    assert scheduler.submit(lambda interrupt: 7).future.result(30) == 7
+    scheduler.close()
+
+
+def test_flows_come_while_others_run(scheduler: Scheduler) -> None:
+    runs = [
+        scheduler.submit(lambda interrupt: [interrupt() for _ in range(50)], place)
+        for place in range(1000)
+    ]
+    for run in runs:
+        run.future.result(30)
+
+
+def test_what_is_over_is_let_go_without_a_collector(scheduler: Scheduler) -> None:
+    class Large:
+        pass
+
+    refs: list[weakref.ref] = []
+
+    def work(interrupt: Interrupt) -> None:
+        large = Large()
+        refs.append(weakref.ref(large))
+        raise _Failed
+
+    gc.disable()
+    try:
+        run = scheduler.submit(work)
+        with pytest.raises(_Failed):
+            run.future.result(30)
+        assert refs[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_what_has_not_begun_is_let_go_at_once(scheduler: Scheduler) -> None:

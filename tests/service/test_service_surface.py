@@ -319,7 +319,17 @@ def test_openapi_describes_bodies_answers_and_errors(document):
                     assert set(response["content"]) == {"application/problem+json"}
     knobs = document["components"]["schemas"]["Dynamics"]["properties"]
     assert set(knobs) == {
-        *("steps", "beta", "beta_scale", "step_size", "tolerance", "noise", "seed", "resonance")
+        *(
+            "steps",
+            "beta",
+            "beta_scale",
+            "step_size",
+            "tolerance",
+            "noise",
+            "seed",
+            "deterministic",
+            "resonance",
+        )
     }
     assert all(knob["description"] for knob in knobs.values())
     assert knobs["steps"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 64}

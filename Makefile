@@ -5,13 +5,16 @@ PORT ?= $(or $(BASIN_PORT),8000)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test check setup train bench clean
+.PHONY: serve test test-slow check setup train bench clean
 
 serve: $(VENV)/.serve
 	BASIN_PORT=$(PORT) exec $(BIN)/python -m service
 
 test: $(VENV)/.dev
 	$(BIN)/pytest
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -98,7 +98,7 @@ def test_a_molecule_that_takes_too_much_memory_ends_its_process_only() -> None:
     assert _codes(answers) == ["CCO", "parser_crashed", "CCN"]
 
 
-@pytest.mark.parametrize("name", ["AMES", "BBBP", "HIV"])
+@pytest.mark.parametrize("name", ["AMES", "BBBP", pytest.param("HIV", marks=pytest.mark.slow)])
 def test_every_molecule_of_a_dataset_has_an_answer(name: str) -> None:
     path = data_folder() / "molecules" / f"{name}.csv"
     if not path.is_file():

@@ -161,7 +161,12 @@ class Engine(RuleBasedStateMachine):
 
 
 TestEngine = Engine.TestCase
-TestEngine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestEngine.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.slow
+class TestEngineAtLength(TestEngine):
+    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -83,6 +84,11 @@ def test_molecules_are_answered_in_order(shipped: str) -> None:
     assert p_alcohol < 0.5 < p_nitro
 
 
+@cache
+def molecules(table: str, label: str) -> GraphDataset:
+    return load_smiles(data_folder() / "molecules" / f"{table}.csv", "smiles", [label])
+
+
 @pytest.mark.skipif(
     not (data_folder() / "molecules").is_dir(), reason="the datasets are not here; set BASIN_DATA"
 )
@@ -97,7 +103,7 @@ def test_molecules_are_answered_in_order(shipped: str) -> None:
 def test_the_served_probabilities_are_the_figures(
     model: str, table: str, label: str, split: Callable[[GraphDataset], Split], shipped: str
 ) -> None:
-    data = load_smiles(data_folder() / "molecules" / f"{table}.csv", "smiles", [label])
+    data = molecules(table, label)
     test = [i for i in split(data).test if data.labels[i, 0] >= 0]
     assert data.smiles is not None
     body = {"model": model, "smiles": [data.smiles[i] for i in test]}

@@ -46,7 +46,7 @@ def image_recipe(model: str, dataset: ImageDataset, ablation: str = "none") -> I
     shape = {"size": dataset.size, "channels": dataset.channels}
     config = shape | _DYNAMICS | sizes | IMAGE_ABLATIONS[ablation]
     ETImageConfig.model_validate(config)  # before anything is trained
-    return ImageRecipe(model, config, epochs=epochs)
+    return ImageRecipe(model, config, epochs=epochs, compiled=True)
 
 
 def _patch(size: int) -> int:
@@ -61,6 +61,7 @@ def smoke_images(chosen: ImageRecipe) -> ImageRecipe:
         chosen,
         config=chosen.config | small,
         epochs=4,
+        compiled=False,
         epoch_images=2048,
         batch_images=32,
         learning_rate=3e-3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,28 @@ def test_a_killed_run_goes_on_to_the_same_result(
     assert whole.parts == resumed.parts
     with pytest.raises(ValueError, match="of another recipe"):
         train_images(dataset, replace(recipe, occluded=0.4), seed=3, fabric=fabric, run=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler's own
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")
+@pytest.mark.parametrize("model", ["et", "vit"])
+def test_a_compiled_network_learns_the_same(
+    model: str, dataset: ImageDataset, fabric: Fabric, tmp_path: Path
+) -> None:
+    dataset = replace(dataset, split=replace(dataset.split, train=np.arange(288)))
+    plain, compiled = (
+        train_images(dataset, recipe, seed=0, fabric=fabric)
+        for recipe in (_recipe(model), _recipe(model, compiled=True))
+    )
+    assert compiled.fitted.best_val == pytest.approx(plain.fitted.best_val, abs=1e-2)
+    assert compiled.network.state_dict().keys() == plain.network.state_dict().keys()
+    with killed_after(1):
+        train_images(dataset, _recipe(model, compiled=True), seed=0, fabric=fabric, run=tmp_path)
+    resumed = train_images(
+        dataset, _recipe(model, compiled=True), seed=0, fabric=fabric, run=tmp_path
+    )
+    assert resumed.fitted.best_val == pytest.approx(compiled.fitted.best_val, abs=1e-4)
 
 
 def test_the_loss_counts_what_is_occluded_and_hides_most_of_it(

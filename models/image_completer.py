@@ -50,11 +50,16 @@ class ImageCompleter(Architecture):
 
     task = "completion"
     config: ImageConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+    mask_LL: Tensor
 
     def __init__(self, config: ImageConfig) -> None:
         super().__init__()
         c = self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.codec = PatchCodec(c.size, c.patch, c.channels, c.dim)
+        mask_LL = torch.ones(self.codec.length, self.codec.length, dtype=torch.bool)
+        if not c.self_attention:
+            mask_LL.fill_diagonal_(False)
+        self.register_buffer("mask_LL", mask_LL, persistent=False)
         self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):
             block.stream = stream
@@ -79,11 +84,7 @@ class ImageCompleter(Architecture):
         return [cast(Block, block) for block in self.blocks]
 
     def layouts(self, batch: PatchBatch) -> list[Layout]:
-        length, device = batch.length, batch.occluded_N.device
-        mask_LL = torch.ones(length, length, dtype=torch.bool, device=device)
-        if not self.config.self_attention:
-            mask_LL.fill_diagonal_(False)
-        return [Dense(mask_LL.expand(batch.rows, -1, -1))] * self.config.blocks
+        return [Dense(self.mask_LL.expand(batch.rows, -1, -1))] * self.config.blocks
 
     def forward(self, batch: PatchBatch, knobs: Sequence[Knobs] | None = None) -> Tensor:
         """Pixels (R, C, S, S)."""

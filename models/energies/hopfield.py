@@ -41,7 +41,7 @@ class Hopfield(Energy):
         s_NM = g_ND @ self.memories_MD.T
         if self.kind == "relu2":
             r = s_NM.relu()
-            value = r.pow(2).sum(-1) / 2
+            value = torch.linalg.vector_norm(r, dim=-1).square() / 2  # one pass over r
         elif self.kind == "relu":
             value, r = s_NM.relu().sum(-1), (s_NM > 0).to(s_NM)
         elif self.kind == "power":

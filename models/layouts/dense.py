@@ -33,8 +33,14 @@ class Dense(Pairwise):
         self.row_of_N = torch.arange(self.rows, device=mask_RLL.device).repeat_interleave(
             self.length
         )
-        self._seen_RL = mask_RLL.any(-1)
-        self._all_see = bool(self._seen_RL.all())
+        mask_rLL = mask_RLL[: 1 if _shared(mask_RLL) else self.rows]
+        seen_rL = mask_rLL.any(-1)
+        # A row of -inf alone would make NaN in the softmax and in its gradient.
+        hidden_rLL = torch.zeros(mask_rLL.shape, device=mask_RLL.device)
+        hidden_rLL = hidden_rLL.masked_fill(seen_rL[..., None] & ~mask_rLL, -torch.inf)
+        self._hidden_R1LL = hidden_rLL[:, None].expand(self.rows, 1, -1, -1)
+        self._seen_RL = seen_rL.expand(self.rows, -1)
+        self._all_see = bool(seen_rL.all())
 
     def weighed(self, weight_RHLL: Tensor | None = None, bias_RHLL: Tensor | None = None) -> Dense:
         """The same tokens with a weight and a bias for each head and pair [r, h, c, b]."""
@@ -57,7 +63,7 @@ class Dense(Pairwise):
         )
 
     def _joined(self, several: Sequence[Any]) -> Dense:
-        return Dense(torch.cat([each.mask_RLL for each in several])).weighed(
+        return Dense(_masks([each.mask_RLL for each in several])).weighed(
             joined([each.weight_RHLL for each in several]),
             joined([each.bias_RHLL for each in several]),
         )
@@ -78,22 +84,19 @@ class Dense(Pairwise):
         self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
     ) -> tuple[Attention, Tensor]:
         n, h, _ = q_NHY.shape
-        beta = beta_NH.reshape(self.rows, self.length, h)
-        s_RHLL = self.products(q_NHY, k_NHY) * beta.transpose(1, 2)[..., None]
+        s_RHLL = self.products(q_NHY * beta_NH[..., None], k_NHY).to(beta_NH.dtype)
         if self.weight_RHLL is not None:
             s_RHLL = s_RHLL * self.weight_RHLL
-        for term_RHLL in (self.bias_RHLL, bias):
+        for term_RHLL in (self.bias_RHLL, bias, self._hidden_R1LL.to(s_RHLL.dtype)):
             if term_RHLL is not None:
                 s_RHLL = s_RHLL + term_RHLL
-        s_RHLL = s_RHLL.masked_fill(~self.mask_RLL[:, None], -torch.inf)
-        if self._all_see:
-            lse_RHL, p_RHLL = torch.logsumexp(s_RHLL, -1), torch.softmax(s_RHLL, -1)
-        else:
-            blind_RHL1 = ~self._seen_RL[:, None, :, None]
-            # A row of -inf alone would make NaN in the softmax and in its gradient.
-            s_RHLL = s_RHLL.masked_fill(blind_RHL1, 0.0)
-            lse_RHL = torch.logsumexp(s_RHLL, -1).masked_fill(blind_RHL1[..., 0], 0.0)
-            p_RHLL = torch.softmax(s_RHLL, -1).masked_fill(blind_RHL1, 0.0)
+        p_RHLL = torch.softmax(s_RHLL, -1)
+        # The largest p is exp(s - lse) of the largest s: it tells lse without another exp of all.
+        lse_RHL = s_RHLL.amax(-1) - p_RHLL.amax(-1).log()
+        if not self._all_see:
+            blind_R1L = ~self._seen_RL[:, None]
+            lse_RHL = lse_RHL.masked_fill(blind_R1L, 0.0)
+            p_RHLL = p_RHLL.masked_fill(blind_R1L[..., None], 0.0)
         weighed = p_RHLL if self.weight_RHLL is None else p_RHLL * self.weight_RHLL
         sums = self._read(weighed, k_NHY), self._write(weighed, q_NHY)
         return Attention(lse_RHL.transpose(1, 2).reshape(n, h), *sums), p_RHLL
@@ -109,3 +112,16 @@ class Dense(Pairwise):
 
     def _by_row(self, u_NHY: Tensor) -> Tensor:
         return u_NHY.reshape(self.rows, self.length, *u_NHY.shape[1:])
+
+
+def _shared(mask_RLL: Tensor) -> bool:
+    """Do all rows see alike, by one mask in memory?"""
+    return len(mask_RLL) == 1 or mask_RLL.stride(0) == 0
+
+
+def _masks(several: Sequence[Tensor]) -> Tensor:
+    """One after the other; where all are the same one, that one."""
+    first = several[0]
+    if all(_shared(mask) and mask.data_ptr() == first.data_ptr() for mask in several):
+        return first[:1].expand(sum(map(len, several)), -1, -1)
+    return torch.cat(list(several))

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
+from heapq import heappop, heappush
 from traceback import clear_frames
 from typing import Any, final
 
@@ -34,24 +35,34 @@ _ROOM = 1 << 14
 
 
 class Flow:
-    """All work of one kind. Flows have equal shares of the thread, by their weights; within a flow
-    everyone takes turns.
+    """All work of one kind. Flows have equal shares of the thread, by their weights; so have the
+    requests of a flow among each other.
 
     Attributes:
         clock: seconds that it has had, over its weight.
+        now: the clock of whoever of it had the latest turn.
     """
 
     def __init__(self, kind: Hashable, weight: float) -> None:
-        self.kind, self.weight, self.clock = kind, weight, 0.0
-        self.queue: deque[_Entity] = deque()
+        self.kind, self.weight, self.clock, self.now = kind, weight, 0.0, 0.0
+        self.queue: list[tuple[float, int, _Entity]] = []  # a heap: by clock, then by order
         self.together: dict[Hashable, list[_Together]] = {}
 
 
 class _Entity(ABC):
-    """What takes turns."""
+    """What takes turns.
+
+    Attributes:
+        clock: seconds that each request in it has had, a share of those of all.
+    """
 
     flow: Flow
     queued = False
+    clock = 0.0
+
+    def __len__(self) -> int:
+        """How many requests it is."""
+        return 1
 
     @abstractmethod
     def turn(self) -> bool:
@@ -165,6 +176,9 @@ class _Together(_Entity):
         self._runs: dict[int, tuple[Relaxation, Run]] = {}
         self._fresh: set[int] = set()  # whose next step is the first, which moves nothing
 
+    def __len__(self) -> int:
+        return max(len(self._runs), 1)
+
     def join(self, relaxation: Relaxation, run: Run) -> None:
         self.company.join(relaxation)
         self._runs[id(relaxation)] = relaxation, run
@@ -255,7 +269,7 @@ class Scheduler:
         self._inbox: deque[Run] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._queued = 0
+        self._queued = self._order = 0
         self._clock = 0.0  # of the flow whose turn it is
         self._turn_s = 0.0  # when that began
         self._hub: greenlet | None = None
@@ -288,13 +302,17 @@ class Scheduler:
         self._thread.join()
 
     def queue(self, entity: _Entity, first: bool = False) -> None:
-        """It takes a turn, after all others of its flow or before them. On the thread."""
+        """It takes its turns, before all others of its flow if it is `first`. On the thread."""
         if entity.queued:
             return
         flow, entity.queued = entity.flow, True
+        # Nobody saves up while there is no need.
         if not flow.queue:
-            flow.clock = max(flow.clock, self._clock)  # nobody saves up while there is no need
-        (flow.queue.appendleft if first else flow.queue.append)(entity)
+            flow.clock = max(flow.clock, self._clock)
+        entity.clock = flow.now if first else max(entity.clock, flow.now)
+        self._order += 1
+        order = -self._order if first else self._order
+        heappush(flow.queue, (entity.clock, order, entity))
         self._queued += 1
 
     def pass_on(self) -> None:
@@ -332,14 +350,17 @@ class Scheduler:
             torch.set_num_threads(threads)
         self._hub = getcurrent()
         while (entity := self._next()) is not None:
-            flow, self._clock = entity.flow, entity.flow.clock
+            flow, requests = entity.flow, len(entity)
+            self._clock, flow.now = flow.clock, entity.clock
             self._turn_s = time.perf_counter()
             try:
                 again = entity.turn()
             except Exception as error:  # of ours; whatever it is, the thread goes on
                 structlog.get_logger().exception("a turn failed")
                 again = entity.fail(error)
-            flow.clock += (time.perf_counter() - self._turn_s) / flow.weight
+            seconds = time.perf_counter() - self._turn_s
+            flow.clock += seconds / flow.weight
+            entity.clock += seconds / requests
             if again:
                 self.queue(entity)
             del entity, flow  # nothing is held while nothing is to be done
@@ -354,7 +375,7 @@ class Scheduler:
             waiting = [flow for flow in self._flows.values() if flow.queue]
         if not waiting:
             return None
-        entity = min(waiting, key=lambda flow: flow.clock).queue.popleft()
+        _, _, entity = heappop(min(waiting, key=lambda flow: flow.clock).queue)
         entity.queued = False
         self._queued -= 1
         return entity

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.contract import Interrupt
+from models.graphs import GraphBatch
 from models.reasons import Reasons
 from service.engine.explaining import explained_score
 from service.engine.reasons import Gathering, told
@@ -28,10 +29,13 @@ class Scored:
     explanations: dict[int, dict[str, Any]]
 
 
-def score(task: ScoreTask, interrupt: Interrupt, room: int | None = None) -> Scored:
+def score(
+    task: ScoreTask, batch: GraphBatch, interrupt: Interrupt, room: int | None = None
+) -> Scored:
     """Run the model of `task` on its graph; returns early, unfinished, once `interrupt` says so.
 
     Args:
+        batch: the graph as the model takes it.
         room: bytes that reasons may have as tensors, if they are wanted as such.
 
     Raises:
@@ -39,7 +43,6 @@ def score(task: ScoreTask, interrupt: Interrupt, room: int | None = None) -> Sco
     """
     network = task.model.network
     gathering, knobs = Gathering(task.include, interrupt, room), [task.knobs]
-    batch = network.pack([task.graph])
     output = gathering.run(network, knobs, lambda: network.infer(batch, knobs, interrupt))
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
+from models.graphs import GraphBatch
 from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type
 from service.engine import Scored, results, score
@@ -67,7 +68,7 @@ async def _answer(
         body = await services.large.condense(body, readers, services.settings)
         media_type = CONDENSED
         watch.lap("condense")
-    task = await on_codec(parse_score, body, media_type, services.registry, services.settings)
+    task, batch = await on_codec(_read, body, media_type, services)
     del body
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
@@ -75,7 +76,7 @@ async def _answer(
     scored = await compute(
         services,
         state,
-        partial(score, task, room=room),
+        partial(score, task, batch, room=room),
         task.model.name,
         size * steps_of(task.model.network, task.knobs),
         alone=task.knobs.deterministic,
@@ -83,6 +84,11 @@ async def _answer(
     answer = await on_codec(_encode, task, scored, form)
     services.metrics.observe(task.model.name, task.graph.num_nodes, scored.convergence)
     return answer
+
+
+def _read(body: bytes, media_type: str, services: Services) -> tuple[ScoreTask, GraphBatch]:
+    task = parse_score(body, media_type, services.registry, services.settings)
+    return task, task.model.network.pack([task.graph])
 
 
 def _encode(task: ScoreTask, scored: Scored, form: str) -> Answer:

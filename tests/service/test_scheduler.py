@@ -187,7 +187,7 @@ def held(scheduler: Scheduler) -> Iterator[None]:
         gate.set()
 
 
-def _chain(steps: int, done: list[str], name: str) -> Callable:
+def _chain(steps: int, done: list[str], name: str, seconds: float = 2 * _SLICE_S) -> Callable:
     """Work whose every step is a turn."""
 
     def work(interrupt: Interrupt) -> None:
@@ -195,7 +195,7 @@ def _chain(steps: int, done: list[str], name: str) -> Callable:
             if interrupt() is not None:
                 return
             done.append(name)
-            time.sleep(2 * _SLICE_S)
+            time.sleep(seconds)
 
     return work
 
@@ -215,10 +215,23 @@ def test_the_short_do_not_wait_for_the_long(scheduler: Scheduler) -> None:
 def test_within_a_flow_all_take_turns(scheduler: Scheduler) -> None:
     done: list[str] = []
     with held(scheduler):
-        runs = [scheduler.submit(_chain(4, done, name), "one") for name in "abc"]
+        runs = [scheduler.submit(_chain(30, done, name), "one") for name in "abc"]
     for run in runs:
         run.future.result(30)
-    assert done == [*"abc"] * 4
+    halfway = [done[:45].count(name) for name in "abc"]
+    assert min(halfway) >= 5  # 15, were sleep exact
+
+
+def test_within_a_flow_turns_are_timed(scheduler: Scheduler) -> None:
+    """Who takes small steps gets as much time as who takes large ones, so more turns."""
+    done: list[str] = []
+    with held(scheduler):
+        large = scheduler.submit(_chain(20, done, "large", 0.02), "one")
+        small = scheduler.submit(_chain(20, done, "small", 0.001), "one")
+        small.future.add_done_callback(lambda _: large.stop(StopReason.CANCELLED))
+    large.future.result(30)
+    assert done.count("small") == 20
+    assert done.count("large") <= 4
 
 
 def test_a_job_gets_its_share_and_no_more(scheduler: Scheduler) -> None:

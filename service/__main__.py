@@ -26,15 +26,17 @@ def main() -> None:
     # thresholds the collector walks them over and over and takes 2.5 of the 3.1 seconds.
     gc.set_threshold(50_000, 20, 100)
     app = create_app(settings)
-    admin = None
+    config, admin = _config(app, settings.host, settings.port, settings), None
+    # A port that is taken is told before any model is loaded.
+    sockets = [config.bind_socket()]
     if settings.admin_port is not None:
         operators = create_admin(app.state.services)
         admin = _Beside(_config(operators, settings.admin_host, settings.admin_port, settings))
     # uvicorn shuts down and then raises the signal again, which would not be exit 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    server = _Server(_config(app, settings.host, settings.port, settings), admin)
+    server = _Server(config, admin)
     with suppress(KeyboardInterrupt):
-        server.run()
+        server.run(sockets)
     sys.exit(0 if server.started else STARTUP_FAILURE)
 
 
@@ -53,6 +55,10 @@ def _config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.C
 class _Beside(uvicorn.Server):
     """A server in the process of another, which gets the signals."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.socket = config.bind_socket()
+
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
@@ -68,15 +74,17 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self._admin is not None and self.started:
-            self._beside = asyncio.create_task(self._admin.serve())
+            self._beside = asyncio.create_task(self._admin.serve([self._admin.socket]))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert isinstance(self.config.app, FastAPI)
-        self.config.app.state.services.jobs.drain()
-        await super().shutdown(sockets)
+        services = self.config.app.state.services
+        services.jobs.drain()
+        services.registry.leave()
         if self._admin is not None and self._beside is not None:
             self._admin.should_exit = True
             await self._beside
+        await super().shutdown(sockets)
 
 
 if __name__ == "__main__":

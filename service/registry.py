@@ -30,7 +30,8 @@ class Registry:
         self._models: dict[str, Model[Any]] = {}
         self._loaded = False
         self._stamp = b""
-        self._changing = threading.Lock()
+        self._changing, self._replacing = threading.Lock(), threading.Lock()
+        self._leaving = False
         self.changes = 0  # how often it has been another set of models
 
     @property
@@ -44,6 +45,8 @@ class Registry:
         folders = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
         models: dict[str, Model[Any]] = {}
         for path in folders:
+            if self._leaving:
+                return
             try:
                 model = _ready(path)
             except CheckpointError as error:
@@ -69,17 +72,20 @@ class Registry:
         Raises:
             CheckpointError: it cannot be trusted, does not run, or is of another name.
         """
-        try:
-            model = _ready(path)
-        except CheckpointError:
-            raise
-        except Exception as error:
-            structlog.get_logger().exception("checkpoint refused", reason=f"{path}: does not run")
-            raise CheckpointError(f"{path.name}: it does not run") from error
-        if model.name != name:
-            raise CheckpointError(f"{path.name}: it is called {model.name}")
-        with self._changing:
-            self._publish(self._models | {name: model})
+        with self._replacing:  # the last that asks has the last word
+            try:
+                model = _ready(path)
+            except CheckpointError:
+                raise
+            except Exception as error:
+                structlog.get_logger().exception(
+                    "checkpoint refused", reason=f"{path}: does not run"
+                )
+                raise CheckpointError(f"{path.name}: it does not run") from error
+            if model.name != name:
+                raise CheckpointError(f"{path.name}: it is called {model.name}")
+            with self._changing:
+                self._publish(self._models | {name: model})
         structlog.get_logger().info("model ready", model=name, sha256=model.sha256)
         return model
 
@@ -99,6 +105,10 @@ class Registry:
         every = sorted((model.name, model.sha256) for model in models.values())
         self._models, self._stamp = models, hashlib.sha256(repr(every).encode()).digest()
         self.changes += 1
+
+    def leave(self) -> None:
+        """Load no more: the process ends."""
+        self._leaving = True
 
     def give_up(self) -> None:
         """There will be no models."""

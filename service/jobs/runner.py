@@ -209,7 +209,12 @@ class Jobs:
         if not starts:
             return  # it has been forgotten
         job.starts = starts
-        answer = await self._answer(job)
+        try:
+            answer = await self._answer(job)
+        except Exception:  # of ours; whatever it is, the job ends
+            structlog.get_logger().exception("a job failed", request_id=job.request_id)
+            problem = Problem("internal-error", "the log has the reason under this request_id")
+            answer = problem.response(job.request_id)
         status = Status.DONE if answer.status_code < 400 else Status.FAILED
         if await self._insist(self._store.complete, job, status, answer):
             job.status = status

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from models.checkpoint import CheckpointError
@@ -19,7 +19,23 @@ from service.services import Services, services
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
-router = APIRouter(tags=["admin"])
+_LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+def require_local(request: Request, services: Annotated[Services, Depends(services)]) -> None:
+    """A page of another site, open in the operator's browser, can send requests to this machine's
+    own address under a name of its own: they are told by that name.
+
+    Raises:
+        Problem: the server listens on this machine alone and was asked by another name.
+    """
+    host = services.settings.admin_host
+    if host in _LOCAL and request.url.hostname not in _LOCAL:
+        rule = "this port answers to the names of this machine only"
+        raise refuse("invalid-request", "/host", "unknown_host", rule)
+
+
+router = APIRouter(tags=["admin"], dependencies=[Depends(require_local)])
 
 
 class LoadedModel(ModelRef):
@@ -33,9 +49,10 @@ class LoadedModels(BaseModel):
     models: list[LoadedModel]
 
 
-@router.get("/models", summary="What is loaded", responses=problems(500, 503))
+@router.get("/models", summary="What is loaded", responses=problems(422, 500, 503))
 async def loaded_models(services: Annotated[Services, Depends(services)]) -> LoadedModels:
-    return LoadedModels(models=[_told(model, services) for model in services.registry])
+    services.registry.require_loaded()
+    return LoadedModels(models=[_told(model, services) for model in services.registry.loaded()])
 
 
 @router.put(
@@ -59,7 +76,10 @@ async def load_model(name: str, services: Annotated[Services, Depends(services)]
 
 
 @router.delete(
-    "/models/{name}", summary="Drop a model", status_code=204, responses=problems(404, 500, 503)
+    "/models/{name}",
+    summary="Drop a model",
+    status_code=204,
+    responses=problems(404, 422, 500, 503),
 )
 async def drop_model(name: str, services: Annotated[Services, Depends(services)]) -> Response:
     """Requests under way end with it; those that come are answered 404."""

@@ -134,3 +134,34 @@ def test_the_public_port_has_none_of_it(admin) -> None:
     assert operator.post("/anomaly/score", json={}).status_code == 404
     assert operator.get("/health/ready").status_code == 200
     assert "basin_model_info" in operator.get("/metrics").text
+
+
+def test_a_page_of_another_site_changes_nothing(admin) -> None:
+    """It reaches this machine under a name of its own, which its requests carry."""
+    _, operator = admin
+    refused = operator.delete("/models/et-small", headers={"host": "evil.example:80"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/host")
+    assert "et-small" in operator.get("/models").text
+
+
+def test_an_empty_server_tells_what_it_has(start: Start, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = start(checkpoints=tmp_path, admin_port=port)
+    url = f"http://127.0.0.1:{port}/models"
+    wait_until(lambda: answers_with(server, "/health/live", 200))
+    wait_until(lambda: httpx.get(url).status_code == 200)
+    assert httpx.get(url).json() == {"models": []}
+
+
+def test_a_port_that_is_taken_ends_it_at_once(start: Start, checkpoints: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = start(checkpoints=checkpoints, admin_port=taken.getsockname()[1])
+        assert server.process.wait(30) != 0
+    log = server.log.read_text()
+    assert "in use" in log
+    assert "Traceback" not in log
+    assert "model ready" not in log

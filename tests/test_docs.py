@@ -148,3 +148,15 @@ def test_tables_of_molecules_are_those_of_their_rows(name: str) -> None:
         line_of_graphs(model, [r for r in rows if r["model"] == model and r["split"] in splits])
         for model in models
     ]
+
+
+def test_what_is_as_published_is_of_its_rows() -> None:
+    rows = _rows(TABLES / "molecules" / "as-published.jsonl")
+    found = {(row["dataset"], row["model"]): row["test"]["accuracy"] for row in rows}
+    assert len(found) == len(rows)
+    told = MOLECULES.partition("| as published |")[2].partition("\n\n")[0].splitlines()[2:]
+    for line in told:
+        dataset, cdat, _, et, _, gin, mlp = (cell.strip() for cell in line.strip("|").split("|"))
+        for model, figure in (("cdat", cdat), ("et", et), ("gin", gin), ("mlp", mlp)):
+            assert figure == f"{100 * found.pop((dataset, model)):.1f}"
+    assert not found

@@ -1,0 +1,93 @@
+"""What serving adds to a forward pass: an unloaded request over the same network called directly.
+
+Scores of random graphs by the shipped `cdat-tolokers`, of 30 nodes as JSON, of 500 and 5,000 as
+safetensors, with ten edges a node, one request at a time over one connection. Requests and bare
+passes (the same graph, packed before, as many torch threads) take turns. Printed are medians, their
+difference, and the phases that the server tells.
+
+    python -m benchmarks.overhead [requests]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import safetensors.numpy
+import torch
+
+from benchmarks.machine import describe
+from benchmarks.server import serving
+from models import checkpoint
+from models.contract import Knobs
+from models.graph import Graph
+from models.node_scorer import NodeScorer
+
+MODEL = "cdat-tolokers"
+CASES = ((30, "application/json"), (500, "safetensors"), (5000, "safetensors"))
+EDGES, REQUESTS, WARM = 10, 300, 20
+SAFETENSORS = "application/vnd.safetensors"
+
+
+def _graph(nodes: int, features: int) -> Graph:
+    rng = np.random.default_rng(nodes)
+    x = rng.random((nodes, features)).astype(np.float32)
+    return Graph(x, rng.integers(0, nodes, (2, EDGES * nodes)))
+
+
+def _body(graph: Graph, form: str) -> tuple[bytes, str]:
+    if form == "application/json":
+        arrays = {"x": graph.x.round(4).tolist(), "edge_index": graph.edge_index.tolist()}
+        return json.dumps({"model": MODEL, "graph": arrays}).encode(), form
+    arrays = {"x": graph.x, "edge_index": graph.edge_index}
+    request = json.dumps({"model": MODEL})
+    return safetensors.numpy.save(arrays, metadata={"request": request}), SAFETENSORS
+
+
+@torch.no_grad()
+def _compare(client: httpx.Client, network: NodeScorer, nodes: int, form: str, count: int) -> str:
+    graph = _graph(nodes, len(network.config.features))
+    content, media_type = _body(graph, form)
+    batch, headers = network.pack([graph]), {"content-type": media_type}
+    if form != "application/json":
+        headers["accept"] = SAFETENSORS
+    asked, bare = list[float](), list[float]()
+    phases: dict[str, list[float]] = {}
+    for turn in range(count + WARM):
+        start = time.perf_counter()
+        response = client.post("/anomaly/score", content=content, headers=headers)
+        middle = time.perf_counter()
+        network.infer(batch, [Knobs()])
+        end = time.perf_counter()
+        assert response.status_code == 200, response.text
+        if turn >= WARM:
+            asked.append(1e3 * (middle - start))
+            bare.append(1e3 * (end - middle))
+            for part in response.headers["server-timing"].split(", "):
+                name, _, ms = part.partition(";dur=")
+                phases.setdefault(name, []).append(float(ms))
+    p50, direct = statistics.median(asked), statistics.median(bare)
+    told = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in phases.items())
+    return f"| {nodes} | {form} | {p50:.2f} | {direct:.2f} | {p50 - direct:.2f} | {told} |"
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
+    torch.set_num_threads(1)
+    print(describe())
+    network = checkpoint.load(Path("checkpoints") / MODEL).network
+    assert isinstance(network, NodeScorer)
+    print("| nodes | body | request, ms | forward, ms | overhead, ms | phases told, ms |")
+    print("|---|---|---|---|---|---|")
+    with serving(BASIN_THREADS="1") as client:
+        for nodes, form in CASES:
+            print(_compare(client, network, nodes, form, count))
+
+
+if __name__ == "__main__":
+    main()

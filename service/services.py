@@ -112,6 +112,8 @@ class Services:
         self.codec.shutdown(cancel_futures=True)
 
 
-def services(request: Request) -> Services:
+async def services(
+    request: Request,
+) -> Services:  # a thread for it would cost a third of a millisecond
     """The services of the app that serves `request`; a FastAPI dependency."""
     return cast(Services, request.app.state.services)

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-def require_local(request: Request, services: Annotated[Services, Depends(services)]) -> None:
+async def require_local(request: Request, services: Annotated[Services, Depends(services)]) -> None:
     """A page of another site, open in the operator's browser, can send requests to this machine's
     own address under a name of its own: they are told by that name.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,6 +26,8 @@ from service.services import Services, services
 from service.stopwatch import Stopwatch
 
 router = APIRouter(tags=["anomaly"])
+_JSON_WEIGHS = 8  # to parse a byte of it takes as long as so many of tensors
+_RESULT_BYTES = 128  # of a node in an answer, about
 
 
 @router.post(
@@ -62,13 +63,13 @@ async def _answer(
     body: bytes, media_type: str, form: str, services: Services, state: State
 ) -> Answer:
     watch: Stopwatch = state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
     if media_type == JSON and len(body) > LARGE:
         readers = {model.name: model for model in services.registry.every(Scorer)}
         body = await services.large.condense(body, readers, services.settings)
         media_type = CONDENSED
         watch.lap("condense")
-    task, batch = await on_codec(_read, body, media_type, services)
+    weight = len(body) * (_JSON_WEIGHS if media_type == JSON else 1)
+    task, batch = await services.aside(weight, _read, body, media_type, services)
     del body
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
@@ -81,7 +82,8 @@ async def _answer(
         size * steps_of(task.model.network, task.knobs),
         alone=task.knobs.deterministic,
     )
-    answer = await on_codec(_encode, task, scored, form)
+    told = len(scored.logits_N) if task.targets is None else len(task.targets)
+    answer = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)
     services.metrics.observe(task.model.name, task.graph.num_nodes, scored.convergence)
     return answer
 

@@ -1,0 +1,140 @@
+"""Twice as much as there is room for: does what is accepted still go through at full speed?
+
+First 16 clients score `examples/tolokers.json` as fast as they can: the capacity. Then requests
+are sent at twice that rate, whatever becomes of them, for five minutes. Printed are the goodput
+(answers 200 a second) over capacity, how long refusals (429) took, whether each request had one
+answer under its own id, and the memory of the server on the way. The result cache is off.
+
+    python -m benchmarks.overload [seconds]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.client import Connection, Reply
+from benchmarks.machine import describe
+from benchmarks.server import serving
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "tolokers.json"
+CLIENTS, WARM_S, MEASURE_S, OVERLOAD_S, TIMES = 16, 3.0, 20.0, 300.0, 2.0
+JSON = "application/json"
+
+
+@dataclass
+class _Seen:
+    replies: list[tuple[float, Reply]] = field(default_factory=list)
+    broken: int = 0
+    mixed: int = 0
+
+    def of(self, status: int) -> list[float]:
+        return [reply.seconds for _, reply in self.replies if reply.status == status]
+
+
+async def _capacity(port: int, content: bytes, seconds: float) -> float:
+    """Answers a second of clients that ask again at once."""
+    end, done = time.perf_counter() + seconds, 0
+
+    async def ask() -> None:
+        nonlocal done
+        connection = Connection(port)
+        while time.perf_counter() < end:
+            reply = await connection.post("/anomaly/score", content, JSON)
+            assert reply.status == 200, reply.body
+            done += 1
+        connection.close()
+
+    await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+    return done / seconds
+
+
+async def _overload(port: int, content: bytes, rate: float, seconds: float) -> _Seen:
+    seen, free = _Seen(), list[Connection]()
+    start, sent = time.perf_counter(), 0
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def ask(name: str) -> None:
+        connection = free.pop() if free else Connection(port)
+        try:
+            sending = {"x-request-id": name}
+            reply = await connection.post("/anomaly/score", content, JSON, **sending)
+        except OSError:
+            seen.broken += 1
+            return
+        seen.replies.append((time.perf_counter() - start, reply))
+        seen.mixed += reply.headers.get("x-request-id") != name
+        free.append(connection)
+
+    while (now := time.perf_counter() - start) < seconds:
+        while sent < now * rate:
+            task = asyncio.create_task(ask(f"r{sent}"))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+            sent += 1
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*under_way)
+    for connection in free:
+        connection.close()
+    assert len(seen.replies) + seen.broken == sent
+    return seen
+
+
+async def _watch(port: int, every_s: float, mib: list[float]) -> None:
+    """The memory of the server, as it tells it."""
+    connection = Connection(port)
+    while True:
+        text = (await connection.ask("GET", "/metrics")).body.decode()
+        found = re.search(r"^process_resident_memory_bytes (\S+)$", text, re.MULTILINE)
+        assert found
+        mib.append(float(found[1]) / 2**20)
+        await asyncio.sleep(every_s)
+
+
+async def _run(port: int, seconds: float) -> None:
+    content = EXAMPLE.read_bytes()
+    await _capacity(port, content, WARM_S)
+    capacity = await _capacity(port, content, MEASURE_S)
+    print(f"capacity: {capacity:.1f} answers a second to {CLIENTS} clients")
+    mib = list[float]()
+    watching = asyncio.create_task(_watch(port, seconds / 20, mib))
+    seen = await _overload(port, content, TIMES * capacity, seconds)
+    watching.cancel()
+    after = await _capacity(port, content, MEASURE_S)
+    good, refused = seen.of(200), seen.of(429)
+    statuses = Counter(reply.status for _, reply in seen.replies)
+    p50, p99 = (1e3 * float(np.percentile(refused, p)) for p in (50, 99))
+    answered = [1e3 * float(np.percentile(good, p)) for p in (50, 99)]
+    mean = (capacity + after) / 2
+    print(f"capacity afterwards: {after:.1f}, mean {mean:.1f}")
+    print(f"{TIMES:g} times as many for {seconds:g} s: {dict(statuses)}, {seen.broken} broken")
+    print(f"goodput over capacity: {len(good) / seconds / mean:.3f}")
+    print(f"refusals: median {p50:.2f} ms, p99 {p99:.2f} ms")
+    print(f"answers: median {answered[0]:.0f} ms, p99 {answered[1]:.0f} ms")
+    print(f"answers under another's id: {seen.mixed}")
+    quarter = max(len(mib) // 4, 1)
+    early, late = statistics.median(mib[:quarter]), statistics.median(mib[-quarter:])
+    print(
+        f"memory, MiB: {early:.0f} in the first quarter, {late:.0f} in the last, {max(mib):.0f} most"
+    )
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else OVERLOAD_S
+    print(describe())
+    with serving(BASIN_THREADS="1") as server:
+        port = server.base_url.port
+        assert port is not None
+        asyncio.run(_run(port, seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -122,9 +122,7 @@ async def _run(port: int, seconds: float) -> None:
     print(f"answers under another's id: {seen.mixed}")
     quarter = max(len(mib) // 4, 1)
     early, late = statistics.median(mib[:quarter]), statistics.median(mib[-quarter:])
-    print(
-        f"memory, MiB: {early:.0f} in the first quarter, {late:.0f} in the last, {max(mib):.0f} most"
-    )
+    print(f"memory, MiB: {early:.0f} in the first quarter, {late:.0f} in the last, {max(mib):.0f}")
 
 
 def main() -> None:

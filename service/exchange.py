@@ -93,6 +93,7 @@ async def compute(
     flow: str,
     cost: float,
     *,
+    size: int = 0,
     alone: bool = False,
 ) -> T:
     """What `work` computes, beside what others do; see `Engine.run`."""
@@ -100,6 +101,7 @@ async def compute(
         work,
         flow,
         cost,
+        size=size,
         within_s=state.patience_s,
         job=is_replayed(state),
         alone=alone,

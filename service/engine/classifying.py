@@ -22,7 +22,7 @@ from service.errors import Fault, Problem, refuse
 from service.parsing.classify import ClassifyTask, Item
 from service.served import Classifier
 
-_ENTRIES = 1 << 18
+ENTRIES = 1 << 18
 """Pairs of tokens that see each other in one batch: some 150 MB, and 3,000 molecules."""
 
 _DIVERGED = ("diverged", "no finite answer left; lower step_size, steps or noise")
@@ -94,7 +94,7 @@ def batched(
         if interrupt() is not None:
             return
         tokens = network.prepare(graph)
-        if held and size + len(tokens.indices) > _ENTRIES:
+        if held and size + len(tokens.indices) > ENTRIES:
             yield held
             held, size = [], 0
         held.append(tokens)

@@ -91,6 +91,7 @@ class Engine:
         flow: str = "",
         cost: float = 1.0,
         *,
+        size: int = 0,
         within_s: float = math.inf,
         job: bool = False,
         alone: bool = False,
@@ -101,6 +102,7 @@ class Engine:
         Args:
             flow: the kind of work, which has its share of the machine: a model's name.
             cost: tokens x steps, with the edges between them.
+            size: tokens and edges that are in memory at a time.
             within_s: seconds after which it comes too late: what surely would is not begun, but for
                 jobs.
             job: nobody waits for it; what somebody waits for goes first.
@@ -119,7 +121,7 @@ class Engine:
             headers = {"retry-after": str(math.ceil(late_s))}
             raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)
         with self._backlog.holding(kind, weight, cost) as took:
-            run = self._scheduler.submit(work, kind, weight, alone, progress)
+            run = self._scheduler.submit(work, kind, weight, alone, progress, size)
             result = asyncio.wrap_future(run.future)
             try:
                 value = await asyncio.shield(result)

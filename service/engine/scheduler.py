@@ -32,6 +32,10 @@ _SLICE_S = 0.0005
 """A turn is a step at least, and as many as fit into this: switching is not quite free."""
 _ROOM = 1 << 14
 """Tokens of one batch; one of more costs as much per token and keeps others waiting."""
+_ABREAST = 1 << 20
+"""Tokens and pairs of them of all that has begun, some 600 MB; what has more begins alone."""
+_SMALL = _ABREAST >> 6
+"""What has no more never waits for room, and takes none."""
 
 
 class Flow:
@@ -81,6 +85,7 @@ class Run(_Entity):
         alone: its rows never step with those of others, so that every bit is as ever.
         progress: is told of each step of a relaxation.
         future: what the work returns or raises; cancelled where it is stopped before it begins.
+        size: tokens and pairs of them that it has in memory at a time; 0 where they are few.
         ran_s: seconds of compute, of shared steps its share of the tokens.
     """
 
@@ -91,8 +96,10 @@ class Run(_Entity):
         scheduler: Scheduler,
         alone: bool,
         progress: Progress,
+        size: int,
     ) -> None:
         self.flow, self.alone, self.progress = flow, alone, progress
+        self.size = size if size > _SMALL else 0
         self.future: Future[Any] = Future()
         self.submitted = time.perf_counter()
         self.ran_s = 0.0
@@ -144,6 +151,7 @@ class Run(_Entity):
             self._outcome = partial(self.future.set_result, value)
 
     def fail(self, error: Exception) -> bool:
+        self._scheduler.make_room(self)
         if not self.future.done():
             self.future.set_exception(error)
         return False
@@ -161,6 +169,7 @@ class Run(_Entity):
     def _end(self) -> None:
         """Whoever waits hears of it once all is accounted for."""
         outcome, self._outcome, self._greenlet = self._outcome, self.future.cancel, None
+        self._scheduler.make_room(self)
         self._scheduler.over(self)
         outcome()
 
@@ -270,6 +279,8 @@ class Scheduler:
         self._changed = threading.Condition()
         self._closing = False
         self._queued = self._order = 0
+        self._begun = 0  # tokens and pairs of what has
+        self._large: deque[Run] = deque()  # for which there is no room yet
         self._clock = 0.0  # of the flow whose turn it is
         self._turn_s = 0.0  # when that began
         self._hub: greenlet | None = None
@@ -285,11 +296,12 @@ class Scheduler:
         weight: float = 1.0,
         alone: bool = False,
         progress: Progress | None = None,
+        size: int = 0,
     ) -> Run:
         """Have `work` run, beside all else. From any thread."""
         with self._changed:
             share = self._flows.setdefault(flow, Flow(flow, weight))
-            run = Run(work, share, self, alone, progress or Progress())
+            run = Run(work, share, self, alone, progress or Progress(), size)
             self._inbox.append(run)
             self._changed.notify()
         return run
@@ -314,6 +326,26 @@ class Scheduler:
         order = -self._order if first else self._order
         heappush(flow.queue, (entity.clock, order, entity))
         self._queued += 1
+
+    def make_room(self, run: Run) -> None:
+        """It is over, and no longer in memory; once."""
+        self._begun, run.size = self._begun - run.size, 0
+        while self._large and self._fits(self._large[0]):
+            self._begin(self._large.popleft())
+
+    def _admit(self, run: Run) -> None:
+        """It begins, or waits for room; those that wait begin in order."""
+        if run.size and (self._large or not self._fits(run)):
+            self._large.append(run)
+        else:
+            self._begin(run)
+
+    def _fits(self, run: Run) -> bool:
+        return not self._begun or self._begun + run.size <= _ABREAST
+
+    def _begin(self, run: Run) -> None:
+        self._begun += run.size
+        self.queue(run)
 
     def pass_on(self) -> None:
         """Let others have a turn, if there are any and this one has lasted. In a run."""
@@ -371,7 +403,7 @@ class Scheduler:
             while not (self._inbox or self._queued or self._closing):
                 self._changed.wait()
             while self._inbox:
-                self.queue(self._inbox.popleft())
+                self._admit(self._inbox.popleft())
             waiting = [flow for flow in self._flows.values() if flow.queue]
         if not waiting:
             return None

@@ -80,6 +80,7 @@ async def _answer(
         partial(score, task, batch, room=room),
         task.model.name,
         size * steps_of(task.model.network, task.knobs),
+        size=size,
         alone=task.knobs.deterministic,
     )
     told = len(scored.logits_N) if task.targets is None else len(task.targets)

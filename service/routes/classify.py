@@ -16,7 +16,7 @@ from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type, require_small
 from service.classify_schemas import ClassifyResponse
 from service.engine import Classified, classify
-from service.engine.classifying import error_of, graph_results, require_any
+from service.engine.classifying import ENTRIES, error_of, graph_results, require_any
 from service.engine.convergence import summed
 from service.engine.explaining import Explained
 from service.engine.reasons import tensors
@@ -88,7 +88,8 @@ async def _answer(
     size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in graphs)
     cost = size * steps_of(task.model.network, task.knobs)
     name, alone = task.model.name, task.knobs.deterministic
-    classified = await compute(services, state, run, name, cost, alone=alone)
+    held = min(size, ENTRIES)
+    classified = await compute(services, state, run, name, cost, size=held, alone=alone)
     drawn = True
     if task.smiles is not None and classified.explained:
         drawn = await _draw(task.smiles, items, classified.explained, services)

@@ -21,7 +21,7 @@ from models.architectures.et import ET
 from models.contract import Architecture, Interrupt, Knobs
 from models.dynamics import Relaxation, Solution, StopReason, company
 from models.sampling import Interrupted
-from service.engine.scheduler import _SLICE_S, Run, Scheduler
+from service.engine.scheduler import _ABREAST, _SLICE_S, _SMALL, Run, Scheduler
 
 
 class _Failed(Exception):  # noqa: N818
@@ -244,6 +244,46 @@ def test_a_job_gets_its_share_and_no_more(scheduler: Scheduler) -> None:
     job.future.result(30)
     assert done.count("user") == 24
     assert 2 <= done.count("job") <= 10  # a quarter of 24, as far as sleep is exact
+
+
+def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
+    """And what is small does not; whatever fails or is cancelled leaves its room to others."""
+    inside, most, done = [0], [0], list[str]()
+
+    def work(name: str, fails: bool = False) -> Callable:
+        def in_memory(interrupt: Interrupt) -> None:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            try:
+                for _ in range(5):
+                    if interrupt() is None:
+                        time.sleep(2 * _SLICE_S)
+                if fails:
+                    raise _Failed
+            finally:
+                inside[0] -= 1
+            done.append(name)
+
+        return in_memory
+
+    with held(scheduler):
+        large = [
+            scheduler.submit(work(f"large {place}", place == 1), place, size=size)
+            for place, size in enumerate([_ABREAST // 2] * 5 + [2 * _ABREAST, _ABREAST // 2])
+        ]
+        small = scheduler.submit(_chain(3, done, "small"), "small", size=_SMALL)
+    large[3].stop(StopReason.CANCELLED)
+    small.future.result(30)
+    assert not [name for name in done if name == "large 5"]
+    for place, run in enumerate(large):
+        if place == 1:
+            with pytest.raises(_Failed):
+                run.future.result(30)
+        elif place != 3:
+            run.future.result(30)
+    assert most[0] == 2
+    assert done[-2:] == ["large 5", "large 6"]
+    assert done.index("small") < done.index("large 2")
 
 
 def test_rows_step_together(scheduler: Scheduler) -> None:

@@ -351,7 +351,7 @@ def test_batches_of_bounded_size(shapes, monkeypatch):
     graphs = make_shapes(7, 40)
     whole = classify(shapes, graphs, Knobs(), lambda: None)
     assert len(whole.batches) == 1
-    monkeypatch.setattr(classifying, "_ENTRIES", 100)
+    monkeypatch.setattr(classifying, "ENTRIES", 100)
     parts = classify(shapes, graphs, Knobs(), lambda: None)
     assert len(parts.batches) > 5
     assert sum(rows for _, rows in parts.batches) == len(graphs)

@@ -48,7 +48,7 @@ class _Took:
     latencies: list[float]
 
 
-def _network() -> ImageCompleter:
+def untrained() -> ImageCompleter:
     kind = architectures()["et-image"]
     config = kind.config_type.model_validate(
         {
@@ -116,7 +116,7 @@ def _offline(network: ImageCompleter, requests: list[_Request]) -> _Took:
 
 def main() -> None:
     print(describe())
-    network, requests, scheduler = _network(), _requests(), Scheduler(None)
+    network, requests, scheduler = untrained(), _requests(), Scheduler(None)
     ways = {
         "steps": lambda: _by_steps(network, requests, scheduler),
         "requests": lambda: _by_requests(network, requests),

@@ -2,9 +2,10 @@
 
 Scores of `examples/tolokers.json` by `cdat-tolokers`; and completions of pictures of the model's
 own size by an Energy Transformer of random weights (64 patches, 128 wide), with a number of steps
-between 1 and 48 and, every other one, a tolerance. One torch thread computes, on either side; 1, 8
-and 64 clients ask again as soon as they are answered. What a peer answers is a part of what Basin
-does. Printed are requests a second and the 99th percentile of latency, and both over Basin's.
+between 1 and 48 and, every other one, a tolerance, as in `benchmarks.throughput`. One torch thread
+computes, on either side; 1, 8 and 64 clients ask again as soon as they are answered. What a peer
+answers is a part of what Basin does. Printed are requests a second and the 99th percentile of
+latency, and both over Basin's.
 
 The peers are no dependencies of the project. In an environment that has them and the project:
 
@@ -36,9 +37,10 @@ from PIL import Image
 from benchmarks.client import Connection
 from benchmarks.machine import describe
 from benchmarks.server import serving
-from benchmarks.throughput import untrained
+from benchmarks.throughput import trained_tolerance, untrained
 from models import checkpoint
 from models.checkpoint import EnergyReference, Manifest
+from models.image_completer import ImageCompleter
 
 REPO = Path(__file__).parents[2]
 PEERS = {
@@ -56,14 +58,14 @@ def _picture(pixels: np.ndarray) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def _completions() -> list[bytes]:
+def _completions(tolerance: float) -> list[bytes]:
     rng = np.random.default_rng(1)
     bodies = []
     for place in range(256):
         mask = (rng.random((8, 8)) < 0.5).repeat(8, 0).repeat(8, 1).astype(np.uint8) * 255
         dynamics = {
             "steps": int(rng.integers(1, STEPS + 1)),
-            "tolerance": 0.05 * (place % 2),
+            "tolerance": tolerance * (place % 2),
         }
         image = _picture(rng.integers(0, 256, (64, 64, 3), np.uint8))
         body = {"image": image, "mask": _picture(mask), "dynamics": dynamics}
@@ -71,8 +73,7 @@ def _completions() -> list[bytes]:
     return bodies
 
 
-def _save_untrained(folder: Path) -> None:
-    network = untrained()
+def _save(network: ImageCompleter, folder: Path) -> None:
     manifest = Manifest(
         name=folder.name,
         version="0",
@@ -168,11 +169,11 @@ def main() -> None:
         print(f"{name} is not installed")
     example = (REPO / "examples" / "tolokers.json").read_bytes()
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made) / "et-untrained"
-        _save_untrained(folder)
+        folder, network = Path(made) / "et-untrained", untrained()
+        _save(network, folder)
         cases = {
             "scores": (REPO / "checkpoints" / "cdat-tolokers", "/anomaly/score", [example]),
-            "completions": (folder, "/complete", _completions()),
+            "completions": (folder, "/complete", _completions(trained_tolerance(network))),
         }
         for work, (checkpoint_folder, route, bodies) in cases.items():
             rows = {}

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 
 class Motion(nn.Module, ABC):
-    """dx/dt of a state x with the force -dE/dg on its activation."""
+    """dx/dt of a state x with the force -dE/dg on its activation: the force, less what controls x.
 
-    @abstractmethod
-    def drift(self, x_ND: Tensor, force_ND: Tensor) -> Tensor:
-        """dx/dt (N, D), in units where tau = 1."""
+    Attributes:
+        controlled: does anything?
+    """
+
+    controlled: ClassVar[bool]
 
     @abstractmethod
     def control(self, x_ND: Tensor) -> Tensor | None:
-        """What holds x against pure descent: drift = force - control. None if nothing does."""
+        """What holds x (N, D) against pure descent. None if nothing does."""
+
+    def drift(self, x_ND: Tensor, force_ND: Tensor) -> Tensor:
+        """dx/dt (N, D), in units where tau = 1."""
+        held_ND = self.control(x_ND)
+        return force_ND if held_ND is None else force_ND - held_ND
 
 
 @final
 class Descent(Motion):
     """tau dx/dt = -dE/dg, Energy Transformer eq. 6."""
 
-    def drift(self, x_ND: Tensor, force_ND: Tensor) -> Tensor:
-        return force_ND
+    controlled = False
 
     def control(self, x_ND: Tensor) -> Tensor | None:
         return None
@@ -47,6 +53,7 @@ class ControlledDynamics(Motion):
         locality: (J0, a) of eq. 3, or None.
     """
 
+    controlled = True
     prior_DD: Tensor | None
 
     def __init__(
@@ -87,6 +94,3 @@ class ControlledDynamics(Motion):
 
     def control(self, x_ND: Tensor) -> Tensor:
         return (1 + self.omega) * x_ND - self._excite(x_ND)
-
-    def drift(self, x_ND: Tensor, force_ND: Tensor) -> Tensor:
-        return force_ND - self.control(x_ND)

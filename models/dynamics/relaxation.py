@@ -121,6 +121,7 @@ class Relaxation:
     reasons: list[StopReason | None]
     trace: list[Moment] = field(default_factory=list)
     watch: Watch | None = None
+    _held: tuple[Tensor, Tensor | None] | None = None  # a state, and what controls it
 
     @classmethod
     def begin(
@@ -176,11 +177,15 @@ class Relaxation:
         whole_R = layout.sum_rows(x_ND.sum(-1) + terms.token_energy_N) + residual_R
         _mark(self.reasons, moves_R & ~whole_R.isfinite(), StopReason.DIVERGED)
         step_R = moves_R & whole_R.isfinite()
-        if step_R.any() and (held := motion.control(self.x_ND)) is not None:
-            mean_ND = (held + motion.control(x_ND)) / 2  # type: ignore[operator]
-            done_R = layout.sum_rows((mean_ND * (g_ND - self.g_ND)).sum(-1))
+        held, holds = self._control(), None
+        if step_R.any() and held is not None:
+            holds = motion.control(x_ND)
+            assert holds is not None
+            done_R = layout.sum_rows(((held + holds) / 2 * (g_ND - self.g_ND)).sum(-1))
             self.work_R = torch.where(step_R, self.work_R + done_R, self.work_R)
         self._stand(step_R | ~self.begun_R, x_ND, g_ND, terms)
+        if holds is not None:
+            self._held = x_ND, holds
         self.begun_R = torch.ones_like(self.begun_R)
         self.steps_R = self.steps_R + step_R.long()
         self.residual_R = torch.where(step_R, residual_R, self.residual_R)
@@ -199,7 +204,8 @@ class Relaxation:
         """The next state, and how fast each row gets there."""
         knobs, layout, x_ND = self.knobs, self.layout, self.x_ND
         assert self.terms.force_ND is not None
-        drift_ND = self.system.motion.drift(x_ND, self.terms.force_ND)
+        held_ND, force_ND = self._control(), self.terms.force_ND
+        drift_ND = force_ND if held_ND is None else force_ND - held_ND
         alpha_N1 = knobs.step_size_R[layout.row_of_N, None]
         # A row draws when it moves: what it draws must not depend on the others.
         moving = zip(self.generators, moves_R.tolist(), strict=True)
@@ -210,8 +216,17 @@ class Relaxation:
         moved_ND = _where(moves_R, layout, x_ND + alpha_N1 * drift_ND + drawn, x_ND)
         return moved_ND, torch.where(moves_R, speed_R / size_R.clamp(min=1e-12), self.residual_R)
 
+    def _control(self) -> Tensor | None:
+        """Of where the rows are; computed once for each place."""
+        if self._held is None or self._held[0] is not self.x_ND:
+            self._held = self.x_ND, self.system.motion.control(self.x_ND)
+        return self._held[1]
+
     def _stand(self, where_R: Tensor, x_ND: Tensor, g_ND: Tensor, terms: Terms) -> None:
         """Some rows are here now."""
+        if where_R.all():
+            self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
+            return
         old, force_ND = self.terms, terms.force_ND
         self.x_ND = _where(where_R, self.layout, x_ND, self.x_ND)
         self.g_ND = _where(where_R, self.layout, g_ND, self.g_ND)
@@ -228,8 +243,7 @@ class Relaxation:
         parts = self.terms.parts.items()
         components = {name: self.layout.sum_rows(part_N) for name, part_N in parts}
         energy_R = torch.stack(list(components.values())).sum(0)
-        controlled = self.system.motion.control(self.x_ND[:0]) is not None
-        storage_R = energy_R + self.work_R if controlled else None
+        storage_R = energy_R + self.work_R if self.system.motion.controlled else None
         self.trace.append(Moment(len(self.trace), energy_R, components, storage_R))
         if self.watch is not None:
             self.watch(self.x_ND, self.trace[-1])

@@ -85,31 +85,41 @@ def named(task: ScoreTask, reasons: Reasons) -> dict[str, Any]:
     return told(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
 
 
-def results(task: ScoreTask, scored: Scored) -> list[dict[str, Any]]:
-    """One result per target, in the order asked."""
-    manifest, logits_N = task.model.manifest, scored.logits_N
+def table(task: ScoreTask, logits_N: np.ndarray) -> dict[str, np.ndarray]:
+    """A result for each target, in the order asked, as columns: the row of the node in the graph,
+    its logit and probability, the label at the model's threshold, and its rank among the targets.
+    """
+    manifest = task.model.manifest
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
     logits = logits_N[rows]
     probability = manifest.calibration(logits)
     rank = np.empty(len(rows), np.int64)
     rank[np.lexsort((rows, -logits))] = np.arange(1, len(rows) + 1)  # ties in order of rows
-    ids = rows.tolist() if task.node_ids is None else [task.node_ids[row] for row in rows]
-    columns = (
-        ids,
-        logits.tolist(),
-        probability.tolist(),
-        (probability >= manifest.threshold).astype(int).tolist(),
-        rank.tolist(),
-    )
+    label = (probability >= manifest.threshold).astype(np.int64)
+    return {
+        "row": rows.astype(np.int64),
+        "score": logits,
+        "probability": probability,
+        "label": label,
+        "rank": rank,
+    }
+
+
+def results(task: ScoreTask, scored: Scored) -> list[dict[str, Any]]:
+    """One result per target, in the order asked."""
+    columns, threshold = table(task, scored.logits_N), task.model.manifest.threshold
+    ids, explained = task.node_ids, scored.explanations
     return [
         {
-            "node_id": node_id,
+            "node_id": row if ids is None else ids[row],
             "score": logit,
             "probability": p,
             "label": label,
-            "threshold": manifest.threshold,
+            "threshold": threshold,
             "rank": place,
-            **({"explanation": scored.explanations[row]} if row in scored.explanations else {}),
+            **({"explanation": explained[row]} if row in explained else {}),
         }
-        for row, node_id, logit, p, label, place in zip(rows.tolist(), *columns, strict=True)
+        for row, logit, p, label, place in zip(
+            *(column.tolist() for column in columns.values()), strict=True
+        )
     ]

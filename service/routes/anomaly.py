@@ -14,7 +14,7 @@ from service.body import require_media_type
 from service.engine import Scored, results, score
 from service.engine.reasons import tensors
 from service.engine.resolving import steps_of
-from service.engine.scoring import named
+from service.engine.scoring import named, table
 from service.exchange import compute, exchange
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, score_body
@@ -95,14 +95,20 @@ def _read(body: bytes, media_type: str, services: Services) -> tuple[ScoreTask, 
 
 
 def _encode(task: ScoreTask, scored: Scored, form: str) -> Answer:
-    found: dict[str, Any] = {"results": results(task, scored)}
-    rest = {
+    rest: dict[str, Any] = {
         "model": task.model.ref.model_dump(),
         "dynamics": scored.dynamics,
         "convergence": scored.convergence,
     }
     if form == SAFETENSORS:
-        return as_tensors(tensors(scored.reasons), found | rest)
+        columns = table(task, scored.logits_N).items()
+        found = {f"results.{name}": column for name, column in columns}
+        rest["threshold"] = task.model.manifest.threshold
+        if scored.explanations:
+            told = scored.explanations.items()
+            rest["explanations"] = [{"row": row, **explanation} for row, explanation in told]
+        return as_tensors(found | tensors(scored.reasons), rest)
+    listed: dict[str, Any] = {"results": results(task, scored)}
     if scored.reasons:
-        found["reasons"] = named(task, scored.reasons[0])
-    return as_json(found | rest)
+        listed["reasons"] = named(task, scored.reasons[0])
+    return as_json(listed | rest)

@@ -68,6 +68,8 @@ def parts(answer: dict) -> list[dict]:
     """Where `reasons` stand."""
     if "images" in answer:
         return answer["images"]
+    if "results" not in answer:  # but in columns
+        return [answer]
     found = [one for one in answer["results"] if one.get("status", "ok") == "ok"]
     return [answer] if "score" in found[0] else found
 
@@ -136,6 +138,13 @@ def test_all_of_it_is_in_tensors(asked):
     size = int.from_bytes(response.content[:8], "little")
     told = json.loads(json.loads(response.content[8 : 8 + size])["__metadata__"]["response"])
     beside = {"b64_png", "reasons", "timings_ms", "request_id"}
+    if "results.row" in tensors:
+        np.testing.assert_array_equal(tensors["results.row"], np.arange(len(listed["results"])))
+        for name in ("score", "probability", "label", "rank"):
+            column = [result[name] for result in listed["results"]]
+            np.testing.assert_allclose(tensors[f"results.{name}"], column, rtol=1e-5)
+        assert {result["threshold"] for result in listed["results"]} == {told["threshold"]}
+        beside |= {"results", "threshold"}
     assert [set(one) - beside for one in parts(listed)] == [
         set(one) - beside for one in parts(told)
     ]

@@ -297,7 +297,7 @@ def test_rows_step_together(scheduler: Scheduler) -> None:
     for run in runs:
         run.future.result(30)
     blocks = len(network.blocks_in_order())
-    # As many as of one of them, more where some are late; each by itself, they were 20 times as many.
+    # As many as of one of them, more where some come late; one by one there were 20 times as many.
     assert blocks * 10 <= len(calls) < blocks * 50
 
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+
+def example() -> bytes:
+    """`examples/tolokers.json`, asking for scores alone."""
+    body = json.loads((Path(__file__).parents[1] / "examples" / "tolokers.json").read_text())
+    return json.dumps({name: part for name, part in body.items() if name != "include"}).encode()
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,13 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.client import Connection, Reply
+from benchmarks.client import Connection, Reply, example
 from benchmarks.machine import describe
 from benchmarks.server import serving
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "tolokers.json"
 CLIENTS, WARM_S, MEASURE_S, OVERLOAD_S, TIMES = 16, 3.0, 20.0, 300.0, 2.0
 JSON = "application/json"
 
@@ -100,7 +98,7 @@ async def _watch(port: int, every_s: float, mib: list[float]) -> None:
 
 
 async def _run(port: int, seconds: float) -> None:
-    content = EXAMPLE.read_bytes()
+    content = example()
     await _capacity(port, content, WARM_S)
     capacity = await _capacity(port, content, MEASURE_S)
     print(f"capacity: {capacity:.1f} answers a second to {CLIENTS} clients")

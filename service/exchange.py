@@ -16,6 +16,7 @@ from starlette.datastructures import State
 from models.contract import Interrupt
 from service.answers import Answer
 from service.cache import AnswerCache
+from service.engine.party import Alike
 from service.errors import refuse
 from service.idempotency import key_of
 from service.jobs import Progress
@@ -95,6 +96,7 @@ async def compute(
     *,
     size: int = 0,
     alone: bool = False,
+    alike: Alike | None = None,
 ) -> T:
     """What `work` computes, beside what others do; see `Engine.run`."""
     done = await services.engine.run(
@@ -105,6 +107,7 @@ async def compute(
         within_s=state.patience_s,
         job=is_replayed(state),
         alone=alone,
+        alike=alike,
         progress=state.progress,
     )
     state.stopwatch.add("queue", done.queued_s)

@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from benchmarks.client import Connection
+from benchmarks.client import Connection, example
 from benchmarks.machine import describe
 from benchmarks.server import serving
 from benchmarks.throughput import trained_tolerance, untrained
@@ -167,12 +167,12 @@ def main() -> None:
     there = {name: m for name, m in PEERS.items() if importlib.util.find_spec(name)}
     for name in PEERS.keys() - there.keys():
         print(f"{name} is not installed")
-    example = (REPO / "examples" / "tolokers.json").read_bytes()
+    scored = example()
     with tempfile.TemporaryDirectory() as made:
         folder, network = Path(made) / "et-untrained", untrained()
         _save(network, folder)
         cases = {
-            "scores": (REPO / "checkpoints" / "cdat-tolokers", "/anomaly/score", [example]),
+            "scores": (REPO / "checkpoints" / "cdat-tolokers", "/anomaly/score", [scored]),
             "completions": (folder, "/complete", _completions(trained_tolerance(network))),
         }
         for work, (checkpoint_folder, route, bodies) in cases.items():

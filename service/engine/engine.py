@@ -6,13 +6,16 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from models.contract import Interrupt
 from models.dynamics import StopReason
 from service.engine.backlog import Backlog
+from service.engine.party import Alike, Apart, Party
 from service.engine.scheduler import Run, Scheduler, Stepped
 from service.errors import Problem
 from service.jobs import Progress
@@ -52,6 +55,7 @@ class Engine:
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
         self.on_step: Stepped = lambda kind, rows, seconds: None
         self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
+        self._parties: dict[Hashable, Party] = {}  # that may not have begun
 
     @property
     def admitted(self) -> int:
@@ -95,6 +99,7 @@ class Engine:
         within_s: float = math.inf,
         job: bool = False,
         alone: bool = False,
+        alike: Alike | None = None,
         progress: Progress | None = None,
     ) -> Done[T]:
         """Run `work` and wait for it; where the wait is cancelled, so is the work.
@@ -107,6 +112,7 @@ class Engine:
                 jobs.
             job: nobody waits for it; what somebody waits for goes first.
             alone: its rows never step with those of other requests.
+            alike: what may be done instead of `work`, with others of its key.
             progress: is told of its steps.
 
         Raises:
@@ -121,17 +127,38 @@ class Engine:
             headers = {"retry-after": str(math.ceil(late_s))}
             raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)
         with self._backlog.holding(kind, weight, cost) as took:
-            run = self._scheduler.submit(work, kind, weight, alone, progress, size)
-            result = asyncio.wrap_future(run.future)
-            try:
-                value = await asyncio.shield(result)
-            finally:
-                if not result.done():
-                    run.stop(StopReason.CANCELLED)
-                    result.add_done_callback(_taken)
-            took(run.ran_s)
-        waited_s = time.perf_counter() - run.submitted - run.ran_s
-        return Done(value, max(waited_s, 0.0), run.ran_s)
+            started, progress = time.perf_counter(), progress or Progress()
+            done = None
+            if alike is not None and not alone:
+                done = await self._in_company(alike, kind, weight, progress)
+            if done is None:
+                run = self._scheduler.submit(work, kind, weight, alone, progress, size)
+                value = await _outcome(run.future, partial(run.stop, StopReason.CANCELLED))
+                done = value, run.ran_s
+            value, ran_s = done
+            took(ran_s)
+        waited_s = time.perf_counter() - started - ran_s
+        return Done(value, max(waited_s, 0.0), ran_s)
+
+    async def _in_company(
+        self, alike: Alike, kind: Hashable, weight: float, progress: Progress
+    ) -> tuple[Any, float] | None:
+        """The outcome and the seconds it took; None where it is to be tried apart."""
+        place = kind, alike.key
+        party = self._parties.get(place)
+        guest = None if party is None else party.join(alike, progress)
+        if party is None or guest is None:
+            party = self._parties[place] = Party(alike)
+            guest = party.join(alike, progress)
+            assert guest is not None
+            party.begin(self._scheduler.submit(party, kind, weight))
+        try:
+            return await _outcome(guest.future, partial(party.leave, guest)), party.share_s
+        except Apart:
+            return None
+        finally:
+            if party.closed and self._parties.get(place) is party:
+                del self._parties[place]
 
     def close(self) -> None:
         """Wait for what runs."""
@@ -143,6 +170,17 @@ class Engine:
     def _measure(self, run: Run) -> None:
         weight = _SMOOTHING if self._mean_s else 1.0
         self._mean_s += weight * (run.ran_s - self._mean_s)
+
+
+async def _outcome(future: Future[Any], give_up: Callable[[], object]) -> Any:
+    """What it comes to; it is given up where the wait is cancelled."""
+    result = asyncio.wrap_future(future)
+    try:
+        return await asyncio.shield(result)
+    finally:
+        if not result.done():
+            give_up()
+            result.add_done_callback(_taken)
 
 
 def _taken(result: asyncio.Future[Any]) -> None:

@@ -85,7 +85,7 @@ class Run(_Entity):
 
     Attributes:
         alone: its rows never step with those of others, so that every bit is as ever.
-        progress: is told of each step of a relaxation.
+        progresses: of the requests that it is the work of; are told of each step of a relaxation.
         future: what the work returns or raises; cancelled where it is stopped before it begins.
         size: tokens and pairs of them that it has in memory at a time; 0 where they are few.
         ran_s: seconds of compute, of shared steps its share of the tokens.
@@ -93,25 +93,32 @@ class Run(_Entity):
 
     def __init__(
         self,
-        work: Callable[[Interrupt], Any],
+        work: Callable[[Run], Any],
         flow: Flow,
         scheduler: Scheduler,
         alone: bool,
         progress: Progress,
         size: int,
     ) -> None:
-        self.flow, self.alone, self.progress = flow, alone, progress
+        self.flow, self.alone, self.progresses = flow, alone, [progress]
         self.size = size if size > _SMALL else 0
         self.future: Future[Any] = Future()
         self.submitted = time.perf_counter()
         self.ran_s = 0.0
         self.waits = False
         self.failure: Exception | None = None
-        self._work: Callable[[Interrupt], Any] | None = work
+        self._work: Callable[[Run], Any] | None = work
         self._outcome: Callable[[], object] = self.future.cancel
         self._scheduler = scheduler
         self._reason: StopReason | None = None
         self._greenlet: greenlet | None = None
+
+    def __len__(self) -> int:
+        return len(self.progresses)
+
+    def count_step(self) -> None:
+        for progress in self.progresses:
+            progress.relaxation_steps += 1
 
     def __call__(self) -> StopReason | None:
         self._scheduler.pass_on(self)
@@ -188,7 +195,7 @@ class _Together(_Entity):
         self._fresh: set[int] = set()  # whose next step is the first, which moves nothing
 
     def __len__(self) -> int:
-        return max(len(self._runs), 1)
+        return max(sum(len(run) for _, run in self._runs.values()), 1)
 
     def join(self, relaxation: Relaxation, run: Run) -> None:
         self.company.join(relaxation)
@@ -229,7 +236,8 @@ class _Together(_Entity):
         self._scheduler.stepped(self.flow.kind, sum(r.rows for r, _ in there), seconds)
         for relaxation, run in there:
             run.ran_s += seconds * len(relaxation.x_ND) / tokens
-            run.progress.relaxation_steps += id(relaxation) not in self._fresh
+            if id(relaxation) not in self._fresh:
+                run.count_step()
         self._fresh.clear()
         for relaxation in over:
             self._release(relaxation)
@@ -293,7 +301,7 @@ class Scheduler:
 
     def submit(
         self,
-        work: Callable[[Interrupt], Any],
+        work: Callable[[Run], Any],
         flow: Hashable = None,
         weight: float = 1.0,
         alone: bool = False,
@@ -372,7 +380,7 @@ class Scheduler:
             self._switch()
             run.require_wanted()
         if relaxation.moving:
-            drive(relaxation, partial(_counted, run.progress, interrupt))
+            drive(relaxation, partial(_counted, run, interrupt))
 
     def _switch(self) -> None:
         assert self._hub is not None
@@ -420,8 +428,9 @@ class Scheduler:
         return entity
 
 
-def _counted(progress: Progress, interrupt: Interrupt) -> StopReason | None:
+def _counted(run: Run, interrupt: Interrupt) -> StopReason | None:
     """Asked before each step that moves."""
     why = interrupt()
-    progress.relaxation_steps += why is None
+    if why is None:
+        run.count_step()
     return why

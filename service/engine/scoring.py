@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from models.contract import Interrupt
-from models.graphs import GraphBatch
+from models.graphs import GraphBatch, joined
 from models.reasons import Reasons
+from service.engine.convergence import Courses
 from service.engine.explaining import explained_score
+from service.engine.party import Alike
 from service.engine.reasons import Gathering, told
-from service.engine.resolving import resolved
-from service.errors import refuse
+from service.engine.resolving import as_trained, resolved
+from service.errors import Problem, refuse
 from service.parsing.include import TOKENS
 from service.parsing.request import ScoreTask
+
+_OF_COURSES = frozenset({"trace"})  # includes that look at no token
+_SMALL = 1 << 12  # nodes and edges; what has more gains nothing by company
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,7 @@ def score(
     output = gathering.run(network, knobs, lambda: network.infer(batch, knobs, interrupt))
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
-        rule = "no finite score left; lower step_size, steps or noise"
-        raise refuse("diverged", "/dynamics", "diverged", rule)
+        raise _diverged()
     energy, nodes = task.model.manifest.energy, task.graph.num_nodes
     reasons = list(gathering.take(1, suspects(task, logits_N)[:TOKENS].tolist()))
     return Scored(
@@ -57,6 +62,40 @@ def score(
         reasons,
         _explained(task, logits_N, gathering, interrupt),
     )
+
+
+def alike(task: ScoreTask, batch: GraphBatch) -> Alike | None:
+    """The same for tasks that begin together, of one model with equal knobs: rows of as many steps
+    end together. None where a task is to be run by itself."""
+    size = task.graph.num_nodes + task.graph.edge_index.shape[1]
+    if not _OF_COURSES.issuperset(task.include) or task.knobs.tolerance or size > _SMALL:
+        return None
+    key = id(task.model.network), replace(task.knobs, seed=0)
+    return Alike(key, (task, batch), _score_all)
+
+
+def _score_all(
+    several: Sequence[tuple[ScoreTask, GraphBatch]], interrupt: Interrupt
+) -> list[Scored | Problem]:
+    tasks = [task for task, _ in several]
+    network, knobs = tasks[0].model.network, [task.knobs for task in tasks]
+    output = network.infer(joined([batch for _, batch in several]), knobs, interrupt)
+    courses = Courses(output.solutions, as_trained=as_trained(network, knobs[0]))
+    ends = np.cumsum([task.graph.num_nodes for task in tasks])[:-1]
+    found: list[Scored | Problem] = []
+    for row, logits_N in enumerate(np.split(output.logits.cpu().numpy(), ends)):
+        task = tasks[row]
+        if not np.isfinite(logits_N).all():
+            found.append(_diverged())
+            continue
+        course = courses.row(row, task.graph.num_nodes, task.model.manifest.energy, task.include)
+        found.append(Scored(logits_N, resolved(network, task.knobs), course, [], {}))
+    return found
+
+
+def _diverged() -> Problem:
+    rule = "no finite score left; lower step_size, steps or noise"
+    return refuse("diverged", "/dynamics", "diverged", rule)
 
 
 def _explained(

@@ -14,7 +14,7 @@ from service.body import require_media_type
 from service.engine import Scored, results, score
 from service.engine.reasons import tensors
 from service.engine.resolving import steps_of
-from service.engine.scoring import named, table
+from service.engine.scoring import alike, named, table
 from service.exchange import compute, exchange
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, score_body
@@ -82,6 +82,7 @@ async def _answer(
         size * steps_of(task.model.network, task.knobs),
         size=size,
         alone=task.knobs.deterministic,
+        alike=alike(task, batch),
     )
     told = len(scored.logits_N) if task.targets is None else len(task.targets)
     answer = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)

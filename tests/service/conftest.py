@@ -273,7 +273,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
     yield start_one
     for server in servers:
-        server.process.terminate()
+        server.process.kill()  # how they end when told to is tested where it matters
     for server in servers:
         server.process.wait(30)
 

@@ -176,6 +176,12 @@ def scheduler():
     scheduler.close()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine, who begins joins the others before they step."""
+    monkeypatch.setattr("service.engine.scheduler._FIRST_S", 10.0)
+
+
 @contextmanager
 def held(scheduler: Scheduler) -> Iterator[None]:
     """What is submitted meanwhile begins together."""
@@ -286,6 +292,7 @@ def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
     assert done.index("small") < done.index("large 2")
 
 
+@pytest.mark.usefixtures("patient")
 def test_rows_step_together(scheduler: Scheduler) -> None:
     network, items = _example(0)
     calls = []
@@ -318,6 +325,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("steps", [(5, 5, 5), (20, 5, 5)], ids=["together", "one later"])
 def test_a_batch_that_fails_falls_apart(
@@ -341,6 +349,7 @@ def test_a_batch_that_fails_falls_apart(
             assert [m.step for m in mine.trace] == [m.step for m in theirs.trace]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_row_with_noise_fails_with_its_batch(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

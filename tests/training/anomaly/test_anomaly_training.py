@@ -245,6 +245,7 @@ def command(dataset: NodeDataset, tmp_path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_several_processes_train_one_network(command: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [

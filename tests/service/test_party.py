@@ -1,0 +1,150 @@
+"""Requests that are alike begin together, and each comes to what it would by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from models.contract import Interrupt
+from service.engine.engine import Engine
+from service.engine.party import Alike
+from service.jobs import Progress
+
+
+class Kitchen:
+    """Takes several orders at a time once the gate is open; remembers how many it took."""
+
+    def __init__(self) -> None:
+        self.engine, self.gate = Engine(200, 1), threading.Event()
+        self.took: list[list[Any]] = []
+        self.stopped = 0
+
+    def many(self, items: Sequence[Any], interrupt: Interrupt) -> list[Any]:
+        self.took.append(list(items))
+        if "spoils all" in items:
+            raise MemoryError
+        if "endless" in items:
+            while interrupt() is None:
+                time.sleep(0.001)
+            self.stopped += 1
+        return [ValueError(item) if item == "wrong" else f"{item}!" for item in items]
+
+    async def order(self, item: Any, key: str = "k", **rest: Any) -> Any:
+        def alone(interrupt: Interrupt) -> str:
+            if item == "spoils all":
+                raise MemoryError
+            return f"{item} alone"
+
+        alike = Alike(key, item, self.many)
+        return (await self.engine.run(alone, "model", alike=alike, **rest)).value
+
+    async def together(self, *orders: Any) -> list[Any]:
+        """What comes of orders that wait for the same gate."""
+        gate = asyncio.ensure_future(self.engine.run(lambda _: self.gate.wait(30), "model"))
+        await asyncio.sleep(0.05)
+        waiting = [asyncio.ensure_future(order) for order in orders]
+        await asyncio.sleep(0.05)
+        self.gate.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        await gate
+        return found
+
+
+@pytest.fixture
+def kitchen():
+    kitchen = Kitchen()
+    yield kitchen
+    kitchen.gate.set()
+    kitchen.engine.close()
+    assert not kitchen.engine._parties
+
+
+def test_alike_begin_together(kitchen: Kitchen) -> None:
+    orders = (kitchen.order(number) for number in range(10))
+    assert asyncio.run(kitchen.together(*orders)) == [f"{number}!" for number in range(10)]
+    assert kitchen.took == [list(range(10))]
+
+
+def test_what_is_not_alike_does_not(kitchen: Kitchen) -> None:
+    orders = [kitchen.order(1), kitchen.order(2, "other"), kitchen.order(3)]
+    orders.append(kitchen.order(4, alone=True))
+    assert asyncio.run(kitchen.together(*orders)) == ["1!", "2!", "3!", "4 alone"]
+    assert sorted(map(len, kitchen.took)) == [1, 2]
+
+
+def test_a_party_has_room_for_so_many(kitchen: Kitchen) -> None:
+    orders = (kitchen.order(number) for number in range(100))
+    assert asyncio.run(kitchen.together(*orders)) == [f"{number}!" for number in range(100)]
+    assert [len(items) for items in kitchen.took] == [64, 36]
+
+
+def test_an_error_is_of_one(kitchen: Kitchen) -> None:
+    found = asyncio.run(kitchen.together(*map(kitchen.order, ("a", "wrong", "b"))))
+    assert (found[0], found[2]) == ("a!", "b!")
+    assert isinstance(found[1], ValueError)
+
+
+def test_where_all_are_too_much_each_is_tried_alone(kitchen: Kitchen) -> None:
+    found = asyncio.run(kitchen.together(*map(kitchen.order, ("a", "spoils all", "b"))))
+    assert (found[0], found[2]) == ("a alone", "b alone")
+    assert isinstance(found[1], MemoryError)
+
+
+def test_who_leaves_takes_nobody_along(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        gate = asyncio.ensure_future(kitchen.engine.run(lambda _: kitchen.gate.wait(30), "model"))
+        await asyncio.sleep(0.05)
+        gone, stays = (asyncio.ensure_future(kitchen.order(name)) for name in ("gone", "stays"))
+        await asyncio.sleep(0.02)
+        gone.cancel()
+        await asyncio.sleep(0.02)
+        kitchen.gate.set()
+        assert await stays == "stays!"
+        assert kitchen.took == [["stays"]]
+        await gate
+
+    asyncio.run(play())
+
+
+def test_where_all_have_left_it_stops(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        kitchen.gate.set()
+        orders = [asyncio.ensure_future(kitchen.order("endless")) for _ in range(3)]
+        while not kitchen.took:
+            await asyncio.sleep(0.005)
+        orders[0].cancel()
+        await asyncio.sleep(0.05)
+        assert kitchen.stopped == 0 or len(kitchen.took[0]) == 1
+        for order in orders:
+            order.cancel()
+        await asyncio.gather(*orders, return_exceptions=True)
+        assert await kitchen.order("next") == "next!"
+
+    asyncio.run(play())
+    assert kitchen.stopped >= 1
+
+
+def test_all_are_told_of_each_step(kitchen: Kitchen) -> None:
+    def many(items: Sequence[Any], run: Any) -> list[Any]:
+        for _ in range(5):
+            run.count_step()
+        return list(items)
+
+    several = [Progress() for _ in range(3)]
+
+    async def play() -> None:
+        orders = (
+            kitchen.engine.run(
+                lambda _: None, "model", alike=Alike("k", place, many), progress=progress
+            )
+            for place, progress in enumerate(several)
+        )
+        await kitchen.together(*orders)
+
+    asyncio.run(play())
+    assert [progress.relaxation_steps for progress in several] == [5, 5, 5]

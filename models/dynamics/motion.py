@@ -24,8 +24,12 @@ class Motion(nn.Module, ABC):
 
     def drift(self, x_ND: Tensor, force_ND: Tensor) -> Tensor:
         """dx/dt (N, D), in units where tau = 1."""
-        held_ND = self.control(x_ND)
-        return force_ND if held_ND is None else force_ND - held_ND
+        return under(force_ND, self.control(x_ND))
+
+
+def under(force_ND: Tensor, control_ND: Tensor | None) -> Tensor:
+    """dx/dt (N, D) where both are known."""
+    return force_ND if control_ND is None else force_ND - control_ND
 
 
 @final

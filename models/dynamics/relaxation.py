@@ -10,7 +10,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from models.dynamics.motion import Motion
+from models.dynamics.motion import Motion, under
 from models.energies import Energy, Terms
 from models.layouts import Layout
 
@@ -204,8 +204,7 @@ class Relaxation:
         """The next state, and how fast each row gets there."""
         knobs, layout, x_ND = self.knobs, self.layout, self.x_ND
         assert self.terms.force_ND is not None
-        held_ND, force_ND = self._control(), self.terms.force_ND
-        drift_ND = force_ND if held_ND is None else force_ND - held_ND
+        drift_ND = under(self.terms.force_ND, self._control())
         alpha_N1 = knobs.step_size_R[layout.row_of_N, None]
         # A row draws when it moves: what it draws must not depend on the others.
         moving = zip(self.generators, moves_R.tolist(), strict=True)

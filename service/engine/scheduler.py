@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
-from heapq import heappop, heappush
 from traceback import clear_frames
 from typing import Any, final
 
@@ -24,6 +22,8 @@ from greenlet import getcurrent, greenlet
 from models.contract import Interrupt
 from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by
 from models.sampling import Interrupted
+from service.engine.room import Room
+from service.engine.turns import Entity, Flow, Turns
 from service.jobs import Progress
 
 Stepped = Callable[[Hashable, int, float], object]
@@ -34,60 +34,17 @@ _FIRST_S = 0.005
 """Its first turn: who comes should soon be with those it can step with."""
 _ROOM = 1 << 14
 """Tokens of one batch; one of more costs as much per token and keeps others waiting."""
-_ABREAST = 1 << 20
-"""Tokens and pairs of them of all that has begun, some 600 MB; what has more begins alone."""
-_SMALL = _ABREAST >> 6
-"""What has no more never waits for room, and takes none."""
-
-
-class Flow:
-    """All work of one kind. Flows have equal shares of the thread, by their weights; so have the
-    requests of a flow among each other.
-
-    Attributes:
-        clock: seconds that it has had, over its weight.
-        now: the clock of whoever of it had the latest turn.
-    """
-
-    def __init__(self, kind: Hashable, weight: float) -> None:
-        self.kind, self.weight, self.clock, self.now = kind, weight, 0.0, 0.0
-        self.queue: list[tuple[float, int, _Entity]] = []  # a heap: by clock, then by order
-        self.together: dict[Hashable, list[_Together]] = {}
-
-
-class _Entity(ABC):
-    """What takes turns.
-
-    Attributes:
-        clock: seconds that each request in it has had, a share of those of all.
-    """
-
-    flow: Flow
-    queued = False
-    clock = 0.0
-
-    def __len__(self) -> int:
-        """How many requests it is."""
-        return 1
-
-    @abstractmethod
-    def turn(self) -> bool:
-        """Compute for a while; should there be another turn?"""
-
-    @abstractmethod
-    def fail(self, error: Exception) -> bool:
-        """A turn raised; should there be another one?"""
 
 
 @final
-class Run(_Entity):
+class Run(Entity):
     """The work of one request. Called, it is the `Interrupt` of that work.
 
     Attributes:
         alone: its rows never step with those of others, so that every bit is as ever.
         progresses: of the requests that it is the work of; are told of each step of a relaxation.
         future: what the work returns or raises; cancelled where it is stopped before it begins.
-        size: tokens and pairs of them that it has in memory at a time; 0 where they are few.
+        size: tokens and pairs of them that it has in memory at a time.
         ran_s: seconds of compute, of shared steps its share of the tokens.
     """
 
@@ -101,7 +58,7 @@ class Run(_Entity):
         size: int,
     ) -> None:
         self.flow, self.alone, self.progresses = flow, alone, [progress]
-        self.size = size if size > _SMALL else 0
+        self.size = size
         self.future: Future[Any] = Future()
         self.submitted = time.perf_counter()
         self.ran_s = 0.0
@@ -160,7 +117,7 @@ class Run(_Entity):
             self._outcome = partial(self.future.set_result, value)
 
     def fail(self, error: Exception) -> bool:
-        self._scheduler.make_room(self)
+        self._scheduler.room.leave(self)
         if not self.future.done():
             self.future.set_exception(error)
         return False
@@ -178,18 +135,18 @@ class Run(_Entity):
     def _end(self) -> None:
         """Whoever waits hears of it once all is accounted for."""
         outcome, self._outcome, self._greenlet = self._outcome, self.future.cancel, None
-        self._scheduler.make_room(self)
+        self._scheduler.room.leave(self)
         self._scheduler.over(self)
         outcome()
 
 
 @final
-class _Together(_Entity):
+class _Together(Entity):
     """Relaxations of several runs that step as one batch; the runs wait for them."""
 
     def __init__(self, flow: Flow, scheduler: Scheduler, kind: Hashable) -> None:
         self.flow, self._scheduler, self._kind = flow, scheduler, kind
-        flow.together.setdefault(kind, []).append(self)
+        scheduler.together.setdefault((flow.kind, kind), []).append(self)
         self.company = Company()
         self._runs: dict[int, tuple[Relaxation, Run]] = {}
         self._fresh: set[int] = set()  # whose next step is the first, which moves nothing
@@ -253,16 +210,16 @@ class _Together(_Entity):
 
     def _disband(self) -> None:
         """Nothing is kept of models that may be gone."""
-        several = self.flow.together[self._kind]
-        several.remove(self)
-        if not several:
-            del self.flow.together[self._kind]
+        place, together = (self.flow.kind, self._kind), self._scheduler.together
+        together[place].remove(self)
+        if not together[place]:
+            del together[place]
 
     def _release(self, relaxation: Relaxation) -> None:
         _, run = self._runs.pop(id(relaxation))
         self._fresh.discard(id(relaxation))
         run.waits = False
-        self._scheduler.queue(run, first=True)
+        self._scheduler.turns.queue(run, first=True)
 
 
 @final
@@ -284,15 +241,13 @@ class Scheduler:
         on_step: Stepped = lambda kind, rows, seconds: None,
     ) -> None:
         self.over, self.stepped, self._steps = on_over, on_step, steps
-        self._flows: dict[Hashable, Flow] = {}
+        self.turns = Turns()
+        self.room = Room[Run](self.turns.queue)
+        self.together: dict[tuple[Hashable, Hashable], list[_Together]] = {}  # by flow and company
         self._inbox: deque[Run] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._queued = self._order = 0
-        self._begun = 0  # tokens and pairs of what has
-        self._large: deque[Run] = deque()  # for which there is no room yet
-        self._clock = 0.0  # of the flow whose turn it is
-        self._turn_s = 0.0  # when that began
+        self._turn_s = 0.0  # when the turn at hand began
         self._hub: greenlet | None = None
         self._thread = threading.Thread(
             target=self._loop, args=(threads,), name="compute", daemon=True
@@ -310,8 +265,9 @@ class Scheduler:
     ) -> Run:
         """Have `work` run, beside all else. From any thread."""
         with self._changed:
-            share = self._flows.setdefault(flow, Flow(flow, weight))
-            run = Run(work, share, self, alone, progress or Progress(), size)
+            run = Run(
+                work, self.turns.flow(flow, weight), self, alone, progress or Progress(), size
+            )
             self._inbox.append(run)
             self._changed.notify()
         return run
@@ -323,43 +279,9 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
-    def queue(self, entity: _Entity, first: bool = False) -> None:
-        """It takes its turns, before all others of its flow if it is `first`. On the thread."""
-        if entity.queued:
-            return
-        flow, entity.queued = entity.flow, True
-        # Nobody saves up while there is no need.
-        if not flow.queue:
-            flow.clock = max(flow.clock, self._clock)
-        entity.clock = flow.now if first else max(entity.clock, flow.now)
-        self._order += 1
-        order = -self._order if first else self._order
-        heappush(flow.queue, (entity.clock, order, entity))
-        self._queued += 1
-
-    def make_room(self, run: Run) -> None:
-        """It is over, and no longer in memory; once."""
-        self._begun, run.size = self._begun - run.size, 0
-        while self._large and self._fits(self._large[0]):
-            self._begin(self._large.popleft())
-
-    def _admit(self, run: Run) -> None:
-        """It begins, or waits for room; those that wait begin in order."""
-        if run.size and (self._large or not self._fits(run)):
-            self._large.append(run)
-        else:
-            self._begin(run)
-
-    def _fits(self, run: Run) -> bool:
-        return not self._begun or self._begun + run.size <= _ABREAST
-
-    def _begin(self, run: Run) -> None:
-        self._begun += run.size
-        self.queue(run)
-
     def pass_on(self, run: Run) -> None:
         """Let others have a turn, if there are any and this one has lasted. In the run."""
-        if not (self._steps and (self._queued or self._inbox)):
+        if not (self._steps and (self.turns or self._inbox)):
             return
         lasted = time.perf_counter() - self._turn_s
         if lasted >= (_SLICE_S if run.ran_s else _FIRST_S):
@@ -371,11 +293,11 @@ class Scheduler:
         kind = company_of(relaxation)
         tokens = len(relaxation.x_ND)
         if self._steps and not run.alone and kind is not None and tokens < _ROOM:
-            several = run.flow.together.get(kind, [])
+            several = self.together.get((run.flow.kind, kind), [])
             fitting = (t for t in several if t.company.tokens + tokens <= _ROOM)
             together = next(fitting, None) or _Together(run.flow, self, kind)
             together.join(relaxation, run)
-            self.queue(together)
+            self.turns.queue(together)
             run.waits = True
             self._switch()
             run.require_wanted()
@@ -397,35 +319,25 @@ class Scheduler:
                 self._turn(entity)
                 del entity  # nothing is held while nothing is to be done
 
-    def _turn(self, entity: _Entity) -> None:
-        flow, requests = entity.flow, len(entity)
-        self._clock, flow.now = flow.clock, entity.clock
-        self._turn_s = time.perf_counter()
+    def _turn(self, entity: Entity) -> None:
+        requests, self._turn_s = len(entity), time.perf_counter()
         try:
             again = entity.turn()
         except Exception as error:  # of ours; whatever it is, the thread goes on
             structlog.get_logger().exception("a turn failed")
             again = entity.fail(error)
-        seconds = time.perf_counter() - self._turn_s
-        flow.clock += seconds / flow.weight
-        entity.clock += seconds / requests
+        self.turns.charge(entity, requests, time.perf_counter() - self._turn_s)
         if again:
-            self.queue(entity)
+            self.turns.queue(entity)
 
-    def _next(self) -> _Entity | None:
-        """Whose turn it is: of the flow that has had least; None where all is over for good."""
+    def _next(self) -> Entity | None:
+        """Whose turn it is; None where all is over for good."""
         with self._changed:
-            while not (self._inbox or self._queued or self._closing):
+            while not (self._inbox or self.turns or self._closing):
                 self._changed.wait()
             while self._inbox:
-                self._admit(self._inbox.popleft())
-            waiting = [flow for flow in self._flows.values() if flow.queue]
-        if not waiting:
-            return None
-        _, _, entity = heappop(min(waiting, key=lambda flow: flow.clock).queue)
-        entity.queued = False
-        self._queued -= 1
-        return entity
+                self.room.admit(self._inbox.popleft())
+            return self.turns.take()
 
 
 def _counted(run: Run, interrupt: Interrupt) -> StopReason | None:

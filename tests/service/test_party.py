@@ -113,20 +113,25 @@ def test_who_leaves_takes_nobody_along(kitchen: Kitchen) -> None:
 
 def test_where_all_have_left_it_stops(kitchen: Kitchen) -> None:
     async def play() -> None:
-        kitchen.gate.set()
+        gate = asyncio.ensure_future(kitchen.engine.run(lambda _: kitchen.gate.wait(30), "model"))
+        await asyncio.sleep(0.05)
         orders = [asyncio.ensure_future(kitchen.order("endless")) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        kitchen.gate.set()
+        await gate
         while not kitchen.took:
             await asyncio.sleep(0.005)
-        orders[0].cancel()
-        await asyncio.sleep(0.05)
-        assert kitchen.stopped == 0 or len(kitchen.took[0]) == 1
-        for order in orders:
+        assert kitchen.took == [["endless"] * 3]
+        for order in orders[:2]:
             order.cancel()
+        await asyncio.sleep(0.1)
+        assert kitchen.stopped == 0, "one of them waits still"
+        orders[2].cancel()
         await asyncio.gather(*orders, return_exceptions=True)
         assert await kitchen.order("next") == "next!"
+        assert kitchen.stopped == 1
 
     asyncio.run(play())
-    assert kitchen.stopped >= 1
 
 
 def test_all_are_told_of_each_step(kitchen: Kitchen) -> None:

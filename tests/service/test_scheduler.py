@@ -1,4 +1,4 @@
-"""Requests side by side: none is lost, doubled, mixed with another or kept longer than it lives."""
+"""Who gets the thread, who steps with whom, and what becomes of what fails."""
 
 from __future__ import annotations
 
@@ -9,164 +9,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from models.architectures.et import ET
-from models.contract import Architecture, Interrupt, Knobs
-from models.dynamics import Relaxation, Solution, StopReason, company
-from models.sampling import Interrupted
-from service.engine.scheduler import _ABREAST, _SLICE_S, _SMALL, Run, Scheduler
-
-
-class _Failed(Exception):  # noqa: N818
-    pass
-
-
-@dataclass
-class _Posed:
-    """A run, what it asks for, and what has been done to it."""
-
-    run: Run
-    network: Architecture
-    item: object
-    knobs: Knobs
-    fails: bool
-    stopped: bool = False
-
-
-def _example(seed: int) -> tuple[Architecture, list]:
-    network, items = ET.example(seed)
-    return network.eval(), items
-
-
-def _work(network: Architecture, item: object, knobs: Knobs, fails: bool) -> Callable:
-    def work(interrupt: Interrupt) -> tuple[torch.Tensor, list[Solution]]:
-        output = network.infer(network.pack([item]), [knobs], interrupt)
-        if fails:
-            raise _Failed
-        return output.logits, output.solutions
-
-    return work
-
-
-class Engine(RuleBasedStateMachine):
-    """Submit, cancel, fail, hold everything up, swap a model for another, and look at it all."""
-
-    @initialize()
-    def start(self) -> None:
-        self.over: list[Run] = []
-        self.scheduler = Scheduler(1, on_over=self.over.append)
-        self.models = [_example(0), _example(1)]
-        self.posed: list[_Posed] = []
-        self.gate: threading.Event | None = None
-        self.submitted = 0
-
-    @rule(
-        model=st.integers(0, 1),
-        item=st.integers(0, 2),
-        steps=st.integers(0, 30),
-        noise=st.sampled_from([0.0, 0.1]),
-        tolerance=st.sampled_from([0.0, 0.05]),
-        alone=st.booleans(),
-        job=st.booleans(),
-        fails=st.sampled_from([False, False, False, True]),
-    )
-    def submit(self, model, item, steps, noise, tolerance, alone, job, fails) -> None:
-        network, items = self.models[model]
-        seed = len(self.posed)
-        knobs = Knobs(steps=steps, noise=noise, tolerance=tolerance, seed=seed, deterministic=alone)
-        work = _work(network, items[item], knobs, fails)
-        self.submitted += 1
-        run = self.scheduler.submit(work, (model, job), 0.25 if job else 1.0, alone)
-        self.posed.append(_Posed(run, network, items[item], knobs, fails))
-
-    @precondition(lambda self: self.posed)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        posed = data.draw(st.sampled_from(self.posed))
-        posed.stopped = True
-        posed.run.stop(data.draw(st.sampled_from([StopReason.CANCELLED, StopReason.DEADLINE])))
-
-    @rule(model=st.integers(0, 1), seed=st.integers(2, 5))
-    def swap(self, model: int, seed: int) -> None:
-        """What is under way goes on with the weights it began with."""
-        self.models[model] = _example(seed)
-
-    @precondition(lambda self: self.gate is None)
-    @rule()
-    def hold(self) -> None:
-        """The thread is busy: what comes now will begin together."""
-        self.gate = threading.Event()
-        self.submitted += 1
-        self.scheduler.submit(lambda interrupt, gate=self.gate: gate.wait(30), "gate")
-
-    @precondition(lambda self: self.gate is not None)
-    @rule()
-    def release(self) -> None:
-        assert self.gate is not None
-        self.gate.set()
-        self.gate = None
-
-    @rule()
-    def wait(self) -> None:
-        time.sleep(0.002)
-
-    def teardown(self) -> None:
-        if self.gate is not None:
-            self.gate.set()
-        self.scheduler.close()
-        while self.posed:
-            self._check(self.posed.pop())
-        ended = [id(run) for run in self.over]
-        assert len(ended) == len(set(ended))
-        assert len(ended) == self.submitted
-        assert all(not f.queue and not f.together for f in self.scheduler._flows.values())
-        held = [weakref.ref(run) for run in self.over]
-        self.over.clear()
-        gc.collect()
-        assert not any(ref() for ref in held)
-
-    def _check(self, posed: _Posed) -> None:
-        assert posed.run.future.done()
-        try:
-            logits, solutions = posed.run.future.result()
-        except CancelledError:
-            assert posed.stopped
-            return
-        except Interrupted:
-            assert posed.stopped
-            return
-        except _Failed:
-            assert posed.fails
-            return
-        assert not posed.fails
-        reasons = {reason for s in solutions for reason in s.stop_reasons}
-        if reasons & {StopReason.CANCELLED, StopReason.DEADLINE}:
-            assert posed.stopped
-            return
-        alone = posed.network.infer(posed.network.pack([posed.item]), [posed.knobs])
-        rounded = 0.0 if posed.knobs.deterministic else 1e-4
-        close = {"rtol": rounded, "atol": rounded}
-        torch.testing.assert_close(logits, alone.logits, **close)
-        for mine, theirs in zip(solutions, alone.solutions, strict=True):
-            assert mine.steps_R.tolist() == theirs.steps_R.tolist()
-            assert mine.stop_reasons == theirs.stop_reasons
-            torch.testing.assert_close(mine.x_ND, theirs.x_ND, **close)
-
-
-TestEngine = Engine.TestCase
-TestEngine.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
-
-
-@pytest.mark.slow
-class TestEngineAtLength(TestEngine):
-    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+from models.contract import Interrupt, Knobs
+from models.dynamics import Relaxation, StopReason, company
+from service.engine.room import ABREAST, SMALL
+from service.engine.scheduler import _SLICE_S, Scheduler
+from tests.service.scheduling import Failed, example, work_of
 
 
 @pytest.fixture
@@ -265,7 +116,7 @@ def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
                     if interrupt() is None:
                         time.sleep(2 * _SLICE_S)
                 if fails:
-                    raise _Failed
+                    raise Failed
             finally:
                 inside[0] -= 1
             done.append(name)
@@ -275,15 +126,15 @@ def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
     with held(scheduler):
         large = [
             scheduler.submit(work(f"large {place}", place == 1), place, size=size)
-            for place, size in enumerate([_ABREAST // 2] * 5 + [2 * _ABREAST, _ABREAST // 2])
+            for place, size in enumerate([ABREAST // 2] * 5 + [2 * ABREAST, ABREAST // 2])
         ]
-        small = scheduler.submit(_chain(3, done, "small"), "small", size=_SMALL)
+        small = scheduler.submit(_chain(3, done, "small"), "small", size=SMALL)
     large[3].stop(StopReason.CANCELLED)
     small.future.result(30)
     assert not [name for name in done if name == "large 5"]
     for place, run in enumerate(large):
         if place == 1:
-            with pytest.raises(_Failed):
+            with pytest.raises(Failed):
                 run.future.result(30)
         elif place != 3:
             run.future.result(30)
@@ -294,13 +145,13 @@ def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_rows_step_together(scheduler: Scheduler) -> None:
-    network, items = _example(0)
+    network, items = example(0)
     calls = []
     for block in network.blocks_in_order():
         block.energy.register_forward_hook(lambda *_: calls.append(1))
     with held(scheduler):
         knobs = Knobs(steps=9)
-        runs = [scheduler.submit(_work(network, items[0], knobs, False)) for _ in range(20)]
+        runs = [scheduler.submit(work_of(network, items[0], knobs, False)) for _ in range(20)]
     for run in runs:
         run.future.result(30)
     blocks = len(network.blocks_in_order())
@@ -332,14 +183,14 @@ def test_a_batch_that_fails_falls_apart(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, failure: str, steps: tuple[int, ...]
 ) -> None:
     """What is wrong with one of them is its own affair, and the others get what they would."""
-    network, items = _example(0)
+    network, items = example(0)
     _fails_when(monkeypatch, *FAILURES[failure])
     with held(scheduler):
         runs = [
-            scheduler.submit(_work(network, items[0], Knobs(steps=count), fails))
+            scheduler.submit(work_of(network, items[0], Knobs(steps=count), fails))
             for count, fails in zip(steps, (False, True, False), strict=True)
         ]
-    with pytest.raises(_Failed):
+    with pytest.raises(Failed):
         runs[1].future.result(30)
     for place in (0, 2):
         logits, solutions = runs[place].future.result(30)
@@ -354,11 +205,11 @@ def test_a_row_with_noise_fails_with_its_batch(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has drawn, and cannot draw the same again: no answer rather than another one."""
-    network, items = _example(0)
+    network, items = example(0)
     _fails_when(monkeypatch, *FAILURES["no room to step"])
     with held(scheduler):
         runs = [
-            scheduler.submit(_work(network, items[0], Knobs(steps=5, noise=noise), False))
+            scheduler.submit(work_of(network, items[0], Knobs(steps=5, noise=noise), False))
             for noise in (0.0, 0.1)
         ]
     runs[0].future.result(30)
@@ -371,8 +222,8 @@ def test_the_thread_outlives_whatever_watches_it() -> None:
         raise ValueError
 
     scheduler = Scheduler(1, on_step=broken)
-    network, items = _example(0)
-    run = scheduler.submit(_work(network, items[0], Knobs(steps=3), False))
+    network, items = example(0)
+    run = scheduler.submit(work_of(network, items[0], Knobs(steps=3), False))
     with pytest.raises(ValueError, match=r"^$"):
         run.future.result(30)
     assert scheduler.submit(lambda interrupt: 7).future.result(30) == 7
@@ -397,12 +248,12 @@ def test_what_is_over_is_let_go_without_a_collector(scheduler: Scheduler) -> Non
     def work(interrupt: Interrupt) -> None:
         large = Large()
         refs.append(weakref.ref(large))
-        raise _Failed
+        raise Failed
 
     gc.disable()
     try:
         run = scheduler.submit(work)
-        with pytest.raises(_Failed):
+        with pytest.raises(Failed):
             run.future.result(30)
         assert refs[0]() is None
     finally:

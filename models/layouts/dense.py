@@ -84,7 +84,7 @@ class Dense(Pairwise):
         self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
     ) -> tuple[Attention, Tensor]:
         n, h, _ = q_NHY.shape
-        s_RHLL = self.products(q_NHY * beta_NH[..., None], k_NHY).to(beta_NH.dtype)
+        s_RHLL = self.products(q_NHY * beta_NH[..., None], k_NHY)
         if self.weight_RHLL is not None:
             s_RHLL = s_RHLL * self.weight_RHLL
         for term_RHLL in (self.bias_RHLL, bias, self._hidden_R1LL.to(s_RHLL.dtype)):

@@ -189,8 +189,6 @@ class EdgeList(Pairwise):
     def _attend(
         self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor, bias: Tensor | None
     ) -> tuple[Attention, Tensor]:
-        # Under mixed precision the projections arrive in half; the sums stay in beta's precision.
-        q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
         if bias is None or self.bias_EH is None:
             bias = self.bias_EH if bias is None else bias
         else:

@@ -44,11 +44,12 @@ class Pairwise(Layout):
         return layout
 
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
-        if self.prior is None:
-            return self._attend(q_NHY, k_NHY, beta_NH, None)[0]
-        # Mixed precision projects in half; cosines and sums stay in beta's precision.
+        # Mixed precision projects in half; logits, cosines and sums stay in beta's precision. (A
+        # compiled softmax of logits in half has had gradients a thousand times too large.)
         q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
         with torch.autocast(q_NHY.device.type, enabled=False):
+            if self.prior is None:
+                return self._attend(q_NHY, k_NHY, beta_NH, None)[0]
             return self._resonate(self.prior, q_NHY, k_NHY, beta_NH)
 
     def _resonate(self, prior: Prior, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:

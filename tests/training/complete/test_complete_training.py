@@ -17,7 +17,7 @@ from models.contract import Knobs
 from models.image_completer import ImageCompleter
 from models.patches import MaskedImage, patchify, spread
 from tests.training.killed import killed_after
-from training.complete.baselines import mean_colour
+from training.complete.baselines import ViT, mean_colour
 from training.complete.evaluate import (
     completer,
     evaluate_images,
@@ -118,6 +118,31 @@ def test_a_compiled_network_learns_the_same(
         dataset, _recipe(model, compiled=True), seed=0, fabric=fabric, run=tmp_path
     )
     assert resumed.fitted.best_val == pytest.approx(compiled.fitted.best_val, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler's own
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")
+@pytest.mark.parametrize("model", ["et", "vit"])
+def test_a_compiled_network_has_the_same_gradients_in_half(
+    model: str, dataset: ImageDataset
+) -> None:
+    def gradients(precision: Any, compiled: bool) -> dict[str, torch.Tensor]:
+        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        config = ETImageConfig.model_validate(SMALL)
+        kind = ETImage if model == "et" else ViT
+        network = kind.fitted(config, dataset.images, 0).train()
+        problem = ImageProblem(dataset, network.codec, _recipe(model), CPU)
+        wrapped = fabric.setup(torch.compile(network) if compiled else network)
+        fabric.backward(problem.loss(wrapped, next(problem.steps(0, fabric))))
+        return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+
+    exact = gradients("32-true", False)
+    for name, found in gradients("bf16-mixed", True).items():
+        true = exact[name].flatten()
+        likeness = torch.cosine_similarity(found.flatten(), true, 0).item()
+        assert likeness > 0.98, name
+        assert found.norm() == pytest.approx(true.norm().item(), rel=0.2), name
 
 
 def test_the_loss_counts_what_is_occluded_and_hides_most_of_it(

@@ -51,6 +51,7 @@ Images = Annotated[Path | None, typer.Option(help="folder with your images, and 
 Size = Annotated[
     int, typer.Option(help="pixels of a side to which --images are scaled", min=8, callback=_whole)
 ]
+Brief = Annotated[bool, typer.Option("--brief", help="train as long as a CPU has time for")]
 Count = Annotated[int | None, typer.Option(help="measure so many images of a part", min=1)]
 
 
@@ -71,6 +72,7 @@ def complete(
     seed: int = 0,
     resonance: Resonating = None,
     learn_strength: LearnStrength = False,
+    brief: Brief = False,
     epochs: Epochs = None,
     count: Count = 1000,
     name: Name = None,
@@ -85,7 +87,7 @@ def complete(
     if ablation not in IMAGE_ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(IMAGE_ABLATIONS)}")
     source = _load(dataset, images, size, data)
-    chosen = image_recipe("et", source, ablation)
+    chosen = image_recipe("et", source, ablation, brief=brief)
     if smoke:
         chosen, count = smoke_images(chosen), 64
     added = with_resonance(resonance, learn_strength)
@@ -98,7 +100,14 @@ def complete(
     fabric = fabric_on(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_images(
-            source, chosen, seed=seed, fabric=fabric, count=count, run=run, progress=progress
+            source,
+            chosen,
+            seed=seed,
+            fabric=fabric,
+            parts=("val", "test", *source.sources),
+            count=count,
+            run=run,
+            progress=progress,
         )
     if fabric.is_global_zero:
         written = export_images(folder, name, source, result, seed=seed)
@@ -118,6 +127,7 @@ def complete_table(
     models: Annotated[str, typer.Option(help="comma-separated; et:no-hopfield is an ablation")] = (
         ",".join(tables.MODELS)
     ),
+    brief: Brief = False,
     epochs: Epochs = None,
     count: Count = None,
     out: Rows = None,
@@ -137,6 +147,7 @@ def complete_table(
             path,
             fabric,
             progress,
+            brief=brief,
             epochs=epochs,
             count=64 if smoke else count,
             smoke=smoke,

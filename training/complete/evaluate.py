@@ -97,7 +97,7 @@ def evaluate_images(
     """Each part under the masks of each seed; no more than `count` images of it, drawn once."""
     results: dict[str, list[ImageMetrics]] = {}
     for part in parts:
-        chosen = dataset.split.parts()[part]
+        chosen = dataset.parts()[part]
         if count is not None and count < len(chosen):
             chosen = np.sort(np.random.default_rng(0).choice(chosen, count, replace=False))
         images, along = dataset.images[chosen], dataset.size // patch

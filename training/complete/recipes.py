@@ -25,13 +25,27 @@ _SIZES: dict[str, tuple[dict[str, Any], int]] = {
     "cifar10": ({"patch": 4, "dim": 256, "heads": 8, "head_dim": 32, "memories": 1024}, 100),
     "tiny-imagenet": ({"patch": 8, "dim": 384, "heads": 6, "head_dim": 64, "memories": 1536}, 200),
 }
+# What a CPU trains in two hours: half as many steps of twice the size, and as many batches as
+# there is time for. An "epoch" is a hundred of them.
+_BRIEF: dict[str, Any] = {"steps": 6, "step_size": 0.2}
+_BRIEF_LOOP: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "warmup": 0.05,
+    "batch_images": 64,
+    "epoch_images": 6400,
+}
+_BRIEF_EPOCHS = {"mnist": 60}
 _ANY = {"dim": 256, "heads": 8, "head_dim": 32, "memories": 1024}
+_BRIEFLY = 50  # epochs of others
 _PATCHES_ALONG = 8  # of images that have no entry above
 VIT = "vit"
 
 
-def image_recipe(model: str, dataset: ImageDataset, ablation: str = "none") -> ImageRecipe:
-    """The recipe of `model` ("et", or "vit" with as many parameters) for a dataset.
+def image_recipe(
+    model: str, dataset: ImageDataset, ablation: str = "none", *, brief: bool = False
+) -> ImageRecipe:
+    """The recipe of `model` ("et", or "vit" with as many parameters) for a dataset; `brief` is
+    that for a CPU.
 
     Raises:
         ValueError: for an unknown model, an ablation that the model does not have, or images of a
@@ -44,9 +58,12 @@ def image_recipe(model: str, dataset: ImageDataset, ablation: str = "none") -> I
         raise ValueError(f"{model} has no ablation {ablation!r}; those of et are {known}")
     sizes, epochs = _SIZES.get(dataset.name, (_ANY | {"patch": _patch(dataset.size)}, 100))
     shape = {"size": dataset.size, "channels": dataset.channels}
-    config = shape | _DYNAMICS | sizes | IMAGE_ABLATIONS[ablation]
+    config = shape | _DYNAMICS | (_BRIEF if brief else {}) | sizes | IMAGE_ABLATIONS[ablation]
     ETImageConfig.model_validate(config)  # before anything is trained
-    return ImageRecipe(model, config, epochs=epochs, compiled=True)
+    chosen = ImageRecipe(model, config, epochs=epochs, compiled=True)
+    if brief:
+        chosen = replace(chosen, epochs=_BRIEF_EPOCHS.get(dataset.name, _BRIEFLY), **_BRIEF_LOOP)
+    return chosen
 
 
 def _patch(size: int) -> int:

@@ -31,7 +31,9 @@ COLUMNS = {
 MODELS = (*("et" + (f":{a}" if a != "none" else "") for a in IMAGE_ABLATIONS), "vit", *UNTRAINED)
 
 
-def recipe_of(model: str, dataset: ImageDataset, *, smoke: bool = False) -> ImageRecipe:
+def recipe_of(
+    model: str, dataset: ImageDataset, *, brief: bool = False, smoke: bool = False
+) -> ImageRecipe:
     """An architecture's own recipe (`et:no-hopfield` is an ablation). What is not trained shares
     ET's patches and masks.
 
@@ -40,7 +42,7 @@ def recipe_of(model: str, dataset: ImageDataset, *, smoke: bool = False) -> Imag
     """
     base, _, ablation = model.partition(":")
     trained = base not in UNTRAINED
-    chosen = image_recipe(base if trained else "et", dataset, ablation or "none")
+    chosen = image_recipe(base if trained else "et", dataset, ablation or "none", brief=brief)
     return smoke_images(chosen) if smoke else chosen
 
 
@@ -51,6 +53,7 @@ def run(
     fabric: Fabric,
     progress: Progress,
     *,
+    brief: bool = False,
     epochs: int | None = None,
     count: int | None = None,
     smoke: bool = False,
@@ -67,7 +70,7 @@ def run(
     task = progress.add_task(dataset.name, total=len(models))
     results: dict[str, dict[str, Any]] = {}
     for model in models:
-        chosen = recipe_of(model, dataset, smoke=smoke)
+        chosen = recipe_of(model, dataset, brief=brief, smoke=smoke)
         if epochs is not None:
             chosen = replace(chosen, epochs=epochs)
         key = model, dataset.split.name, mark([data, count, asdict(chosen)])
@@ -87,10 +90,11 @@ def _row(
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
+    parts = reported(dataset)
     if model in UNTRAINED:
         patch = recipe.config["patch"]
         complete, share = UNTRAINED[model](patch), recipe.occluded
-        measured = evaluate_images(complete, dataset, patch, share, parts=("test",), count=count)
+        measured = evaluate_images(complete, dataset, patch, share, parts=parts, count=count)
         numbers, setting = 0, "not trained"
     else:
         result = train_images(
@@ -98,7 +102,7 @@ def _row(
             recipe,
             seed=0,
             fabric=fabric,
-            parts=("test",),
+            parts=parts,
             count=count,
             run=state,
             progress=progress,
@@ -110,26 +114,36 @@ def _row(
         "setting": setting,
         "parameters": numbers,
         "epochs": recipe.epochs if numbers else None,
-        "test": over_seeds(measured["test"]),
-    }
+    } | {part: over_seeds(measured[part]) for part in parts}
+
+
+def reported(dataset: ImageDataset) -> tuple[str, ...]:
+    """The parts that a table has: the test part, or its sources each by itself."""
+    return tuple(dataset.sources) or ("test",)
 
 
 def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
-    """The table, with the protocol and the machines under it."""
-    lines = [
-        f"| {dataset.name} | parameters | " + " | ".join(t for t, _ in COLUMNS.values()) + " |",
-        "|---|---|" + "---|" * len(COLUMNS),
-    ]
-    for model, row in results.items():
-        cells = [_cell(row["test"], name, scale) for name, (_, scale) in COLUMNS.items()]
-        lines.append(f"| {model} | {row['parameters'] or '-'} | " + " | ".join(cells) + " |")
-    first = next(iter(results.values()))
+    """The table of each part, with the protocol and the machines under them."""
+    parts = reported(dataset)
+    lines = []
+    for part in parts:
+        lines += [
+            f"| {part if dataset.sources else dataset.name} | parameters | "
+            + " | ".join(title for title, _ in COLUMNS.values())
+            + " |",
+            "|---|---|" + "---|" * len(COLUMNS),
+        ]
+        for model, row in results.items():
+            cells = [_cell(row[part], name, scale) for name, (_, scale) in COLUMNS.items()]
+            lines.append(f"| {model} | {row['parameters'] or '-'} | " + " | ".join(cells) + " |")
+        lines.append("")
+    first = next(iter(results.values()))[parts[0]]
     trained = sorted({str(row["epochs"]) for row in results.values() if row["epochs"] is not None})
     epochs = f"Trained for {', '.join(trained)} epochs, a seed each. " if trained else ""
     lines.append(
-        f"\nMean ± std over {first['test']['masks']} masks of {first['test']['images']} test "
-        f"images, half of the patches occluded; of the occluded patches unless of the whole. "
-        f"{epochs}Epoch chosen on validation images; test images had no part in it. {dataset.note} "
+        f"Mean ± std over {first['masks']} masks of {first['images']} test images, half of the "
+        f"patches occluded; of the occluded patches unless of the whole. {epochs}Epoch chosen on "
+        f"validation images; test images had no part in it. {dataset.note} "
         f"{machines(results.values())}"
     )
     return "\n".join(lines)

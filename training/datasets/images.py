@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -27,7 +27,8 @@ _FEWEST = 10
 class ImageDataset:
     """Images uint8 (n, S, S, C), all in memory, and the parts to train, choose by and report on.
 
-    `mirror`: the mirror image of one might as well be another.
+    `mirror`: the mirror image of one might as well be another. `sources`: those of the images to
+    report on that are also reported on by themselves.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ImageDataset:
     split: Split
     mirror: bool = True
     note: str = ""
+    sources: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n, height, width, channels = self.images.shape
@@ -43,6 +45,10 @@ class ImageDataset:
         parts = np.concatenate(list(self.split.parts().values()))
         if len(np.unique(parts)) != len(parts) or not np.isin(parts, np.arange(n)).all():
             raise ValueError(f"{self.name}: the parts of the split overlap, or leave the images")
+
+    def parts(self) -> dict[str, np.ndarray]:
+        """Which images each part is of, those of `sources` too."""
+        return self.split.parts() | dict(self.sources)
 
     @property
     def size(self) -> int:
@@ -100,10 +106,48 @@ def load_tiny_imagenet(folder: Path) -> ImageDataset:
     return _official("tiny-imagenet", train, val, note=note)
 
 
+def load_photos(folder: Path) -> ImageDataset:
+    """CIFAR-10 and Tiny ImageNet together, 32 x 32: natural images of two kinds.
+
+    Tiny ImageNet at half its size; of what is trained on also a cut-out of each image, as a window
+    of a photograph is one.
+    """
+    cifar, tiny = load_cifar10_images(folder), load_tiny_imagenet(folder)
+    whole, first = _halved(tiny.images), len(cifar.images)
+    cuts = _cut(tiny.images[tiny.split.train], cifar.size)
+    of_cuts = first + len(whole) + np.arange(len(cuts))
+    pairs = zip(cifar.split.parts().values(), tiny.split.parts().values(), strict=True)
+    train, val, test = (np.concatenate([one, first + other]) for one, other in pairs)
+    return ImageDataset(
+        "photos",
+        np.concatenate([cifar.images, whole, cuts]),
+        Split("official", np.concatenate([train, of_cuts]), val, test),
+        note="CIFAR-10 from lossy JPEG files; Tiny ImageNet, research use only, its first 100 "
+        "training images of each class, at half size, and cut-outs of those trained on; reported "
+        "on its validation images.",
+        sources={cifar.name: cifar.split.test, tiny.name: first + tiny.split.test},
+    )
+
+
+def _halved(images: np.ndarray) -> np.ndarray:
+    """Each two by two pixels as their mean."""
+    n, size, _, channels = images.shape
+    cut = images.reshape(n, size // 2, 2, size // 2, 2, channels)
+    return ((cut.sum((2, 4), dtype=np.uint16) + 2) // 4).astype(np.uint8)
+
+
+def _cut(images: np.ndarray, size: int) -> np.ndarray:
+    """A square of each, drawn with seed 0."""
+    windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), (1, 2))
+    down, right = np.random.default_rng(0).integers(0, windows.shape[1], (2, len(images)))
+    return windows[np.arange(len(images)), down, right].transpose(0, 2, 3, 1)
+
+
 IMAGES: dict[str, Callable[[Path], ImageDataset]] = {
     "mnist": load_mnist,
     "cifar10": load_cifar10_images,
     "tiny-imagenet": load_tiny_imagenet,
+    "photos": load_photos,
 }
 
 

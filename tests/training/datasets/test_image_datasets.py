@@ -64,6 +64,16 @@ def test_published_files(tmp_path: Path) -> None:
     decoded = np.stack([np.asarray(Image.open(io.BytesIO(val[name]))) for name in sorted(val)])
     assert (tiny.images[tiny.split.test] == decoded).all()
 
+    photos = load_images("photos", tmp_path)
+    assert photos.images.shape == (50 + 30 + 18, 32, 32, 3)
+    sizes = {part: len(of_part) for part, of_part in photos.parts().items()}
+    assert sizes == {"train": 36 + 36, "val": 6, "test": 20, "cifar10": 10, "tiny-imagenet": 10}
+    assert (photos.images[photos.sources["cifar10"]] == packed.images[packed.split.test]).all()
+    halved = photos.images[photos.sources["tiny-imagenet"]]
+    assert (abs(halved.mean((1, 2)) - decoded.mean((1, 2))) < 1).all()
+    of_cuts = photos.images[-18:]  # of one colour each, as those of which they are cut
+    assert (of_cuts[:, 0, 0] == tiny.images[tiny.split.train][:, 0, 0]).all()
+
     for part, count in (("train", 30), ("t10k", 6)):
         images = rng.integers(0, 256, (count, 28, 28), np.uint8)
         (root / "mnist").mkdir(exist_ok=True)

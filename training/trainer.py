@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from shutil import which
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import safetensors
 import safetensors.torch
@@ -53,9 +51,6 @@ class Problem(ABC):
 
     measure: str
     """What `validate` returns, for the log; higher is better."""
-
-    compiled: bool = False
-    """Is the network compiled to train? It pays where batches are many and of one shape."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
@@ -105,9 +100,7 @@ def fit(
     if recipe.centralise:
         weights = _centred(network)
         optimizer.register_step_pre_hook(lambda *_: _centralise(weights))
-    # The state is the network's own: a compiled one shares its weights.
-    trained = torch.compile(network) if problem.compiled and _compiler(fabric) else network
-    model, optimizer = fabric.setup(cast(nn.Module, trained), optimizer)
+    model, optimizer = fabric.setup(network, optimizer)
     identity = {"recipe": plain(asdict(recipe)), "seed": seed} | problem.identity()
     state = _State(network, optimizer, identity, run)
     fabric.barrier()  # all have read the state before one writes it
@@ -160,11 +153,6 @@ def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
 def parameters(network: nn.Module) -> int:
     """How many numbers are learned."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
-
-
-def _compiler(fabric: Fabric) -> bool:
-    """Can networks be compiled here? On a CPU that takes a C++ compiler."""
-    return fabric.device.type == "cuda" or which(os.environ.get("CXX", "g++")) is not None
 
 
 _FEW_INPUTS = 8

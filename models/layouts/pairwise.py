@@ -44,8 +44,7 @@ class Pairwise(Layout):
         return layout
 
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
-        # Mixed precision projects in half; logits, cosines and sums stay in beta's precision. (A
-        # compiled softmax of logits in half has had gradients a thousand times too large.)
+        # Mixed precision projects in half; logits, cosines and sums stay in beta's precision.
         q_NHY, k_NHY = q_NHY.to(beta_NH.dtype), k_NHY.to(beta_NH.dtype)
         with torch.autocast(q_NHY.device.type, enabled=False):
             if self.prior is None:

@@ -24,8 +24,7 @@ class ImageRecipe:
     The paper's recipe (Energy Transformer appendix B and table 4): `occluded` is the share of the
     patches that the loss counts, `kept_open` the share of those that the network sees all the
     same, without which the Hopfield network learns no patches. `epoch_images` ends an epoch
-    early. `compiled` networks train half as fast again, after a minute or two, on whole batches
-    alone. Of the paper's augmentation only the mirror image is here, where a dataset allows it.
+    early. Of the paper's augmentation only the mirror image is here, where a dataset allows it.
     """
 
     model: str
@@ -40,7 +39,6 @@ class ImageRecipe:
     epoch_images: int | None = None
     occluded: float = 0.5
     kept_open: float = 0.1
-    compiled: bool = False
 
     @property
     def centralise(self) -> bool:
@@ -61,7 +59,6 @@ class ImageProblem(Problem):
         self, dataset: ImageDataset, codec: PatchCodec, recipe: ImageRecipe, device: torch.device
     ) -> None:
         self.dataset, self.recipe, self.device = dataset, recipe, device
-        self.compiled = recipe.compiled
         self.patch, self.length = codec.patch, codec.length
         self.std_P = codec.scale()[1].to(device)
 
@@ -72,8 +69,7 @@ class ImageProblem(Problem):
         order = np.random.default_rng(seed).permutation(self.dataset.split.train)
         order = order[: self.recipe.epoch_images]
         size = self.recipe.batch_images
-        end = len(order) // size * size if self.compiled else len(order)
-        for start in share(range(0, end, size), fabric):
+        for start in share(range(0, len(order), size), fabric):
             # A generator for each batch: masks do not depend on how many processes there are.
             yield self._step(order[start : start + size], np.random.default_rng((seed, start)))
 

@@ -36,7 +36,7 @@ _BRIEF_LOOP: dict[str, Any] = {
 }
 _BRIEF_EPOCHS = {"mnist": 60}
 _ANY = {"dim": 256, "heads": 8, "head_dim": 32, "memories": 1024}
-_BRIEFLY = 50  # epochs of others
+_BRIEFLY = 40  # epochs of others
 _PATCHES_ALONG = 8  # of images that have no entry above
 VIT = "vit"
 
@@ -60,7 +60,7 @@ def image_recipe(
     shape = {"size": dataset.size, "channels": dataset.channels}
     config = shape | _DYNAMICS | (_BRIEF if brief else {}) | sizes | IMAGE_ABLATIONS[ablation]
     ETImageConfig.model_validate(config)  # before anything is trained
-    chosen = ImageRecipe(model, config, epochs=epochs, compiled=True)
+    chosen = ImageRecipe(model, config, epochs=epochs)
     if brief:
         chosen = replace(chosen, epochs=_BRIEF_EPOCHS.get(dataset.name, _BRIEFLY), **_BRIEF_LOOP)
     return chosen
@@ -78,7 +78,6 @@ def smoke_images(chosen: ImageRecipe) -> ImageRecipe:
         chosen,
         config=chosen.config | small,
         epochs=4,
-        compiled=False,
         epoch_images=2048,
         batch_images=32,
         learning_rate=3e-3,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import final
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -46,7 +47,10 @@ class Attention(nn.Module):
         prior = self.resonant(asked, q_RHLY)
         bias = None if prior is None else prior.bias(q_RHLY, k_RHKY)
         tell(lambda: _attended(prior, q_RHLY, k_RHKY, bias))
-        read_RHLY = scaled_dot_product_attention(q_RHLY, k_RHKY, v_RHKY, attn_mask=bias)
+        if x_RLD.device.type == "cpu":  # where its gradient in half takes five times as long
+            q_RHLY, k_RHKY, v_RHKY = (part.to(x_RLD.dtype) for part in (q_RHLY, k_RHKY, v_RHKY))
+        with torch.autocast("cpu", enabled=False):
+            read_RHLY = scaled_dot_product_attention(q_RHLY, k_RHKY, v_RHKY, attn_mask=bias)
         return self.dropout(self.out(read_RHLY.transpose(1, 2).flatten(2)))
 
 

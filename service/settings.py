@@ -48,7 +48,7 @@ class Settings(BaseSettings):
         description="model of POST /images/classify where a request names none",
     )
     default_answer_model: str = Field(
-        default="ait-sort-of-clevr",
+        default="ait-clevr",
         description="model of POST /images/answer where a request names none",
     )
     max_body_bytes: int = Field(

@@ -111,6 +111,7 @@ def recognise_table(
     dataset: Dataset = Pictures.TRIANGLE,
     models: Models = "ait,vit",
     seeds: Annotated[int, typer.Option(min=1, help="how many networks of each model")] = 3,
+    epochs: Epochs = None,
     out: Rows = None,
     data: Data = None,
     device: Device = "auto",
@@ -122,5 +123,14 @@ def recognise_table(
     path = out or Path("runs/tables") / f"{source.name}{'-smoke' if smoke else ''}.jsonl"
     fabric = fabric_on(device, precision)
     with Progress(console=console) as progress:
-        results = tables.run(source, models.split(","), seeds, path, fabric, progress, smoke=smoke)
+        results = tables.run(
+            source,
+            models.split(","),
+            seeds,
+            path,
+            fabric,
+            progress,
+            epochs=epochs,
+            smoke=smoke,
+        )
     typer.echo(tables.markdown(source, results))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,11 @@ def run(
     fabric: Fabric,
     progress: Progress,
     *,
+    epochs: int | None = None,
     smoke: bool = False,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each model with each seed; results of the same recipe in `out` (JSON lines) are kept.
+    """Each model with each seed; results of the same recipe in `out` (JSON lines) are kept, and a
+    network that was being trained goes on.
 
     Raises:
         ValueError: for an unknown model.
@@ -38,13 +40,16 @@ def run(
     recipes = {model: recognise_recipe(model, dataset.name) for model in models}
     if smoke:
         recipes = {model: smoke_pictures(recipe) for model, recipe in recipes.items()}
+    if epochs is not None:
+        recipes = {model: replace(recipe, epochs=epochs) for model, recipe in recipes.items()}
     ledger, data = Ledger(out), dataset.fingerprint
     task = progress.add_task(dataset.name, total=len(models) * seeds)
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for seed in range(seeds):
         for model, recipe in recipes.items():
             key = model, f"{dataset.split.name}, seed {seed}", mark([data, asdict(recipe)])
-            make = partial(_row, dataset, recipe, seed, fabric, progress)
+            state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}-{seed}"
+            make = partial(_row, dataset, recipe, seed, state, fabric, progress)
             results[model].append(ledger.row(key, fabric.device, make))
             progress.advance(task)
     return results
@@ -54,10 +59,11 @@ def _row(
     dataset: PictureDataset,
     recipe: RecogniseRecipe,
     seed: int,
+    state: Path,
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    result = train_pictures(dataset, recipe, seed=seed, fabric=fabric, progress=progress)
+    result = train_pictures(dataset, recipe, seed=seed, fabric=fabric, run=state, progress=progress)
     parts = result.evaluation.parts
     return {
         "dataset": dataset.name,

@@ -23,8 +23,10 @@ class ImageRecipe:
 
     The paper's recipe (Energy Transformer appendix B and table 4): `occluded` is the share of the
     patches that the loss counts, `kept_open` the share of those that the network sees all the
-    same, without which the Hopfield network learns no patches. `epoch_images` ends an epoch
-    early. Of the paper's augmentation only the mirror image is here, where a dataset allows it.
+    same, without which the Hopfield network learns no patches. With `vary` the share of an image
+    lies anywhere between `occluded` less that and more: whoever is served with few holes must have
+    learned with few. `epoch_images` ends an epoch early. Of the paper's augmentation only the
+    mirror image is here, where a dataset allows it.
     """
 
     model: str
@@ -39,6 +41,7 @@ class ImageRecipe:
     epoch_images: int | None = None
     occluded: float = 0.5
     kept_open: float = 0.1
+    vary: float = 0.0
 
     @property
     def centralise(self) -> bool:
@@ -78,10 +81,15 @@ class ImageProblem(Problem):
         if self.dataset.mirror:
             turned = torch.from_numpy(rng.random(len(chosen)) < 0.5).to(self.device)
             images = torch.where(turned[:, None, None, None], images.flip(2), images)
-        order = torch.from_numpy(draw_order(rng, len(chosen), self.length)).to(self.device)
-        counted = round(self.recipe.occluded * self.length)
-        masked = counted - round(self.recipe.kept_open * counted)
-        return batch_of(images, order < masked, self.patch), (order < counted).flatten()
+        order = draw_order(rng, len(chosen), self.length)
+        share_R1 = self.recipe.occluded + self.recipe.vary * rng.uniform(-1, 1, (len(chosen), 1))
+        counted_R1 = (share_R1 * self.length).round()
+        masked_R1 = counted_R1 - (self.recipe.kept_open * counted_R1).round()
+        hidden_RL, counted_RL = (
+            torch.from_numpy(order < below_R1).to(self.device)
+            for below_R1 in (masked_R1, counted_R1)
+        )
+        return batch_of(images, hidden_RL, self.patch), counted_RL.flatten()
 
     def loss(self, model: nn.Module, step: tuple[PatchBatch, Tensor]) -> Tensor:
         batch, counted_N = step

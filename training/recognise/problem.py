@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast, final
+from typing import Any, Literal, NamedTuple, cast, final
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ _MARGIN = 4  # pixels by which an augmented picture may be moved
 class RecogniseRecipe:
     """How to train one network on pictures; `config` goes to the network, the rest to the loop.
 
-    `balance` is sigma of the balance loss. `augment` moves pictures by up to four pixels and
-    mirrors half of them (appendix A.1). `reset_memory` is an ablation of table 2.
+    `balance` is sigma of the balance loss. To `shift` moves pictures by up to four pixels and
+    mirrors half of them (appendix A.1), to `turn` shows them in any of the eight ways a square can
+    lie. `reset_memory` is an ablation of table 2.
     """
 
     model: str
@@ -39,7 +40,7 @@ class RecogniseRecipe:
     check_every: int = 1
     batch_pictures: int = 128
     balance: float = 1e-2
-    augment: bool = False
+    augment: Literal["shift", "turn"] | None = None
     reset_memory: bool = False
     centralise: bool = False
 
@@ -106,8 +107,8 @@ class RecogniseProblem(Problem):
     def _batch(self, samples: np.ndarray, rng: np.random.Generator | None = None) -> PictureBatch:
         data = self.dataset
         pixels = data.pixels[data.picture_of[samples]]
-        if rng is not None and self.recipe.augment:
-            pixels = augmented(pixels, rng)
+        if rng is not None and self.recipe.augment is not None:
+            pixels = AUGMENTED[self.recipe.augment](pixels, rng)
         asked = None
         if data.questions is not None:
             asked = torch.from_numpy(data.questions[samples]).to(self.device)
@@ -125,7 +126,7 @@ class RecogniseProblem(Problem):
         return np.concatenate(parts)
 
 
-def augmented(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def shifted(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Each picture moved by up to four pixels each way, black behind it, half of them mirrored."""
     rows = np.arange(len(pixels_RCHW))
     edge = (_MARGIN, _MARGIN)
@@ -136,3 +137,21 @@ def augmented(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     mirrored = rng.random(len(rows)) < 0.5
     moved[mirrored] = moved[mirrored, ..., ::-1]
     return moved
+
+
+def turned(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each picture, a square, turned and mirrored at random."""
+    way = rng.integers(0, 8, len(pixels_RCHW))
+    found = np.empty_like(pixels_RCHW)
+    for quarters in range(4):
+        for mirrored in (False, True):
+            mine = way == 2 * quarters + mirrored
+            as_it_lies = np.rot90(pixels_RCHW[mine], quarters, (2, 3))
+            found[mine] = as_it_lies[..., ::-1] if mirrored else as_it_lies
+    return found
+
+
+AUGMENTED: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
+    "shift": shifted,
+    "turn": turned,
+}

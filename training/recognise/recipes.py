@@ -25,9 +25,14 @@ _OURS: dict[str, Any] = {"dim": 128, "heads": 4, "head_dim": 32, "mlp": 512, "bl
 # Patches and the share of them that pass the bottleneck are the paper's (appendix A.3).
 _RECIPES = {
     "cifar10": RecogniseRecipe(
-        "", _OURS | {"patch": 4, "share": 1 / 64, "dropout": 0.1}, epochs=60, augment=True
+        "", _OURS | {"patch": 4, "share": 1 / 64, "dropout": 0.1}, epochs=60, augment="shift"
     ),
-    "triangle": RecogniseRecipe("", _OURS | {"patch": 32, "share": 1 / 32}, epochs=30),
+    "triangle": RecogniseRecipe(
+        "",
+        _OURS | {"patch": 32, "share": 1 / 32, "dim": 256, "heads": 8, "mlp": 1024},
+        epochs=60,
+        augment="turn",
+    ),
     "sort-of-clevr": RecogniseRecipe(
         "", _OURS | {"patch": 5, "share": 256 / 14_400}, epochs=20, batch_pictures=64
     ),

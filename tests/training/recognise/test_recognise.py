@@ -22,7 +22,7 @@ from training.datasets.clevr import load_clevr
 from training.datasets.pictures import PictureDataset
 from training.datasets.triangle import load_triangle
 from training.recognise.export import pictures_of
-from training.recognise.problem import RecogniseProblem, RecogniseRecipe, Step, augmented
+from training.recognise.problem import RecogniseProblem, RecogniseRecipe, Step, shifted, turned
 from training.recognise.recipes import ABLATIONS, recognise_recipe, smoke_pictures
 from training.recognise.runs import config_of, size_of, train_pictures
 from training.trainer import parameters
@@ -83,7 +83,7 @@ def test_a_killed_run_goes_on_to_the_same_result(
     model: str, triangle: PictureDataset, fabric: Fabric, tmp_path: Path
 ) -> None:
     """The memories that the batches wrote are part of what goes on."""
-    recipe = _recipe(model, epochs=4, augment=True)
+    recipe = _recipe(model, epochs=4, augment="shift")
     whole = train_pictures(triangle, recipe, seed=3, fabric=fabric)
     with killed_after(2):
         train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
@@ -121,7 +121,7 @@ def test_the_loss_is_cross_entropy_and_the_balance(triangle: PictureDataset) -> 
 
 
 def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) -> None:
-    problem = RecogniseProblem(triangle, 4, _recipe(augment=True), torch.device("cpu"))
+    problem = RecogniseProblem(triangle, 4, _recipe(augment="shift"), torch.device("cpu"))
 
     class Of:
         def __init__(self, world_size: int, rank: int) -> None:
@@ -142,11 +142,11 @@ def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) 
         next(problem.steps(1, cast(Fabric, Of(2, 0))))
 
 
-def test_augmented_pictures_are_moved_and_mirrored() -> None:
+def test_shifted_pictures_are_moved_and_mirrored() -> None:
     rng = np.random.default_rng(0)
     picture = np.zeros((200, 2, 16, 16), np.uint8)
     picture[:, :, 6:9, 6:10] = np.arange(1, 13).reshape(3, 4)
-    out = augmented(picture, rng)
+    out = shifted(picture, rng)
     mirrored, places = 0, set()
     for one in out:
         rows, columns = np.nonzero(one[0])
@@ -251,3 +251,12 @@ def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
 def test_options_that_are_not_there() -> None:
     for asked in (["recognise", "--dataset", "mnist"], ["recognise-table", "--seeds", "0"]):
         assert CliRunner().invoke(app, asked).exit_code == 2
+
+
+def test_turned_pictures_lie_in_each_of_the_eight_ways() -> None:
+    corner = np.zeros((400, 1, 4, 4), np.uint8)
+    corner[:, :, 0, 1] = 1
+    out = turned(corner, np.random.default_rng(0))
+    assert (out.sum((1, 2, 3)) == 1).all()
+    places = {tuple(place) for place in np.argwhere(out[:, 0])[:, 1:].tolist()}
+    assert places == {(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 3), (3, 1), (3, 2)}

@@ -73,46 +73,54 @@ class Jobs:
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
 
     async def accept(
-        self, request_id: str, sent: Sent, body: bytes, key: str | None, fingerprint: bytes
+        self,
+        request_id: str,
+        sent: Sent,
+        body: bytes,
+        key: str | None,
+        fingerprint: bytes,
+        owner: str = "",
     ) -> Job:
         """A job for a request, which is on the disk then; where `key` has one, that one.
 
         Raises:
             Problem: no room, no store, or the key belongs to another request.
         """
-        job = Job(sent.path, request_id)
+        job = Job(sent.path, request_id, owner=owner)
         kept = await self._ask(self._store.add, job, sent, body, key, fingerprint)
         if kept is job:
             self._launch(job)
         return self._live[kept.id][0] if kept.id in self._live else kept
 
-    async def get(self, id: str) -> Job:
+    async def get(self, id: str, owner: str = "") -> Job:
         """
         Raises:
-            Problem: there is no such job, or no longer, or no store.
+            Problem: there is no such job of this owner, or no longer, or no store.
         """
-        if id in self._live and self._live[id][0].status is Status.RUNNING:
-            return self._live[id][0]
-        if job := await self._ask(self._store.get, id):
-            return job
-        raise _unknown()
+        live = self._live[id][0] if id in self._live else None
+        running = live is not None and live.status is Status.RUNNING
+        job = live if running else await self._ask(self._store.get, id)
+        if job is None or job.owner != owner:
+            raise _unknown()
+        return job
 
-    async def answer(self, id: str) -> Response:
+    async def answer(self, id: str, owner: str = "") -> Response:
         """
         Raises:
-            Problem: there is no such job, or it has no answer yet, or no store.
+            Problem: there is no such job of this owner, or it has no answer yet, or no store.
         """
+        await self.get(id, owner)
         if answer := await self._ask(self._store.answer, id):
             return answer
-        await self.get(id)
         raise Problem("job-unfinished", "ask again later", headers={"retry-after": "1"})
 
-    async def forget(self, id: str) -> None:
+    async def forget(self, id: str, owner: str = "") -> None:
         """Stop a job if it runs, and drop its answer if it has one.
 
         Raises:
-            Problem: there is no such job, or no store.
+            Problem: there is no such job of this owner, or no store.
         """
+        await self.get(id, owner)
         if not await self._ask(self._store.delete, id):
             raise _unknown()
         if id in self._live:
@@ -233,6 +241,7 @@ class Jobs:
         while True:
             state = {
                 "request_id": job.request_id,
+                "owner": job.owner,
                 "stopwatch": Stopwatch(),
                 "progress": job.progress,
             }

@@ -1,4 +1,4 @@
-"""`python -m service`: serve until SIGTERM."""
+"""`python -m service`: serve until SIGTERM. `python -m service key`: make a key."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from pydantic_core import ErrorDetails
 from uvicorn.main import STARTUP_FAILURE
 
 from service import logs
+from service.doors import command
 from service.doors.keyring import KeysError
 from service.main import create_admin, create_app
 from service.settings import Settings
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["key"]:
+        command.main(sys.argv[2:])
+        return
     try:
         settings = Settings()
     except ValidationError as error:

@@ -9,7 +9,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Problem
+from service.errors import OF_KEYS, Problem
 from service.jobs.replay import is_replayed
 from service.metrics import Metrics
 from service.patience import Disconnected
@@ -87,13 +87,15 @@ class Access:
     def _record(self, scope: Scope, status: int, watch: Stopwatch) -> None:
         state = scope["state"]
         route = getattr(scope.get("route"), "path", "unmatched")
-        problem = state.get("problem")
+        problem, key = state.get("problem"), state["caller"].name if "caller" in state else ""
         seconds = watch.elapsed()
         self._metrics.requests.labels(route, str(status)).inc()
         for phase, spent in (watch.phases | {"total": seconds}).items():
             self._metrics.seconds.labels(route, phase).observe(spent)
         if problem is not None:
             self._metrics.problems.labels(problem).inc()
+        if problem in OF_KEYS:
+            self._metrics.key_refusals.labels(key, problem).inc()
         self._log.info(
             "request",
             request_id=state["request_id"],
@@ -102,7 +104,7 @@ class Access:
             status=status,
             ms=round(1e3 * seconds, 3),
             problem=problem,
-            key=state["caller"].name or None if "caller" in state else None,
+            key=key or None,
             model=state.get("model"),
             cost=state.get("cost"),
         )

@@ -64,6 +64,8 @@ KINDS: dict[str, tuple[int, str]] = {
     "deadline": (504, "The request took too long"),
     "store-full": (507, "There is no room for another memory"),
 }
+OF_KEYS = frozenset(("unauthenticated", "forbidden", "rate-exceeded", "quota-exceeded"))
+"""Those that are the key's doing, or that of having none."""
 
 
 @dataclass(frozen=True)

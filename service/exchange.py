@@ -74,8 +74,7 @@ async def exchange(
             held.enter_context(services.keys.held(key, place))
         state.stopwatch.lap("read")
         if cache is not None:
-            # What one key was answered is no other's, who may not be for the same models.
-            place += stands_on + request.state.caller.name.encode()
+            place += stands_on + request.state.caller.view
             if (found := await _looked_up(request, services, cache, place)) is not None:
                 return found
         held.enter_context(services.engine.admission())

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.doors.keys import ANYONE, SECRET, Key
+from service.doors.keys import ANYONE, SECRET
 from service.errors import Problem
 from service.services import Services
 
@@ -65,11 +65,7 @@ class Door:
         found = (route for route in self._routes if route.path_regex.match(scope["path"]))
         if route := next(found, None):
             scope["route"] = route
-        self._count(state["caller"], problem)
         await problem.response(state["request_id"])(scope, receive, send)
-
-    def _count(self, caller: Key, problem: Problem) -> None:
-        self._services.metrics.key_refusals.labels(caller.name, problem.kind).inc()
 
 
 def _secret(scope: Scope) -> str:

@@ -46,9 +46,14 @@ def parse(raw: bytes) -> KeyFile:
     try:
         return KeyFile.model_validate_json(raw)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        told = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found[:_MAX_FAULTS])
-        raise KeysError("; ".join(told)) from None
+        raise KeysError(faults_of(error)) from None
+
+
+def faults_of(error: ValidationError) -> str:
+    """Places and rules, nothing of what stands there."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    told = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found[:_MAX_FAULTS])
+    return "; ".join(told)
 
 
 @final

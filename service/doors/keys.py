@@ -84,6 +84,11 @@ class Key(_Entry):
         """None for all."""
         return None if self.models == ALL else frozenset(self.models)
 
+    @property
+    def view(self) -> bytes:
+        """Tells whose answers are whose, and those of a key from those when it was for more."""
+        return self.model_dump_json(include={"name", "models"}).encode()
+
     def admits(self, method: str, path: str) -> bool:
         """Is it for this path? `/jobs` is for `/jobs/1` too, `GET /jobs` to read alone."""
         if self.routes == ALL:

@@ -217,8 +217,9 @@ class Jobs:
         if not starts:
             return  # it has been forgotten
         job.starts = starts
+        about: dict[str, Any] = {"key": job.owner or None, "route": job.route}
         try:
-            answer = await self._answer(job)
+            answer = await self._answer(job, about)
         except Exception:  # of ours; whatever it is, the job ends
             structlog.get_logger().exception("a job failed", request_id=job.request_id)
             problem = Problem("internal-error", "the log has the reason under this request_id")
@@ -227,11 +228,12 @@ class Jobs:
         if await self._insist(self._store.complete, job, status, answer):
             job.status = status
             self._on_end(status)
-            about = {"request_id": job.request_id, "route": job.route, "starts": job.starts}
+            about |= {"request_id": job.request_id, "starts": job.starts}
             structlog.get_logger().info("job", status=answer.status_code, **about)
         self._begun.discard(job.id)
 
-    async def _answer(self, job: Job) -> Response:
+    async def _answer(self, job: Job, about: dict[str, Any]) -> Response:
+        """What the job is answered; `about` is told the model and the cost."""
         if job.starts > _MOST_STARTS:
             detail = f"the server ended {_MOST_STARTS} times while it ran this job"
             return Problem("job-crashed", detail).response(job.request_id)
@@ -246,6 +248,7 @@ class Jobs:
                 "progress": job.progress,
             }
             answer = await replay(self._app, sent, body, state)
+            about |= {name: state.get(name) for name in ("model", "cost")}
             if state.get("problem") not in _NOT_YET:
                 return answer
             await asyncio.sleep(_AGAIN_S)

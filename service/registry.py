@@ -49,8 +49,8 @@ class Registry:
         self._names, self._shared = names, shared or _Served()
 
     def within(self, names: frozenset[str] | None) -> Registry:
-        """This registry, as who may use these models alone sees it."""
-        return self if names is None else Registry(names, self._shared)
+        """This registry, as who may use these models alone sees it, or all of it."""
+        return Registry(names, self._shared)
 
     @property
     def stamp(self) -> bytes:

@@ -74,7 +74,7 @@ async def load_model(
     request.state.model = name
     if isinstance(model, Classifier) and model.reads_smiles:
         await asyncio.to_thread(services.molecules.start)
-    services.metrics.serve(services.registry.loaded())
+    services.metrics.serve(services.registry.within(None).loaded())
     return _told(model, services)
 
 
@@ -90,7 +90,7 @@ async def drop_model(
     """Requests under way end with it; those that come are answered 404."""
     services.registry.drop(name)
     request.state.model = name
-    services.metrics.serve(services.registry.loaded())
+    services.metrics.serve(services.registry.within(None).loaded())
     return Response(status_code=204)
 
 

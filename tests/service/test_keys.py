@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from service.doors.keyring import Keyring, KeysError, parse
 from service.doors.keys import ANYONE, SECRET, Key, hash_of, new_secret
 from service.doors.limits import Limit, LocalLimiter
+from service.doors.tolls import Tolls
+from service.engine import Engine
+from service.errors import Problem
+from service.metrics import Metrics
 
 ENTRY = {"name": "one", "sha256": ["0" * 64], "routes": "*", "models": "*"}
 
@@ -220,3 +224,27 @@ def test_no_more_than_the_most_and_what_came_back(
             assert taken <= (most + (clock.now - start) * per_second) * (1 + 1e-6)
 
     asyncio.run(play())
+
+
+def test_what_found_no_place_is_given_back() -> None:
+    engine = Engine(1, 1)
+    tolls = Tolls(LocalLimiter(Clock()), metrics := Metrics(engine))
+    key = Key.model_validate(entry(quota={"cost": 10, "seconds": 60}))
+
+    async def spend(cost: float, kind: str | None = None) -> None:
+        async with tolls.charged(key, cost):
+            if kind is not None:
+                raise Problem(kind, "")
+
+    def ends_with(kind: str, cost: float, raised: str | None = None) -> None:
+        with pytest.raises(Problem) as caught:
+            asyncio.run(spend(cost, raised))
+        assert caught.value.kind == kind
+
+    for _ in range(3):
+        ends_with("queue-full", 8, "queue-full")
+    ends_with("diverged", 8, "diverged")
+    ends_with("quota-exceeded", 8)
+    asyncio.run(spend(2))
+    assert b'basin_key_cost_total{key="one"} 10.0' in metrics.render()
+    engine.close()

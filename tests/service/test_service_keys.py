@@ -64,6 +64,7 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Ring:
     ring.add("nothing", routes=[], models=[])
     ring.add("expired", expires=PAST)
     ring.add("operator", routes=["/admin"])
+    ring.add("keeper", routes=["/admin/models"], models=["et-small"])
     ring.add("scorer", routes=["/anomaly", "GET /models"], models=["et-small"])
     ring.add("slow", rate={"per_second": 0.5, "burst": 2})
     ring.add("poor", quota={"cost": 1000, "seconds": 1000})
@@ -202,6 +203,19 @@ def test_a_key_sees_its_models_alone(ask) -> None:
     check(scorer.put("/models/et-small"), 403, "forbidden")
     check(scorer.get("/metrics"), 403, "forbidden")
     check(ask("all").post("/anomaly/score", json=sample.arrays(model="none")), 404, "unknown-model")
+
+
+def test_an_operator_has_models_too(guarded, ring: Ring) -> None:
+    keeper = bearer(ring.secrets["keeper"])
+    with httpx.Client(base_url=f"http://127.0.0.1:{guarded[1]}", headers=keeper) as client:
+        assert [model["name"] for model in client.get("/models").json()["models"]] == ["et-small"]
+        assert client.put("/models/et-small").status_code == 200
+        for verb in ("PUT", "DELETE"):
+            check(client.request(verb, "/models/cdat-small"), 403, "forbidden")
+        check(client.get("/metrics"), 403, "forbidden")
+    metrics = httpx.get(f"{guarded[0].url}/metrics", headers=bearer(ring.secrets["all"])).text
+    for name in ("et-small", "cdat-small"):
+        assert f'basin_model_bytes{{model="{name}"}}' in metrics
 
 
 def test_a_job_is_of_its_key(ask, server: Server, wait) -> None:

@@ -20,7 +20,6 @@ from uvicorn.main import STARTUP_FAILURE
 from service import logs
 from service.doors import command
 from service.doors.keyring import KeysError
-from service.main import create_admin, create_app
 from service.settings import Settings
 
 
@@ -33,6 +32,8 @@ def main() -> None:
     except ValidationError as error:
         sys.exit("\n".join(_told(fault) for fault in error.errors(include_input=False)))
     logs.configure(settings.log_level)
+    from service.main import create_admin, create_app  # seconds of torch, which no key is made with
+
     # Parsing 64 MiB of JSON makes a million lists, none of them garbage. With the default
     # thresholds the collector walks them over and over and takes 2.5 of the 3.1 seconds.
     gc.set_threshold(50_000, 20, 100)

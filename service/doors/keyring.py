@@ -100,7 +100,11 @@ class Keyring:
         """Reread it from time to time, for good."""
         while True:
             await asyncio.sleep(_EVERY_S)
-            await asyncio.to_thread(self.reread)
+            try:
+                await asyncio.to_thread(self.reread)
+            except Exception:  # of ours; whatever it is, a key can still be taken away later
+                structlog.get_logger().exception("keys refused, the old ones hold")
+                self._on_fault()
 
     def _read(self) -> bytes:
         try:

@@ -329,6 +329,7 @@ def test_a_quota_is_of_cost(ask, server: Server) -> None:
     never = poor.post("/anomaly/score", json=one.arrays(dynamics={"steps": 60}))
     check(never, 429, "quota-exceeded")
     assert "retry-after" not in never.headers
+    assert httpx.get(server.url + "/metrics").status_code == 401
     metrics = ask("all").get("/metrics").text
     assert f'basin_key_cost_total{{key="poor"}} {price + price * 2 // 3}.0' in metrics
     assert 'basin_key_refusals_total{key="",type="unauthenticated"}' in metrics

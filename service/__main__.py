@@ -1,4 +1,4 @@
-"""`python -m service`: serve until SIGTERM."""
+"""`python -m service`: serve until SIGTERM. `python -m service key`: make a key."""
 
 from __future__ import annotations
 
@@ -10,22 +10,38 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from uvicorn.main import STARTUP_FAILURE
 
 from service import logs
-from service.main import create_admin, create_app
+from service.doors import command
+from service.doors.keyring import KeysError
 from service.settings import Settings
 
 
 def main() -> None:
-    settings = Settings()
+    if sys.argv[1:2] == ["key"]:
+        command.main(sys.argv[2:])
+        return
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        sys.exit("\n".join(_told(fault) for fault in error.errors(include_input=False)))
     logs.configure(settings.log_level)
+    from service.main import create_admin, create_app  # seconds of torch, which no key is made with
+
     # Parsing 64 MiB of JSON makes a million lists, none of them garbage. With the default
     # thresholds the collector walks them over and over and takes 2.5 of the 3.1 seconds.
     gc.set_threshold(50_000, 20, 100)
-    app = create_app(settings)
+    try:
+        app = create_app(settings)
+    except KeysError as error:
+        structlog.get_logger().error("keys refused", reason=str(error))
+        sys.exit(STARTUP_FAILURE)
     config, admin = _config(app, settings.host, settings.port, settings), None
     # A port that is taken is told before any model is loaded.
     sockets = [config.bind_socket()]
@@ -40,6 +56,11 @@ def main() -> None:
     sys.exit(0 if server.started else STARTUP_FAILURE)
 
 
+def _told(fault: ErrorDetails) -> str:
+    """A setting and what is wrong with it, without what it was set to."""
+    return ": ".join([*(f"BASIN_{part}".upper() for part in fault["loc"]), fault["msg"]])
+
+
 def _config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
@@ -48,6 +69,8 @@ def _config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.C
         log_config=None,
         access_log=False,
         server_header=False,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
     )
 

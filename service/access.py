@@ -9,21 +9,42 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Problem
+from service.errors import OF_KEYS, Problem
 from service.jobs.replay import is_replayed
 from service.metrics import Metrics
 from service.patience import Disconnected
 from service.stopwatch import Stopwatch
 
 CLIENT_CLOSED = 499  # nginx's number for it; never on the wire, only in logs and metrics
+_HARDENED = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+}
+"""Of every answer, where its route says nothing else: nothing here is a page, or for others."""
+_PAGES = {
+    "/docs": "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; "
+    "img-src 'self' data: https://fastapi.tiangolo.com; script-src 'unsafe-inline' "
+    "https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
+}
+"""But for these, with what they load."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Access:
-    """ASGI middleware. Sets `request_id` and `stopwatch` in the request's state."""
+    """ASGI middleware. Sets `request_id` and `stopwatch` in the request's state.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    Args:
+        encrypted: by this server, so that browsers may be told to insist.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, encrypted: bool = False) -> None:
+        self._app, self._metrics, self._headers = app, metrics, dict(_HARDENED)
+        if encrypted:
+            self._headers["strict-transport-security"] = "max-age=31536000"
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,7 +64,10 @@ class Access:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
-                headers["x-content-type-options"] = "nosniff"
+                if (page := _PAGES.get(scope["path"])) and status == 200:
+                    headers["content-security-policy"] = page
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
@@ -63,13 +87,15 @@ class Access:
     def _record(self, scope: Scope, status: int, watch: Stopwatch) -> None:
         state = scope["state"]
         route = getattr(scope.get("route"), "path", "unmatched")
-        problem = state.get("problem")
+        problem, key = state.get("problem"), state["caller"].name if "caller" in state else ""
         seconds = watch.elapsed()
         self._metrics.requests.labels(route, str(status)).inc()
         for phase, spent in (watch.phases | {"total": seconds}).items():
             self._metrics.seconds.labels(route, phase).observe(spent)
         if problem is not None:
             self._metrics.problems.labels(problem).inc()
+        if problem in OF_KEYS:
+            self._metrics.key_refusals.labels(key, problem).inc()
         self._log.info(
             "request",
             request_id=state["request_id"],
@@ -78,4 +104,7 @@ class Access:
             status=status,
             ms=round(1e3 * seconds, 3),
             problem=problem,
+            key=key or None,
+            model=state.get("model"),
+            cost=state.get("cost"),
         )

@@ -28,6 +28,8 @@ KINDS: dict[str, tuple[int, str]] = {
     "invalid-safetensors": (400, "The body is not a valid safetensors file"),
     "invalid-multipart": (400, "The body is not valid multipart/form-data"),
     "incomplete-body": (400, "The body ended before it was complete"),
+    "unauthenticated": (401, "A key is needed that this server knows"),
+    "forbidden": (403, "The key is not for this"),
     "not-found": (404, "There is nothing at this path"),
     "unknown-model": (404, "There is no such model"),
     "unknown-memory": (404, "There is no such memory"),
@@ -52,6 +54,8 @@ KINDS: dict[str, tuple[int, str]] = {
     "diverged": (422, "The dynamics diverged"),
     "key-reused": (422, "The Idempotency-Key belongs to another request"),
     "queue-full": (429, "Too many requests are waiting"),
+    "rate-exceeded": (429, "The key has sent too many requests"),
+    "quota-exceeded": (429, "The key has used up its quota"),
     "internal-error": (500, "The server failed"),
     "job-crashed": (500, "The server ended while it ran the job, too often to try again"),
     "not-ready": (503, "No model is ready"),
@@ -60,6 +64,8 @@ KINDS: dict[str, tuple[int, str]] = {
     "deadline": (504, "The request took too long"),
     "store-full": (507, "There is no room for another memory"),
 }
+OF_KEYS = frozenset(("unauthenticated", "forbidden", "rate-exceeded", "quota-exceeded"))
+"""Those that are the key's doing, or that of having none."""
 
 
 @dataclass(frozen=True)

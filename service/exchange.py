@@ -74,7 +74,7 @@ async def exchange(
             held.enter_context(services.keys.held(key, place))
         state.stopwatch.lap("read")
         if cache is not None:
-            place += stands_on
+            place += stands_on + request.state.caller.view
             if (found := await _looked_up(request, services, cache, place)) is not None:
                 return found
         held.enter_context(services.engine.admission())
@@ -98,18 +98,20 @@ async def compute(
     alone: bool = False,
     alike: Alike | None = None,
 ) -> T:
-    """What `work` computes, beside what others do; see `Engine.run`."""
-    done = await services.engine.run(
-        work,
-        flow,
-        cost,
-        size=size,
-        within_s=state.patience_s,
-        job=is_replayed(state),
-        alone=alone,
-        alike=alike,
-        progress=state.progress,
-    )
+    """What `work` computes, beside what others do, at the cost of who asked; see `Engine.run`."""
+    state.model, state.cost = flow, cost
+    async with services.tolls.charged(state.caller, cost):
+        done = await services.engine.run(
+            work,
+            flow,
+            cost,
+            size=size,
+            within_s=state.patience_s,
+            job=is_replayed(state),
+            alone=alone,
+            alike=alike,
+            progress=state.progress,
+        )
     state.stopwatch.add("queue", done.queued_s)
     state.stopwatch.add("compute", done.ran_s)
     return done.value
@@ -151,7 +153,8 @@ async def _promised(request: Request, services: Services) -> Response:
         fingerprint = b""
         if key is not None:
             fingerprint = await services.aside(len(body), sent.fingerprint, body)
-        job = await services.jobs.accept(state.request_id, sent, body, key, fingerprint)
+        owner = state.caller.name
+        job = await services.jobs.accept(state.request_id, sent, body, key, fingerprint, owner)
     headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
     return Response(orjson.dumps(job.told()), 202, headers, "application/json")
 

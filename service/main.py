@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from service import openapi
 from service.access import Access
+from service.doors.door import Door
+from service.doors.keys import ADMIN as OPERATORS
 from service.errors import Problem, answer_http_exception, answer_problem
 from service.routes import ADMIN, ROUTERS
 from service.services import Services
 from service.settings import Settings
 
+_CORS = {
+    "allow_methods": ("GET", "POST", "PUT", "DELETE"),
+    "allow_headers": ("authorization", "content-type", "idempotency-key", "prefer", "x-request-id"),
+    "expose_headers": ("location", "retry-after", "server-timing", "x-cache", "x-request-id"),
+}
+
 
 def create_app(settings: Settings) -> FastAPI:
-    """An app that loads its models when it starts and answers 503 until it has."""
+    """An app that loads its models when it starts and answers 503 until it has.
+
+    Raises:
+        KeysError: there is a file of keys that cannot be read.
+    """
     services = Services.create(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(asyncio.to_thread(services.load))
         await services.jobs.start(app, loading)
+        keyring = services.keyring
+        watching = None if keyring is None else asyncio.create_task(keyring.watch())
         try:
             yield
         finally:
+            if watching is not None:
+                watching.cancel()
             await loading
             await services.jobs.close(settings.shutdown_timeout_s)
             await asyncio.to_thread(services.close)
@@ -48,13 +65,21 @@ def create_app(settings: Settings) -> FastAPI:
 def create_admin(services: Services) -> FastAPI:
     """The app for the operator alone, beside the one that has these services."""
     app = FastAPI(title="Basin, for operators", version="0.1.0", redoc_url=None)
-    _furnish(app, services, ADMIN)
+    _furnish(app, services, ADMIN, OPERATORS)
     return app
 
 
-def _furnish(app: FastAPI, services: Services, routers: Iterable[APIRouter]) -> None:
+def _furnish(
+    app: FastAPI, services: Services, routers: Sequence[APIRouter], under: str = ""
+) -> None:
     app.state.services = services
-    app.add_middleware(Access, metrics=services.metrics)
+    routes = [route for router in routers for route in router.routes]
+    app.add_middleware(Door, services=services, routes=routes, under=under)
+    settings = services.settings
+    if settings.cors_origins and not under:  # browsers ask without a key whether they may ask
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **_CORS)
+    encrypted = settings.tls_certificate is not None
+    app.add_middleware(Access, metrics=services.metrics, encrypted=encrypted)  # the outermost
     app.add_exception_handler(Problem, answer_problem)
     app.add_exception_handler(HTTPException, answer_http_exception)
     for router in routers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import re
@@ -27,6 +28,8 @@ _Stamp = tuple[int, int, int]
 class MemoryStore:
     """Memories by id, each one file; safe to use from several threads of one process.
 
+    What a key stores is its own, in a folder of its name; what ships is everybody's.
+
     Writing goes to a file beside and replaces in one move, so a reader finds the old memory or
     the new one, whenever the process ends.
     """
@@ -34,14 +37,22 @@ class MemoryStore:
     def __init__(
         self, shipped: Path, own: Path, max_count: int, max_bytes: int, cached: int = _CACHED
     ) -> None:
-        self._shipped, self._own = shipped, own
+        self._shipped, self._root, self._own = shipped, own, own
         self._max_count, self._max_bytes, self._max_cached = max_count, max_bytes, cached
         self._writing, self._caching = threading.Lock(), threading.Lock()
-        self._cache: OrderedDict[str, tuple[_Stamp, Card, Memory]] = OrderedDict()
+        self._cache: OrderedDict[Path, tuple[_Stamp, Card, Memory]] = OrderedDict()
+
+    def within(self, owner: str) -> MemoryStore:
+        """The same store, as the key of this name sees it; all share one limit."""
+        if not owner:
+            return self
+        view = copy.copy(self)
+        view._own = self._root / owner
+        return view
 
     def clean(self) -> None:
         """Remove what a writer left behind that was killed."""
-        for path in self._own.glob(f"{_PARTIAL}*") if self._own.is_dir() else ():
+        for path in self._root.rglob(f"{_PARTIAL}*") if self._root.is_dir() else ():
             path.unlink(missing_ok=True)
 
     def cards(self) -> dict[str, Card]:
@@ -96,16 +107,16 @@ class MemoryStore:
             Problem: there is no such memory.
         """
         with self.open(name) as file:
-            stamp = _stamp(os.fstat(file.fileno()))
+            path, stamp = Path(file.name), _stamp(os.fstat(file.fileno()))
             with self._caching:
-                held = self._cache.get(name)
+                held = self._cache.get(path)
                 if held is not None and held[0] == stamp:
-                    self._cache.move_to_end(name)
+                    self._cache.move_to_end(path)
                     return held[1:]
             card, memory = load(file.read())
         with self._caching:
-            self._cache[name] = (stamp, card, memory)
-            self._cache.move_to_end(name)
+            self._cache[path] = (stamp, card, memory)
+            self._cache.move_to_end(path)
             held_bytes = sum(kept.nbytes for _, _, kept in self._cache.values())
             while held_bytes > self._max_cached:
                 _, (_, _, dropped) = self._cache.popitem(last=False)
@@ -122,7 +133,7 @@ class MemoryStore:
         path = self._own / f"{name}{SUFFIX}"
         with self._writing:
             self._own.mkdir(parents=True, exist_ok=True)
-            others = [p for p in self._own.glob(f"*{SUFFIX}") if p != path]
+            others = [p for p in self._root.rglob(f"*{SUFFIX}") if p != path]
             if len(others) >= self._max_count:
                 detail = f"{self._max_count} memories may be stored; delete one first"
                 raise Problem("store-full", detail)
@@ -141,7 +152,8 @@ class MemoryStore:
                 Path(partial).unlink(missing_ok=True)
                 raise
             _sync(self._own)
-            self._drop(name)
+            _sync(self._root)  # it may have a new folder
+            self._drop(path)
         return new
 
     def delete(self, name: str) -> None:
@@ -150,13 +162,14 @@ class MemoryStore:
             Problem: there is no such memory, or it ships.
         """
         self.require_own(name)
+        path = self._own / f"{name}{SUFFIX}"
         with self._writing:
             try:
-                (self._own / f"{name}{SUFFIX}").unlink()
+                path.unlink()
             except FileNotFoundError:
                 raise _unknown() from None
             _sync(self._own)
-            self._drop(name)
+            self._drop(path)
 
     def require_own(self, name: str) -> None:
         """
@@ -169,9 +182,9 @@ class MemoryStore:
         if (self._shipped / f"{name}{SUFFIX}").is_file():
             raise Problem("memory-ships", "choose another id for a memory of your own")
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, path: Path) -> None:
         with self._caching:
-            self._cache.pop(name, None)
+            self._cache.pop(path, None)
 
 
 def _stamp(about: os.stat_result) -> _Stamp:

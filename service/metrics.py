@@ -1,6 +1,6 @@
 """Prometheus metrics of one app, in a registry of its own.
 
-Labels come from short lists only: route templates, model names, problem kinds.
+Labels come from short lists only: route templates, names of models and keys, problem kinds.
 """
 
 from __future__ import annotations
@@ -133,6 +133,23 @@ class Metrics:
             "basin_cache",
             "Answers looked for in the cache, by outcome: hit or miss.",
             ["route", "outcome"],
+            registry=registry,
+        )
+        self.key_cost = Counter(
+            "basin_key_cost",
+            "Tokens x steps that keys were charged.",
+            ["key"],
+            registry=registry,
+        )
+        self.key_refusals = Counter(
+            "basin_key_refusals",
+            "Requests refused for their key; of none where it is not known.",
+            ["key", "type"],
+            registry=registry,
+        )
+        self.key_faults = Counter(
+            "basin_key_faults",
+            "Times that the file of keys could not be read anew, and the old keys held.",
             registry=registry,
         )
         self.jobs = Counter("basin_jobs", "Jobs that ended, by how.", ["status"], registry=registry)

@@ -216,6 +216,7 @@ def install(app: FastAPI, settings: Settings) -> None:
                 schemas.setdefault(name, schema)
             _drop_validation_errors(document)
             _describe_parameters(document, settings)
+            _describe_keys(document, settings)
             for bound in schemas["Dynamics"]["properties"]["steps"]["anyOf"]:
                 if bound.get("type") == "integer":
                     bound["maximum"] = settings.max_steps
@@ -251,6 +252,21 @@ def _describe_parameters(document: dict[str, Any], settings: Settings) -> None:
                     for name, said in _ASKED.items()
                 ] + [_timeout(settings)]
                 operation["responses"]["200"]["headers"] = _TOLD
+
+
+def _describe_keys(document: dict[str, Any], settings: Settings) -> None:
+    """Every operation may ask for one, but those for probes."""
+    said = "`python -m service key` makes keys; what each is for is said where they are kept"
+    scheme = {"type": "http", "scheme": "bearer", "description": said}
+    document["components"]["securitySchemes"] = {"key": scheme}
+    document["security"] = [{"key": []}] if settings.keys else [{}, {"key": []}]
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/health/"):
+                operation["security"] = []
+                continue
+            for status, response in problems(401, 403, 429).items():
+                operation["responses"].setdefault(str(status), response)
 
 
 def _drop_validation_errors(document: dict[str, Any]) -> None:

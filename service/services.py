@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import structlog
@@ -14,6 +14,10 @@ from starlette.requests import Request
 from models.molecules import Limits
 from service.body import Bodies
 from service.cache import AnswerCache, LocalCache
+from service.doors.keyring import Keyring
+from service.doors.keys import Key
+from service.doors.limits import LocalLimiter
+from service.doors.tolls import Tolls
 from service.engine import Engine
 from service.idempotency import Keys
 from service.jobs import Jobs, SqliteJobStore
@@ -33,8 +37,9 @@ _BRIEF = 1 << 16  # bytes that are handled faster than handed to another thread
 
 @dataclass(frozen=True)
 class Services:
-    """The parts of one app. `cache` is None where none is wanted; `codec` is where bodies are
-    parsed and answers encoded, `large` where bodies are parsed that would keep everyone waiting."""
+    """The parts of one app. `cache` is None where none is wanted, `keyring` where no keys are asked
+    for; `codec` is where bodies are parsed and answers encoded, `large` where bodies are parsed
+    that would keep everyone waiting."""
 
     settings: Settings
     registry: Registry
@@ -46,6 +51,8 @@ class Services:
     molecules: MoleculeParser
     cache: AnswerCache | None
     keys: Keys
+    keyring: Keyring | None
+    tolls: Tolls
     large: LargeBodies = field(default_factory=LargeBodies)
     pictures: PictureReader = field(default_factory=PictureReader)
     codec: ThreadPoolExecutor = field(
@@ -54,6 +61,10 @@ class Services:
 
     @classmethod
     def create(cls, settings: Settings) -> Services:
+        """
+        Raises:
+            KeysError: there is a file of keys that cannot be read.
+        """
         engine = Engine(
             settings.queue_size,
             settings.threads,
@@ -82,10 +93,16 @@ class Services:
             batch_seconds=settings.smiles_budget_s,
         )
         keys = Keys(settings.keep_jobs_s)
-        registry = Registry()
+        keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
-            *(settings, registry, engine, metrics, bodies, memories, jobs, molecules, cache, keys)
+            *(settings, Registry(), engine, metrics, bodies, memories, jobs, molecules, cache),
+            *(keys, keyring, Tolls(LocalLimiter(), metrics)),
         )
+
+    def of(self, caller: Key) -> Services:
+        """These services as `caller` may use them."""
+        registry = self.registry.within(caller.model_names)
+        return replace(self, registry=registry, memories=self.memories.within(caller.name))
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
@@ -115,5 +132,7 @@ class Services:
 async def services(
     request: Request,
 ) -> Services:  # a thread for it would cost a third of a millisecond
-    """The services of the app that serves `request`; a FastAPI dependency."""
-    return cast(Services, request.app.state.services)
+    """The services of the app that serves `request`, for its caller; a FastAPI dependency."""
+    whole = cast(Services, request.app.state.services)
+    caller: Key = request.state.caller
+    return whole.of(caller) if caller.name else whole

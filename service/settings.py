@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, FilePath, StringConstraints, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+Origin = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s*?#]+$")]
+
+
+def _words(value: object) -> object:
+    return tuple(value.split()) if isinstance(value, str) else value
 
 
 class Settings(BaseSettings):
@@ -26,6 +33,27 @@ class Settings(BaseSettings):
         ge=1,
         le=65535,
         description="port of the routes that load and drop models; there are none if not set",
+    )
+    keys: Path | None = Field(
+        default=None,
+        description="file of the keys that clients must send; nobody is asked for one if not set",
+    )
+    open: bool = Field(
+        default=False,
+        description="listen beyond this machine though there are no keys: something before the "
+        "server asks who comes",
+    )
+    tls_certificate: FilePath | None = Field(
+        default=None,
+        description="file of the certificate and those that vouch for it (PEM); plain HTTP if not "
+        "set",
+    )
+    tls_key: FilePath | None = Field(
+        default=None, description="file of the private key of that certificate (PEM)"
+    )
+    cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_words)] = Field(
+        default=(),
+        description="origins, with spaces between them, whose pages may ask; none if not set",
     )
     checkpoints: Path = Field(
         default=Path(__file__).resolve().parent.parent / "checkpoints",
@@ -217,7 +245,30 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
+    def _a_certificate_has_its_key(self) -> Settings:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY are set together")
+        return self
+
+    @model_validator(mode="after")
+    def _strangers_need_keys(self) -> Settings:
+        hosts = [self.host] if self.admin_port is None else [self.host, self.admin_host]
+        if self.keys is None and not self.open and not all(map(_is_loopback, hosts)):
+            raise ValueError(
+                "without BASIN_KEYS the server listens on this machine alone: "
+                "set BASIN_KEYS, or BASIN_OPEN=true where something else asks who comes"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_molecule_has_its_time(self) -> Settings:
         if self.smiles_timeout_s >= self.smiles_budget_s:
             raise ValueError("BASIN_SMILES_TIMEOUT_S must be less than BASIN_SMILES_BUDGET_S")
         return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

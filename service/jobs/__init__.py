@@ -1,6 +1,6 @@
 """Answers that are fetched later, and outlive the process: what `Prefer: respond-async` asks for.
 
-Whoever knows the id of a job may read and delete it; ids cannot be guessed.
+A job is for the key that it came with; to all others there is none. Ids cannot be guessed either.
 """
 
 from service.jobs.job import Job, Progress, Status

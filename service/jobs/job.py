@@ -34,7 +34,8 @@ class Status(StrEnum):
 
 @dataclass
 class Job:
-    """A request whose answer is promised; `starts` counts how often it was begun."""
+    """A request whose answer is promised; `starts` counts how often it was begun, `owner` names
+    the key that it came with."""
 
     route: str
     request_id: str
@@ -43,6 +44,7 @@ class Job:
     starts: int = 0
     status: Status = Status.RUNNING
     progress: Progress = field(default_factory=Progress)
+    owner: str = ""
 
     def told(self) -> dict[str, Any]:
         """What a client is told of it."""

@@ -73,46 +73,54 @@ class Jobs:
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
 
     async def accept(
-        self, request_id: str, sent: Sent, body: bytes, key: str | None, fingerprint: bytes
+        self,
+        request_id: str,
+        sent: Sent,
+        body: bytes,
+        key: str | None,
+        fingerprint: bytes,
+        owner: str = "",
     ) -> Job:
         """A job for a request, which is on the disk then; where `key` has one, that one.
 
         Raises:
             Problem: no room, no store, or the key belongs to another request.
         """
-        job = Job(sent.path, request_id)
+        job = Job(sent.path, request_id, owner=owner)
         kept = await self._ask(self._store.add, job, sent, body, key, fingerprint)
         if kept is job:
             self._launch(job)
         return self._live[kept.id][0] if kept.id in self._live else kept
 
-    async def get(self, id: str) -> Job:
+    async def get(self, id: str, owner: str = "") -> Job:
         """
         Raises:
-            Problem: there is no such job, or no longer, or no store.
+            Problem: there is no such job of this owner, or no longer, or no store.
         """
-        if id in self._live and self._live[id][0].status is Status.RUNNING:
-            return self._live[id][0]
-        if job := await self._ask(self._store.get, id):
-            return job
-        raise _unknown()
+        live = self._live[id][0] if id in self._live else None
+        running = live is not None and live.status is Status.RUNNING
+        job = live if running else await self._ask(self._store.get, id)
+        if job is None or job.owner != owner:
+            raise _unknown()
+        return job
 
-    async def answer(self, id: str) -> Response:
+    async def answer(self, id: str, owner: str = "") -> Response:
         """
         Raises:
-            Problem: there is no such job, or it has no answer yet, or no store.
+            Problem: there is no such job of this owner, or it has no answer yet, or no store.
         """
+        await self.get(id, owner)
         if answer := await self._ask(self._store.answer, id):
             return answer
-        await self.get(id)
         raise Problem("job-unfinished", "ask again later", headers={"retry-after": "1"})
 
-    async def forget(self, id: str) -> None:
+    async def forget(self, id: str, owner: str = "") -> None:
         """Stop a job if it runs, and drop its answer if it has one.
 
         Raises:
-            Problem: there is no such job, or no store.
+            Problem: there is no such job of this owner, or no store.
         """
+        await self.get(id, owner)
         if not await self._ask(self._store.delete, id):
             raise _unknown()
         if id in self._live:
@@ -209,8 +217,9 @@ class Jobs:
         if not starts:
             return  # it has been forgotten
         job.starts = starts
+        about: dict[str, Any] = {"key": job.owner or None, "route": job.route}
         try:
-            answer = await self._answer(job)
+            answer = await self._answer(job, about)
         except Exception:  # of ours; whatever it is, the job ends
             structlog.get_logger().exception("a job failed", request_id=job.request_id)
             problem = Problem("internal-error", "the log has the reason under this request_id")
@@ -219,11 +228,12 @@ class Jobs:
         if await self._insist(self._store.complete, job, status, answer):
             job.status = status
             self._on_end(status)
-            about = {"request_id": job.request_id, "route": job.route, "starts": job.starts}
+            about |= {"request_id": job.request_id, "starts": job.starts}
             structlog.get_logger().info("job", status=answer.status_code, **about)
         self._begun.discard(job.id)
 
-    async def _answer(self, job: Job) -> Response:
+    async def _answer(self, job: Job, about: dict[str, Any]) -> Response:
+        """What the job is answered; `about` is told the model and the cost."""
         if job.starts > _MOST_STARTS:
             detail = f"the server ended {_MOST_STARTS} times while it ran this job"
             return Problem("job-crashed", detail).response(job.request_id)
@@ -233,10 +243,12 @@ class Jobs:
         while True:
             state = {
                 "request_id": job.request_id,
+                "owner": job.owner,
                 "stopwatch": Stopwatch(),
                 "progress": job.progress,
             }
             answer = await replay(self._app, sent, body, state)
+            about |= {name: state.get(name) for name in ("model", "cost")}
             if state.get("problem") not in _NOT_YET:
                 return answer
             await asyncio.sleep(_AGAIN_S)

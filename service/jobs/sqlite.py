@@ -19,14 +19,14 @@ from service.jobs.job import Job, Progress, Status
 from service.jobs.store import JobStore, Limits, StoreError
 from service.sent import Sent
 
-_APPLICATION, _VERSION = 0x4261736A, 1  # "Basj", and of the table below
+_APPLICATION, _VERSION = 0x4261736A, 2  # "Basj", and of the table below
 _OVERHEAD = 4096  # bytes of a job beside its body or answer
 _WAL_BYTES = 16 << 20  # that the log keeps once it is written back
 
 # Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
 _TABLE = """
 CREATE TABLE jobs (
-    id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL,
+    id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
     key TEXT UNIQUE, fingerprint BLOB NOT NULL,
     method TEXT NOT NULL, route TEXT NOT NULL, query BLOB NOT NULL, headers TEXT NOT NULL,
     starts INTEGER NOT NULL DEFAULT 0, status TEXT NOT NULL, progress TEXT,
@@ -34,7 +34,7 @@ CREATE TABLE jobs (
     code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
 )"""
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
-_JOB = "id, route, request_id, created, starts, status, progress"
+_JOB = "id, route, request_id, created, starts, status, progress, owner"
 
 
 @final
@@ -85,10 +85,10 @@ class SqliteJobStore(JobStore):
                 return _job(row[1:])
             self._require_room(db, _OVERHEAD + len(body))
             db.execute(
-                "INSERT INTO jobs (id, created, request_id, key, fingerprint, method, route,"
-                " query, headers, status, size, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+                "INSERT INTO jobs (id, created, request_id, owner, key, fingerprint, method,"
+                " route, query, headers, status, size, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 [
-                    *(job.id, job.created, job.request_id, key, fingerprint),
+                    *(job.id, job.created, job.request_id, job.owner, key, fingerprint),
                     *(sent.method, sent.path, sent.query, orjson.dumps(sent.headers).decode()),
                     *(job.status, _OVERHEAD + len(body), body),
                 ],
@@ -243,6 +243,6 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _job(row: tuple[Any, ...]) -> Job:
-    id, route, request_id, created, starts, status, progress = row
+    id, route, request_id, created, starts, status, progress, owner = row
     reached = Progress(**orjson.loads(progress)) if progress else Progress()
-    return Job(route, request_id, id, created, starts, Status(status), reached)
+    return Job(route, request_id, id, created, starts, Status(status), reached, owner)

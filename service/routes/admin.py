@@ -60,7 +60,9 @@ async def loaded_models(services: Annotated[Services, Depends(services)]) -> Loa
     summary="Load a checkpoint, or its new version",
     responses=problems(404, 422, 500, 503),
 )
-async def load_model(name: str, services: Annotated[Services, Depends(services)]) -> LoadedModel:
+async def load_model(
+    name: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> LoadedModel:
     """Reads the folder `name` of `BASIN_CHECKPOINTS`, checks it and runs it once. Only then it
     takes the place of the model of that name; requests under way end with the one they have."""
     services.registry.require_loaded()
@@ -69,9 +71,10 @@ async def load_model(name: str, services: Annotated[Services, Depends(services)]
         model = await asyncio.to_thread(services.registry.replace, path, name)
     except CheckpointError as error:
         raise refuse("invalid-checkpoint", "", "refused", str(error)) from None
+    request.state.model = name
     if isinstance(model, Classifier) and model.reads_smiles:
         await asyncio.to_thread(services.molecules.start)
-    services.metrics.serve(services.registry.loaded())
+    services.metrics.serve(services.registry.within(None).loaded())
     return _told(model, services)
 
 
@@ -81,10 +84,13 @@ async def load_model(name: str, services: Annotated[Services, Depends(services)]
     status_code=204,
     responses=problems(404, 422, 500, 503),
 )
-async def drop_model(name: str, services: Annotated[Services, Depends(services)]) -> Response:
+async def drop_model(
+    name: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
     """Requests under way end with it; those that come are answered 404."""
     services.registry.drop(name)
-    services.metrics.serve(services.registry.loaded())
+    request.state.model = name
+    services.metrics.serve(services.registry.within(None).loaded())
     return Response(status_code=204)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.jobs import Job, Jobs, Status
@@ -21,8 +21,11 @@ router = APIRouter(tags=["jobs"])
 
 
 @router.get("/jobs/{id}", summary="How a job stands", responses=problems(404, 500, 503))
-async def describe_job(id: str, services: Annotated[Services, Depends(services)]) -> JobBody:
-    return JobBody.model_validate((await services.jobs.get(id)).told())
+async def describe_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> JobBody:
+    job = await services.jobs.get(id, request.state.caller.name)
+    return JobBody.model_validate(job.told())
 
 
 @router.get(
@@ -31,9 +34,11 @@ async def describe_job(id: str, services: Annotated[Services, Depends(services)]
     response_class=Response,
     responses=problems(404, 409, 500, 503),
 )
-async def result_of_job(id: str, services: Annotated[Services, Depends(services)]) -> Response:
+async def result_of_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
     """What the request would have been answered, status and headers included."""
-    return await services.jobs.answer(id)
+    return await services.jobs.answer(id, request.state.caller.name)
 
 
 @router.get(
@@ -42,11 +47,13 @@ async def result_of_job(id: str, services: Annotated[Services, Depends(services)
     response_class=StreamingResponse,
     responses=problems(404, 500, 503) | also(EVENTS),
 )
-async def events_of_job(id: str, services: Annotated[Services, Depends(services)]) -> Response:
+async def events_of_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
     """Server-sent events: `progress` with step, steps and energy, up to five a second, and at the
     end `done`, `failed` or `cancelled` with the job as `GET /jobs/{id}` has it. Without an end the
     server has gone; the job goes on when it is back."""
-    events = _events(await services.jobs.get(id), services.jobs)
+    events = _events(await services.jobs.get(id, request.state.caller.name), services.jobs)
     return StreamingResponse(events, media_type=EVENTS, headers={"cache-control": "no-store"})
 
 
@@ -56,8 +63,10 @@ async def events_of_job(id: str, services: Annotated[Services, Depends(services)
     status_code=204,
     responses=problems(404, 500, 503),
 )
-async def delete_job(id: str, services: Annotated[Services, Depends(services)]) -> Response:
-    await services.jobs.forget(id)
+async def delete_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    await services.jobs.forget(id, request.state.caller.name)
     return Response(status_code=204)
 
 

@@ -26,6 +26,7 @@ from service.services import Services, services
 from service.stopwatch import Stopwatch
 
 router = APIRouter(tags=["sample"])
+_A_STEP = 10_000  # of the unit of `work` in the time that a network takes for a step of a token
 
 
 @router.post(
@@ -68,9 +69,8 @@ async def _answer(
     if form == PNG and task.memory.codec.kind != "images":
         raise Problem("not-acceptable", "only a memory of images answers with a picture")
     watch.lap("parse")
-    sampled = await compute(
-        services, state, partial(sample, task, state.progress), "sample", task.work
-    )
+    run, cost = partial(sample, task, state.progress), task.work / _A_STEP
+    sampled = await compute(services, state, run, "sample", cost)
     answer = await on_codec(_encode, task, sampled, form)
     services.metrics.observe_samples(task, sampled)
     return answer

@@ -257,6 +257,17 @@ def test_openapi_is_valid(document):
     validator.validate(document)
 
 
+def test_openapi_tells_of_keys(document):
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert document["security"] == [{}, {"key": []}], "they may be sent where none are asked for"
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/health/"):
+                assert operation["security"] == []
+            else:
+                assert {"401", "403", "429"} <= operation["responses"].keys()
+
+
 def test_openapi_has_every_reference(document):
     schemas = document["components"]["schemas"]
     text = json.dumps(document)
@@ -304,7 +315,21 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     assert set(sample["responses"]["200"]["content"]) == {*body, "image/png"}
     assert set(document["paths"]["/memories/{id}"]) == {"put", "get", "delete"}
     assert set(operation["responses"]) == {
-        *("200", "202", "400", "404", "406", "408", "409", "413", "415", "422", "429"),
+        *(
+            "200",
+            "202",
+            "400",
+            "401",
+            "403",
+            "404",
+            "406",
+            "408",
+            "409",
+            "413",
+            "415",
+            "422",
+            "429",
+        ),
         *("500", "503", "504"),
     }
     assert {parameter["name"] for parameter in sample["parameters"]} == {

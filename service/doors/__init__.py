@@ -1,0 +1,1 @@
+"""Who may come in: keys and what they are for, and how much of it."""

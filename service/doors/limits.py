@@ -1,0 +1,54 @@
+"""How much of something there may be, and how fast it comes back."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most `most` at once, which comes back at `per_second`: a bucket of tokens."""
+
+    most: float
+    per_second: float
+
+
+class Limiter(ABC):
+    """Counts what was taken under a name."""
+
+    @abstractmethod
+    async def take(self, name: str, amount: float, limit: Limit) -> float:
+        """0 where it was taken; else nothing was, and it can be after so many seconds, which are
+        infinite where it is more than there ever is."""
+
+    @abstractmethod
+    async def give_back(self, name: str, amount: float, limit: Limit) -> None:
+        """It was taken, but not used."""
+
+
+@final
+class LocalLimiter(Limiter):
+    """In this process. Of each name it keeps when its bucket will be full again, and no more."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._full: dict[str, float] = {}
+
+    async def take(self, name: str, amount: float, limit: Limit) -> float:
+        if amount > limit.most:
+            return float("inf")
+        now = self._clock()
+        full = max(self._full.get(name, now), now) + amount / limit.per_second
+        late_s = full - now - limit.most / limit.per_second
+        if late_s > 1e-9 * (full - now):  # or it is but rounding
+            return late_s
+        self._full[name] = full
+        return 0.0
+
+    async def give_back(self, name: str, amount: float, limit: Limit) -> None:
+        if name in self._full:
+            self._full[name] -= amount / limit.per_second

@@ -67,13 +67,16 @@ def test_the_rules_do_what_they_say(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_tested() -> None:
+def test_every_alert_is_tested_and_told() -> None:
     rules = yaml.safe_load((DOCKER / "prometheus/rules/basin.yml").read_text())
     every = [rule for group in rules["groups"] for rule in group["rules"]]
     tests = yaml.safe_load((DOCKER / "prometheus/tests/basin.yml").read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     fired = {case["alertname"] for case in cases if case["exp_alerts"]}
-    assert fired == {rule["alert"] for rule in every if "alert" in rule}
+    alerts = {rule["alert"] for rule in every if "alert" in rule}
+    assert fired == alerts
+    told = (REPO / "docs/operations.md").read_text()
+    assert all(f"`{alert}`" in told for alert in alerts)
 
 
 @contextmanager

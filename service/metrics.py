@@ -31,6 +31,7 @@ _STEP_SECONDS = tuple(x * 10.0**n for n in range(-4, 1) for x in (1, 2.5, 5))
 _POWERS = tuple(10.0**n for n in range(-6, 3))
 _STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
+_PERCENTILES = (0.5, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5)
 _SIGNED = tuple(
     sorted([0.0, *(s * m * 10.0**n for s in (-1, 1) for m in (1, 3) for n in range(-2, 4))])
 )
@@ -61,6 +62,14 @@ class Metrics:
             "Final energy per node. Energies are negative too, so there is no sum.",
             ["model"],
             buckets=_SIGNED,
+            registry=registry,
+        )
+        self.percentile = Histogram(
+            "basin_energy_percentile",
+            "Percentile of the final energy per node among those of training; half are below 50 "
+            "where what comes is as what was learned from.",
+            ["model"],
+            buckets=_PERCENTILES,
             registry=registry,
         )
         self.energy_drop = Histogram(
@@ -166,6 +175,9 @@ class Metrics:
             "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
         ).set_function(lambda: engine.admitted)
         Gauge(
+            "basin_queue_limit", "As many of them as there may be.", registry=registry
+        ).set_function(lambda: engine.places)
+        Gauge(
             "basin_backlog_seconds",
             "Seconds of compute for all that waits or runs, by what the like of it took.",
             registry=registry,
@@ -219,6 +231,7 @@ class Metrics:
         if convergence["out_of_distribution"]:
             self.outside.labels(model).inc()
         if convergence["energy_percentile"] is not None:
+            self.percentile.labels(model).observe(convergence["energy_percentile"])
             self.energy.labels(model).observe(convergence["energy_final"] / num_nodes)
             drop = convergence["energy_drop"] / num_nodes
             self.energy_drop.labels(model).observe(max(drop, 0.0))

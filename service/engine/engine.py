@@ -58,6 +58,11 @@ class Engine:
         self._parties: dict[Hashable, Party] = {}  # that may not have begun
 
     @property
+    def places(self) -> int:
+        """How many may be."""
+        return self._limit
+
+    @property
     def admitted(self) -> int:
         """Requests that wait or run."""
         return self._admitted

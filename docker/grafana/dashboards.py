@@ -1,0 +1,405 @@
+"""The dashboards of Grafana: what is watched, in the few words that differ from panel to panel.
+
+python docker/grafana/dashboards.py     writes dashboards/*.json beside this file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "dashboards"
+_DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
+_WIDTH, _HEIGHT = 12, 8  # of a panel, on a page 24 wide
+_RATE = "[$__rate_interval]"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Series over time: queries in PromQL, each with what its lines are called.
+
+    `most` is the top of the axis; `quiet` says that there may be nothing to show, as of errors.
+    """
+
+    title: str
+    queries: Sequence[tuple[str, str]]
+    unit: str = "short"
+    about: str = ""
+    most: float | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """A page of panels; `by` are the labels that a reader may choose among, with a metric that has
+    them."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+    by: dict[str, str] = field(default_factory=dict)
+
+
+def _rate(metric: str, by: str, where: str = "") -> str:
+    return f"sum by ({by}) (rate({metric}{{{where}}}{_RATE}))"
+
+
+def _quantile(q: float, metric: str, by: str, where: str = "") -> str:
+    return f"histogram_quantile({q}, {_rate(f'{metric}_bucket', f'{by}, le', where)})"
+
+
+def _spread(metric: str, by: str, where: str, high: float) -> list[tuple[str, str]]:
+    """The median, and a quantile that few exceed."""
+    named = ((0.5, "median"), (high, f"p{100 * high:g}"))
+    return [(_quantile(q, metric, by, where), f"{name} {{{{{by}}}}}") for q, name in named]
+
+
+_TOTAL = 'phase="total", route=~"$route"'
+_OF = 'model=~"$model"'
+
+DASHBOARDS = (
+    Dashboard(
+        "service",
+        "Basin: service",
+        (
+            Panel(
+                "Requests",
+                [(_rate("basin_requests_total", "route", 'route=~"$route"'), "{{route}}")],
+                "reqps",
+            ),
+            Panel(
+                "Answers by status",
+                [(_rate("basin_requests_total", "status", 'route=~"$route"'), "{{status}}")],
+                "reqps",
+            ),
+            Panel(
+                "Refusals",
+                [(_rate("basin_problems_total", "type"), "{{type}}")],
+                "reqps",
+                "Why requests were refused: each type is in the table of errors.",
+                quiet=True,
+            ),
+            Panel(
+                "Latency",
+                [
+                    (
+                        _quantile(q, "basin_request_seconds", "route", _TOTAL),
+                        f"{name} {{{{route}}}}",
+                    )
+                    for q, name in ((0.5, "median"), (0.99, "p99"))
+                ],
+                "s",
+            ),
+            Panel(
+                "Where the time goes",
+                [
+                    (
+                        _rate(
+                            "basin_request_seconds_sum", "phase", 'phase!="total", route=~"$route"'
+                        ),
+                        "{{phase}}",
+                    )
+                ],
+                "s",
+                "Seconds of all requests in each phase, a second.",
+            ),
+            Panel(
+                "p99 by phase",
+                [
+                    (
+                        _quantile(
+                            0.99,
+                            "basin_request_seconds",
+                            "phase",
+                            'phase!="total", route=~"$route"',
+                        ),
+                        "{{phase}}",
+                    )
+                ],
+                "s",
+            ),
+            Panel(
+                "Queue",
+                [
+                    ("sum by (instance) (basin_queue_depth)", "waits or runs, {{instance}}"),
+                    ("sum by (instance) (basin_queue_limit)", "places, {{instance}}"),
+                ],
+                about="Whoever comes when all places are taken is answered 429.",
+            ),
+            Panel(
+                "Saturation",
+                [("max by (instance) (basin_backlog_seconds)", "{{instance}}")],
+                "s",
+                "Seconds of compute for all that waits or runs.",
+            ),
+            Panel(
+                "Cache",
+                [(_rate("basin_cache_total", "outcome"), "{{outcome}}")],
+                "reqps",
+            ),
+            Panel(
+                "Jobs",
+                [
+                    ("sum by (instance) (basin_jobs_unfinished)", "unfinished, {{instance}}"),
+                    (f"{_rate('basin_jobs_total', 'status')} * 60", "{{status}}, a minute"),
+                ],
+            ),
+        ),
+        {"route": "basin_requests_total"},
+    ),
+    Dashboard(
+        "energy",
+        "Basin: energy",
+        (
+            Panel(
+                "Energy lost on the way",
+                [
+                    (
+                        _quantile(q, "basin_energy_drop_per_node", "model", _OF),
+                        f"{name} {{{{model}}}}",
+                    )
+                    for q, name in ((0.5, "median"), (0.95, "p95"))
+                ],
+                about="Per node, atom, patch or window, from the first state to the last.",
+            ),
+            Panel(
+                "Steps taken",
+                [
+                    (
+                        f"{_rate('basin_steps_sum', 'model', _OF)} / "
+                        f"{_rate('basin_steps_count', 'model', _OF)}",
+                        "{{model}}",
+                    )
+                ],
+                about="Mean of all blocks together.",
+            ),
+            Panel(
+                "Why the state stopped",
+                [(_rate("basin_stops_total", "reason", _OF), "{{reason}}")],
+                "ops",
+            ),
+            Panel(
+                "Converged",
+                [
+                    (
+                        f'sum by (model) (rate(basin_stops_total{{{_OF}, reason="converged"}}'
+                        f"{_RATE})) / {_rate('basin_stops_total', 'model', _OF)}",
+                        "{{model}}",
+                    )
+                ],
+                "percentunit",
+                "Of those that were given a tolerance, all should; without one none can.",
+                most=1,
+                quiet=True,
+            ),
+            Panel(
+                "Residual at the last step",
+                _spread("basin_residual", "model", _OF, 0.9),
+                about="|dx/dt| / |x|: how far from rest an answer was read.",
+            ),
+            Panel(
+                "Below the median energy of training",
+                [
+                    (
+                        "sum by (model) (rate(basin_energy_percentile_bucket{"
+                        f'{_OF}, le="50.0"}}{_RATE})) / '
+                        f"{_rate('basin_energy_percentile_count', 'model', _OF)}",
+                        "{{model}}",
+                    )
+                ],
+                "percentunit",
+                "Half, where what is sent is as what was learned from.",
+                most=1,
+            ),
+            Panel(
+                "Outside the central 99 % of training",
+                [
+                    (
+                        f"{_rate('basin_out_of_distribution_total', 'model', _OF)} / "
+                        f"{_rate('basin_energy_percentile_count', 'model', _OF)}",
+                        "{{model}}",
+                    )
+                ],
+                "percentunit",
+                "A hundredth, where what is sent is as what was learned from.",
+                most=1,
+                quiet=True,
+            ),
+            Panel(
+                "Acceptance of MALA",
+                [(f"histogram_quantile(0.5, {_rate('basin_acceptance_bucket', 'le')})", "median")],
+                "percentunit",
+                most=1,
+                quiet=True,
+            ),
+        ),
+        {"model": "basin_steps_count"},
+    ),
+    Dashboard(
+        "models",
+        "Basin: models",
+        (
+            Panel(
+                "Versions served",
+                [("basin_model_info", "{{name}} {{version}}, {{instance}}")],
+            ),
+            Panel("Bytes of weights", [("basin_model_bytes", "{{model}}, {{instance}}")], "bytes"),
+            Panel(
+                "Relaxed",
+                [(_rate("basin_steps_count", "model", _OF), "{{model}}")],
+                "ops",
+                "Graphs, molecules, windows and pictures.",
+            ),
+            Panel(
+                "Rows that take a step together",
+                [
+                    (
+                        f"{_rate('basin_batch_rows_sum', 'model', _OF)} / "
+                        f"{_rate('basin_batch_rows_count', 'model', _OF)}",
+                        "{{model}}",
+                    )
+                ],
+                about="Mean: how well requests share their steps.",
+            ),
+            Panel(
+                "Seconds of a step",
+                _spread("basin_step_seconds", "model", _OF, 0.99),
+                "s",
+            ),
+            Panel(
+                "Compute",
+                [(_rate("basin_step_seconds_sum", "model", _OF), "{{model}}")],
+                "s",
+                "Seconds of steps, a second: the whole thread is 1.",
+            ),
+            Panel(
+                "Molecules, windows, pictures, samples",
+                [
+                    (_rate("basin_classified_total", "model"), "classified, {{model}}"),
+                    (_rate("basin_windows_total", "model"), "windows, {{model}}"),
+                    (_rate("basin_images_total", "model"), "pictures, {{model}}"),
+                    (_rate("basin_samples_total", "kind"), "samples, {{kind}}"),
+                ],
+                "ops",
+            ),
+            Panel(
+                "Inputs without an answer",
+                [(_rate("basin_item_errors_total", "model, code"), "{{code}}, {{model}}")],
+                "ops",
+                quiet=True,
+            ),
+        ),
+        {"model": "basin_steps_count"},
+    ),
+    Dashboard(
+        "resources",
+        "Basin: resources",
+        (
+            Panel(
+                "Processors",
+                [(f'rate(process_cpu_seconds_total{{job="basin"}}{_RATE})', "{{instance}}")],
+                about="Of one, 1 is all.",
+            ),
+            Panel(
+                "Memory",
+                [('process_resident_memory_bytes{job="basin"}', "{{instance}}")],
+                "bytes",
+            ),
+            Panel(
+                "File descriptors",
+                [
+                    ('process_open_fds{job="basin"}', "open, {{instance}}"),
+                    ('process_max_fds{job="basin"}', "allowed, {{instance}}"),
+                ],
+            ),
+            Panel("Cached answers", [("basin_cache_bytes", "{{instance}}")], "bytes"),
+            Panel(
+                "Up",
+                [('up{job="basin"}', "{{instance}}")],
+                most=1,
+            ),
+            Panel(
+                "Age of the process",
+                [('time() - process_start_time_seconds{job="basin"}', "{{instance}}")],
+                "s",
+            ),
+        ),
+    ),
+)
+
+
+def grafana(dashboard: Dashboard) -> dict[str, Any]:
+    """As Grafana reads it."""
+    return {
+        "uid": f"basin-{dashboard.name}",
+        "title": dashboard.title,
+        "tags": ["basin"],
+        "timezone": "browser",
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "schemaVersion": 41,
+        "editable": False,
+        "links": [{"type": "dashboards", "tags": ["basin"], "asDropdown": True, "title": "Basin"}],
+        "templating": {"list": [_choice(label, of) for label, of in dashboard.by.items()]},
+        "panels": list(_panels(dashboard.panels)),
+    }
+
+
+def _choice(label: str, metric: str) -> dict[str, Any]:
+    query = f"label_values({metric}, {label})"
+    return {
+        "name": label,
+        "type": "query",
+        "datasource": _DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": label},
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panels(panels: Sequence[Panel]) -> Iterator[dict[str, Any]]:
+    for place, panel in enumerate(panels):
+        down, across = divmod(place, 24 // _WIDTH)
+        defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
+        if panel.most is not None:
+            defaults["max"] = panel.most
+        yield {
+            "id": place + 1,
+            "title": panel.title,
+            "description": panel.about,
+            "type": "timeseries",
+            "datasource": _DATASOURCE,
+            "gridPos": {"x": across * _WIDTH, "y": down * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
+            "fieldConfig": {"defaults": defaults, "overrides": []},
+            "options": {
+                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+                "tooltip": {"mode": "multi", "sort": "desc"},
+            },
+            "targets": [
+                {
+                    "refId": chr(ord("A") + i),
+                    "datasource": _DATASOURCE,
+                    "expr": query,
+                    "legendFormat": legend,
+                }
+                for i, (query, legend) in enumerate(panel.queries)
+            ],
+        }
+
+
+def texts() -> dict[str, str]:
+    """What each file holds, by its name."""
+    return {f"{d.name}.json": json.dumps(grafana(d), indent=1) + "\n" for d in DASHBOARDS}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in texts().items():
+        (FOLDER / name).write_text(text)

@@ -10,7 +10,9 @@ cd "$(dirname "$0")/.."
 SCRATCH=${SCRATCH:-/var/tmp/basin-images}
 PORT=${PORT:-18000}
 BASE=localhost/basin-base
+UNSHARE=
 mkdir -p "$SCRATCH"
+trap '[[ -z $UNSHARE ]] || kill -KILL "$UNSHARE" 2> /dev/null || true' EXIT
 
 b() { buildah --root "$SCRATCH/storage" --runroot "$SCRATCH/run" --storage-driver vfs "$@"; }
 say() { printf '%(%T)T  %s\n' -1 "$*"; }
@@ -82,6 +84,7 @@ start() {
       for device in null zero random urandom; do
         touch "$ROOT/dev/$device" && mount --bind "/dev/$device" "$ROOT/dev/$device"
       done
+      mkdir "$ROOT/dev/shm" && mount -t tmpfs -o size=64m,mode=1777 tmpfs "$ROOT/dev/shm"
       exec chroot "$ROOT" /usr/bin/env --chdir "$DIR" "$@"' - "${AS[@]}" "${@:3}" &
   UNSHARE=$!
 }
@@ -111,7 +114,8 @@ server() {
 
   started=$(date +%s%N)
   kill -TERM "$PID"
-  wait $UNSHARE && say "basin-server: exit 0, $((($(date +%s%N) - started) / 1000000)) ms after SIGTERM"
+  wait $UNSHARE
+  say "basin-server: exit 0, $((($(date +%s%N) - started) / 1000000)) ms after SIGTERM"
   (cd "$SCRATCH/state" && du -a --max-depth 1)
   b rm "$CONTAINER" > /dev/null
 }
@@ -128,7 +132,8 @@ training() {
   local command
   mapfile -t command < <(field basin-training "['Entrypoint']")
   start basin-training /app/runs "${command[@]}" classify --help > "$SCRATCH/training.log" 2>&1
-  wait $UNSHARE && say "basin-training: $(grep -m 1 -i usage "$SCRATCH/training.log")"
+  wait $UNSHARE
+  say "basin-training: $(grep -m 1 -i usage "$SCRATCH/training.log")"
   b rm "$CONTAINER" > /dev/null
 }
 

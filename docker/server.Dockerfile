@@ -20,7 +20,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install ".[cpu,redis]" && \
     pip uninstall --yes pip
 
-FROM packages AS code
+FROM ${BASE} AS code
 WORKDIR /app
 COPY docker/ready.py .
 COPY models models
@@ -28,7 +28,7 @@ COPY service service
 COPY checkpoints checkpoints
 COPY memories memories
 # The root may be read-only; unchecked, because times of files do not survive every registry.
-RUN python -m compileall -q --invalidation-mode unchecked-hash .
+RUN python3 -m compileall -q --invalidation-mode unchecked-hash . && chmod -R a+rX .
 
 FROM ${BASE} AS runtime
 # What RDKit draws with.

@@ -15,6 +15,14 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install ".[train]" && \
     pip uninstall --yes pip
 
+FROM ${BASE} AS code
+WORKDIR /app
+COPY models models
+COPY training training
+COPY checkpoints checkpoints
+# The root may be read-only; unchecked, because times of files do not survive every registry.
+RUN python3 -m compileall -q --invalidation-mode unchecked-hash . && chmod -R a+rX .
+
 FROM ${BASE}
 # What RDKit draws with.
 RUN apt-get update && \
@@ -33,10 +41,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=packages /opt/venv /opt/venv
+COPY --from=code /app /app
 WORKDIR /app
-COPY models models
-COPY training training
-COPY checkpoints checkpoints
 VOLUME /app/runs /data
 USER 10001:10001
 STOPSIGNAL SIGTERM

@@ -40,11 +40,11 @@ ENV PATH=/opt/venv/bin:$PATH \
     NUMBA_CACHE_DIR=/app/runs/.numba \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
-COPY --from=packages /opt/venv /opt/venv
-COPY --from=code /app /app
 WORKDIR /app
 VOLUME /app/runs /data
 USER 10001:10001
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["python", "-m", "training"]
 CMD ["--help"]
+COPY --from=packages /opt/venv /opt/venv
+COPY --from=code /app /app

@@ -4,6 +4,8 @@
 # debootstrap, curl and python3. pip's settings, and the folders they name, are handed to the build.
 #
 #   TORCH=torch==2.13.0 TORCH_INDEX= docker/verify.sh [server|training]...    # default: both
+#
+# BUILDAH_LAYERS=true keeps what did not change, at the price of a copy of the image a step.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,7 +54,7 @@ build() {
   [[ -v TORCH ]] && args+=(--build-arg "TORCH=$TORCH")
   [[ -v TORCH_INDEX ]] && args+=(--build-arg "TORCH_INDEX=$TORCH_INDEX")
   say "$name: building"
-  b build --isolation chroot --format docker --layers --pull-never "${@:3}" "${args[@]}" \
+  b build --isolation chroot --format docker --pull-never "${@:3}" "${args[@]}" \
     "${MOUNTS[@]}" --secret "id=pip,src=$SCRATCH/pip.conf" \
     --label "org.opencontainers.image.revision=$(git rev-parse HEAD)" \
     --tag "localhost/$name" --file "$file" . &> "$SCRATCH/$name.log" ||

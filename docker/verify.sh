@@ -74,7 +74,8 @@ start() {
   mkdir -p "$root" "$state"
   chown "$user" "$state"
   AS=(setpriv --reuid "${user%:*}" --regid "${user#*:}" --clear-groups --no-new-privs
-    --bounding-set=-all --inh-caps=-all env -i "${variables[@]}" "BASIN_PORT=$PORT")
+    --bounding-set=-all --inh-caps=-all env -i "${variables[@]}" "BASIN_PORT=$PORT"
+    BASIN_OPEN=true)
   MOUNT=$(b mount "$CONTAINER") ROOT=$root STATE=$state AT=$writable DIR=$(field "$image" "['WorkingDir']") \
     unshare --mount --pid --ipc --uts --fork --kill-child bash -euc '
       mount --bind "$MOUNT" "$ROOT"

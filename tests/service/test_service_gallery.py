@@ -84,4 +84,5 @@ def test_it_is_described(client):
     [show] = [each for each in described["parameters"] if each["name"] == "show"]
     assert show["schema"]["enum"] == ["memories", "attention", "positions"]
     assert set(described["responses"]["200"]["content"]) == {"application/json", "image/png"}
-    assert set(described["responses"]) == {"200", "404", "406", "422", "500", "503"}
+    refusals = {"401", "403", "404", "406", "422", "429", "500", "503"}
+    assert set(described["responses"]) == {"200", *refusals}

@@ -29,7 +29,8 @@ from training.anomaly.runs import train_nodes
 from training.classify.recipes import graph_recipe, smoke_graphs
 from training.classify.runs import train_graphs
 from training.complete.evaluate import completer, evaluate_images, over_seeds
-from training.complete.recipes import image_recipe, smoke_images
+from training.complete.problem import ImageRecipe
+from training.complete.recipes import smoke_images
 from training.complete.runs import train_images
 from training.origin import graphs_of, images_of, nodes_of
 
@@ -155,13 +156,13 @@ class _Images(Subject):
         super().__init__(checkpoint)
         self.dataset = images_of(self.manifest, folder)
         self.network = cast(ImageCompleter, checkpoint.network)
-        self.share = cast(dict[str, float], self.manifest.training["recipe"])["occluded"]
+        self.recipe = ImageRecipe(**cast(dict[str, Any], self.manifest.training["recipe"]))
 
     def scores(self, resonance: Resonance | None) -> np.ndarray:
         patch, device = self.network.config.patch, torch.device("cpu")
         asked = completer(_Asked(self.network, Knobs(resonance=resonance)), patch, device)
         measured = evaluate_images(
-            asked, self.dataset, patch, self.share, parts=("test",), count=_IMAGES
+            asked, self.dataset, patch, self.recipe.occluded, parts=("test",), count=_IMAGES
         )
         return np.array([mask.psnr for mask in measured["test"]])
 
@@ -174,8 +175,7 @@ class _Images(Subject):
     def trained(
         self, added: dict[str, Any], seed: int, fabric: Fabric, progress: Progress, smoke: bool
     ) -> float:
-        recipe = image_recipe(self.model, self.dataset)
-        recipe = smoke_images(recipe) if smoke else recipe
+        recipe = smoke_images(self.recipe) if smoke else self.recipe
         recipe = replace(recipe, config=recipe.config | added)
         run = train_images(
             self.dataset,

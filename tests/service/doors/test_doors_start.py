@@ -18,7 +18,7 @@ from service.doors.keyring import Keyring
 from service.doors.keys import SECRET
 from service.settings import Settings
 from tests.service.conftest import REPO, Server, Start, wait_until
-from tests.service.knocking import Ring
+from tests.service.doors.knocking import Ring
 from tests.service.test_service_bad_input import check
 
 SITE = "https://a.example"

@@ -3,24 +3,23 @@ something, asked of a real Prometheus that scrapes a server under load."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 import yaml
+from dashboards import DASHBOARDS, FOLDER, texts
+from panels import Panel
 from PIL import Image
 
 from tests.service.conftest import REPO, Sample, Server, Start, answers_with, wait_until
@@ -34,22 +33,9 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
-def _dashboards() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("dashboards", DOCKER / "grafana/dashboards.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["dashboards"] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
-
-
-dashboards = _dashboards()
-
-
 def test_the_dashboards_are_those_of_their_source() -> None:
-    there = {path.name: path.read_text() for path in dashboards.FOLDER.glob("*.json")}
-    assert there == dashboards.texts(), "run python docker/grafana/dashboards.py"
+    there = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    assert there == texts(), "run python docker/grafana/dashboards.py"
 
 
 @needs_promtool
@@ -170,7 +156,7 @@ def test_every_panel_shows_something(
         assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
         assert len(rules) > 10
         known = set(asked.get("/api/v1/label/__name__/values").json()["data"])
-        for dashboard in dashboards.DASHBOARDS:
+        for dashboard in DASHBOARDS:
             for label, metric in dashboard.by.items():
                 found = asked.get(f"/api/v1/label/{label}/values", params={"match[]": metric})
                 assert found.json()["data"], f"{dashboard.title}: nothing to choose by {label}"
@@ -180,7 +166,7 @@ def test_every_panel_shows_something(
 
 
 def _require_shown(
-    asked: httpx.Client, known: set[str], panel: Any, query: str, legend: str
+    asked: httpx.Client, known: set[str], panel: Panel, query: str, legend: str
 ) -> None:
     query = query.replace("$__rate_interval", "10s")
     for label in ("model", "route"):

@@ -45,13 +45,17 @@ class LocalCache(AnswerCache):
     def bytes_held(self) -> int:
         return self._held
 
+    def takes(self, answer: Answer) -> bool:
+        """Is it small enough to be held?"""
+        return _size(answer) * _SHARE <= self._max
+
     async def get(self, key: bytes) -> Answer | None:
         if key in self._answers:
             self._answers.move_to_end(key)
         return self._answers.get(key)
 
     async def put(self, key: bytes, answer: Answer) -> None:
-        if _size(answer) * _SHARE > self._max or key in self._answers:
+        if not self.takes(answer) or key in self._answers:
             return
         self._answers[key] = answer
         self._held += _size(answer)

@@ -60,6 +60,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "job-crashed": (500, "The server ended while it ran the job, too often to try again"),
     "not-ready": (503, "No model is ready"),
     "jobs-unavailable": (503, "Jobs cannot be stored or read now"),
+    "memories-unavailable": (503, "Memories cannot be stored now"),
     "molecules-unread": (503, "There was no time to read the molecules"),
     "deadline": (504, "The request took too long"),
     "store-full": (507, "There is no room for another memory"),

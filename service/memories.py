@@ -18,7 +18,7 @@ import structlog
 from models.memories import SUFFIX, Card, Memory, MemoryFileError, card_of, load
 from service.errors import Problem, refuse
 
-_ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
+ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _CACHED = 256 << 20  # bytes of memories held decoded
 _PARTIAL = ".partial-"
 _Stamp = tuple[int, int, int]
@@ -62,7 +62,7 @@ class MemoryStore:
             for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
                 try:
                     with path.open("rb") as file:
-                        found[path.name.removesuffix(SUFFIX)] = card_of(_head(file))
+                        found[path.name.removesuffix(SUFFIX)] = self.card_in(file)
                 except (MemoryFileError, OSError) as error:
                     structlog.get_logger().error("memory refused", reason=f"{path}: {error}")
         return dict(sorted(found.items()))
@@ -73,7 +73,7 @@ class MemoryStore:
         for folder in (self._own, self._shipped):
             for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
                 with suppress(FileNotFoundError):  # it was forgotten just now
-                    files.append((path.name, *_stamp(path.stat())))
+                    files.append((path.name, self._mark(path)))
         return hashlib.sha256(repr(files).encode()).digest()
 
     def card(self, name: str) -> Card:
@@ -82,7 +82,12 @@ class MemoryStore:
             Problem: there is no such memory.
         """
         with self.open(name) as file:
-            return card_of(_head(file))
+            return self.card_in(file)
+
+    @staticmethod
+    def card_in(file: BufferedReader) -> Card:
+        """The card at the start of a file."""
+        return card_of(_head(file))
 
     def open(self, name: str) -> BufferedReader:
         """The file of a memory, which stays what it is while it is read.
@@ -90,7 +95,7 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory.
         """
-        if _ID.fullmatch(name):
+        if ID.fullmatch(name):
             for folder in (self._shipped, self._own):
                 path = folder / f"{name}{SUFFIX}"
                 if path.is_file() and not path.is_symlink():
@@ -98,7 +103,7 @@ class MemoryStore:
                         return path.open("rb")
                     except FileNotFoundError:  # it was forgotten just now
                         break
-        raise _unknown()
+        raise unknown_memory()
 
     def get(self, name: str) -> tuple[Card, Memory]:
         """A memory, ready to be sampled.
@@ -132,28 +137,13 @@ class MemoryStore:
         self.require_own(name)
         path = self._own / f"{name}{SUFFIX}"
         with self._writing:
-            self._own.mkdir(parents=True, exist_ok=True)
             others = [p for p in self._root.rglob(f"*{SUFFIX}") if p != path]
             if len(others) >= self._max_count:
-                detail = f"{self._max_count} memories may be stored; delete one first"
-                raise Problem("store-full", detail)
+                raise self.full(True)
             if sum(p.stat().st_size for p in others) + len(raw) > self._max_bytes:
-                detail = f"stored memories may take {self._max_bytes} bytes together"
-                raise Problem("store-full", detail)
+                raise self.full(False)
             new = not path.exists()
-            handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=self._own)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(raw)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(partial).replace(path)
-            except BaseException:
-                Path(partial).unlink(missing_ok=True)
-                raise
-            _sync(self._own)
-            _sync(self._root)  # it may have a new folder
-            self._drop(path)
+            self._write(path, raw)
         return new
 
     def delete(self, name: str) -> None:
@@ -167,20 +157,50 @@ class MemoryStore:
             try:
                 path.unlink()
             except FileNotFoundError:
-                raise _unknown() from None
+                raise unknown_memory() from None
             _sync(self._own)
             self._drop(path)
+
+    def full(self, of_count: bool) -> Problem:
+        """That there is no room: for another memory, or for its bytes."""
+        if of_count:
+            return Problem(
+                "store-full", f"{self._max_count} memories may be stored; delete one first"
+            )
+        detail = f"stored memories may take {self._max_bytes} bytes together"
+        return Problem("store-full", detail)
 
     def require_own(self, name: str) -> None:
         """
         Raises:
             Problem: an id that is none or belongs to a memory that ships.
         """
-        if not _ID.fullmatch(name):
+        if not ID.fullmatch(name):
             rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
             raise refuse("invalid-request", "/id", "not_allowed", rule)
         if (self._shipped / f"{name}{SUFFIX}").is_file():
             raise Problem("memory-ships", "choose another id for a memory of your own")
+
+    def _mark(self, path: Path) -> object:
+        """Tells a file from the one that replaced it."""
+        return _stamp(path.stat())
+
+    def _write(self, path: Path, raw: bytes) -> None:
+        """Put a file there, all of it or nothing; `_writing` is held."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(partial).replace(path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+        _sync(self._root)  # it may have a new folder
+        self._drop(path)
 
     def _drop(self, path: Path) -> None:
         with self._caching:
@@ -191,7 +211,7 @@ def _stamp(about: os.stat_result) -> _Stamp:
     return about.st_ino, about.st_mtime_ns, about.st_size
 
 
-def _unknown() -> Problem:
+def unknown_memory() -> Problem:
     return refuse(
         "unknown-memory", "/memory", "unknown_memory", "GET /memories lists those there are"
     )

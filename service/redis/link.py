@@ -1,0 +1,125 @@
+"""The way to one Redis, which may be away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+import structlog
+from redis import Redis
+from redis import asyncio as redis_asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,
+    RedisError,
+    TimeoutError,
+)
+from redis.retry import Retry
+
+_PROBE_S, _LATE = 1.0, 64
+_AWAY = (ConnectionError, TimeoutError, BusyLoadingError, AuthenticationError, OSError)
+PREFIX = "basin:"  # of all keys
+
+
+class Unavailable(Exception):  # noqa: N818
+    """Redis did not do what it was asked: it is away, or it refuses."""
+
+
+@final
+class Link:
+    """Whoever asks Redis does so within `asking`, and is told `Unavailable` where it fails.
+
+    After the first time that it does not answer nobody waits for it again: until a probe, one each
+    second, finds it there. So a Redis that hangs costs a few requests `timeout_s`, and no other.
+
+    `swift` is for what a request waits for, in at most `timeout_s`; `patient` blocks, and is for
+    threads that carry much.
+    """
+
+    def __init__(
+        self, url: str, timeout_s: float, on_failure: Callable[[str], object] = lambda part: None
+    ) -> None:
+        # A connection that a restart has cut is opened again once; who waits too long is not asked
+        # twice.
+        again = {"retry_on_error": [ConnectionError], "health_check_interval": 0}
+        self.swift = redis_asyncio.Redis.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=AsyncRetry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+            **again,
+        )
+        self.patient = Redis.from_url(
+            url,
+            socket_timeout=max(20 * timeout_s, 5.0),
+            socket_connect_timeout=max(4 * timeout_s, 1.0),
+            retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+            **again,
+        )
+        self._on_failure = on_failure
+        self.up = True  # until it is found that it is not
+        self._late: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def asking(self, part: str) -> Iterator[None]:
+        """
+        Args:
+            part: of the server, for whoever looks at what failed.
+
+        Raises:
+            Unavailable: Redis is away, or refuses.
+        """
+        if not self.up:
+            raise Unavailable("Redis is away")
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            self._on_failure(part)
+            if isinstance(error, _AWAY):
+                self._set(False, str(error))
+            else:  # full, or read only: it is there, and this it will not do
+                structlog.get_logger().warning("redis refuses", part=part, reason=str(error))
+            raise Unavailable(str(error)) from error
+
+    async def watch(self) -> None:
+        """Look again and again whether it is there."""
+        while True:
+            await self.probe()
+            await asyncio.sleep(_PROBE_S)
+
+    async def probe(self) -> None:
+        try:
+            await self.swift.ping()
+        except (RedisError, OSError) as error:
+            self._set(False, str(error))
+        else:
+            self._set(True, "")
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it for nobody who waits; not at all where as much as may be is being done already."""
+        if len(self._late) >= _LATE:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def close(self) -> None:
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
+        await self.swift.aclose()
+        self.patient.close()
+
+    def _set(self, up: bool, reason: str) -> None:
+        if up != self.up:
+            self.up = up
+            if up:
+                structlog.get_logger().info("redis is back")
+            else:
+                structlog.get_logger().error("redis is away", reason=reason)

@@ -1,0 +1,138 @@
+"""Stored memories that all servers have: in Redis, and as files of each."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+from models.memories import SUFFIX
+from service.errors import Problem
+from service.memories import ID, MemoryStore, unknown_memory
+from service.redis.link import PREFIX, Link, Unavailable
+
+_INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
+_FILE = f"{PREFIX}memory:"
+_OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # name of a key
+
+_PUT = """
+local bytes, others = 0, 0
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if name ~= ARGV[1] then
+    bytes, others = bytes + redis.call('STRLEN', ARGV[6] .. name), others + 1
+  end
+end
+if others >= tonumber(ARGV[4]) then return -1 end
+if bytes + #ARGV[3] > tonumber(ARGV[5]) then return -2 end
+redis.call('SET', ARGV[6] .. ARGV[1], ARGV[3])
+return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+"""
+_DELETE = """
+redis.call('DEL', ARGV[2] .. ARGV[1])
+return redis.call('HDEL', KEYS[1], ARGV[1])
+"""
+
+
+class SharedMemories(MemoryStore):
+    """What is stored is in Redis, and before it is read each server has it in files as well.
+
+    So while Redis is away memories are read as they last were; they cannot be stored then.
+    """
+
+    def __init__(
+        self, shipped: Path, own: Path, max_count: int, max_bytes: int, link: Link
+    ) -> None:
+        # Beside what a server without Redis has stored, which stays as it is.
+        super().__init__(shipped, own.with_name(f"{own.name}-of-redis"), max_count, max_bytes)
+        self._link, self._held = link, dict[str, str]()  # what the files here are of
+        self._following = threading.Lock()
+        self._put_script = link.patient.register_script(_PUT)
+        self._delete_script = link.patient.register_script(_DELETE)
+
+    def clean(self) -> None:
+        super().clean()
+        for path in self._root.rglob(f"*{SUFFIX}") if self._root.is_dir() else ():
+            self._held[self._field(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def cards(self) -> Any:
+        self._follow()
+        return super().cards()
+
+    def stamp(self) -> bytes:
+        self._follow()
+        return super().stamp()
+
+    def open(self, name: str) -> Any:
+        self._follow()
+        return super().open(name)
+
+    def put(self, name: str, raw: bytes) -> bool:
+        self.require_own(name)
+        path = self._own / f"{name}{SUFFIX}"
+        field, digest = self._field(path), hashlib.sha256(raw).hexdigest()
+        limits = (self._max_count, self._max_bytes)
+        found = self._ask(self._put_script, field, digest, raw, *limits, _FILE)
+        if found < 0:
+            raise self.full(found == -1)
+        with self._following, self._writing:
+            self._write(path, raw)
+            self._held[field] = digest
+        return found == 1
+
+    def delete(self, name: str) -> None:
+        self.require_own(name)
+        field = self._field(self._own / f"{name}{SUFFIX}")
+        if not self._ask(self._delete_script, field, _FILE):
+            raise unknown_memory()
+        self._follow()
+
+    def _mark(self, path: Path) -> object:
+        """The same on every server."""
+        with path.open("rb") as file:
+            return self.card_in(file).sha256
+
+    def _follow(self) -> None:
+        """Make the files here those that are in Redis."""
+        with self._following:
+            try:
+                with self._link.asking("memories"):
+                    index = self._link.patient.hgetall(_INDEX)
+                    there = {_text(field): _text(digest) for field, digest in index.items()}
+                    changed = [f for f in there if _is_field(f) and there[f] != self._held.get(f)]
+                    files = [(field, self._link.patient.get(_FILE + field)) for field in changed]
+            except Unavailable:
+                return
+            for field, raw in files:
+                # Else it was replaced or deleted between, which is seen the next time.
+                if raw is not None and hashlib.sha256(raw).hexdigest() == there[field]:
+                    with self._writing:
+                        self._write(self._root / f"{field}{SUFFIX}", raw)
+                    self._held[field] = there[field]
+            for field in [field for field in self._held if field not in there]:
+                path = self._root / f"{field}{SUFFIX}"
+                path.unlink(missing_ok=True)
+                self._drop(path)
+                del self._held[field]
+
+    def _ask(self, script: Any, *args: Any) -> Any:
+        try:
+            with self._link.asking("memories"):
+                return script(keys=[_INDEX], args=args)
+        except Unavailable:
+            detail = "those that are known are read; storing one waits for Redis"
+            raise Problem("memories-unavailable", detail, headers={"retry-after": "1"}) from None
+
+    def _field(self, path: Path) -> str:
+        return str(path.relative_to(self._root)).removesuffix(SUFFIX)
+
+
+def _is_field(field: str) -> bool:
+    """An id, or that of a key: nothing else becomes a path."""
+    owner, slash, name = field.rpartition("/")
+    return bool(ID.fullmatch(name)) and (not slash or bool(_OWNER.fullmatch(owner)))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")

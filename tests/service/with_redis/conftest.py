@@ -1,0 +1,78 @@
+"""A real Redis, in a process of its own."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+SERVER = shutil.which("redis-server")
+
+
+class RedisServer:
+    """One that can be killed, paused and started again with what it had on its disk."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder, self._options = folder, options
+        self.client = redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 1))
+        self.start()
+
+    def start(self) -> None:
+        assert SERVER is not None
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
+        options += ["--appendonly", "yes", "--save", "", "--daemonize", "no", *self._options]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([SERVER, *options], stdout=log, stderr=log)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.client.ping()
+                return
+            except redis.RedisError:
+                assert time.monotonic() < deadline, (self._folder / "log").read_text()
+                time.sleep(0.01)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        self.kill()
+        self.client.close()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    """Starts one, with these options besides."""
+    if SERVER is None:
+        pytest.skip("there is no redis-server here")
+    started: list[RedisServer] = []
+
+    def start(*options: str) -> RedisServer:
+        folder = tmp_path / f"redis-{len(started)}"
+        folder.mkdir()
+        started.append(RedisServer(folder, *options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()

@@ -1,4 +1,5 @@
-"""`python -m service`: serve until SIGTERM. `python -m service key`: make a key."""
+"""`python -m service`: serve until SIGTERM. `python -m service worker`: run jobs of other servers
+until then. `python -m service key`: make a key."""
 
 from __future__ import annotations
 
@@ -27,10 +28,15 @@ def main() -> None:
     if sys.argv[1:2] == ["key"]:
         command.main(sys.argv[2:])
         return
+    worker = sys.argv[1:] == ["worker"]
+    if sys.argv[1:] and not worker:
+        sys.exit("usage: python -m service [worker | key NAME]")
     try:
         settings = Settings()
     except ValidationError as error:
         sys.exit("\n".join(_told(fault) for fault in error.errors(include_input=False)))
+    if worker and settings.redis_url is None:
+        sys.exit("BASIN_REDIS_URL: a worker needs the Redis that has the jobs")
     logs.configure(settings.log_level)
     from service.main import create_admin, create_app  # seconds of torch, which no key is made with
 
@@ -38,7 +44,7 @@ def main() -> None:
     # thresholds the collector walks them over and over and takes 2.5 of the 3.1 seconds.
     gc.set_threshold(50_000, 20, 100)
     try:
-        app = create_app(settings)
+        app = create_app(settings, worker)
     except KeysError as error:
         structlog.get_logger().error("keys refused", reason=str(error))
         sys.exit(STARTUP_FAILURE)

@@ -15,7 +15,7 @@ from service.access import Access
 from service.doors.door import Door
 from service.doors.keys import ADMIN as OPERATORS
 from service.errors import Problem, answer_http_exception, answer_problem
-from service.routes import ADMIN, ROUTERS
+from service.routes import ADMIN, ROUTERS, WORKER
 from service.services import Services
 from service.settings import Settings
 
@@ -26,8 +26,11 @@ _CORS = {
 }
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, worker: bool = False) -> FastAPI:
     """An app that loads its models when it starts and answers 503 until it has.
+
+    Args:
+        worker: it runs jobs alone, and all it answers is how it is.
 
     Raises:
         KeysError: there is a file of keys that cannot be read.
@@ -37,16 +40,18 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(asyncio.to_thread(services.load))
-        await services.jobs.start(app, loading)
-        keyring = services.keyring
-        watching = None if keyring is None else asyncio.create_task(keyring.watch())
+        await services.jobs.start(answers, loading)
+        watched = [part for part in (services.keyring, services.link) if part is not None]
+        watching = [asyncio.create_task(part.watch()) for part in watched]
         try:
             yield
         finally:
-            if watching is not None:
-                watching.cancel()
             await loading
             await services.jobs.close(settings.shutdown_timeout_s)
+            for task in watching:
+                task.cancel()
+            if services.link is not None:
+                await services.link.close()
             await asyncio.to_thread(services.close)
 
     app = FastAPI(
@@ -57,8 +62,13 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    _furnish(app, services, ROUTERS)
-    openapi.install(app, settings)
+    if worker:
+        answers = FastAPI()
+        _furnish(app, services, WORKER)
+    else:
+        answers = app
+        openapi.install(app, settings)
+    _furnish(answers, services, ROUTERS)
     return app
 
 

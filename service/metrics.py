@@ -24,6 +24,7 @@ from service.engine import Engine, Sampled
 from service.jobs import Jobs
 from service.parsing.classify import Item
 from service.parsing.sample import SampleTask
+from service.redis.link import Link
 from service.served import Model
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -161,6 +162,12 @@ class Metrics:
             "Times that the file of keys could not be read anew, and the old keys held.",
             registry=registry,
         )
+        self.redis_failures = Counter(
+            "basin_redis_failures",
+            "Times that Redis did not do what a part of the server asked of it.",
+            ["part"],
+            registry=registry,
+        )
         self.jobs = Counter("basin_jobs", "Jobs that ended, by how.", ["status"], registry=registry)
         self.models = Gauge(
             "basin_model_info",
@@ -198,8 +205,15 @@ class Metrics:
         )
         engine.on_step = self.observe_step
 
-    def watch(self, jobs: Jobs, cache: AnswerCache | None) -> None:
+    def watch(self, jobs: Jobs, cache: AnswerCache | None, link: Link | None) -> None:
         """Tell what these hold."""
+        if link is not None:
+            Gauge(
+                "basin_redis_up",
+                "1 while Redis answers, 0 while this server does without; absent where there is "
+                "none.",
+                registry=self.registry,
+            ).set_function(lambda: link.up)
         Gauge(
             "basin_jobs_unfinished", "Jobs that wait or run.", registry=self.registry
         ).set_function(lambda: jobs.unfinished)

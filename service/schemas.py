@@ -325,6 +325,10 @@ class JobBody(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok"]
+    redis: Literal["up", "away"] | None = Field(
+        default=None,
+        description="null where none is set; while it is away this server goes on alone",
+    )
 
 
 class FaultDocument(BaseModel):

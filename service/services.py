@@ -13,20 +13,20 @@ from starlette.requests import Request
 
 from models.molecules import Limits
 from service.body import Bodies
-from service.cache import AnswerCache, LocalCache
+from service.cache import AnswerCache
 from service.doors.keyring import Keyring
 from service.doors.keys import Key
-from service.doors.limits import LocalLimiter
 from service.doors.tolls import Tolls
 from service.engine import Engine
 from service.idempotency import Keys
-from service.jobs import Jobs, SqliteJobStore
-from service.jobs import Limits as JobLimits
+from service.jobs import Jobs
+from service.kept import Kept
 from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.molecules.parser import MoleculeParser
 from service.parsing.large import LargeBodies
 from service.pictures.reader import PictureReader
+from service.redis.link import Link
 from service.registry import Registry
 from service.served import Classifier
 from service.settings import Settings
@@ -53,6 +53,7 @@ class Services:
     keys: Keys
     keyring: Keyring | None
     tolls: Tolls
+    link: Link | None  # to Redis
     large: LargeBodies = field(default_factory=LargeBodies)
     pictures: PictureReader = field(default_factory=PictureReader)
     codec: ThreadPoolExecutor = field(
@@ -72,19 +73,10 @@ class Services:
             settings.max_per_model,
         )
         bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
-        memories = MemoryStore(
-            settings.memories,
-            settings.memory_store,
-            settings.max_memories,
-            settings.max_memory_bytes,
-        )
         metrics = Metrics(engine)
-        limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
-        store = SqliteJobStore(settings.job_store, limits)
-        places = (settings.queue_size + 1 + 1) // 2  # jobs take half of them at most
-        jobs = Jobs(store, places, settings.max_jobs, metrics.count_job)
-        cache = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
-        metrics.watch(jobs, cache)
+        kept = Kept.where(settings, lambda part: metrics.redis_failures.labels(part).inc())
+        jobs = Jobs(kept.jobs, kept.jobs_at_a_time, settings.max_jobs, metrics.count_job)
+        metrics.watch(jobs, kept.cache, kept.link)
         molecules = MoleculeParser(
             Limits(settings.max_smiles_length, settings.max_atoms),
             workers=settings.smiles_processes,
@@ -95,8 +87,8 @@ class Services:
         keys = Keys(settings.keep_jobs_s)
         keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
-            *(settings, Registry(), engine, metrics, bodies, memories, jobs, molecules, cache),
-            *(keys, keyring, Tolls(LocalLimiter(), metrics)),
+            *(settings, Registry(), engine, metrics, bodies, kept.memories, jobs, molecules),
+            *(kept.cache, keys, keyring, Tolls(kept.limiter, metrics), kept.link),
         )
 
     def of(self, caller: Key) -> Services:

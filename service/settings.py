@@ -6,8 +6,17 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, FilePath, StringConstraints, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    FilePath,
+    SecretStr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from redis.connection import parse_url
 
 Origin = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s*?#]+$")]
 
@@ -207,7 +216,7 @@ class Settings(BaseSettings):
     )
     job_store: Path = Field(
         default=Path(__file__).resolve().parent.parent / "var" / "jobs.sqlite",
-        description="file that jobs are kept in; one server has it at a time",
+        description="file that jobs are kept in without Redis; one server has it at a time",
     )
     keep_jobs_s: float = Field(
         default=600,
@@ -224,10 +233,26 @@ class Settings(BaseSettings):
         description="most bytes of jobs kept, requests that wait and answers; the oldest answers "
         "go first",
     )
+    run_jobs: bool = Field(
+        default=True,
+        description="run jobs beside requests; false, with Redis, leaves them to workers",
+    )
+    redis_url: SecretStr | None = Field(
+        default=None,
+        description="the Redis that servers share, as in redis://host:6379/0: answers, rates and "
+        "quotas, jobs and stored memories; each keeps its own if not set",
+    )
+    redis_timeout_s: float = Field(
+        default=0.25,
+        gt=0,
+        description="seconds a request waits for Redis, the first that finds it away; the next "
+        "ones do without it",
+    )
     cache_bytes: int = Field(
         default=64 << 20,
         ge=0,
-        description="most bytes of answers kept for who asks the same again; 0 keeps none",
+        description="most bytes of answers kept for who asks the same again; 0 keeps none, not in "
+        "Redis either",
     )
     shutdown_timeout_s: int = Field(
         default=20, ge=1, description="seconds that requests in flight have to finish after SIGTERM"
@@ -248,6 +273,21 @@ class Settings(BaseSettings):
     def _a_certificate_has_its_key(self) -> Settings:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY are set together")
+        return self
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_of_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        try:
+            parse_url(url.get_secret_value() if url else "redis://")
+        except ValueError:  # which might tell a password
+            raise ValueError("it is none, as in redis://user:password@host:6379/0") from None
+        return url
+
+    @model_validator(mode="after")
+    def _jobs_are_run(self) -> Settings:
+        if not self.run_jobs and self.redis_url is None:
+            raise ValueError("BASIN_RUN_JOBS=false needs BASIN_REDIS_URL: nobody else has the jobs")
         return self
 
     @model_validator(mode="after")

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+SUSPECT_FROM = 2
+"""Starts from which a job is suspected of ending the process."""
+
 
 @dataclass
 class Progress:

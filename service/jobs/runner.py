@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, final
 
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from service.errors import Problem
-from service.jobs.job import Job, Status
+from service.jobs.job import SUSPECT_FROM, Job, Status
 from service.jobs.replay import replay
 from service.jobs.store import JobStore, StoreError
 from service.sent import Sent
@@ -22,29 +23,35 @@ from service.stopwatch import Stopwatch
 
 T = TypeVar("T")
 _NOT_YET = frozenset(("queue-full", "not-ready"))  # problems that are no answer: wait and try again
-_AGAIN_S, _TEND_S = 0.2, 1.0
-_ALONE_FROM, _MOST_STARTS = 2, 3
+_AGAIN_S, _POLL_S, _TEND_S = 0.2, 0.25, 1.0
+_MOST_STARTS = 3
 
 
 @final
 class Jobs:
-    """Jobs of one store, at most `max_running` at a time; the rest wait in it.
+    """Runs jobs of one store, at most `max_running` at a time; the rest wait in it.
 
-    A job is its request, sent through the app again: the one just accepted and the one that an
-    earlier process left behind run by the same code. One that was running whenever the process
-    ended is suspected of having ended it. It runs beside no other job, and at last it fails.
+    A job is its request, sent through the app again: the one just accepted, the one that an earlier
+    process left behind and the one that another process accepted run by the same code. One that was
+    running whenever a process ended is suspected of having ended it. It runs beside no other job,
+    and at last it fails.
+
+    Args:
+        max_running: 0 leaves all jobs to other processes.
     """
 
     def __init__(
         self, store: JobStore, max_running: int, max_jobs: int, on_end: Callable[[Status], object]
     ) -> None:
         self._store, self._max_jobs, self._on_end = store, max_jobs, on_end
+        self._max_running = max_running
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
-        self._live: dict[str, tuple[Job, asyncio.Task[None]]] = {}  # all that are not over
+        self._live: dict[str, tuple[Job, asyncio.Task[None]]] = {}  # those that this process has
         self._begun: set[str] = set()
-        self._places, self._alone = asyncio.Semaphore(max_running), asyncio.Lock()
-        self._ready, self._cleared = asyncio.Event(), asyncio.Event()
+        self._unfinished = 0  # in the store, when it was last asked
+        self._changed = asyncio.Event()  # there may be a job to run, or a place for one
         self._background: list[asyncio.Task[None]] = []
+        self._left: list[tuple[str, bool]] = []  # stopped, and whether they were begun
         self._refused = "it is not open yet"  # why there is no store; empty where there is one
         self._drained: float | None = None
         self._app: ASGIApp | None = None
@@ -52,8 +59,8 @@ class Jobs:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that wait or run."""
-        return len(self._live)
+        """Jobs that wait or run, those of other processes too."""
+        return self._unfinished
 
     async def start(self, app: ASGIApp, loading: asyncio.Task[Any]) -> None:
         """Open the store; run what is in it once `loading` is done. A store that cannot be opened
@@ -68,7 +75,7 @@ class Jobs:
             Problem: no store, or as many jobs as there may be.
         """
         self._require_store()
-        if len(self._live) >= self._max_jobs:
+        if self._unfinished >= self._max_jobs:
             detail = f"{self._max_jobs} jobs run or wait already"
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
 
@@ -81,7 +88,7 @@ class Jobs:
         fingerprint: bytes,
         owner: str = "",
     ) -> Job:
-        """A job for a request, which is on the disk then; where `key` has one, that one.
+        """A job for a request, which is kept then; where `key` has one, that one.
 
         Raises:
             Problem: no room, no store, or the key belongs to another request.
@@ -89,7 +96,8 @@ class Jobs:
         job = Job(sent.path, request_id, owner=owner)
         kept = await self._ask(self._store.add, job, sent, body, key, fingerprint)
         if kept is job:
-            self._launch(job)
+            self._unfinished += 1
+            self._changed.set()
         return self._live[kept.id][0] if kept.id in self._live else kept
 
     async def get(self, id: str, owner: str = "") -> Job:
@@ -120,28 +128,42 @@ class Jobs:
         Raises:
             Problem: there is no such job of this owner, or no store.
         """
-        await self.get(id, owner)
+        job = await self.get(id, owner)
         if not await self._ask(self._store.delete, id):
             raise _unknown()
-        if id in self._live:
-            job, task = self._live[id]
-            job.status = Status.CANCELLED
-            self._begun.discard(id)
-            task.cancel()
-            self._on_end(job.status)
+        if job.status is Status.RUNNING:
+            self._unfinished -= 1
+            self._on_end(Status.CANCELLED)
+        self._stop(id)
 
     async def over(self, job: Job, seconds: float) -> bool:
-        """Waits for `seconds` at most: is the job over, or left to the next process?"""
-        if job.id not in self._live:
-            return True
-        _, task = self._live[job.id]
-        await asyncio.wait({task}, timeout=seconds)
-        return task.done()
+        """Waits for `seconds` at most: is the job over, or left to another process that nobody here
+        can ask? Brings `job` up to date."""
+        end = time.monotonic() + seconds
+        while job.status is Status.RUNNING:
+            left = end - time.monotonic()
+            if live := self._live.get(job.id):
+                await asyncio.wait({live[1]}, timeout=max(left, 0.0))
+                job.status, job.progress = live[0].status, live[0].progress
+                if job.id in self._live:
+                    return False
+            else:
+                kept = (
+                    None if self._drained else await self._insist(self._store.get, job.id, tries=1)
+                )
+                if kept is None:
+                    return True
+                job.status, job.progress = kept.status, kept.progress
+                if job.status is Status.RUNNING and left <= 0:
+                    return False
+                await asyncio.sleep(min(max(left, 0.0), _POLL_S))
+        return True
 
     def drain(self) -> None:
         """Begin no more jobs: those that wait are left in the store."""
         if self._drained is None:
             self._drained = time.monotonic()
+            self._changed.set()
             for id, (_, task) in self._live.items():
                 if id not in self._begun:
                     task.cancel()
@@ -156,59 +178,87 @@ class Jobs:
         for task in (*running, *self._background):
             task.cancel()
         await asyncio.gather(*running, *self._background, return_exceptions=True)
-        for id in list(self._begun):
-            await self._insist(self._store.release, id, tries=1)
+        for id, begun in self._left:
+            await self._insist(self._store.release, id, begun, tries=1)
         await self._call(self._store.close)
         self._thread.shutdown()
 
     async def _open(self) -> None:
         try:
-            left = await self._call(self._store.open)
+            await self._call(self._store.open)
+            self._unfinished = await self._call(self._store.unfinished)
         except StoreError as error:
             if str(error) != self._refused:
                 structlog.get_logger().error("job store refused", reason=str(error))
             self._refused = str(error)
             return
         self._refused = ""
-        if left:
-            structlog.get_logger().info("jobs resumed", count=len(left))
-        for job in left:
-            self._launch(job)
-        self._background.append(asyncio.create_task(self._clear()))
+        if self._unfinished:
+            structlog.get_logger().info("jobs found", count=self._unfinished)
+        if self._max_running:
+            self._background.append(asyncio.create_task(self._claim()))
 
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(_TEND_S)
             if self._refused:
                 await self._open()
-            else:
-                await self._insist(self._store.expire, tries=1)
+                continue
+            await self._insist(self._store.expire, tries=1)
+            running = [job for job, _ in self._live.values()]
+            for id in await self._insist(self._store.still, running, tries=1) or ():
+                self._stop(id)
+            unfinished = await self._insist(self._store.unfinished, tries=1)
+            self._unfinished = self._unfinished if unfinished is None else unfinished
 
-    async def _clear(self) -> None:
-        """Let suspects run, and then all others."""
+    async def _claim(self) -> None:
+        """Take jobs one after the other, while there are places."""
         assert self._loading is not None
         await asyncio.wait({self._loading})
-        self._ready.set()
-        suspects = {task for job, task in self._live.values() if job.starts >= _ALONE_FROM}
-        if suspects:
-            await asyncio.wait(suspects)
-        self._cleared.set()
+        while self._drained is None:
+            self._changed.clear()
+            if len(self._live) >= self._max_running:
+                await self._changed.wait()
+                continue
+            if (job := await self._insist(self._store.claim)) is None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), _POLL_S)
+                continue
+            if self._drained is not None:
+                self._left.append((job.id, False))
+                return
+            alone = job.starts >= SUSPECT_FROM
+            task = self._launch(job, {task for _, task in self._live.values()} if alone else set())
+            if alone:
+                await asyncio.wait({task})
 
-    def _launch(self, job: Job) -> None:
-        if self._drained is None:
-            task = asyncio.create_task(self._run(job))
-            self._live[job.id] = job, task
-            task.add_done_callback(lambda _: self._live.pop(job.id))
+    def _launch(self, job: Job, others: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        """Run a job, after `others`."""
 
-    async def _run(self, job: Job) -> None:
-        if job.starts >= _ALONE_FROM:
-            await self._ready.wait()
-            async with self._alone:
+        async def run() -> None:
+            try:
+                if others:
+                    await asyncio.wait(others)
                 await self._settle(job)
-        else:
-            await self._cleared.wait()
-            async with self._places:
-                await self._settle(job)
+            except asyncio.CancelledError:
+                if job.status is Status.RUNNING:
+                    self._left.append((job.id, job.id in self._begun))
+                raise
+            finally:
+                self._begun.discard(job.id)
+                del self._live[job.id]
+                self._changed.set()
+
+        task = asyncio.create_task(run())
+        self._live[job.id] = job, task
+        return task
+
+    def _stop(self, id: str) -> None:
+        """It has been forgotten."""
+        if id in self._live:
+            job, task = self._live[id]
+            job.status = Status.CANCELLED
+            task.cancel()
 
     async def _settle(self, job: Job) -> None:
         """Give the job its answer."""
@@ -227,10 +277,10 @@ class Jobs:
         status = Status.DONE if answer.status_code < 400 else Status.FAILED
         if await self._insist(self._store.complete, job, status, answer):
             job.status = status
+            self._unfinished -= 1
             self._on_end(status)
             about |= {"request_id": job.request_id, "starts": job.starts}
             structlog.get_logger().info("job", status=answer.status_code, **about)
-        self._begun.discard(job.id)
 
     async def _answer(self, job: Job, about: dict[str, Any]) -> Response:
         """What the job is answered; `about` is told the model and the cost."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,12 +15,11 @@ import orjson
 from starlette.responses import Response
 
 from service.errors import Problem
-from service.jobs.job import Job, Progress, Status
-from service.jobs.store import JobStore, Limits, StoreError
+from service.jobs.job import SUSPECT_FROM, Job, Progress, Status
+from service.jobs.store import OVERHEAD, JobStore, Limits, StoreError
 from service.sent import Sent
 
-_APPLICATION, _VERSION = 0x4261736A, 2  # "Basj", and of the table below
-_OVERHEAD = 4096  # bytes of a job beside its body or answer
+_APPLICATION, _VERSION = 0x4261736A, 3  # "Basj", and of the table below
 _WAL_BYTES = 16 << 20  # that the log keeps once it is written back
 
 # Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
@@ -29,7 +28,8 @@ CREATE TABLE jobs (
     id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
     key TEXT UNIQUE, fingerprint BLOB NOT NULL,
     method TEXT NOT NULL, route TEXT NOT NULL, query BLOB NOT NULL, headers TEXT NOT NULL,
-    starts INTEGER NOT NULL DEFAULT 0, status TEXT NOT NULL, progress TEXT,
+    starts INTEGER NOT NULL DEFAULT 0,
+    running INTEGER NOT NULL DEFAULT FALSE, status TEXT NOT NULL, progress TEXT,
     ended REAL, size INTEGER NOT NULL,
     code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
 )"""
@@ -49,7 +49,7 @@ class SqliteJobStore(JobStore):
         self._path, self._limits = path, limits
         self._db: sqlite3.Connection | None = None
 
-    def open(self) -> list[Job]:
+    def open(self) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):  # it holds what clients sent, so it is for us alone
@@ -59,8 +59,7 @@ class SqliteJobStore(JobStore):
             raise StoreError(f"{self._path}: {error}") from error
         try:
             _prepare(db)
-            found = db.execute(f"SELECT {_JOB} FROM jobs WHERE ended IS NULL ORDER BY rowid")
-            jobs = [_job(row) for row in found]
+            db.execute("UPDATE jobs SET running = FALSE WHERE running")  # whoever ran it has ended
         except (sqlite3.Error, StoreError) as error:
             db.close()
             busy = getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY"
@@ -68,7 +67,6 @@ class SqliteJobStore(JobStore):
                 f"{self._path}: {'another process has it' if busy else error}"
             ) from error
         self._db = db
-        return jobs
 
     def close(self) -> None:
         if self._db is not None:
@@ -83,29 +81,46 @@ class SqliteJobStore(JobStore):
                 if row[0] != fingerprint:
                     raise Problem("key-reused", "take a new key for another request")
                 return _job(row[1:])
-            self._require_room(db, _OVERHEAD + len(body))
+            self._require_room(db, OVERHEAD + len(body))
             db.execute(
                 "INSERT INTO jobs (id, created, request_id, owner, key, fingerprint, method,"
                 " route, query, headers, status, size, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 [
                     *(job.id, job.created, job.request_id, job.owner, key, fingerprint),
                     *(sent.method, sent.path, sent.query, orjson.dumps(sent.headers).decode()),
-                    *(job.status, _OVERHEAD + len(body), body),
+                    *(job.status, OVERHEAD + len(body), body),
                 ],
             )
             self._make_room(db)
         return job
 
+    def claim(self) -> Job | None:
+        with self._transaction() as db:
+            row = db.execute(
+                "UPDATE jobs SET running = TRUE WHERE id = (SELECT id FROM jobs WHERE ended IS NULL"
+                " AND NOT running ORDER BY starts >= ? DESC, rowid LIMIT 1)"
+                f" RETURNING {_JOB}",
+                [SUSPECT_FROM],
+            ).fetchone()
+        return row and _job(row)
+
     def begin(self, id: str) -> int | None:
         with self._transaction() as db:
-            count = "UPDATE jobs SET starts = starts + 1 WHERE id = ? AND ended IS NULL"
+            count = "UPDATE jobs SET starts = starts + 1 WHERE id = ? AND running AND ended IS NULL"
             row = db.execute(f"{count} RETURNING starts", [id]).fetchone()
         return row and row[0]
 
-    def release(self, id: str) -> None:
+    def release(self, id: str, begun: bool) -> None:
         with self._transaction() as db:
-            less = "UPDATE jobs SET starts = starts - 1"
-            db.execute(f"{less} WHERE id = ? AND ended IS NULL AND starts > 0", [id])
+            less = "UPDATE jobs SET running = FALSE, starts = MAX(starts - ?, 0)"
+            db.execute(f"{less} WHERE id = ? AND ended IS NULL", [begun, id])
+
+    def still(self, jobs: Sequence[Job]) -> list[str]:
+        return []  # this process alone forgets, and knows what it did
+
+    def unfinished(self) -> int:
+        with self._transaction() as db:
+            return db.execute("SELECT COUNT(*) FROM jobs WHERE ended IS NULL").fetchone()[0]
 
     def sent(self, id: str) -> Sent:
         method, route, query, headers = self._row("method, route, query, headers", id)
@@ -124,7 +139,7 @@ class SqliteJobStore(JobStore):
                 " answer_headers = ?, answer = ?, body = NULL WHERE id = ? AND ended IS NULL",
                 [
                     *(status, orjson.dumps(asdict(job.progress)).decode(), time.time()),
-                    *(_OVERHEAD + len(body), answer.status_code, orjson.dumps(told).decode()),
+                    *(OVERHEAD + len(body), answer.status_code, orjson.dumps(told).decode()),
                     *(body, job.id),
                 ],
             )
@@ -166,7 +181,7 @@ class SqliteJobStore(JobStore):
         waiting = "SELECT COUNT(*), TOTAL(size) FROM jobs WHERE ended IS NULL"
         count, held = db.execute(waiting).fetchone()
         if size > self._limits.max_bytes:
-            detail = f"a job may have up to {max(self._limits.max_bytes - _OVERHEAD, 0)} bytes"
+            detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
             raise Problem("body-too-large", detail)
         if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
             detail = f"{count} jobs run or wait already"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
 
 from service.jobs.job import Job, Status
 from service.sent import Sent
+
+OVERHEAD = 4096  # bytes of a job beside its body or answer
 
 
 class StoreError(Exception):
@@ -32,12 +35,12 @@ class JobStore(ABC):
     """
 
     @abstractmethod
-    def open(self) -> list[Job]:
-        """Take the store for this process alone; the jobs to be run, in the order they came."""
+    def open(self) -> None:
+        """Make it ready, for this process alone where several cannot have it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the store to the next process. May be called on a store that is not open."""
+        """Leave the store. May be called on a store that is not open."""
 
     @abstractmethod
     def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
@@ -48,12 +51,26 @@ class JobStore(ABC):
         """
 
     @abstractmethod
-    def begin(self, id: str) -> int | None:
-        """Count that a job is begun; how often it has been, or None where there is none to run."""
+    def claim(self) -> Job | None:
+        """A job that nobody runs, for this process: suspects, which were running whenever a process
+        ended, and then in the order they came. None where there is none."""
 
     @abstractmethod
-    def release(self, id: str) -> None:
-        """Take `begin` back: the job was stopped, and it was not its fault."""
+    def begin(self, id: str) -> int | None:
+        """Count that a job that was claimed is begun; how often it has been, or None where it has
+        been forgotten or is another's by now."""
+
+    @abstractmethod
+    def release(self, id: str, begun: bool) -> None:
+        """Take `claim` back, and `begin`: the job was stopped, and it was not its fault."""
+
+    @abstractmethod
+    def still(self, jobs: Sequence[Job]) -> list[str]:
+        """Tell that these run, and how far they have come; ids of those forgotten meanwhile."""
+
+    @abstractmethod
+    def unfinished(self) -> int:
+        """How many jobs wait or run, of all processes."""
 
     @abstractmethod
     def sent(self, id: str) -> Sent:

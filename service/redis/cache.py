@@ -70,8 +70,9 @@ def _written(key: bytes, answer: Answer) -> bytes:
     return b"".join((len(head).to_bytes(4), head, answer.told, answer.file))
 
 
-def _read(key: bytes, kept: bytes) -> Answer | None:
+def _read(key: bytes, kept: bytes | str) -> Answer | None:
     """The answer of this key, or None where something else stands there."""
+    assert isinstance(kept, bytes)
     try:
         start = 4 + int.from_bytes(kept[:4])
         about = orjson.loads(kept[4:start])

@@ -6,7 +6,7 @@ import hashlib
 import re
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from models.memories import SUFFIX
 from service.errors import Problem
@@ -98,15 +98,15 @@ class SharedMemories(MemoryStore):
         with self._following:
             try:
                 with self._link.asking("memories"):
-                    index = self._link.patient.hgetall(_INDEX)
+                    index = cast(dict[bytes, bytes], self._link.patient.hgetall(_INDEX))
                     there = {_text(field): _text(digest) for field, digest in index.items()}
                     changed = [f for f in there if _is_field(f) and there[f] != self._held.get(f)]
-                    files = [(field, self._link.patient.get(_FILE + field)) for field in changed]
+                    kept = [self._link.patient.get(_FILE + field) for field in changed]
             except Unavailable:
                 return
-            for field, raw in files:
+            for field, raw in zip(changed, kept, strict=True):
                 # Else it was replaced or deleted between, which is seen the next time.
-                if raw is not None and hashlib.sha256(raw).hexdigest() == there[field]:
+                if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == there[field]:
                     with self._writing:
                         self._write(self._root / f"{field}{SUFFIX}", raw)
                     self._held[field] = there[field]

@@ -32,3 +32,4 @@ ROUTERS: tuple[APIRouter, ...] = (
 )
 
 ADMIN: tuple[APIRouter, ...] = (admin.router, health.router, metrics.router)
+WORKER: tuple[APIRouter, ...] = (health.router, metrics.router)

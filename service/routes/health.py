@@ -22,4 +22,5 @@ async def live() -> Health:
 async def ready(services: Annotated[Services, Depends(services)]) -> Health:
     """503 until the models are loaded, and where there are none."""
     services.registry.require_ready()
-    return Health(status="ok")
+    link = services.link
+    return Health(status="ok", redis=None if link is None else "up" if link.up else "away")

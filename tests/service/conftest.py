@@ -28,6 +28,7 @@ from models.graph_classifier import GraphClassifier
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
 from service.served import Completer, served
 from tests.service.recognising import save_recognisers
+from tests.service.redis_server import SERVER, RedisServer
 
 FEATURES = ("age", "degree", "rate", "volume", "x")  # one is called x, to be awkward
 RELATIONS = ("follows", "pays")
@@ -372,3 +373,21 @@ def tile(checkpoints) -> Completer:
     model = served(checkpoint.load(checkpoints / "et-tile"))
     assert isinstance(model, Completer)
     return model
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    """Starts one, with these options besides."""
+    if SERVER is None:
+        pytest.skip("there is no redis-server here")
+    started: list[RedisServer] = []
+
+    def start(*options: str) -> RedisServer:
+        folder = tmp_path / f"redis-{len(started)}"
+        folder.mkdir()
+        started.append(RedisServer(folder, *options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()

@@ -15,11 +15,30 @@ from starlette.responses import Response
 
 from service.errors import Problem
 from service.jobs import Job, Limits, SqliteJobStore, Status, StoreError
+from service.redis.jobs import RedisJobStore
+from service.redis.link import Link
 from service.sent import Sent
 from tests.service.conftest import REPO
 
 SENT = Sent("POST", "/sample", b"a=1", (("accept", "*/*"), ("content-type", "application/json")))
 LIMITS = Limits(max_jobs=9, max_bytes=1 << 20, keep_s=600)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def any_opened(request, tmp_path):
+    """Opens stores of one kind, one after the other, and closes them in the end."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("opened")
+        return
+    link = Link(request.getfixturevalue("redis_server")().url, 5.0)
+
+    def one(**limits) -> RedisJobStore:
+        store = RedisJobStore(link, Limits(**vars(LIMITS) | limits))
+        store.open()
+        return store
+
+    yield one
+    link.patient.close()
 
 
 @pytest.fixture
@@ -52,18 +71,18 @@ def refused(kind, act):
     assert error.value.kind == kind
 
 
-def test_a_request_stays_what_it_was(opened):
-    store = opened()
+def test_a_request_stays_what_it_was(any_opened):
+    store = any_opened()
     job = add(store, b"\x00\xff")
-    store.close()
-    [left] = store.open()
-    assert left == job
+    assert store.unfinished() == 1
+    assert store.claim() == job
+    assert store.claim() is None
     assert (store.sent(job.id), store.body(job.id)) == (SENT, b"\x00\xff")
     assert store.answer(job.id) is None
 
 
-def test_an_answer_takes_the_place_of_its_request_once(opened):
-    store = opened()
+def test_an_answer_takes_the_place_of_its_request_once(any_opened):
+    store = any_opened()
     job = add(store)
     job.progress.step, job.progress.energy = 7, -1.5
     answer = Response(b"no", 422, {"x-one": "é"}, "text/plain")
@@ -75,12 +94,12 @@ def test_an_answer_takes_the_place_of_its_request_once(opened):
     assert (found.status_code, found.body) == (422, b"no")
     assert found.raw_headers == answer.raw_headers
     assert store.begin(job.id) is None
-    store.close()
-    assert store.open() == []
+    assert store.claim() is None
+    assert store.unfinished() == 0
 
 
-def test_what_is_forgotten_stays_so(opened):
-    store = opened()
+def test_what_is_forgotten_stays_so(any_opened):
+    store = any_opened()
     job = add(store)
     assert store.delete(job.id)
     assert not store.delete(job.id)
@@ -89,17 +108,22 @@ def test_what_is_forgotten_stays_so(opened):
     assert store.get(job.id) is None
 
 
-def test_starts_are_counted_and_taken_back(opened):
-    store = opened()
-    job = add(store)
+def test_starts_are_counted_and_taken_back(any_opened):
+    store = any_opened()
+    job, other = add(store), add(store)
+    assert store.claim() == job
     assert [store.begin(job.id) for _ in range(3)] == [1, 2, 3]
-    store.release(job.id)
-    store.close()
-    assert [left.starts for left in store.open()] == [2]
+    store.release(job.id, True)
+    assert store.begin(job.id) is None  # it is nobody's
+    again = store.claim()  # before the other, for it is a suspect
+    assert (again.id, again.starts) == (job.id, 2)
+    store.release(job.id, False)
+    assert store.claim().starts == 2
+    assert store.claim() == other
 
 
-def test_one_key_one_request(opened):
-    store = opened()
+def test_one_key_one_request(any_opened):
+    store = any_opened()
     job = add(store, key="k", fingerprint=b"1")
     assert add(store, key="k", fingerprint=b"1").id == job.id
     refused("key-reused", lambda: add(store, key="k", fingerprint=b"2"))
@@ -111,8 +135,8 @@ def test_one_key_one_request(opened):
     assert add(store, key="k", fingerprint=b"2").id != job.id
 
 
-def test_the_oldest_answers_make_room(opened):
-    store = opened(max_bytes=22_000)
+def test_the_oldest_answers_make_room(any_opened):
+    store = any_opened(max_bytes=22_000)
     first, second = add(store), add(store)
     for job in (first, second):
         finish(store, job, b"x" * 6_000)
@@ -124,8 +148,8 @@ def test_the_oldest_answers_make_room(opened):
     assert store.get(waiting.id)  # the newest stays, whatever it takes
 
 
-def test_requests_that_wait_are_bounded(opened):
-    store = opened(max_jobs=2, max_bytes=20_000)
+def test_requests_that_wait_are_bounded(any_opened):
+    store = any_opened(max_jobs=2, max_bytes=20_000)
     refused("body-too-large", lambda: add(store, b"x" * 16_000))
     kept = add(store, b"x" * 10_000)
     refused("queue-full", lambda: add(store, b"x" * 10_000))
@@ -135,8 +159,8 @@ def test_requests_that_wait_are_bounded(opened):
     add(store)
 
 
-def test_answers_are_kept_for_a_time(opened):
-    store = opened(keep_s=0.01)
+def test_answers_are_kept_for_a_time(any_opened):
+    store = any_opened(keep_s=0.01)
     running, over = add(store), add(store, key="k")
     finish(store, over)
     time.sleep(0.02)
@@ -185,12 +209,15 @@ import sys
 from pathlib import Path
 from starlette.responses import Response
 from service.jobs import Job, Limits, SqliteJobStore, Status
+from service.redis.jobs import RedisJobStore
+from service.redis.link import Link
 from service.sent import Sent
 store = SqliteJobStore(Path(sys.argv[1]), Limits(10**6, 10**9, 600))
 store.open()
 while True:
     job = store.add(Job("/", "r"), Sent("POST", "/", b"", ()), b"x" * 20_000, None, b"")
     print("added", job.id, flush=True)
+    store.claim()
     store.begin(job.id)
     store.complete(job, Status.DONE, Response(job.id))
     print("over", job.id, flush=True)
@@ -211,7 +238,8 @@ def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
         writer.wait()
         writer.stdout.close()
     store = SqliteJobStore(path, LIMITS)
-    left = {job.id: job for job in store.open()}
+    store.open()
+    left = {job.id: job for job in iter(store.claim, None)}
     for what, id in told:
         answer = store.answer(id)
         assert answer is not None or (what == "added" and left[id].starts <= 1)

@@ -21,7 +21,7 @@ from service.redis.cache import SharedCache
 from service.redis.limiter import SharedLimiter
 from service.redis.link import Link, Unavailable
 from service.redis.memories import SharedMemories
-from tests.service.with_redis.conftest import RedisServer
+from tests.service.redis_server import RedisServer
 
 RedisStart = Callable[..., RedisServer]
 ANSWER = Answer("image/png", b'{"a":1}', b"\x89PNG\x00", phases=("read", "compute"))

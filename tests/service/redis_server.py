@@ -7,10 +7,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -58,21 +56,3 @@ class RedisServer:
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
-
-
-@pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
-    """Starts one, with these options besides."""
-    if SERVER is None:
-        pytest.skip("there is no redis-server here")
-    started: list[RedisServer] = []
-
-    def start(*options: str) -> RedisServer:
-        folder = tmp_path / f"redis-{len(started)}"
-        folder.mkdir()
-        started.append(RedisServer(folder, *options))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.end()

@@ -1,0 +1,55 @@
+"""Where answers, rates, jobs and stored memories are kept: by this server alone, or in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.cache import AnswerCache, LocalCache
+from service.doors.limits import Limiter, LocalLimiter
+from service.jobs import JobStore, Limits, SqliteJobStore
+from service.memories import MemoryStore
+from service.redis.cache import SharedCache
+from service.redis.jobs import RedisJobStore
+from service.redis.limiter import SharedLimiter
+from service.redis.link import Link
+from service.redis.memories import SharedMemories
+from service.settings import Settings
+
+_AT_A_TIME = 4  # jobs of one server, where others can take the rest
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One of each. `cache` is None where none is wanted, `link` where there is no Redis."""
+
+    cache: AnswerCache | None
+    limiter: Limiter
+    memories: MemoryStore
+    jobs: JobStore
+    jobs_at_a_time: int
+    link: Link | None
+
+    @classmethod
+    def where(cls, settings: Settings, on_failure: Callable[[str], object]) -> Kept:
+        """Where the settings say; `on_failure` is told for what Redis failed."""
+        places = (settings.queue_size + 1 + 1) // 2  # jobs take half of them at most
+        own = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
+        limits = Limits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
+        memories = (
+            *(settings.memories, settings.memory_store),
+            *(settings.max_memories, settings.max_memory_bytes),
+        )
+        if settings.redis_url is None:
+            jobs = SqliteJobStore(settings.job_store, limits)
+            return cls(own, LocalLimiter(), MemoryStore(*memories), jobs, places, None)
+        url = settings.redis_url.get_secret_value()
+        link = Link(url, settings.redis_timeout_s, on_failure)
+        return cls(
+            SharedCache(link, own) if own else None,
+            SharedLimiter(link),
+            SharedMemories(*memories, link),
+            RedisJobStore(link, limits),
+            min(places, _AT_A_TIME) if settings.run_jobs else 0,
+            link,
+        )

@@ -49,7 +49,7 @@ class Kept:
             SharedCache(link, own) if own else None,
             SharedLimiter(link),
             SharedMemories(*memories, link),
-            RedisJobStore(link, limits),
+            RedisJobStore(link, limits, settings.job_lease_s),
             min(places, _AT_A_TIME) if settings.run_jobs else 0,
             link,
         )

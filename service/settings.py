@@ -237,6 +237,12 @@ class Settings(BaseSettings):
         default=True,
         description="run jobs beside requests; false, with Redis, leaves them to workers",
     )
+    job_lease_s: float = Field(
+        default=15,
+        ge=2,
+        description="seconds without a word from the process that runs a job, before another takes "
+        "it; with Redis",
+    )
     redis_url: SecretStr | None = Field(
         default=None,
         description="the Redis that servers share, as in redis://host:6379/0: answers, rates and "

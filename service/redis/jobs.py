@@ -23,14 +23,13 @@ from service.jobs.store import OVERHEAD, JobStore, Limits, StoreError
 from service.redis.link import PREFIX, Link, Unavailable
 from service.sent import Sent
 
-_LEASE_S = 15.0  # without a word from its holder, after which a job is given to another
 _ABOUT = ("route", "request_id", "created", "owner", "starts", "status", "progress")
 
 _COMMON = f"""
 local JOB, KEY = '{PREFIX}job:', '{PREFIX}jobkey:'
 local WAITING, RUNNING, OVER = '{PREFIX}jobs:waiting', '{PREFIX}jobs:running', '{PREFIX}jobs:over'
 local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
-local LEASE, SUSPECT_FROM = {_LEASE_S}, {SUSPECT_FROM}
+local SUSPECT_FROM = {SUSPECT_FROM}
 
 local function now()
   local time = redis.call('TIME')
@@ -171,9 +170,12 @@ class RedisJobStore(JobStore):
 
     A job is for who claimed it, while that is heard of; then it is claimed again and counts as
     begun once more. The first answer is the answer, and whoever computes one, it is the same.
+
+    Args:
+        lease_s: how long its holder may not be heard of before a job is another's.
     """
 
-    def __init__(self, link: Link, limits: Limits) -> None:
+    def __init__(self, link: Link, limits: Limits, lease_s: float = 15.0) -> None:
         self._link, self._limits = link, limits
         self._holder = secrets.token_hex(8)
         scripts = {
@@ -188,8 +190,9 @@ class RedisJobStore(JobStore):
             "expire": "expire(ARGV[1])",
             "unfinished": "return redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)",
         }
+        common = f"local LEASE = {lease_s}\n{_COMMON}"
         self._scripts = {
-            name: link.patient.register_script(_COMMON + script) for name, script in scripts.items()
+            name: link.patient.register_script(common + script) for name, script in scripts.items()
         }
 
     def open(self) -> None:

@@ -63,6 +63,7 @@ class Link:
         )
         self._on_failure = on_failure
         self.up = True  # until it is found that it is not
+        self._refusal = ("", "")  # the last one, which is told once
         self._late: set[asyncio.Task[None]] = set()
 
     @contextmanager
@@ -82,7 +83,9 @@ class Link:
             self._on_failure(part)
             if isinstance(error, _AWAY):
                 self._set(False, str(error))
-            else:  # full, or read only: it is there, and this it will not do
+            elif (refusal := (part, str(error))) != self._refusal:
+                # Full, or read only: it is there, and this it will not do.
+                self._refusal = refusal
                 structlog.get_logger().warning("redis refuses", part=part, reason=str(error))
             raise Unavailable(str(error)) from error
 

@@ -24,15 +24,15 @@ class RedisServer:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._folder, self._options = folder, options
+        self.folder, self._options = folder, options
         self.client = redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 1))
         self.start()
 
     def start(self) -> None:
         assert SERVER is not None
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         options += ["--appendonly", "yes", "--save", "", "--daemonize", "no", *self._options]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([SERVER, *options], stdout=log, stderr=log)
         deadline = time.monotonic() + 30
         while True:
@@ -40,11 +40,15 @@ class RedisServer:
                 self.client.ping()
                 return
             except redis.RedisError:
-                assert time.monotonic() < deadline, (self._folder / "log").read_text()
+                assert time.monotonic() < deadline, (self.folder / "log").read_text()
                 time.sleep(0.01)
 
     def kill(self) -> None:
         self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.terminate()
         self._process.wait()
 
     def end(self) -> None:

@@ -68,6 +68,6 @@ def recognise_recipe(model: str, dataset: str) -> RecogniseRecipe:
 
 def smoke_pictures(chosen: RecogniseRecipe) -> RecogniseRecipe:
     """The same recipe for a look whether everything runs."""
-    small = {"dim": 16, "heads": 2, "head_dim": 8, "mlp": 32, "memories": 8}
+    small = {"dim": 16, "heads": 2, "head_dim": 8, "mlp": 32, "memories": 8, "blocks": 2}
     config = chosen.config | small | {"slot_dim": 8, "slot_heads": 2}
     return replace(chosen, epochs=3, batch_pictures=16, config=config)

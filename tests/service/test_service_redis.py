@@ -1,0 +1,266 @@
+"""Servers and a worker on one Redis; which is killed, paused and filled while they work."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.conftest import Server, answers_with, gauge, wait_until
+from tests.service.redis_server import RedisServer
+from tests.service.test_service_bad_input import check
+from tests.service.test_service_jobs import LATER, begin, over
+from tests.service.test_service_sample import ENDLESS, body
+
+LONG = ENDLESS | {"steps": 10_000, "thin": 100, "seed": 9}  # seconds
+
+
+@pytest.fixture
+def on_redis(start, checkpoints, redis_server) -> Callable[..., tuple[RedisServer, list[Server]]]:
+    """One Redis, and processes on it that are ready: of each its arguments and settings."""
+
+    def begun(*each: tuple[tuple[str, ...], dict[str, Any]]) -> tuple[RedisServer, list[Server]]:
+        store = redis_server()
+        servers = [
+            start(
+                *(("-m", "service", *arguments) if arguments else ()),
+                **{
+                    "checkpoints": checkpoints,
+                    "default_anomaly_model": "et-small",
+                    "default_classify_model": "cdat-mol",
+                    "redis_url": store.url,
+                    "cache_bytes": 1 << 20,
+                    "job_lease_s": 2,
+                    "shutdown_timeout_s": 1,
+                    "memory_store": store.folder / f"memories-{i}",
+                }
+                | settings,
+            )
+            for i, (arguments, settings) in enumerate(each)
+        ]
+        for server in servers:
+            wait_until(lambda server=server: answers_with(server, "/health/ready", 200))
+        return store, servers
+
+    return begun
+
+
+SERVER: tuple[tuple[str, ...], dict[str, Any]] = ((), {})
+IDLE: tuple[tuple[str, ...], dict[str, Any]] = ((), {"run_jobs": False})
+WORKER: tuple[tuple[str, ...], dict[str, Any]] = (("worker",), {})
+
+
+def test_servers_and_a_worker_are_one(on_redis, sample, wait):
+    store, (one, two, worker) = on_redis(IDLE, IDLE, WORKER)
+    with one.client() as first, two.client() as second, worker.client() as third:
+        assert first.get("/health/ready").json() == {"status": "ok", "redis": "up"}
+        assert gauge(one, "basin_redis_up") == 1
+
+        asked = sample(3).arrays()
+        told = first.post("/anomaly/score", json=asked)
+        wait(lambda: store.client.keys("basin:answer:*"))
+        again = second.post("/anomaly/score", json=asked)
+        assert (told.headers.get("x-cache"), again.headers["x-cache"]) == (None, "hit")
+        assert again.json()["results"] == told.json()["results"]
+
+        patterns = {"patterns": [[1.0, 0.0], [0.0, 1.0]]}
+        assert first.put("/memories/mine", json=patterns).status_code == 201
+        assert second.put("/memories/mine", json=patterns).status_code == 200
+        assert second.get("/memories/mine").json() == first.get("/memories/mine").json()
+        drawn = second.post("/sample", json=body(memory="mine"))
+        assert drawn.status_code == 200, drawn.text
+
+        job = over(second, wait, begin(first, "/sample", body(seed=5)))
+        result = second.get(job["result"])
+        now = first.post("/sample", json=body(seed=5))
+        assert result.json()["samples"] == now.json()["samples"]
+        ran = [line for line in worker.log_lines() if line["event"] == "job"]
+        assert [line["status"] for line in ran] == [200]
+
+        endless = begin(first, "/sample", ENDLESS)
+        at = f"/jobs/{endless['id']}"
+        wait(lambda: second.get(at).json()["progress"]["step"] > 0)
+        with first.stream("GET", f"{at}/events") as events:
+            lines = events.iter_lines()
+            assert next(lines) == "event: progress"
+            assert json.loads(next(lines).removeprefix("data: "))["step"] > 0
+            assert second.delete(at).status_code == 204
+        wait(lambda: gauge(worker, "basin_queue_depth") == 0)
+        assert gauge(one, "basin_jobs_unfinished") in (0, 1)
+        wait(lambda: gauge(one, "basin_jobs_unfinished") == 0)
+
+        assert third.get("/health/ready").json()["redis"] == "up"
+        assert third.post("/anomaly/score", json=asked).status_code == 404
+        assert third.get("/openapi.json").status_code == 200
+
+
+def test_a_job_whose_worker_is_killed_is_done_by_another(on_redis, start, wait):
+    store, (server, killed) = on_redis(IDLE, WORKER)
+    with server.client() as client:
+        job = begin(client, "/sample", LONG)
+        at = f"/jobs/{job['id']}"
+        wait(lambda: client.get(at).json()["progress"]["step"] > 0)
+        killed.process.kill()
+        killed.process.wait()
+        assert client.get(at).json()["status"] == "running"
+        start(*("-m", "service", "worker"), redis_url=store.url, job_lease_s=2)
+        done = over(client, wait, job)
+        assert done["status"] == "done"
+        assert store.client.hget(f"basin:job:{job['id']}", "starts") == b"2"
+        assert client.get(done["result"]).status_code == 200
+
+
+@dataclass
+class Traffic:
+    """What clients were answered, and how long the longest of them waited."""
+
+    statuses: dict[int, int] = field(default_factory=dict)
+    longest_s: float = 0.0
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    refused: int = 0
+
+
+@contextmanager
+def traffic(server: Server, asked: dict[str, Any]) -> Iterator[Traffic]:
+    """Scores and jobs, one after the other, while the context lasts."""
+    seen, stop = Traffic(), threading.Event()
+
+    def send() -> None:
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            for i in range(40_000):
+                if stop.is_set():
+                    return
+                began = time.monotonic()
+                # Each is another, so that Redis is asked for every one of them.
+                answer = client.post(f"/anomaly/score?timeout_ms={20_000 + i}", json=asked)
+                seen.longest_s = max(seen.longest_s, time.monotonic() - began)
+                count = seen.statuses.get(answer.status_code, 0)
+                seen.statuses[answer.status_code] = count + 1
+                if i % 10 == 0:
+                    job = client.post("/sample", json=body(seed=i), headers=LATER)
+                    if job.status_code == 202:
+                        seen.jobs.append(job.json())
+                    else:
+                        check(job, 503, "jobs-unavailable")
+                        seen.refused += 1
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+
+
+def trouble(store: RedisServer, kind: str, seconds: float) -> None:
+    """Redis is away for so long, or takes nothing."""
+    if kind == "killed":
+        store.kill()
+        time.sleep(seconds)
+        store.start()
+    elif kind == "restarted":
+        store.stop()
+        store.start()
+    elif kind == "paused":
+        store.pause()
+        time.sleep(seconds)
+        store.resume()
+    else:
+        store.client.config_set("maxmemory", 1)
+        time.sleep(seconds)
+        store.client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["killed", *(pytest.param(k, marks=pytest.mark.slow) for k in ("restarted", "paused", "full"))],
+)
+def test_while_redis_is_in_trouble_requests_go_on(on_redis, sample, wait, kind):
+    store, (server,) = on_redis(SERVER)
+    with traffic(server, sample(3).arrays()) as seen:
+        wait(lambda: len(seen.jobs) >= 3)
+        trouble(store, kind, 3)
+        before = len(seen.jobs)
+        wait(lambda: len(seen.jobs) >= before + 3)
+    assert seen.statuses.keys() == {200}
+    assert seen.longest_s < 2
+    if kind != "restarted":
+        assert seen.refused
+    with server.client() as client:
+        for job in seen.jobs:  # every promise is kept
+            answer = client.get(over(client, wait, job)["result"])
+            assert answer.status_code == 200
+        wait(lambda: client.get("/health/ready").json()["redis"] == "up")
+        told = client.get("/metrics").text
+    parts = [line for line in told.splitlines() if line.startswith("basin_redis_failures_total{")]
+    assert parts or kind == "restarted"
+
+
+@pytest.mark.slow
+def test_what_runs_while_redis_is_away_is_kept_when_it_is_back(on_redis, wait):
+    store, (server,) = on_redis(SERVER)
+    with server.client() as client:
+        job = begin(client, "/sample", LONG)
+        at = f"/jobs/{job['id']}"
+        wait(lambda: client.get(at).json()["progress"]["step"] > 0)
+        store.kill()
+        wait(lambda: client.get("/health/ready").json()["redis"] == "away")
+        assert gauge(server, "basin_redis_up") == 0
+        check(client.post("/sample", json=LONG, headers=LATER), 503, "jobs-unavailable")
+        check(client.put("/memories/m", json={"patterns": [[1.0]]}), 503, "memories-unavailable")
+        wait(lambda: gauge(server, "basin_queue_depth") == 0)  # it is computed, and not told yet
+        store.start()
+        done = over(client, wait, job)
+        assert done["status"] == "done"
+        assert gauge(server, "basin_redis_up") == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_leaves_its_jobs_to_others(on_redis, wait):
+    store, (one, two) = on_redis(SERVER, IDLE)
+    with two.client() as client:
+        job = begin(client, "/sample", ENDLESS)
+        at = f"/jobs/{job['id']}"
+        wait(lambda: client.get(at).json()["progress"]["step"] > 0)
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(30) == 0
+        assert store.client.zcard("basin:jobs:waiting") == 1
+        assert store.client.hget(f"basin:job:{job['id']}", "starts") == b"0"
+        assert client.delete(at).status_code == 204
+
+
+def test_a_server_without_its_redis_starts_and_takes_jobs_once_it_is_there(
+    redis_server, start, checkpoints, wait
+):
+    store = redis_server()
+    store.kill()
+    alone = start(checkpoints=checkpoints, redis_url=store.url)
+    wait_until(lambda: answers_with(alone, "/health/ready", 200))
+    with alone.client() as client:
+        assert client.get("/health/ready").json()["redis"] == "away"
+        check(client.post("/sample", json=body(), headers=LATER), 503, "jobs-unavailable")
+        store.start()
+        wait(lambda: client.post("/sample", json=body(), headers=LATER).status_code == 202)
+
+
+def test_a_worker_needs_redis_and_a_server_its_address(start):
+    for arguments, settings, reason in (
+        (("worker",), {}, "a worker needs the Redis"),
+        ((), {"redis_url": "http://secret-word"}, "BASIN_REDIS_URL"),
+        ((), {"run_jobs": False}, "BASIN_RUN_JOBS"),
+        (("nonsense",), {}, "usage"),
+    ):
+        failed = start("-m", "service", *arguments, **settings)
+        assert failed.process.wait(60) == 1
+        told = failed.log.read_text()
+        assert reason in told
+        assert "secret-word" not in told

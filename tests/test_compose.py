@@ -17,7 +17,6 @@ REPO = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPO / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
 DOCKERFILES = sorted((REPO / "docker").glob("*.Dockerfile"))
-COMING = {"redis_url"}  # with jobs in Redis
 
 each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
 each_dockerfile = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
@@ -71,7 +70,7 @@ def test_a_service_waits_for_services(service: dict[str, Any]) -> None:
 
 
 def test_settings_of_the_server_are_settings() -> None:
-    known = {f"BASIN_{name.upper()}" for name in Settings.model_fields.keys() | COMING}
+    known = {f"BASIN_{name.upper()}" for name in Settings.model_fields}
     for name, service in SERVICES.items():
         named = {key for key in service.get("environment", {}) if key.startswith("BASIN_")}
         assert named <= (known if name != "training" else {"BASIN_DATA"})

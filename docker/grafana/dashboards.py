@@ -118,6 +118,15 @@ DASHBOARDS = (
                     (f"{_rate('basin_jobs_total', 'status')} * 60", "{{status}}, a minute"),
                 ],
             ),
+            Panel(
+                "Redis",
+                [
+                    ("min by (instance) (basin_redis_up)", "up, {{instance}}"),
+                    (f"{_rate('basin_redis_failures_total', 'part')} * 60", "{{part}}, a minute"),
+                ],
+                about="Whether it answers, and how often it did not do what was asked.",
+                quiet=True,
+            ),
         ),
         {"route": "basin_requests_total"},
     ),

@@ -17,7 +17,7 @@ ARG TORCH
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" && \
-    pip install ".[cpu]" && \
+    pip install ".[cpu,trace]" && \
     pip uninstall --yes pip
 
 FROM ${BASE} AS code
@@ -65,7 +65,7 @@ ARG TORCH
 ARG TORCH_INDEX=
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" && \
-    pip install ".[gpu]" && \
+    pip install ".[gpu,trace]" && \
     pip uninstall --yes pip
 
 FROM runtime AS cuda

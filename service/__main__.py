@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 
 import structlog
 import uvicorn
@@ -37,6 +38,8 @@ def main() -> None:
         sys.exit("\n".join(_told(fault) for fault in error.errors(include_input=False)))
     if worker and settings.redis_url is None:
         sys.exit("BASIN_REDIS_URL: a worker needs the Redis that has the jobs")
+    if settings.tracing and find_spec("opentelemetry") is None:
+        sys.exit("BASIN_TRACING: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
     from service.main import create_admin, create_app  # seconds of torch, which no key is made with
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from typing import TYPE_CHECKING
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders, State
@@ -14,6 +15,9 @@ from service.jobs.replay import is_replayed
 from service.metrics import Metrics
 from service.patience import Disconnected
 from service.stopwatch import Stopwatch
+
+if TYPE_CHECKING:  # an extra
+    from service.tracing import Traces
 
 CLIENT_CLOSED = 499  # nginx's number for it; never on the wire, only in logs and metrics
 _HARDENED = {
@@ -38,11 +42,15 @@ class Access:
     """ASGI middleware. Sets `request_id` and `stopwatch` in the request's state.
 
     Args:
+        traces: where requests are told, if anywhere.
         encrypted: by this server, so that browsers may be told to insist.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, encrypted: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, traces: Traces | None, encrypted: bool = False
+    ) -> None:
         self._app, self._metrics, self._headers = app, metrics, dict(_HARDENED)
+        self._traces = traces
         if encrypted:
             self._headers["strict-transport-security"] = "max-age=31536000"
         self._log = structlog.get_logger()
@@ -96,15 +104,16 @@ class Access:
             self._metrics.problems.labels(problem).inc()
         if problem in OF_KEYS:
             self._metrics.key_refusals.labels(key, problem).inc()
-        self._log.info(
-            "request",
-            request_id=state["request_id"],
-            method=scope["method"],
-            route=route,
-            status=status,
-            ms=round(1e3 * seconds, 3),
-            problem=problem,
-            key=key or None,
-            model=state.get("model"),
-            cost=state.get("cost"),
-        )
+        about: dict[str, str | int | float | None] = {
+            "request_id": state["request_id"],
+            "method": scope["method"],
+            "route": route,
+            "status": status,
+            "problem": problem,
+            "key": key or None,
+            "model": state.get("model"),
+            "cost": state.get("cost"),
+        }
+        if self._traces is not None:
+            about["trace_id"] = self._traces.request(watch, about, Headers(scope=scope))
+        self._log.info("request", ms=round(1e3 * seconds, 3), **about)

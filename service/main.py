@@ -89,7 +89,8 @@ def _furnish(
     if settings.cors_origins and not under:  # browsers ask without a key whether they may ask
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **_CORS)
     encrypted = settings.tls_certificate is not None
-    app.add_middleware(Access, metrics=services.metrics, encrypted=encrypted)  # the outermost
+    access = {"metrics": services.metrics, "traces": services.traces, "encrypted": encrypted}
+    app.add_middleware(Access, **access)  # the outermost
     app.add_exception_handler(Problem, answer_problem)
     app.add_exception_handler(HTTPException, answer_http_exception)
     for router in routers:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 from starlette.requests import Request
@@ -31,6 +31,9 @@ from service.registry import Registry
 from service.served import Classifier
 from service.settings import Settings
 
+if TYPE_CHECKING:
+    from service.tracing import Traces
+
 T = TypeVar("T")
 _BRIEF = 1 << 16  # bytes that are handled faster than handed to another thread
 
@@ -54,6 +57,7 @@ class Services:
     keyring: Keyring | None
     tolls: Tolls
     link: Link | None  # to Redis
+    traces: Traces | None
     large: LargeBodies = field(default_factory=LargeBodies)
     pictures: PictureReader = field(default_factory=PictureReader)
     codec: ThreadPoolExecutor = field(
@@ -75,7 +79,11 @@ class Services:
         bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
         metrics = Metrics(engine)
         kept = Kept.where(settings, lambda part: metrics.redis_failures.labels(part).inc())
-        jobs = Jobs(kept.jobs, kept.jobs_at_a_time, settings.max_jobs, metrics.count_job)
+        traces = _traces() if settings.tracing else None
+        jobs = Jobs(
+            *(kept.jobs, kept.jobs_at_a_time, settings.max_jobs, metrics.count_job),
+            None if traces is None else traces.job,
+        )
         metrics.watch(jobs, kept.cache, kept.link)
         molecules = MoleculeParser(
             Limits(settings.max_smiles_length, settings.max_atoms),
@@ -88,7 +96,7 @@ class Services:
         keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
             *(settings, Registry(), engine, metrics, bodies, kept.memories, jobs, molecules),
-            *(kept.cache, keys, keyring, Tolls(kept.limiter, metrics), kept.link),
+            *(kept.cache, keys, keyring, Tolls(kept.limiter, metrics), kept.link, traces),
         )
 
     def of(self, caller: Key) -> Services:
@@ -119,6 +127,8 @@ class Services:
         self.engine.close()
         self.pictures.close()
         self.codec.shutdown(cancel_futures=True)
+        if self.traces is not None:
+            self.traces.close()
 
 
 async def services(
@@ -128,3 +138,9 @@ async def services(
     whole = cast(Services, request.app.state.services)
     caller: Key = request.state.caller
     return whole.of(caller) if caller.name else whole
+
+
+def _traces() -> Traces:
+    from service.tracing import Traces  # an extra
+
+    return Traces()

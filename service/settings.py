@@ -271,6 +271,11 @@ class Settings(BaseSettings):
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"
     )
+    tracing: bool = Field(
+        default=False,
+        description="tell each request and job to an OpenTelemetry collector; where to is in "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT` and the like",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severe log lines to write"
     )

@@ -6,20 +6,24 @@ import time
 
 
 class Stopwatch:
-    """Seconds by phase, since the request arrived."""
+    """Seconds by phase, since the request arrived; `spans` are from when to when each was."""
 
     def __init__(self) -> None:
-        self._start = self._last = time.perf_counter()
+        self._start = time.perf_counter()
+        self._last = self._told = 0.0
         self.phases: dict[str, float] = {}
+        self.spans: dict[str, tuple[float, float]] = {}
 
     def lap(self, phase: str) -> None:
         """The time since the last lap was `phase`."""
-        now = time.perf_counter()
-        self.phases[phase], self._last = now - self._last, now
+        self._tell(phase, self._last, self.elapsed())
+        self._last = self._told
 
     def add(self, phase: str, seconds: float) -> None:
-        """`phase` took `seconds` of the lap at hand, of which the rest is not told."""
-        self.phases[phase], self._last = seconds, time.perf_counter()
+        """`phase` took `seconds` of the lap at hand, after what was told before; the rest of the
+        lap is not told."""
+        self._tell(phase, self._told, self._told + seconds)
+        self._last = self.elapsed()
 
     def elapsed(self) -> float:
         return time.perf_counter() - self._start
@@ -28,3 +32,6 @@ class Stopwatch:
         """All phases and their total so far."""
         found = self.phases | {"total": self.elapsed()}
         return {phase: round(1e3 * seconds, 3) for phase, seconds in found.items()}
+
+    def _tell(self, phase: str, first: float, last: float) -> None:
+        self.phases[phase], self.spans[phase], self._told = last - first, (first, last), last

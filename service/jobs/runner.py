@@ -38,13 +38,19 @@ class Jobs:
 
     Args:
         max_running: 0 leaves all jobs to other processes.
+        trace: told the time and all else of each job that this process has run.
     """
 
     def __init__(
-        self, store: JobStore, max_running: int, max_jobs: int, on_end: Callable[[Status], object]
+        self,
+        store: JobStore,
+        max_running: int,
+        max_jobs: int,
+        on_end: Callable[[Status], object],
+        trace: Callable[[Stopwatch, dict[str, Any]], str] | None = None,
     ) -> None:
         self._store, self._max_jobs, self._on_end = store, max_jobs, on_end
-        self._max_running = max_running
+        self._max_running, self._trace = max_running, trace
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs")
         self._live: dict[str, tuple[Job, asyncio.Task[None]]] = {}  # those that this process has
         self._begun: set[str] = set()
@@ -268,8 +274,9 @@ class Jobs:
             return  # it has been forgotten
         job.starts = starts
         about: dict[str, Any] = {"key": job.owner or None, "route": job.route}
+        watch = Stopwatch()
         try:
-            answer = await self._answer(job, about)
+            answer = await self._answer(job, about, watch)
         except Exception:  # of ours; whatever it is, the job ends
             structlog.get_logger().exception("a job failed", request_id=job.request_id)
             problem = Problem("internal-error", "the log has the reason under this request_id")
@@ -280,9 +287,12 @@ class Jobs:
             self._unfinished -= 1
             self._on_end(status)
             about |= {"request_id": job.request_id, "starts": job.starts}
-            structlog.get_logger().info("job", status=answer.status_code, **about)
+            about["status"] = answer.status_code
+            if self._trace is not None:
+                about["trace_id"] = self._trace(watch, about)
+            structlog.get_logger().info("job", **about)
 
-    async def _answer(self, job: Job, about: dict[str, Any]) -> Response:
+    async def _answer(self, job: Job, about: dict[str, Any], watch: Stopwatch) -> Response:
         """What the job is answered; `about` is told the model and the cost."""
         if job.starts > _MOST_STARTS:
             detail = f"the server ended {_MOST_STARTS} times while it ran this job"
@@ -294,7 +304,7 @@ class Jobs:
             state = {
                 "request_id": job.request_id,
                 "owner": job.owner,
-                "stopwatch": Stopwatch(),
+                "stopwatch": watch,
                 "progress": job.progress,
             }
             answer = await replay(self._app, sent, body, state)

@@ -41,7 +41,8 @@ def main() -> None:
     if settings.tracing and find_spec("opentelemetry") is None:
         sys.exit("BASIN_TRACING: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
-    from service.main import create_admin, create_app  # seconds of torch, which no key is made with
+    # Seconds of torch, which no key is made with.
+    from service.main import create_admin, create_app
 
     # Parsing 64 MiB of JSON makes a million lists, none of them garbage. With the default
     # thresholds the collector walks them over and over and takes 2.5 of the 3.1 seconds.
@@ -71,6 +72,8 @@ def _told(fault: ErrorDetails) -> str:
 
 
 def _config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:
+    from service.wire import Wire
+
     return uvicorn.Config(
         app,
         host=host,
@@ -81,6 +84,8 @@ def _config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.C
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
+        http=Wire,
+        ws="none",
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # an extra
     from service.tracing import Traces
 
 CLIENT_CLOSED = 499  # nginx's number for it; never on the wire, only in logs and metrics
-_HARDENED = {
+HARDENED = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -49,7 +49,7 @@ class Access:
     def __init__(
         self, app: ASGIApp, metrics: Metrics, traces: Traces | None, encrypted: bool = False
     ) -> None:
-        self._app, self._metrics, self._headers = app, metrics, dict(_HARDENED)
+        self._app, self._metrics, self._headers = app, metrics, dict(HARDENED)
         self._traces = traces
         if encrypted:
             self._headers["strict-transport-security"] = "max-age=31536000"

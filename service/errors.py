@@ -16,6 +16,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 MEDIA_TYPE = "application/problem+json"
 MAX_FAULTS = 20
@@ -38,6 +39,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "method-not-allowed": (405, "This path does not take this method"),
     "not-acceptable": (406, "The answer does not come in a type the client accepts"),
     "body-timeout": (408, "The body did not arrive in time"),
+    "head-timeout": (408, "The head of the request did not arrive in time"),
     "memory-ships": (409, "This memory ships with the server and stays as it is"),
     "job-unfinished": (409, "The job has no answer yet"),
     "key-in-use": (409, "A request with this Idempotency-Key is being answered"),
@@ -56,8 +58,10 @@ KINDS: dict[str, tuple[int, str]] = {
     "queue-full": (429, "Too many requests are waiting"),
     "rate-exceeded": (429, "The key has sent too many requests"),
     "quota-exceeded": (429, "The key has used up its quota"),
+    "head-too-large": (431, "The head of the request is too large"),
     "internal-error": (500, "The server failed"),
     "job-crashed": (500, "The server ended while it ran the job, too often to try again"),
+    "too-many-connections": (503, "Too many connections are open"),
     "not-ready": (503, "No model is ready"),
     "jobs-unavailable": (503, "Jobs cannot be stored or read now"),
     "memories-unavailable": (503, "Memories cannot be stored now"),
@@ -182,7 +186,12 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
         "not-found": "see /docs for the routes of this server",
         "method-not-allowed": "the Allow header names the methods this path takes",
     }.get(kind, "see /docs for what this route takes")
-    return await answer_problem(request, Problem(kind, detail, headers=error.headers))
+    headers = dict(error.headers or {})
+    if kind == "method-not-allowed":  # of all routes of the path, not of the first alone
+        path, routes = request.scope["path"], request.app.routes
+        here = [r for r in routes if isinstance(r, Route) and r.path_regex.match(path)]
+        headers["Allow"] = ", ".join(sorted({name for r in here for name in r.methods or ()}))
+    return await answer_problem(request, Problem(kind, detail, headers=headers))
 
 
 def _clip(text: str, limit: int) -> str:

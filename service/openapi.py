@@ -45,11 +45,17 @@ from service.settings import Settings
 
 _TEXT = {"type": "string"}
 _ASKED = {
-    "Prefer": "`respond-async`: answer 202 with a job and keep its answer (RFC 7240). The request "
-    "is on the disk by then, and run again if the server ends before it is done.",
-    "Idempotency-Key": "1 to 255 printable characters in quotes that no other request has. Sent "
-    "again with the same request it leads to the same job, or without a job to the same answer, "
-    "409 while that is being made; with any other request to 422.",
+    "Prefer": (
+        "`respond-async`: answer 202 with a job and keep its answer (RFC 7240). The request is on "
+        "the disk by then, and run again if the server ends before it is done.",
+        _TEXT,
+    ),
+    "Idempotency-Key": (
+        "1 to 255 printable characters in quotes that no other request has. Sent again with the "
+        "same request it leads to the same job, or without a job to the same answer, 409 while "
+        "that is being made; with any other request to 422.",
+        _TEXT | {"pattern": r'^"([ !#-\[\]-~]|\\["\\]){1,255}"$'},
+    ),
 }
 """Headers that every route takes which computes."""
 _TOLD = {
@@ -248,8 +254,8 @@ def _describe_parameters(document: dict[str, Any], settings: Settings) -> None:
         for operation in path.values():
             if "202" in operation["responses"]:
                 operation["parameters"] = [
-                    {"name": name, "in": "header", "description": said, "schema": _TEXT}
-                    for name, said in _ASKED.items()
+                    {"name": name, "in": "header", "description": said, "schema": schema}
+                    for name, (said, schema) in _ASKED.items()
                 ] + [_timeout(settings)]
                 operation["responses"]["200"]["headers"] = _TOLD
 

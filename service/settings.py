@@ -201,6 +201,16 @@ class Settings(BaseSettings):
         description="requests of one model that may wait or run; as many as there are places if "
         "not set",
     )
+    max_connections: int = Field(
+        default=800,
+        ge=1,
+        description="connections that may be open; the next one is answered 503 and closed",
+    )
+    head_timeout_s: float = Field(
+        default=10,
+        gt=0,
+        description="seconds a client has to send the head of a request before it is answered 408",
+    )
     body_timeout_s: float = Field(
         default=30,
         gt=0,

@@ -1,0 +1,48 @@
+"""Schemathesis asks whatever the OpenAPI document allows, and what it does not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.service.conftest import Server
+
+# What no schema can say is answered 422: features of a model, SMILES that are none, a memory that
+# points nowhere; and what is no picture, or is too large, 415 and 413.
+SETTINGS = """
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "404", "409", "413", "415", "422", "429"]
+"""
+
+
+def judged(server: Server, examples: int, folder: Path) -> str:
+    """What Schemathesis says, by all its checks; it fails where any of them does."""
+    (folder / "settings.toml").write_text(SETTINGS)
+    run = [
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", "settings.toml", "run"),
+        *(f"{server.url}/openapi.json", "--max-examples", str(examples), "--seed", "1"),
+        *("--checks", "all", "--continue-on-failure", "--request-timeout", "30", "--no-color"),
+    ]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def cases(told: str) -> int:
+    found = re.search(r"(\d+) generated", told)
+    assert found
+    return int(found[1])
+
+
+def test_the_document_holds(server: Server, tmp_path: Path) -> None:
+    assert cases(judged(server, 10, tmp_path)) > 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_the_document_holds_thousands_of_times(server: Server, tmp_path: Path) -> None:
+    assert cases(judged(server, 300, tmp_path)) > 5000

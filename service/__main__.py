@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -24,6 +25,8 @@ from service.doors import command
 from service.doors.keyring import KeysError
 from service.settings import Settings
 
+_OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
+
 
 def main() -> None:
     if sys.argv[1:2] == ["key"]:
@@ -41,6 +44,7 @@ def main() -> None:
     if settings.tracing and find_spec("opentelemetry") is None:
         sys.exit("BASIN_TRACING: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
+    settings = _within_descriptors(settings)
     # Seconds of torch, which no key is made with.
     from service.main import create_admin, create_app
 
@@ -64,6 +68,20 @@ def main() -> None:
     with suppress(KeyboardInterrupt):
         server.run(sockets)
     sys.exit(0 if server.started else STARTUP_FAILURE)
+
+
+def _within_descriptors(settings: Settings) -> Settings:
+    """As many connections as there can be, beside what the server opens for itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.max_connections + _OWN_DESCRIPTORS
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft >= wanted:
+        return settings
+    most = max(soft - _OWN_DESCRIPTORS, 1)
+    structlog.get_logger().warning("few file descriptors", limit=soft, max_connections=most)
+    return settings.model_copy(update={"max_connections": most})
 
 
 def _told(fault: ErrorDetails) -> str:

@@ -308,3 +308,25 @@ def test_others_are_answered_while_all_that_comes(server, sample):
         stop.set()
         for thread in threads:
             thread.join()
+
+
+def test_few_descriptors_are_fewer_connections(start, checkpoints, sample):
+    few = (
+        "import resource, service.__main__ as main;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150)); main.main()"
+    )
+    server = start("-c", few, checkpoints=checkpoints, default_anomaly_model="et-small")
+    wait_until(lambda: answers_with(server, "/health/ready", 200))
+    [told] = [line for line in server.log_lines() if line["event"] == "few file descriptors"]
+    assert told["max_connections"] == 22
+    with httpx.Client(base_url=server.url, timeout=20) as client:  # one of them
+        client.get("/health/live")
+        lines = [connect(server) for _ in range(200)]
+        try:
+            for _ in range(5):
+                assert client.post("/anomaly/score", json=sample(1).arrays()).status_code == 200
+                assert client.post("/classify", json={"smiles": ["CCO"], "model": "cdat-mol"})
+        finally:
+            for line in lines:
+                line.close()
+    wait_until(lambda: answers_with(server, "/health/live", 200))

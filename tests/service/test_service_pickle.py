@@ -20,8 +20,8 @@ def hook(event, args):
         while frame is not None:
             names.add(frame.f_globals.get("__name__"))
             frame = frame.f_back
-        if "numba.core.caching" not in names:
-            sys.stderr.write('{"event": "unpickled"}\\n')
+        if not any(str(name).startswith("numba.core") for name in names):
+            sys.stderr.write('{"event": "unpickled", "by": "%s"}\\n' % sorted(map(str, names)))
             sys.stderr.flush()
 sys.addaudithook(hook)
 import service.__main__ as main

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import matplotlib as mpl
 import numpy as np
 import pytest
 import yaml
 from dashboards import DASHBOARDS, FOLDER, texts
 from panels import Panel
+from pictures import draw
 from PIL import Image
 
 from tests.service.conftest import REPO, Sample, Server, Start, answers_with, wait_until
@@ -163,6 +165,9 @@ def test_every_panel_shows_something(
             for panel in dashboard.panels:
                 for query, legend in panel.queries:
                     _require_shown(asked, known, panel, query, legend)
+            mpl.use("agg")
+            with Image.open(draw(dashboard, asked, 20, tmp_path)) as picture:
+                assert picture.width > 1000
 
 
 def _require_shown(

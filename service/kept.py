@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from service.cache import AnswerCache, LocalCache
 from service.doors.limits import Limiter, LocalLimiter
@@ -16,6 +17,7 @@ from service.redis.link import Link
 from service.redis.memories import SharedMemories
 from service.settings import Settings
 
+_DEFAULTS = {name for name in Settings.model_fields if name.startswith(("default_", "max_"))}
 _AT_A_TIME = 4  # jobs of one server, where others can take the rest
 
 
@@ -46,10 +48,16 @@ class Kept:
         url = settings.redis_url.get_secret_value()
         link = Link(url, settings.redis_timeout_s, on_failure)
         return cls(
-            SharedCache(link, own) if own else None,
+            SharedCache(link, own, _served(settings)) if own else None,
             SharedLimiter(link),
             SharedMemories(*memories, link),
             RedisJobStore(link, limits, settings.job_lease_s),
             min(places, _AT_A_TIME) if settings.run_jobs else 0,
             link,
         )
+
+
+def _served(settings: Settings) -> bytes:
+    """What answers stand on beside models, memories and request."""
+    defaults = settings.model_dump_json(include=_DEFAULTS)
+    return f"{version('basin')}\n{defaults}".encode()

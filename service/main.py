@@ -35,6 +35,8 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
     Raises:
         KeysError: there is a file of keys that cannot be read.
     """
+    if worker:  # what servers leave to workers is theirs
+        settings = settings.model_copy(update={"run_jobs": True})
     services = Services.create(settings)
 
     @asynccontextmanager

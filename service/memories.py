@@ -72,7 +72,8 @@ class MemoryStore:
         files = []
         for folder in (self._own, self._shipped):
             for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
-                with suppress(FileNotFoundError):  # it was forgotten just now
+                # It was forgotten just now, or cannot be read, which whoever samples it is told.
+                with suppress(FileNotFoundError, MemoryFileError):
                     files.append((path.name, self._mark(path)))
         return hashlib.sha256(repr(files).encode()).digest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import final
@@ -14,6 +15,8 @@ from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.stopwatch import Stopwatch
+
+_CLOSE_S = 2.0
 
 
 @final
@@ -47,9 +50,10 @@ class Traces:
         return self._tell(f"job {about['route']}", SpanKind.CONSUMER, watch, about, {})
 
     def close(self) -> None:
-        """Send what is left."""
-        self._provider.force_flush(2000)
-        self._provider.shutdown()
+        """Send what is left, if there is somebody who takes it."""
+        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(_CLOSE_S)
 
     def _tell(
         self,

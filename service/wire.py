@@ -17,7 +17,7 @@ from service.errors import Problem
 from service.services import Services
 
 _HEAD_BYTES = 1 << 16  # of the path, and names and values of headers
-_UNREAD_BYTES = 1 << 19  # of a head that is not over; one read may bring a quarter of that
+_UNREAD_BYTES = 1 << 19  # of a header that is not over; one read may bring half of that
 _PIPELINED = 32  # requests that wait behind the one that is being answered
 _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
@@ -57,10 +57,10 @@ class Wire(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self._expect_head()
         super().data_received(data)
-        if self._in_head:
-            self._unread += len(data)
-            if self._unread > _UNREAD_BYTES:
-                self._refuse(_too_large())
+        # Of a head, or of what follows a body: a header that is not over is told to nobody.
+        self._unread += len(data)
+        if self._unread > _UNREAD_BYTES:
+            self._refuse(_too_large())
 
     def send_400_response(self, msg: str) -> None:
         """What the parser does not take, or a callback below has refused."""
@@ -68,10 +68,10 @@ class Wire(HttpToolsProtocol):
         self._refuse(self._refusal or Problem("bad-request", rule))
 
     def on_message_begin(self) -> None:
+        self._in_head, self._head, self._unread = True, 0, 0
         if len(self.pipeline) >= _PIPELINED:
             self._fail(Problem("bad-request", f"at most {_PIPELINED} requests wait for an answer"))
         super().on_message_begin()
-        self._in_head, self._head, self._unread = True, 0, 0
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -79,34 +79,49 @@ class Wire(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
+        self._unread = 0
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # which may fail, and is of the head then
         self._in_head = False
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         if self._deferred is not None and len(self.pipeline) <= (not self._in_head):
             self._write(self._deferred)
         else:
             super().on_response_complete()
+        self._watch_reader()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._looking is None:
-            self._look(None)
+        self._watch_reader()
 
-    def _look(self, before: int | None) -> None:
-        """Has the client read of its answer since there were `before` bytes of it?"""
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._looking is not None:  # it has read
+            self._looking.cancel()
+            self._looking = None
+
+    def _watch_reader(self) -> None:
         left = self.transport.get_write_buffer_size()
-        self._looking = None
-        if before is not None and left > before - _LEAST_BYTES and self.flow.write_paused:
-            self.transport.abort()
-        elif self.flow.write_paused:
+        if left and self._looking is None:
             self._looking = self.loop.call_later(_LOOK_S, self._look, left)
+
+    def _look(self, before: int) -> None:
+        """Has the client read of its answer since there were `before` bytes of it?"""
+        self._looking = None
+        if self.transport.get_write_buffer_size() > max(before - _LEAST_BYTES, 0):
+            self.transport.abort()
+        else:
+            self._watch_reader()
 
     def _expect_head(self) -> None:
         if self._late is None:

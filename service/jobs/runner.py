@@ -24,6 +24,7 @@ from service.stopwatch import Stopwatch
 T = TypeVar("T")
 _NOT_YET = frozenset(("queue-full", "not-ready"))  # problems that are no answer: wait and try again
 _AGAIN_S, _POLL_S, _TEND_S = 0.2, 0.25, 1.0
+_PATIENCE_S, _REST_S = 5.0, 1.0  # for a place here, and then for somebody else to take it
 _MOST_STARTS = 3
 
 
@@ -57,6 +58,7 @@ class Jobs:
         self._unfinished = 0  # in the store, when it was last asked
         self._changed = asyncio.Event()  # there may be a job to run, or a place for one
         self._background: list[asyncio.Task[None]] = []
+        self._rest_until = 0.0
         self._left: list[tuple[str, bool]] = []  # stopped, and whether they were begun
         self._refused = "it is not open yet"  # why there is no store; empty where there is one
         self._drained: float | None = None
@@ -226,6 +228,8 @@ class Jobs:
             if len(self._live) >= self._max_running:
                 await self._changed.wait()
                 continue
+            if (rest_s := self._rest_until - time.monotonic()) > 0:
+                await asyncio.sleep(rest_s)
             if (job := await self._insist(self._store.claim)) is None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _POLL_S)
@@ -233,6 +237,8 @@ class Jobs:
             if self._drained is not None:
                 self._left.append((job.id, False))
                 return
+            if job.id in self._live:  # it was taken for another's while nothing was heard of us
+                continue
             alone = job.starts >= SUSPECT_FROM
             task = self._launch(job, {task for _, task in self._live.values()} if alone else set())
             if alone:
@@ -277,6 +283,10 @@ class Jobs:
         watch = Stopwatch()
         try:
             answer = await self._answer(job, about, watch)
+            if answer is None:
+                self._rest_until = time.monotonic() + _REST_S
+                await self._insist(self._store.release, job.id, True)
+                return
         except Exception:  # of ours; whatever it is, the job ends
             structlog.get_logger().exception("a job failed", request_id=job.request_id)
             problem = Problem("internal-error", "the log has the reason under this request_id")
@@ -292,15 +302,17 @@ class Jobs:
                 about["trace_id"] = self._trace(watch, about)
             structlog.get_logger().info("job", **about)
 
-    async def _answer(self, job: Job, about: dict[str, Any], watch: Stopwatch) -> Response:
-        """What the job is answered; `about` is told the model and the cost."""
+    async def _answer(self, job: Job, about: dict[str, Any], watch: Stopwatch) -> Response | None:
+        """What the job is answered, or None where there is no place for it here; `about` is told
+        the model and the cost."""
         if job.starts > _MOST_STARTS:
             detail = f"the server ended {_MOST_STARTS} times while it ran this job"
             return Problem("job-crashed", detail).response(job.request_id)
         assert self._app is not None
         sent = await self._insist(self._store.sent, job.id)
         body = partial(self._insist, self._store.body, job.id)
-        while True:
+        end = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end:
             state = {
                 "request_id": job.request_id,
                 "owner": job.owner,
@@ -312,6 +324,7 @@ class Jobs:
             if state.get("problem") not in _NOT_YET:
                 return answer
             await asyncio.sleep(_AGAIN_S)
+        return None
 
     def _require_store(self) -> None:
         if self._refused:

@@ -84,7 +84,8 @@ class JobStore(ABC):
     def complete(self, job: Job, status: Status, answer: Response) -> bool:
         """Keep the answer in place of the request, and how far `job` came; it is over.
 
-        False, and nothing changes, where the job is over already or forgotten.
+        Nothing changes where the job is over already or forgotten; False, unless it was this
+        answer of this process that was kept before.
         """
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import final
 
 import orjson
@@ -10,7 +11,7 @@ from service.answers import Answer
 from service.cache import AnswerCache, LocalCache
 from service.redis.link import PREFIX, Link, Unavailable
 
-_KEEP_S = 3600
+_KEEP_S, _MOST_BYTES = 3600, 1 << 20  # what is larger is not moved in time
 
 
 @final
@@ -19,10 +20,13 @@ class SharedCache(AnswerCache):
 
     What is in Redis is bounded by its `maxmemory`: these keys have an end, so with
     `volatile-lru` they go first. No request waits until its answer is there.
+
+    Args:
+        served: by what, beside the models: servers that would answer otherwise share nothing.
     """
 
-    def __init__(self, link: Link, own: LocalCache) -> None:
-        self._link, self._own = link, own
+    def __init__(self, link: Link, own: LocalCache, served: bytes = b"") -> None:
+        self._link, self._own, self._served = link, own, served
 
     @property
     def bytes_held(self) -> int:
@@ -33,7 +37,7 @@ class SharedCache(AnswerCache):
             return found
         try:
             with self._link.asking("cache"):
-                kept = await self._link.swift.get(_name(key))
+                kept = await self._link.swift.get(self._name(key))
         except Unavailable:
             return None
         if kept is None or (answer := _read(key, kept)) is None:
@@ -43,19 +47,20 @@ class SharedCache(AnswerCache):
 
     async def put(self, key: bytes, answer: Answer) -> None:
         await self._own.put(key, answer)
-        if self._own.takes(answer) and self._link.up:
+        if answer.size <= _MOST_BYTES and self._link.up:
             self._link.later(self._send(key, answer))
 
     async def _send(self, key: bytes, answer: Answer) -> None:
         try:
             with self._link.asking("cache"):
-                await self._link.swift.set(_name(key), _written(key, answer), ex=_KEEP_S, nx=True)
+                await self._link.swift.set(
+                    self._name(key), _written(key, answer), ex=_KEEP_S, nx=True
+                )
         except Unavailable:
             return
 
-
-def _name(key: bytes) -> bytes:
-    return f"{PREFIX}answer:".encode() + key
+    def _name(self, key: bytes) -> bytes:
+        return f"{PREFIX}answer:".encode() + hashlib.sha256(self._served + key).digest()
 
 
 def _written(key: bytes, answer: Answer) -> bytes:

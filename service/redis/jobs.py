@@ -60,7 +60,21 @@ local function expire(keep)
   for _, id in ipairs(late) do forget(id) end
 end
 
+-- Where nobody has been heard for long, it is Redis that was away: those that run get their time
+-- anew. Every process is heard each second, whether it has a place for a job or not.
+local function hear()
+  local time = now()
+  if time - (redis.call('GET', HEARD) or 0) > LEASE / 2 then
+    for _, id in ipairs(redis.call('ZRANGE', RUNNING, 0, -1)) do
+      redis.call('ZADD', RUNNING, time + LEASE, id)
+    end
+  end
+  redis.call('SET', HEARD, string.format('%.6f', time))
+  return time
+end
+
 local function make_room(most, spare)
+  if held(true) + held(false) <= most then return end
   for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
     if held(true) + held(false) <= most then return end
     if id ~= spare then forget(id) end
@@ -101,30 +115,29 @@ hold(false, size)
 make_room(tonumber(ARGV[6]), '')
 return {'added', ''}
 """
-# Where nobody has asked for long, it is Redis that was away: those that run get their time anew.
 _CLAIM = """
-local time = now()
-if time - (redis.call('GET', HEARD) or 0) > LEASE / 2 then
-  for _, id in ipairs(redis.call('ZRANGE', RUNNING, 0, -1)) do
-    redis.call('ZADD', RUNNING, time + LEASE, id)
-  end
-end
-redis.call('SET', HEARD, string.format('%.6f', time))
+local time = hear()
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, '-inf', time)) do wait(id) end
 local id = redis.call('ZRANGE', WAITING, 0, 0)[1]
 if not id then return false end
-redis.call('HSET', JOB .. id, 'holder', ARGV[1])
+redis.call('HSET', JOB .. id, 'holder', ARGV[1], 'begun', 0)
 redis.call('ZADD', RUNNING, time + LEASE, id)
 redis.call('ZREM', WAITING, id)
 return {id, redis.call('HMGET', JOB .. id, unpack(ARGV, 2))}
 """
 _BEGIN = """
 if not holds(ARGV[1], ARGV[2]) then return false end
+if redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then  -- and the answer did not arrive
+  return tonumber(redis.call('HGET', JOB .. ARGV[1], 'starts'))
+end
+redis.call('HSET', JOB .. ARGV[1], 'begun', 1)
 return redis.call('HINCRBY', JOB .. ARGV[1], 'starts', 1)
 """
 _RELEASE = """
 if not holds(ARGV[1], ARGV[2]) then return end
-if ARGV[3] == '1' then redis.call('HINCRBY', JOB .. ARGV[1], 'starts', -1) end
+if ARGV[3] == '1' and redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then
+  redis.call('HINCRBY', JOB .. ARGV[1], 'starts', -1)
+end
 wait(ARGV[1])
 redis.call('HDEL', JOB .. ARGV[1], 'holder')
 """
@@ -137,16 +150,18 @@ for i = 2, #ARGV, 2 do
   elseif holds(id, ARGV[1]) then
     redis.call('HSET', JOB .. id, 'progress', ARGV[i + 1])
     redis.call('ZADD', RUNNING, now() + LEASE, id)
+    redis.call('ZREM', WAITING, id)  -- where nobody has taken it meanwhile
   end
 end
 return gone
 """
 _COMPLETE = """
 local id, size = ARGV[1], tonumber(ARGV[2])
-local was, ended = unpack(redis.call('HMGET', JOB .. id, 'size', 'ended'))
+local was, ended, by = unpack(redis.call('HMGET', JOB .. id, 'size', 'ended', 'by'))
+if ended and by == ARGV[5] then return 1 end  -- and the answer did not arrive
 if not was or ended then return 0 end
 local time = string.format('%.6f', now())
-redis.call('HSET', JOB .. id, 'ended', time, 'size', size, unpack(ARGV, 5))
+redis.call('HSET', JOB .. id, 'ended', time, 'size', size, 'by', unpack(ARGV, 5))
 redis.call('ZADD', OVER, time, id)
 redis.call('HDEL', JOB .. id, 'body', 'sent', 'holder')
 redis.call('ZREM', WAITING, id)
@@ -187,7 +202,7 @@ class RedisJobStore(JobStore):
             "complete": _COMPLETE,
             "kept": _KEPT,
             "delete": "expire(ARGV[2])\nreturn forget(ARGV[1])",
-            "expire": "expire(ARGV[1])",
+            "expire": "hear()\nexpire(ARGV[1])",
             "unfinished": "return redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)",
         }
         common = f"local LEASE = {lease_s}\n{_COMMON}"
@@ -224,8 +239,11 @@ class RedisJobStore(JobStore):
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         if what == b"reused":
             raise Problem("key-reused", "take a new key for another request")
-        known = self.get(told.decode()) if what == b"known" else None
-        return known or job
+        if what == b"added":
+            return job
+        if known := self.get(told.decode()):
+            return known
+        raise StoreError("the job of this key has just been forgotten")
 
     def claim(self) -> Job | None:
         found = self._run("claim", self._holder, *_ABOUT)
@@ -265,7 +283,8 @@ class RedisJobStore(JobStore):
         }
         limits = (self._limits.keep_s, self._limits.max_bytes)
         pairs = [part for pair in fields.items() for part in pair]
-        return self._run("complete", job.id, OVERHEAD + len(body), *limits, *pairs) == 1
+        size = OVERHEAD + len(body)
+        return self._run("complete", job.id, size, *limits, self._holder, *pairs) == 1
 
     def get(self, id: str) -> Job | None:
         found = self._kept(id, *_ABOUT)

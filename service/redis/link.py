@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import structlog
@@ -21,7 +21,8 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-_PROBE_S, _LATE = 1.0, 64
+_PROBE_S, _AGAIN_S = 1.0, 0.02
+_CONNECTIONS, _LATE = 64, 64
 _AWAY = (ConnectionError, TimeoutError, BusyLoadingError, AuthenticationError, OSError)
 PREFIX = "basin:"  # of all keys
 
@@ -34,11 +35,12 @@ class Unavailable(Exception):  # noqa: N818
 class Link:
     """Whoever asks Redis does so within `asking`, and is told `Unavailable` where it fails.
 
-    After the first time that it does not answer nobody waits for it again: until a probe, one each
-    second, finds it there. So a Redis that hangs costs a few requests `timeout_s`, and no other.
+    After the first time that it does not answer nobody waits for it again: until a probe, one at
+    once and then one each second, finds it there. So a Redis that hangs costs a few requests
+    `timeout_s`, and no other.
 
-    `swift` is for what a request waits for, in at most `timeout_s`; `patient` blocks, and is for
-    threads that carry much.
+    `swift` is for what a request waits for, in at most `timeout_s`, and `prompt` for the same in a
+    thread; `patient` blocks, and is for threads that carry much.
     """
 
     def __init__(
@@ -47,23 +49,31 @@ class Link:
         # A connection that a restart has cut is opened again once; who waits too long is not asked
         # twice.
         again = {"retry_on_error": [ConnectionError], "health_check_interval": 0}
-        self.swift = redis_asyncio.Redis.from_url(
+        brief = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        long_s = max(20 * timeout_s, 5.0)
+        once = (NoBackoff(), 1, (ConnectionError,))
+        pool = redis_asyncio.BlockingConnectionPool.from_url(
             url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=AsyncRetry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+            max_connections=_CONNECTIONS,
+            timeout=timeout_s,
+            retry=AsyncRetry(*once),
             **again,
+            **brief,
         )
+        self.swift = redis_asyncio.Redis.from_pool(pool)
+        self.prompt = Redis.from_url(url, retry=Retry(*once), **again, **brief)
         self.patient = Redis.from_url(
-            url,
-            socket_timeout=max(20 * timeout_s, 5.0),
+            *(url,),
+            retry=Retry(*once),
+            socket_timeout=long_s,
             socket_connect_timeout=max(4 * timeout_s, 1.0),
-            retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
             **again,
         )
         self._on_failure = on_failure
         self.up = True  # until it is found that it is not
         self._refusal = ("", "")  # the last one, which is told once
+        self._doubt = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None  # where it is watched
         self._late: set[asyncio.Task[None]] = set()
 
     @contextmanager
@@ -81,8 +91,11 @@ class Link:
             yield
         except (RedisError, OSError) as error:
             self._on_failure(part)
-            if isinstance(error, _AWAY):
+            if str(error) == "No connection available.":
+                pass  # all that there may be are used, and it is this server that is busy
+            elif isinstance(error, _AWAY):
                 self._set(False, str(error))
+                self._look_again()  # it may have been slow this once
             elif (refusal := (part, str(error))) != self._refusal:
                 # Full, or read only: it is there, and this it will not do.
                 self._refusal = refusal
@@ -90,10 +103,17 @@ class Link:
             raise Unavailable(str(error)) from error
 
     async def watch(self) -> None:
-        """Look again and again whether it is there."""
+        """Look again and again whether it is there, and at once where it seems that it is not."""
+        self._loop = asyncio.get_running_loop()
         while True:
-            await self.probe()
-            await asyncio.sleep(_PROBE_S)
+            self._doubt.clear()
+            try:
+                await self.probe()
+            except Exception as error:  # whatever it is, the next time it may not be
+                self._set(False, repr(error))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._doubt.wait(), _PROBE_S)
+                await asyncio.sleep(_AGAIN_S)
 
     async def probe(self) -> None:
         try:
@@ -117,7 +137,12 @@ class Link:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
         await self.swift.aclose()
+        self.prompt.close()
         self.patient.close()
+
+    def _look_again(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._doubt.set)
 
     def _set(self, up: bool, reason: str) -> None:
         if up != self.up:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from models.memories import SUFFIX
 from service.errors import Problem
@@ -14,6 +14,8 @@ from service.memories import ID, MemoryStore, unknown_memory
 from service.redis.link import PREFIX, Link, Unavailable
 
 _INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
+_BEGUN = f"{PREFIX}memories:begun"  # without it this Redis never had any, or has lost them
+_PATIENCE_S = 1.0
 _FILE = f"{PREFIX}memory:"
 _OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # name of a key
 
@@ -27,6 +29,7 @@ end
 if others >= tonumber(ARGV[4]) then return -1 end
 if bytes + #ARGV[3] > tonumber(ARGV[5]) then return -2 end
 redis.call('SET', ARGV[6] .. ARGV[1], ARGV[3])
+redis.call('SET', KEYS[2], 1)
 return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 """
 _DELETE = """
@@ -94,32 +97,58 @@ class SharedMemories(MemoryStore):
             return self.card_in(file).sha256
 
     def _follow(self) -> None:
-        """Make the files here those that are in Redis."""
-        with self._following:
-            try:
-                with self._link.asking("memories"):
-                    index = cast(dict[bytes, bytes], self._link.patient.hgetall(_INDEX))
-                    there = {_text(field): _text(digest) for field, digest in index.items()}
-                    changed = [f for f in there if _is_field(f) and there[f] != self._held.get(f)]
-                    kept = [self._link.patient.get(_FILE + field) for field in changed]
-            except Unavailable:
+        """Make the files here those that are in Redis. Where that has lost all, as after a restart
+        without a disk, it gets back what is here."""
+        if not self._following.acquire(timeout=_PATIENCE_S):
+            return  # another brings much, and what is here was so just now
+        try:
+            with self._link.asking("memories"):
+                index, begun = self._index()
+            if not begun and self._held:
+                self._restore()
                 return
-            for field, raw in zip(changed, kept, strict=True):
-                # Else it was replaced or deleted between, which is seen the next time.
-                if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == there[field]:
-                    with self._writing:
-                        self._write(self._root / f"{field}{SUFFIX}", raw)
-                    self._held[field] = there[field]
+            there = {_text(field): _text(digest) for field, digest in index.items()}
+            for field, digest in there.items():
+                if _is_field(field) and digest != self._held.get(field):
+                    self._fetch(field, digest)
             for field in [field for field in self._held if field not in there]:
                 path = self._root / f"{field}{SUFFIX}"
                 path.unlink(missing_ok=True)
                 self._drop(path)
                 del self._held[field]
+        except Unavailable:
+            return
+        finally:
+            self._following.release()
+
+    def _index(self) -> tuple[dict[bytes, bytes], bool]:
+        pipeline = self._link.prompt.pipeline()
+        pipeline.hgetall(_INDEX)
+        pipeline.exists(_BEGUN)
+        index, begun = pipeline.execute()
+        return index, bool(begun)
+
+    def _fetch(self, field: str, digest: str) -> None:
+        with self._link.asking("memories"):
+            raw = self._link.patient.get(_FILE + field)
+        # Else it was replaced or deleted between, which is seen the next time.
+        if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == digest:
+            with self._writing:
+                self._write(self._root / f"{field}{SUFFIX}", raw)
+            self._held[field] = digest
+
+    def _restore(self) -> None:
+        for field in list(self._held):
+            raw = (self._root / f"{field}{SUFFIX}").read_bytes()
+            limits = (self._max_count, self._max_bytes)
+            digest = hashlib.sha256(raw).hexdigest()
+            with self._link.asking("memories"):
+                self._put_script(keys=[_INDEX, _BEGUN], args=[field, digest, raw, *limits, _FILE])
 
     def _ask(self, script: Any, *args: Any) -> Any:
         try:
             with self._link.asking("memories"):
-                return script(keys=[_INDEX], args=args)
+                return script(keys=[_INDEX, _BEGUN], args=args)
         except Unavailable:
             detail = "those that are known are read; storing one waits for Redis"
             raise Problem("memories-unavailable", detail, headers={"retry-after": "1"}) from None

@@ -65,6 +65,16 @@ def finish(store, job, body=b"x", status=Status.DONE) -> bool:
     return store.complete(job, status, Response(body, 200 if status is Status.DONE else 422))
 
 
+def crash(store, job) -> None:
+    """Whoever runs it is no more, and it is claimed again."""
+    if isinstance(store, SqliteJobStore):
+        store.close()
+        store.open()
+    else:
+        store._link.patient.zadd("basin:jobs:running", {job.id: 0})
+    assert store.claim().id == job.id
+
+
 def refused(kind, act):
     with pytest.raises(Problem) as error:
         act()
@@ -87,7 +97,7 @@ def test_an_answer_takes_the_place_of_its_request_once(any_opened):
     job.progress.step, job.progress.energy = 7, -1.5
     answer = Response(b"no", 422, {"x-one": "é"}, "text/plain")
     assert store.complete(job, Status.FAILED, answer)
-    assert not finish(store, job)
+    finish(store, job, b"another")
     kept = store.get(job.id)
     assert (kept.status, kept.progress) == (Status.FAILED, job.progress)
     found = store.answer(job.id)
@@ -112,7 +122,10 @@ def test_starts_are_counted_and_taken_back(any_opened):
     store = any_opened()
     job, other = add(store), add(store)
     assert store.claim() == job
-    assert [store.begin(job.id) for _ in range(3)] == [1, 2, 3]
+    for starts in (1, 2, 3):  # as if it had been running at two crashes
+        assert store.begin(job.id) == starts
+        if starts < 3:
+            crash(store, job)
     store.release(job.id, True)
     assert store.begin(job.id) is None  # it is nobody's
     again = store.claim()  # before the other, for it is a suspect
@@ -168,6 +181,49 @@ def test_answers_are_kept_for_a_time(any_opened):
     assert store.answer(over.id) is None
     assert add(store, key="k", fingerprint=b"2").id != over.id
     assert store.get(running.id)
+
+
+@pytest.fixture
+def two(redis_server):
+    """Two processes on one Redis, with a lease of two seconds."""
+    link = Link(redis_server().url, 5.0)
+    stores = [RedisJobStore(link, LIMITS, 2.0) for _ in range(2)]
+    yield stores
+    link.patient.close()
+
+
+def test_a_job_of_who_is_not_heard_is_another_s(two):
+    dead, other = two
+    jobs = [add(dead), add(dead)]
+    assert [dead.claim(), dead.claim()] == jobs
+    assert [dead.begin(job.id) for job in jobs] == [1, 1]
+    taken = None
+    end = time.monotonic() + 10
+    while taken is None:  # it is heard though it claims nothing else
+        assert time.monotonic() < end
+        time.sleep(0.2)
+        other.expire()
+        taken = other.claim()
+    assert (taken.id, taken.starts) == (jobs[0].id, 1)
+    assert dead.begin(jobs[0].id) is None
+    # The other one waits, and its holder was not dead after all.
+    assert dead.still(jobs) == []
+    assert other.claim() is None
+    assert other.unfinished() == 2
+    assert finish(dead, jobs[0], b"first")  # whoever is first
+    assert not finish(other, taken, b"second")
+    assert finish(dead, jobs[0])  # asked again, as after an answer that was lost
+    assert dead.answer(jobs[0].id).body == b"first"
+
+
+def test_after_a_silence_of_all_nobody_loses_a_job(two):
+    one, other = two
+    job = add(one)
+    assert one.claim() == job
+    assert one.begin(job.id) == one.begin(job.id) == 1  # asked again
+    time.sleep(2.5)
+    assert other.claim() is None
+    assert one.still([job]) == []
 
 
 def test_one_process_has_the_file(opened, tmp_path):

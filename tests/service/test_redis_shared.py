@@ -66,10 +66,12 @@ def test_an_answer_that_is_not_of_the_key_is_none(redis_server: RedisStart) -> N
         async with linked(server) as link:
             await SharedCache(link, LocalCache(1 << 20)).put(KEY, ANSWER)
             await in_redis(server, "basin:answer:*", 1)
-            kept = server.client.get(b"basin:answer:" + KEY)
+            [name] = server.client.keys("basin:answer:*")
+            kept = server.client.get(name)
             assert isinstance(kept, bytes)
+            other = b"basin:answer:" + hashlib.sha256(OTHER).digest()
             for wrong in (kept, b"", b"\x00\x00\x00\x02{}", b"\xff" * 9, kept[:-12], b"\x80\x04."):
-                server.client.set(b"basin:answer:" + OTHER, wrong)
+                server.client.set(other, wrong)
                 assert await SharedCache(link, LocalCache(1 << 20)).get(OTHER) is None
 
     asyncio.run(play())
@@ -116,6 +118,52 @@ def test_nobody_waits_for_a_redis_that_hangs_but_the_first(redis_server: RedisSt
         await link.probe()
         assert link.up
         await link.close()
+
+    asyncio.run(play())
+
+
+def test_many_that_ask_at_once_are_no_failure_of_redis(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        async with linked(server, 5.0) as link:
+            cache = SharedCache(link, LocalCache(1 << 20))
+            await asyncio.gather(*[cache.get(bytes([i % 256, i // 256])) for i in range(500)])
+            assert link.up
+            assert server.client.info("clients")["connected_clients"] < 100  # type: ignore[index]
+        async with linked(server, 1e-4) as link:  # and where there is no time, nobody is blamed
+            limiter = SharedLimiter(link)
+            await asyncio.gather(*[limiter.take("k", 1, Limit(9, 1)) for _ in range(500)])
+
+    asyncio.run(play())
+
+
+def test_one_slow_answer_is_doubted_at_once(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        async with linked(server, 0.5) as link:
+            watching = asyncio.create_task(link.watch())
+            await asyncio.sleep(0.1)
+            server.pause()
+            with pytest.raises(Unavailable), link.asking("cache"):
+                await link.swift.get("x")
+            server.resume()
+            assert not link.up
+            async with asyncio.timeout(0.9):  # sooner than the next second
+                while not link.up:
+                    await asyncio.sleep(0.005)
+            watching.cancel()
+
+    asyncio.run(play())
+
+
+def test_servers_that_answer_otherwise_share_nothing(redis_server: RedisStart) -> None:
+    async def play() -> None:
+        server = redis_server()
+        async with linked(server) as link:
+            await SharedCache(link, LocalCache(1 << 20), b"one").put(KEY, ANSWER)
+            await in_redis(server, "basin:answer:*", 1)
+            assert await SharedCache(link, LocalCache(1 << 20), b"one").get(KEY) == ANSWER
+            assert await SharedCache(link, LocalCache(1 << 20), b"two").get(KEY) is None
 
     asyncio.run(play())
 
@@ -242,6 +290,22 @@ def test_while_redis_is_away_memories_are_read_and_not_stored(
                     found.get("m")
 
     asyncio.run(play())
+
+
+def test_a_redis_that_lost_its_memories_gets_them_back(
+    redis_server: RedisStart, store_on: Callable[..., SharedMemories]
+) -> None:
+    server = redis_server()
+    links = [Link(server.url, 1.0) for _ in range(2)]
+    one, two = (store_on(link, name) for link, name in zip(links, "ab", strict=True))
+    one.put("m", file_of(0))
+    card = two.get("m")[0]
+    server.client.flushall()
+    assert one.get("m")[0] == card
+    assert two.get("m")[0] == card
+    assert server.client.hlen("basin:memories") == 1
+    two.delete("m")
+    assert one.cards() == two.cards() == {}
 
 
 def test_what_others_write_into_redis_is_no_path_and_no_memory(

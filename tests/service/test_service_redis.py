@@ -55,7 +55,8 @@ def on_redis(start, checkpoints, redis_server) -> Callable[..., tuple[RedisServe
 
 SERVER: tuple[tuple[str, ...], dict[str, Any]] = ((), {})
 IDLE: tuple[tuple[str, ...], dict[str, Any]] = ((), {"run_jobs": False})
-WORKER: tuple[tuple[str, ...], dict[str, Any]] = (("worker",), {})
+# As in compose, where servers and workers have the same environment.
+WORKER: tuple[tuple[str, ...], dict[str, Any]] = (("worker",), {"run_jobs": False})
 
 
 def test_servers_and_a_worker_are_one(on_redis, sample, wait):

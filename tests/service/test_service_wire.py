@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,13 +24,14 @@ LIVE = b"GET /health/live HTTP/1.1\r\nHost: h\r\n"
 
 
 @pytest.fixture(scope="module")
-def server(start, checkpoints) -> Server:
+def server(start, checkpoints, tmp_path_factory) -> Server:
     one = start(
         checkpoints=checkpoints,
         default_anomaly_model="et-small",
         head_timeout_s=1,
         body_timeout_s=1,
         max_connections=50,
+        memory_store=tmp_path_factory.mktemp("memories"),
     )
     wait_until(lambda: answers_with(one, "/health/ready", 200))
     return one
@@ -169,6 +172,14 @@ def test_trailers_without_end(server, sample):
     assert b" 431 " in raw or raw == b""
 
 
+def test_a_trailer_without_end(server, sample):
+    before = rss_mb(server)
+    head, body = scoring(sample, "Transfer-Encoding: chunked")
+    raw = exchange(server, head, chunked(body, 1000), b"x: ", *[b"a" * 100_000] * 300)
+    assert b" 431 " in raw or raw == b""
+    assert rss_mb(server) - before < 30
+
+
 def test_a_head_that_does_not_come(server):
     began = time.monotonic()
     refused(exchange(server, LIVE), 408, "head-timeout")
@@ -202,6 +213,22 @@ def test_a_broken_request_is_not_the_answer_of_the_one_before(server, sample):
     first, _, rest = raw.partition(b"HTTP/1.1 400 ")
     assert results(first)
     refused(b"HTTP/1.1 400 " + rest, 400, "bad-request")
+
+
+@pytest.mark.parametrize(
+    "next_one", [b"CONNECT h:1 HTTP/1.1\r\n\r\n", b"GET http://h HTTP/1.1\r\n\r\n"]
+)
+def test_what_follows_does_not_answer_for_what_came_before(server, sample, next_one):
+    head, body = scoring(sample, f"Content-Length: {len(body_of(sample))}")
+    raw = exchange(server, head + body + next_one)
+    assert results(raw.partition(b"HTTP/1.1 4")[0])
+
+
+def test_the_last_that_may_wait_is_answered(server, sample):
+    head, body = scoring(sample, f"Content-Length: {len(body_of(sample))}")
+    raw = exchange(server, head + body + (LIVE + b"\r\n") * 40)
+    assert raw.count(b"HTTP/1.1 200 OK") == 1 + 32
+    refused(raw[raw.rindex(b"HTTP/1.1 ") :], 400, "bad-request")
 
 
 def test_a_client_that_says_no_more_is_answered_or_left(server, sample):
@@ -258,6 +285,27 @@ def test_whoever_does_not_read_is_left(server, monkeypatch):
         except ConnectionResetError:
             pass
         assert got < 10_000_000
+
+
+def test_whoever_reads_steadily_is_served(server):
+    """A file in parts, at two megabytes a second, so that the writer waits most of the time."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        patterns = np.random.default_rng(0).standard_normal((12_000, 500)).astype(np.float32)
+        raw = safetensors.numpy.save({"patterns": patterns})
+        sent = {"content-type": "application/vnd.safetensors"}
+        assert client.put("/memories/wide", content=raw, headers=sent).status_code == 201
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(("127.0.0.1", server.port))
+        line.settimeout(60)
+        accept = b"Accept: application/vnd.safetensors\r\nConnection: close\r\n\r\n"
+        line.sendall(b"GET /memories/wide HTTP/1.1\r\nHost: h\r\n" + accept)
+        got, began = 0, time.monotonic()
+        while part := line.recv(1 << 16):
+            got += len(part)
+            time.sleep(max(0.0, got / 1.8e6 - (time.monotonic() - began)))
+    assert got > patterns.nbytes
+    assert time.monotonic() - began > 12  # longer than the server looks
 
 
 @settings(

@@ -103,6 +103,7 @@ def test_servers_and_a_worker_are_one(on_redis, sample, wait):
         assert third.get("/openapi.json").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_job_whose_worker_is_killed_is_done_by_another(on_redis, start, wait):
     store, (server, killed) = on_redis(IDLE, WORKER)
     with server.client() as client:
@@ -239,6 +240,7 @@ def test_a_server_that_ends_leaves_its_jobs_to_others(on_redis, wait):
         assert client.delete(at).status_code == 204
 
 
+@pytest.mark.slow
 def test_a_server_without_its_redis_starts_and_takes_jobs_once_it_is_there(
     redis_server, start, checkpoints, wait
 ):

@@ -261,6 +261,7 @@ def test_connections_are_bounded(server):
     wait_until(lambda: answers_with(server, "/health/live", 200))
 
 
+@pytest.mark.slow
 def test_whoever_does_not_read_is_left(server, monkeypatch):
     """A long answer is not kept for a client that takes none of it."""
     asked = json.dumps(
@@ -287,6 +288,7 @@ def test_whoever_does_not_read_is_left(server, monkeypatch):
         assert got < 10_000_000
 
 
+@pytest.mark.slow
 def test_whoever_reads_steadily_is_served(server):
     """A file in parts, at two megabytes a second, so that the writer waits most of the time."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
@@ -309,7 +311,7 @@ def test_whoever_reads_steadily_is_served(server):
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_bytes_at_random(server, data):

@@ -188,8 +188,8 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     }.get(kind, "see /docs for what this route takes")
     headers = dict(error.headers or {})
     if kind == "method-not-allowed":  # of all routes of the path, not of the first alone
-        path, routes = request.scope["path"], request.app.routes
-        here = [r for r in routes if isinstance(r, Route) and r.path_regex.match(path)]
+        routes: Iterable[Route] = request.app.state.routes
+        here = [route for route in routes if route.path_regex.match(request.scope["path"])]
         headers["Allow"] = ", ".join(sorted({name for r in here for name in r.methods or ()}))
     return await answer_problem(request, Problem(kind, detail, headers=headers))
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from service import openapi
 from service.access import Access
@@ -85,7 +86,8 @@ def _furnish(
     app: FastAPI, services: Services, routers: Sequence[APIRouter], under: str = ""
 ) -> None:
     app.state.services = services
-    routes = [route for router in routers for route in router.routes]
+    every = [route for router in routers for route in router.routes]
+    app.state.routes = routes = [route for route in every if isinstance(route, Route)]
     app.add_middleware(Door, services=services, routes=routes, under=under)
     settings = services.settings
     if settings.cors_origins and not under:  # browsers ask without a key whether they may ask

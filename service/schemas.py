@@ -325,9 +325,10 @@ class JobBody(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok"]
-    redis: Literal["up", "away"] | None = Field(
+    redis: Literal["up", "away"] | SkipJsonSchema[None] = Field(
         default=None,
-        description="null where none is set; while it is away this server goes on alone",
+        description="absent where none is set; while it is away this server goes on alone",
+        json_schema_extra=absent,
     )
 
 

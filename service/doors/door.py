@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import final
 
 from starlette.datastructures import Headers
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.doors.keys import ANYONE, SECRET
@@ -25,10 +25,10 @@ class Door:
     """
 
     def __init__(
-        self, app: ASGIApp, services: Services, routes: Iterable[BaseRoute], under: str = ""
+        self, app: ASGIApp, services: Services, routes: Iterable[Route], under: str = ""
     ) -> None:
         self._app, self._services, self._under = app, services, under
-        self._routes = [route for route in routes if isinstance(route, Route)]
+        self._routes = list(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

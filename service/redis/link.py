@@ -10,20 +10,20 @@ from typing import Any, final
 import structlog
 from redis import Redis
 from redis import asyncio as redis_asyncio
+from redis import exceptions as faults
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    ConnectionError,
-    RedisError,
-    TimeoutError,
-)
 from redis.retry import Retry
 
 _PROBE_S, _AGAIN_S = 1.0, 0.02
 _CONNECTIONS, _LATE = 64, 64
-_AWAY = (ConnectionError, TimeoutError, BusyLoadingError, AuthenticationError, OSError)
+_AWAY = (
+    faults.ConnectionError,
+    faults.TimeoutError,
+    faults.BusyLoadingError,
+    faults.AuthenticationError,
+    OSError,
+)
 PREFIX = "basin:"  # of all keys
 
 
@@ -48,10 +48,10 @@ class Link:
     ) -> None:
         # A connection that a restart has cut is opened again once; who waits too long is not asked
         # twice.
-        again = {"retry_on_error": [ConnectionError], "health_check_interval": 0}
+        again = {"retry_on_error": [faults.ConnectionError], "health_check_interval": 0}
         brief = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         long_s = max(20 * timeout_s, 5.0)
-        once = (NoBackoff(), 1, (ConnectionError,))
+        once = (NoBackoff(), 1, (faults.ConnectionError,))
         pool = redis_asyncio.BlockingConnectionPool.from_url(
             url,
             max_connections=_CONNECTIONS,
@@ -89,7 +89,7 @@ class Link:
             raise Unavailable("Redis is away")
         try:
             yield
-        except (RedisError, OSError) as error:
+        except (faults.RedisError, OSError) as error:
             self._on_failure(part)
             if str(error) == "No connection available.":
                 pass  # all that there may be are used, and it is this server that is busy
@@ -118,7 +118,7 @@ class Link:
     async def probe(self) -> None:
         try:
             await self.swift.ping()
-        except (RedisError, OSError) as error:
+        except (faults.RedisError, OSError) as error:
             self._set(False, str(error))
         else:
             self._set(True, "")

@@ -13,12 +13,22 @@ from service.services import Services, services
 router = APIRouter(prefix="/health", tags=["health"])
 
 
-@router.get("/live", summary="Is the server running?", responses=problems(500))
+@router.get(
+    "/live",
+    summary="Is the server running?",
+    response_model_exclude_none=True,
+    responses=problems(500),
+)
 async def live() -> Health:
     return Health(status="ok")
 
 
-@router.get("/ready", summary="Can it score?", responses=problems(500, 503))
+@router.get(
+    "/ready",
+    summary="Can it score?",
+    response_model_exclude_none=True,
+    responses=problems(500, 503),
+)
 async def ready(services: Annotated[Services, Depends(services)]) -> Health:
     """503 until the models are loaded, and where there are none."""
     services.registry.require_ready()

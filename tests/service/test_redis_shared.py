@@ -151,6 +151,15 @@ def test_one_slow_answer_is_doubted_at_once(redis_server: RedisStart) -> None:
             async with asyncio.timeout(0.9):  # sooner than the next second
                 while not link.up:
                     await asyncio.sleep(0.005)
+            server.kill()
+            async with asyncio.timeout(5):  # though nobody asks
+                while link.up:
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(1.5)
+            server.start()
+            async with asyncio.timeout(5):
+                while not link.up:
+                    await asyncio.sleep(0.005)
             watching.cancel()
 
     asyncio.run(play())

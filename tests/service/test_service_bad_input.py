@@ -145,6 +145,7 @@ def test_unknown_paths(client, path):
 def test_wrong_methods(client):
     assert check(client.get("/anomaly/score"), 405, "method-not-allowed")
     assert client.delete("/models").headers["allow"] == "GET"
+    assert client.patch("/memories/m").headers["allow"] == "DELETE, GET, PUT"
 
 
 def test_other_requests_are_unharmed(server, sample):

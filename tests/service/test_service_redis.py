@@ -195,7 +195,7 @@ def test_while_redis_is_in_trouble_requests_go_on(on_redis, sample, wait, kind):
         wait(lambda: len(seen.jobs) >= before + 3)
     assert seen.statuses.keys() == {200}
     assert seen.longest_s < 2
-    if kind != "restarted":
+    if kind in ("killed", "full"):  # a pause may pass while a job waits to be kept
         assert seen.refused
     with server.client() as client:
         for job in seen.jobs:  # every promise is kept

@@ -76,6 +76,8 @@ def test_shipped_figures_are_those_of_the_manifest(folder: Path) -> None:
     names = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
     if manifest["task"] == "classification":
         [test], names = test.values(), ("roc_auc", "accuracy", "macro_f1", "brier")
+    if manifest["task"] == "completion":
+        names = ("psnr", "ssim", "whole_psnr", "whole_ssim")
     figures = " | ".join(f"{test[name]:.4f}" for name in names)
     row = f"| `{folder.name}` | {training['dataset']}, `{training['split']}` | {figures} |"
     assert row in README
@@ -96,6 +98,14 @@ def test_tables_of_fraud_are_those_of_their_rows(path: Path) -> None:
         assert line_of(model, found) in text
         figure = line_of(model, found).split(" | ")[1]
         assert figure in README
+
+
+def test_the_table_of_images_is_that_of_the_manifest() -> None:
+    text = (REPO / "docs" / "images.md").read_text()
+    manifest = json.loads((REPO / "checkpoints" / "et-photos" / "manifest.json").read_text())
+    for part in ("cifar10", "tiny-imagenet"):
+        m = manifest["metrics"][part]
+        assert f"| {part} | {m['psnr']:.2f} ± {m['psnr_std']:.2f} | {m['ssim']:.3f} |" in text
 
 
 def test_tables_of_out_of_distribution_are_those_of_their_rows() -> None:

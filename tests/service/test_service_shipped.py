@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import io
 import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from training.datasets import (
@@ -41,7 +45,9 @@ def shipped(start, wait, answers) -> str:
 
 def test_the_promised_checkpoints_ship(shipped: str) -> None:
     fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers"}
-    assert set(SHIPPED) >= fraud | {"cdat-ames", "et-ames", "cdat-bbbp", "et-proteins"}
+    assert set(SHIPPED) >= fraud | {
+        *("cdat-ames", "et-ames", "cdat-bbbp", "et-proteins", "et-photos")
+    }
     served = httpx.get(f"{shipped}/models").json()["models"]
     assert sorted(model["name"] for model in served) == SHIPPED
 
@@ -53,6 +59,21 @@ def test_examples_are_answered(path: Path, shipped: str) -> None:
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"]["name"] == json.loads(path.read_bytes())["model"]
     assert answer.json()["results"]
+
+
+def test_the_photograph_is_completed(shipped: str) -> None:
+    photo, mask = (REPO / "examples" / name for name in ("photo.jpg", "mask.png"))
+    files = {"image": photo.read_bytes(), "mask": mask.read_bytes()}
+    answer = httpx.post(f"{shipped}/complete", files=files, timeout=60).json()
+    [image] = answer["images"]
+    assert answer["model"]["name"] == "et-photos"
+    assert image["convergence"]["energy_drop"] > 0
+    whole, hole = np.asarray(Image.open(photo)), np.asarray(Image.open(mask).convert("L")) > 127
+    found = np.asarray(Image.open(io.BytesIO(base64.b64decode(image["b64_png"]))).convert("RGB"))
+    assert (found[~hole] == whole[~hole]).all()
+    # The photograph itself is known here: nearer to it than its mean colour is.
+    error = np.abs(found[hole].astype(float) - whole[hole]).mean()
+    assert error < 0.3 * np.abs(whole[hole] - whole[~hole].mean(0)).mean()
 
 
 @pytest.mark.skipif(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, asdict, fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from models.molecules import ATOM_COLUMNS
 from service.settings import Settings
 from training.anomaly.recipes import node_recipe
 from training.classify.recipes import graph_recipe
+from training.complete.recipes import image_recipe
 from training.ship import SHIPPED
 
 FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_dir())
@@ -23,6 +25,9 @@ def _recipe(manifest: Manifest) -> Any:
     trained: dict[str, Any] = manifest.training
     if manifest.task == "anomaly":
         return node_recipe(model, trained["dataset"], trained["train_nodes"])
+    if manifest.task == "completion":
+        of = SimpleNamespace(name=trained["dataset"], size=32, channels=3)
+        return image_recipe(model, of, brief=True)  # type: ignore[arg-type]
     features = tuple(feature.name for feature in manifest.features)
     molecules = features == tuple(column.name for column in ATOM_COLUMNS)
     return graph_recipe(model, trained["dataset"], molecules=molecules)

@@ -52,12 +52,12 @@ def redis() -> Iterator[str]:
 
 
 @contextmanager
-def prometheus(target: str) -> Iterator[httpx.Client]:
-    """One with our rules, that asks `target` every two seconds."""
+def prometheus(target: str, every: str = "2s") -> Iterator[httpx.Client]:
+    """One with our rules, that asks `target` so often."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     config = {
-        "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
+        "global": {"scrape_interval": every, "evaluation_interval": every},
         "rule_files": [str(REPO / "docker/prometheus/rules/*.yml")],
         "scrape_configs": [{"job_name": "basin", "static_configs": [{"targets": [target]}]}],
     }

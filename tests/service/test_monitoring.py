@@ -4,13 +4,10 @@ something, asked of a real Prometheus that scrapes a server under load."""
 from __future__ import annotations
 
 import io
-import json
 import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from panels import Panel
 from pictures import draw
 from PIL import Image
 
+from benchmarks.monitored import prometheus
 from tests.service.conftest import REPO, Sample, Server, Start, answers_with, wait_until
 
 DOCKER = REPO / "docker"
@@ -65,35 +63,6 @@ def test_every_alert_is_tested_and_told() -> None:
     assert fired == alerts
     told = (REPO / "docs/operations.md").read_text()
     assert all(f"`{alert}`" in told for alert in alerts)
-
-
-@contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[httpx.Client]:
-    """A Prometheus with our rules, that asks `target` twice a second."""
-    folder.mkdir()
-    config = {
-        "global": {"scrape_interval": "500ms", "evaluation_interval": "1s"},
-        "rule_files": [str(DOCKER / "prometheus/rules/*.yml")],
-        "scrape_configs": [{"job_name": "basin", "static_configs": [{"targets": [target]}]}],
-    }
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    process = subprocess.Popen(
-        [
-            "prometheus",
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address={address}",
-        ],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        with httpx.Client(base_url=f"http://{address}", timeout=30) as client:
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _png(pixels: np.ndarray) -> bytes:
@@ -151,7 +120,7 @@ def test_every_panel_shows_something(
     server = start(checkpoints=checkpoints, cache_bytes=1_000_000)
     wait_until(lambda: answers_with(server, "/health/ready", 200))
     host = server.url.removeprefix("http://")
-    with prometheus(tmp_path / "prometheus", host) as asked:
+    with prometheus(host, "500ms") as asked:
         load(server, sample, 8)
         groups = asked.get("/api/v1/rules").raise_for_status().json()["data"]["groups"]
         rules = [rule for group in groups for rule in group["rules"]]

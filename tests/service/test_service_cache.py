@@ -19,12 +19,12 @@ from service.cache import LocalCache
 from service.sent import Sent
 from tests.service.bad_bodies import SAFETENSORS
 from tests.service.conftest import answers_with, depth, wait_until
+from tests.service.scraped import families, value
 from tests.service.test_service_bad_input import check
 from tests.service.test_service_complete import as_form
 from tests.service.test_service_complete import body as picture
 from tests.service.test_service_jobs import begin, over
 from tests.service.test_service_sample import ENDLESS, PATTERNS, body
-from tests.service.test_service_surface import families, value
 
 OWN = ("timings_ms", "request_id")
 

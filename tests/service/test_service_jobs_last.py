@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from tests.service.conftest import Server, answers_with, depth, wait_until
+from tests.service.scraped import families, value
 from tests.service.test_service_bad_input import check
 from tests.service.test_service_jobs import LATER, begin, events, over
 from tests.service.test_service_sample import ENDLESS, body
-from tests.service.test_service_surface import families, value
 
 OWN = ("timings_ms", "request_id")
 

@@ -153,7 +153,10 @@ def save(folder: Path, network: Architecture, manifest: Manifest, card: str) -> 
     (folder / CARD).write_text(card, encoding="utf-8")
     manifest = manifest.model_copy(
         update={
-            "files": {name: _sha256(folder / name) for name in (WEIGHTS, CARD)},
+            "files": {
+                name: hashlib.sha256(_content(folder / name)).hexdigest()
+                for name in (WEIGHTS, CARD)
+            },
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("torch", "numpy", "safetensors", "rdkit")},
@@ -180,9 +183,13 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Checkpoint:
         raise CheckpointError(f"{folder}: {missing[0]} is missing")
     if unlisted := sorted(present - listed):
         raise CheckpointError(f"{folder}: {unlisted[0]} is not in the manifest")
+    weights = b""
     for name, expected in manifest.files.items():
-        if _sha256(folder / name) != expected:
+        content = _content(folder / name)
+        if hashlib.sha256(content).hexdigest() != expected:
             raise CheckpointError(f"{folder}: {name} does not match its hash; it was altered")
+        if name == WEIGHTS:  # what was verified is loaded, whatever becomes of the file
+            weights = content
     try:
         kind = architectures()[manifest.architecture]
     except KeyError:
@@ -192,7 +199,7 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Checkpoint:
         ) from None
     try:
         config = kind.config_type.model_validate(manifest.config)
-        tensors = safetensors.torch.load_file(folder / WEIGHTS)
+        tensors = safetensors.torch.load(weights)
         network = kind(config)  # type: ignore[call-arg]
         network.load_state_dict(tensors)
     except (ValidationError, safetensors.SafetensorError, RuntimeError, ValueError) as error:
@@ -223,11 +230,10 @@ def _read_manifest(folder: Path) -> tuple[Manifest, str]:
     return manifest, hashlib.sha256(raw).hexdigest()
 
 
-def _sha256(path: Path) -> str:
+def _content(path: Path) -> bytes:
     if path.is_symlink() or not path.is_file():
         raise CheckpointError(f"{path} is not a plain file")
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return path.read_bytes()
 
 
 def _first_line(error: Exception) -> str:

@@ -98,8 +98,8 @@ class Access:
         problem, key = state.get("problem"), state["caller"].name if "caller" in state else ""
         seconds = watch.elapsed()
         self._metrics.requests.labels(route, str(status)).inc()
-        for phase, spent in (watch.phases | {"total": seconds}).items():
-            self._metrics.seconds.labels(route, phase).observe(spent)
+        phases = watch.phases | {"total": seconds}
+        self._metrics.observe_request(route, state.get("model"), phases)
         if problem is not None:
             self._metrics.problems.labels(problem).inc()
         if problem in OF_KEYS:

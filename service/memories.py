@@ -133,7 +133,8 @@ class MemoryStore:
         """Store the file of a memory; was there none of this id before?
 
         Raises:
-            Problem: an id that is none or belongs to a memory that ships, or no room.
+            Problem: an id that is none or belongs to a memory that ships, no room, or a disk that
+                takes no more.
         """
         self.require_own(name)
         path = self._own / f"{name}{SUFFIX}"
@@ -144,7 +145,11 @@ class MemoryStore:
             if sum(p.stat().st_size for p in others) + len(raw) > self._max_bytes:
                 raise self.full(False)
             new = not path.exists()
-            self._write(path, raw)
+            try:
+                self._write(path, raw)
+            except OSError as error:
+                structlog.get_logger().error("memory not stored", reason=f"{path}: {error}")
+                raise unavailable("the disk takes no more; the log says why") from None
         return new
 
     def delete(self, name: str) -> None:
@@ -210,6 +215,10 @@ class MemoryStore:
 
 def _stamp(about: os.stat_result) -> _Stamp:
     return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def unavailable(detail: str) -> Problem:
+    return Problem("memories-unavailable", detail, headers={"retry-after": "1"})
 
 
 def unknown_memory() -> Problem:

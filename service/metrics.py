@@ -43,6 +43,7 @@ class Metrics:
 
     def __init__(self, engine: Engine) -> None:
         self.registry = registry = CollectorRegistry()
+        self._names = set[str]()  # of models that have been served
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self.requests = Counter(
@@ -53,8 +54,8 @@ class Metrics:
         )
         self.seconds = Histogram(
             "basin_request_seconds",
-            "Seconds a request spent in each phase.",
-            ["route", "phase"],
+            "Seconds a request spent in each phase, of none where it came to no model.",
+            ["route", "model", "phase"],
             buckets=_SECONDS,
             registry=registry,
         )
@@ -223,11 +224,19 @@ class Metrics:
 
     def serve(self, models: Iterable[Model[Any]]) -> None:
         """These are served, and no others."""
+        models = list(models)
+        self._names |= {model.name for model in models}  # who holds a dropped one is still answered
         self.models.clear()
         self.model_bytes.clear()
         for model in models:
             self.models.labels(*model.ref.model_dump().values()).set(1)
             self.model_bytes.labels(model.name).set(model.bytes)
+
+    def observe_request(self, route: str, model: str | None, seconds: Mapping[str, float]) -> None:
+        """Count the seconds of one request by phase."""
+        name = model if model in self._names else ""  # else a memory's, which clients choose
+        for phase, spent in seconds.items():
+            self.seconds.labels(route, name, phase).observe(spent)
 
     def observe_step(self, kind: Hashable, rows: int, seconds: float) -> None:
         """Count a step of a batch. On the compute thread."""

@@ -55,13 +55,12 @@ DASHBOARDS = (
             ),
             Panel(
                 "Latency",
-                [
-                    (
-                        _quantile(q, "basin_request_seconds", "route", _TOTAL),
-                        f"{name} {{{{route}}}}",
-                    )
-                    for q, name in ((0.5, "median"), (0.99, "p99"))
-                ],
+                _spread("basin_request_seconds", "route", _TOTAL, 0.99),
+                "s",
+            ),
+            Panel(
+                "Latency by model",
+                _spread("basin_request_seconds", "model", f'{_TOTAL}, model!=""', 0.99),
                 "s",
             ),
             Panel(

@@ -8,9 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from models.memories import SUFFIX
-from service.errors import Problem
-from service.memories import ID, MemoryStore, unknown_memory
+from service.memories import ID, MemoryStore, unavailable, unknown_memory
 from service.redis.link import PREFIX, Link, Unavailable
 
 _INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
@@ -73,15 +74,14 @@ class SharedMemories(MemoryStore):
 
     def put(self, name: str, raw: bytes) -> bool:
         self.require_own(name)
-        path = self._own / f"{name}{SUFFIX}"
-        field, digest = self._field(path), hashlib.sha256(raw).hexdigest()
+        field = self._field(self._own / f"{name}{SUFFIX}")
+        digest = hashlib.sha256(raw).hexdigest()
         limits = (self._max_count, self._max_bytes)
         found = self._ask(self._put_script, field, digest, raw, *limits, _FILE)
         if found < 0:
             raise self.full(found == -1)
-        with self._following, self._writing:
-            self._write(path, raw)
-            self._held[field] = digest
+        with self._following:
+            self._copy(field, raw, digest)
         return found == 1
 
     def delete(self, name: str) -> None:
@@ -133,8 +133,21 @@ class SharedMemories(MemoryStore):
             raw = self._link.patient.get(_FILE + field)
         # Else it was replaced or deleted between, which is seen the next time.
         if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == digest:
+            self._copy(field, raw, digest)
+
+    def _copy(self, field: str, raw: bytes, digest: str) -> None:
+        """Have it here too. Where the disk takes no more none is here, not even the one that was
+        replaced, and it is tried again when it is next asked for."""
+        path = self._root / f"{field}{SUFFIX}"
+        try:
             with self._writing:
-                self._write(self._root / f"{field}{SUFFIX}", raw)
+                self._write(path, raw)
+        except OSError as error:
+            structlog.get_logger().error("memory not copied", reason=f"{path}: {error}")
+            self._held.pop(field, None)
+            path.unlink(missing_ok=True)
+            self._drop(path)
+        else:
             self._held[field] = digest
 
     def _restore(self) -> None:
@@ -150,8 +163,9 @@ class SharedMemories(MemoryStore):
             with self._link.asking("memories"):
                 return script(keys=[_INDEX, _BEGUN], args=args)
         except Unavailable:
-            detail = "those that are known are read; storing one waits for Redis"
-            raise Problem("memories-unavailable", detail, headers={"retry-after": "1"}) from None
+            raise unavailable(
+                "those that are known are read; storing one waits for Redis"
+            ) from None
 
     def _field(self, path: Path) -> str:
         return str(path.relative_to(self._root)).removesuffix(SUFFIX)

@@ -37,7 +37,7 @@ async def list_memories(services: Annotated[Services, Depends(services)]) -> Mem
     "/memories/{id}",
     summary="Store a memory, or replace one",
     response_model=MemoryBody,
-    responses=problems(400, 408, 409, 413, 415, 422, 429, 500, 504, 507)
+    responses=problems(400, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
     | {201: {"description": "Stored; there was none", "model": MemoryBody}},
     openapi_extra=store_body(),
 )
@@ -82,7 +82,7 @@ async def describe_memory(
     "/memories/{id}",
     summary="Forget a memory",
     status_code=204,
-    responses=problems(404, 409, 422, 500),
+    responses=problems(404, 409, 422, 500, 503),
 )
 async def forget_memory(id: str, services: Annotated[Services, Depends(services)]) -> Response:
     await asyncio.to_thread(services.memories.delete, id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -104,3 +106,21 @@ def test_a_memory_that_goes_between_finding_and_opening(
         with pytest.raises(Problem) as problem:
             read(name)
         assert problem.value.kind == "unknown-memory"
+
+
+def test_a_full_disk_keeps_what_is_there(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = store.get("a")[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        for name in "ad":
+            with pytest.raises(Problem) as error:
+                store.put(name, file_of(9))
+            assert error.value.kind == "memories-unavailable"
+    assert store.get("a")[0] == before
+    assert list(store.cards()) == ["a", "b", "c"]
+    assert store.put("d", file_of(9))

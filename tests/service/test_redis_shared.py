@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.memories import Card, Memory, dump
+from models.memories import Card, Memory, dump, load
 from service.answers import Answer
 from service.cache import LocalCache
 from service.doors.limits import Limit
@@ -315,6 +317,26 @@ def test_a_redis_that_lost_its_memories_gets_them_back(
     assert server.client.hlen("basin:memories") == 1
     two.delete("m")
     assert one.cards() == two.cards() == {}
+
+
+def test_a_server_whose_disk_is_full_tells_nothing_old(
+    redis_server: RedisStart,
+    store_on: Callable[..., SharedMemories],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server = redis_server()
+    store = store_on(Link(server.url, 1.0), "a")
+    store.put("m", file_of(0))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert not store.put("m", file_of(1))  # Redis has it
+        with pytest.raises(Problem):
+            store.get("m")
+        assert store.cards() == {}
+    assert store.get("m")[0] == load(file_of(1))[0]
 
 
 def test_what_others_write_into_redis_is_no_path_and_no_memory(

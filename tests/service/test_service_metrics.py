@@ -78,8 +78,12 @@ def test_metrics(client, sample):
     for phase in ("read", "parse", "decode", "queue", "compute", "encode"):
         for route in ("/images/classify", "/images/answer"):
             assert grown("basin_request_seconds", "_count", route=route, phase=phase) == 1
-    for phase in ("read", "parse", "queue", "compute", "encode"):
-        assert grown("basin_request_seconds", "_count", route="/anomaly/score", phase=phase) >= 3
+    score = {"route": "/anomaly/score", "model": "et-small"}
+    for phase in ("read", "parse", "queue", "compute", "encode", "total"):
+        assert grown("basin_request_seconds", "_count", **score, phase=phase) == 3
+    named = {sample.labels["model"] for sample in after["basin_request_seconds"].samples}
+    assert "et-small" in named
+    assert "mnist-3" not in named
     assert value(after["basin_model_info"]) == 9
     routes = {sample.labels["route"] for sample in after["basin_requests"].samples}
     assert routes <= {

@@ -21,6 +21,13 @@ def serving(**settings: str) -> Iterator[httpx.Client]:
     Raises:
         TimeoutError: it is not ready within a minute.
     """
+    with process(**settings) as (_, client):
+        yield client
+
+
+@contextmanager
+def process(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    """As `serving`, with its process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # What is asked again is computed again.
@@ -30,7 +37,7 @@ def serving(**settings: str) -> Iterator[httpx.Client]:
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             _wait(client)
-            yield client
+            yield server, client
     finally:
         server.terminate()
         server.wait()

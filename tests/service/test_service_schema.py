@@ -12,11 +12,15 @@ import pytest
 from tests.service.conftest import Server
 
 # What no schema can say is answered 422: features of a model, SMILES that are none, a memory that
-# points nowhere; and what is no picture, or is too large, 415 and 413.
+# points nowhere; and what is no picture, or is too large, 415 and 413. Who gives it a millisecond is
+# answered 504, as asked.
 SETTINGS = """
+[checks.not_a_server_error]
+expected-statuses = ["2xx", "3xx", "4xx", "504"]
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", "404", "409", "413", "415", "422", "429"]
+expected-statuses = ["2xx", "404", "409", "413", "415", "422", "429", "504"]
 """
+DEADLINE_MS = 60_000
 
 
 def judged(server: Server, examples: int, folder: Path) -> str:
@@ -29,6 +33,10 @@ def judged(server: Server, examples: int, folder: Path) -> str:
     ]
     done = subprocess.run(run, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-4000:]
+    answered = [line for line in server.log_lines() if line["event"] == "request"]
+    late = [line for line in answered if line["status"] == 504 and line["ms"] >= DEADLINE_MS]
+    broken = [line for line in answered if line["status"] == 500]
+    assert late == broken == []
     return done.stdout
 
 

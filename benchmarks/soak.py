@@ -1,0 +1,216 @@
+"""An hour at 70 % of what the server can do: does anything grow?
+
+First eight clients ask for whatever there is, mixed, as fast as they can: the capacity. Then as
+many requests come as 70 % of that, at random moments. After ten minutes of it are watched: the
+memory of the server and of its processes, its descriptors and threads, its queue and its jobs.
+Printed is what each was in the first and the last quarter, and its slope an hour with the standard
+error, of a straight line through the medians of each minute.
+
+    python -m benchmarks.soak [minutes]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from benchmarks.client import Connection, Reply, example
+from benchmarks.machine import describe
+from benchmarks.server import process
+
+CLIENTS, WARM_S, MEASURE_S, SHARE = 8, 30.0, 60.0, 0.7
+BEFORE_S, EVERY_S = 600.0, 5.0
+REPO = Path(__file__).resolve().parents[1]
+JSON = "application/json"
+_ATOMS = ("C", "N", "O", "CC", "C(=O)", "C(C)", "c1ccccc1", "C1CCCCC1", "S", "C(F)(F)")
+
+
+class Asked(NamedTuple):
+    path: str
+    body: bytes
+    media_type: str = JSON
+    later: bool = False
+
+
+class Mix:
+    """Requests at random: half of them scores, a third molecules, and some of everything else."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance, self._score = random.Random(seed), example()
+        photo, mask = (
+            base64.b64encode((REPO / "examples" / name).read_bytes()).decode()
+            for name in ("photo.jpg", "mask.png")
+        )
+        self._picture = json.dumps({"image": photo, "mask": mask}).encode()
+
+    def next(self) -> Asked:
+        kind, draw = self._chance.random(), self._chance.randrange
+        if kind < 0.50:  # a cached answer, now and then
+            return Asked(f"/anomaly/score?timeout_ms={draw(20_000, 29_999)}", self._score)
+        if kind < 0.85:
+            smiles = ["".join(self._chance.choices(_ATOMS, k=draw(1, 12))) for _ in range(4)]
+            return Asked("/classify", _json(model="cdat-ames", smiles=smiles))
+        if kind < 0.90:
+            sampled = {"memory": "mnist-3", "steps": draw(20, 200), "seed": draw(1000)}
+            return Asked("/sample", _json(**sampled), later=self._chance.random() < 0.5)
+        if kind < 0.905:
+            return Asked("/complete", self._picture)
+        if kind < 0.95:
+            return Asked("/anomaly/score", self._score[: draw(len(self._score))])
+        why = {"model": "cdat-ames", "smiles": "Cc1ccccc1", "include": ["attention"]}
+        return Asked("/classify", _json(**why))
+
+
+def _json(**parts: object) -> bytes:
+    return json.dumps(parts).encode()
+
+
+async def _ask(connection: Connection, asked: Asked, seen: Counter[int]) -> None:
+    later = {"prefer": "respond-async"} if asked.later else {}
+    reply = await connection.post(asked.path, asked.body, asked.media_type, **later)
+    seen[reply.status] += 1
+    if reply.status == 202:
+        await _fetch(connection, reply)
+
+
+async def _fetch(connection: Connection, reply: Reply) -> None:
+    """Wait for a job, and forget every other one."""
+    job = json.loads(reply.body)["id"]
+    while json.loads((await connection.ask("GET", f"/jobs/{job}")).body)["status"] == "running":
+        await asyncio.sleep(0.2)
+    await connection.ask("GET", f"/jobs/{job}/result")
+    if int(job[-1], 36) % 2:
+        await connection.ask("DELETE", f"/jobs/{job}")
+
+
+async def _capacity(port: int, mix: Mix, seconds: float) -> float:
+    """Answers a second of clients that ask again at once."""
+    end, seen = time.perf_counter() + seconds, Counter[int]()
+
+    async def ask() -> None:
+        connection = Connection(port)
+        while time.perf_counter() < end:
+            await _ask(connection, mix.next(), seen)
+        connection.close()
+
+    await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+    return seen.total() / seconds
+
+
+async def _hang_up(port: int, asked: Asked) -> None:
+    head = f"POST {asked.path} HTTP/1.1\r\nhost: h\r\ncontent-type: {asked.media_type}\r\n"
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{head}content-length: {len(asked.body)}\r\n\r\n".encode() + asked.body)
+    await writer.drain()
+    writer.close()
+
+
+async def _load(port: int, mix: Mix, rate: float, seconds: float) -> Counter[int]:
+    seen, free, chance = Counter[int](), list[Connection](), random.Random(1)
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def ask() -> None:
+        if chance.random() < 0.02:  # somebody who does not wait for the answer
+            await _hang_up(port, mix.next())
+            return
+        connection = free.pop() if free else Connection(port)
+        await _ask(connection, mix.next(), seen)
+        free.append(connection)
+
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        await asyncio.sleep(chance.expovariate(rate))
+        task = asyncio.create_task(ask())
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+    await asyncio.gather(*under_way)
+    for connection in free:
+        connection.close()
+    return seen
+
+
+async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]) -> None:
+    connection = Connection(port)
+    while True:
+        text = (await connection.ask("GET", "/metrics")).body.decode()
+        every = [server, *server.children(recursive=True)]
+        told.append(
+            {
+                "memory, MiB": sum(one.memory_info().rss for one in every) / 2**20,
+                "its own, MiB": server.memory_info().rss / 2**20,
+                "descriptors": server.num_fds(),
+                "threads": server.num_threads(),
+                "processes": len(every),
+                "queue": _gauge(text, "basin_queue_depth"),
+                "jobs": _gauge(text, "basin_jobs_unfinished"),
+            }
+        )
+        await asyncio.sleep(EVERY_S)
+
+
+def _gauge(text: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
+def _slope(values: list[float]) -> tuple[float, float]:
+    """Growth an hour and its standard error, by the medians of each minute."""
+    size = round(60 / EVERY_S)
+    parts = [values[i : i + size] for i in range(0, len(values) - size + 1, size)]
+    y = np.array([statistics.median(part) for part in parts])
+    x = np.arange(len(y)) / 60
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return float(slope), float(covariance[0, 0] ** 0.5)
+
+
+async def _run(port: int, server: psutil.Process, minutes: float) -> None:
+    mix = Mix(0)
+    await _capacity(port, mix, WARM_S)
+    capacity = await _capacity(port, mix, MEASURE_S)
+    rate = SHARE * capacity
+    print(f"capacity: {capacity:.1f} answers a second to {CLIENTS} clients; {rate:.1f} come")
+    told: list[dict[str, float]] = []
+
+    async def watch() -> None:
+        await asyncio.sleep(BEFORE_S)
+        await _watch(port, server, told)
+
+    watching = asyncio.create_task(watch())
+    seen = await _load(port, mix, rate, BEFORE_S + 60 * minutes)
+    watching.cancel()
+    print(f"answers in {minutes:g} minutes and ten before: {dict(sorted(seen.items()))}")
+    quarter = len(told) // 4
+    print(f"{'':14}{'first':>9}{'last':>9}{'most':>9}{'slope an hour':>22}")
+    for name in told[0]:
+        values = [each[name] for each in told]
+        first, last = (statistics.median(part) for part in (values[:quarter], values[-quarter:]))
+        slope, error = _slope(values)
+        grown = f"{slope:+.2f} ± {error:.2f}"
+        print(f"{name:14}{first:9.1f}{last:9.1f}{max(values):9.1f}{grown:>22}")
+
+
+def main() -> None:
+    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    print(describe())
+    settings = {"BASIN_THREADS": "1", "BASIN_CACHE_BYTES": str(8 << 20)}
+    with process(**settings) as (started, client):
+        port = client.base_url.port
+        assert port is not None
+        asyncio.run(_run(port, psutil.Process(started.pid), minutes))
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ PORT ?= $(or $(BASIN_PORT),8000)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-slow check setup train bench clean
+.PHONY: serve test test-slow check audit setup train bench clean
 
 serve: $(VENV)/.serve
 	BASIN_PORT=$(PORT) exec $(BIN)/python -m service
@@ -21,6 +21,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+
+# Known weaknesses of what is installed; asks PyPI's database of advisories.
+audit: $(VENV)/.dev
+	$(BIN)/pip install --quiet pip-audit
+	$(BIN)/pip-audit --local --skip-editable
 
 setup: $(VENV)/.dev
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -294,6 +295,16 @@ class Settings(BaseSettings):
     def _a_certificate_has_its_key(self) -> Settings:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY are set together")
+        if self.tls_certificate is not None:
+            try:  # a password would be asked for, of nobody
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(self.tls_certificate, self.tls_key, password=str)
+            except OSError as error:
+                reason = getattr(error, "reason", None) or error.strerror or "it has a password"
+                raise ValueError(
+                    "BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY are no certificate and its key, in "
+                    f"PEM and without a password: {reason}"
+                ) from None
         return self
 
     @field_validator("redis_url")

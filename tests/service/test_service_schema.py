@@ -12,7 +12,7 @@ import pytest
 from tests.service.conftest import Server
 
 # What no schema can say is answered 422: features of a model, SMILES that are none, a memory that
-# points nowhere; and what is no picture, or is too large, 415 and 413. Who gives it a millisecond is
+# points nowhere; what is no picture, or is too large, 415 and 413. Who gives it a millisecond is
 # answered 504, as asked.
 SETTINGS = """
 [checks.not_a_server_error]

@@ -44,6 +44,7 @@ SITE = "https://a.example"
         ({"tls_key": __file__}, False),
         ({"tls_certificate": __file__}, False),
         ({"tls_certificate": __file__, "tls_key": "/no/such/file"}, False),
+        ({"tls_certificate": __file__, "tls_key": __file__}, False),  # which is no PEM
         ({"cors_origins": "https://a.example http://b.example:3000"}, True),
         ({"cors_origins": "*"}, False),
         ({"cors_origins": "https://a.example/path"}, False),
@@ -90,6 +91,21 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     files = ["-out", str(made), "-keyout", str(key)]
     subprocess.run(["openssl", *how.split(), *subject, *files], check=True, capture_output=True)
     return made, key
+
+
+def test_a_key_that_is_another_s_or_has_a_password(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    made, key = certificate
+    other, locked = tmp_path / "other.pem", tmp_path / "locked.pem"
+    openssl = ["openssl", "ec", "-in", str(key), "-out", str(locked), "-aes256"]
+    subprocess.run([*openssl, "-passout", "pass:Xyzzy"], check=True, capture_output=True)
+    new = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(other)]
+    subprocess.run(new, check=True, capture_output=True)
+    assert Settings(tls_certificate=made, tls_key=key).tls_key == key
+    for bad in (other, locked):
+        with pytest.raises(ValidationError, match="are no certificate and its key"):
+            Settings(tls_certificate=made, tls_key=bad)
 
 
 def test_beyond_this_machine_with_keys_and_tls_for_one_site(

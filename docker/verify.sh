@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the images and runs the server's the way docker-compose.yml does, without Docker: non-root,
 # without capabilities, on a root that is read-only, as PID 1. For Debian, as root, with buildah,
-# debootstrap, curl and python3. pip's settings, and the folders they name, are handed to the build.
+# debootstrap, curl and python3, and redis-server if it is there. pip's settings, and the folders
+# they name, are handed to the build.
 #
 #   TORCH=torch==2.13.0 TORCH_INDEX= docker/verify.sh [server|training]...    # default: both
 #
@@ -12,9 +13,9 @@ cd "$(dirname "$0")/.."
 SCRATCH=${SCRATCH:-/var/tmp/basin-images}
 PORT=${PORT:-18000}
 BASE=localhost/basin-base
-UNSHARE=
+UNSHARE= REDIS=
 mkdir -p "$SCRATCH"
-trap '[[ -z $UNSHARE ]] || kill -KILL "$UNSHARE" 2> /dev/null || true' EXIT
+trap 'for each in $UNSHARE $REDIS; do kill -KILL "$each" 2> /dev/null || true; done' EXIT
 
 b() { buildah --root "$SCRATCH/storage" --runroot "$SCRATCH/run" --storage-driver vfs "$@"; }
 say() { printf '%(%T)T  %s\n' -1 "$*"; }
@@ -75,7 +76,7 @@ start() {
   chown "$user" "$state"
   AS=(setpriv --reuid "${user%:*}" --regid "${user#*:}" --clear-groups --no-new-privs
     --bounding-set=-all --inh-caps=-all env -i "${variables[@]}" "BASIN_PORT=$PORT"
-    BASIN_OPEN=true)
+    BASIN_OPEN=true ${REDIS_URL:+"BASIN_REDIS_URL=$REDIS_URL"})
   MOUNT=$(b mount "$CONTAINER") ROOT=$root STATE=$state AT=$writable DIR=$(field "$image" "['WorkingDir']") \
     unshare --mount --pid --ipc --uts --fork --kill-child bash -euc '
       mount --bind "$MOUNT" "$ROOT"
@@ -92,6 +93,13 @@ start() {
   UNSHARE=$!
 }
 
+# redis: one beside the server, as in docker-compose.yml, where this machine has it.
+redis() {
+  command -v redis-server > /dev/null || return 0
+  redis-server --port $((PORT + 1)) --bind 127.0.0.1 --save "" --dir "$SCRATCH" > "$SCRATCH/redis.log" &
+  REDIS=$! REDIS_URL=redis://127.0.0.1:$((PORT + 1))/0
+}
+
 # inside COMMAND...: as the server, in its namespaces
 inside() { nsenter --target "$PID" --mount --pid --root "${AS[@]}" "$@"; }
 
@@ -100,6 +108,7 @@ server() {
   local started=$SECONDS command health url=http://127.0.0.1:$PORT
   mapfile -t command < <(field basin-server "['Cmd']")
   mapfile -t health < <(field basin-server "['Healthcheck']['Test'][1:]")
+  redis
   start basin-server /var/lib/basin "${command[@]}" > "$SCRATCH/server.log" 2>&1
   until PID=$(pgrep --parent $UNSHARE) && inside "${health[@]}" 2> /dev/null; do
     kill -0 $UNSHARE && ((SECONDS - started < 180)) || { tail "$SCRATCH/server.log"; exit 1; }
@@ -109,11 +118,13 @@ server() {
   grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs)' "/proc/$PID/status" | tr '\n' ' ' && echo
   ! inside touch /app/file 2> /dev/null || { echo "the root can be written"; exit 1; }
 
-  ask "$url/anomaly/score" -d @examples/tolokers.json
-  ask "$url/classify" -d '{"model": "cdat-ames", "smiles": ["CCO", "c1ccccc1N(=O)=O", "not a molecule"]}'
-  ask "$url/classify" -d '{"model": "cdat-ames", "smiles": "CCO", "include": ["explanation"]}'
-  ask "$url/anomaly/score" -H 'Prefer: respond-async' -d @examples/tolokers.json
-  ask "$url/memories/verify" -X PUT -d '{"patterns": [[1, 0], [0, 1]]}'
+  ask "$url/health/ready"
+  ask "$url/anomaly/score" --json @examples/tolokers.json
+  ask "$url/classify" --json '{"model": "cdat-ames", "smiles": ["CCO", "c1ccccc1N(=O)=O", "not a molecule"]}'
+  ask "$url/classify" --json '{"model": "cdat-ames", "smiles": "CCO", "include": ["explanation"]}'
+  ask "$url/anomaly/score" -H 'Prefer: respond-async' --json @examples/tolokers.json
+  ask "$url/complete" -F image=@examples/photo.jpg -F mask=@examples/mask.png
+  ask "$url/memories/verify" -X PUT --json '{"patterns": [[1, 0], [0, 1]]}'
 
   started=$(date +%s%N)
   kill -TERM "$PID"
@@ -125,7 +136,7 @@ server() {
 
 ask() {
   local status
-  status=$(curl -sS -o "$SCRATCH/answer" -w '%{http_code}' -H 'Content-Type: application/json' "$@")
+  status=$(curl -sS -o "$SCRATCH/answer" -w '%{http_code}' "$@")
   say "$status $1 $(head -c 160 "$SCRATCH/answer")"
   [[ $status == 20? ]]
 }

@@ -32,6 +32,7 @@ from benchmarks.server import process
 
 CLIENTS, WARM_S, MEASURE_S, SHARE = 8, 30.0, 60.0, 0.7
 BEFORE_S, EVERY_S = 600.0, 5.0
+IDLE_S = 2.0  # of a connection that is used again; the server closes it after five
 REPO = Path(__file__).resolve().parents[1]
 JSON = "application/json"
 _ATOMS = ("C", "N", "O", "CC", "C(=O)", "C(C)", "c1ccccc1", "C1CCCCC1", "S", "C(F)(F)")
@@ -118,16 +119,23 @@ async def _hang_up(port: int, asked: Asked) -> None:
 
 
 async def _load(port: int, mix: Mix, rate: float, seconds: float) -> Counter[int]:
-    seen, free, chance = Counter[int](), list[Connection](), random.Random(1)
+    seen, chance = Counter[int](), random.Random(1)
+    free: list[tuple[float, Connection]] = []
     under_way: set[asyncio.Task[None]] = set()
 
     async def ask() -> None:
         if chance.random() < 0.02:  # somebody who does not wait for the answer
             await _hang_up(port, mix.next())
             return
-        connection = free.pop() if free else Connection(port)
+        connection = Connection(port)
+        while free:
+            idle_since, kept = free.pop()
+            if time.perf_counter() - idle_since < IDLE_S:
+                connection = kept
+                break
+            kept.close()
         await _ask(connection, mix.next(), seen)
-        free.append(connection)
+        free.append((time.perf_counter(), connection))
 
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -135,8 +143,9 @@ async def _load(port: int, mix: Mix, rate: float, seconds: float) -> Counter[int
         task = asyncio.create_task(ask())
         under_way.add(task)
         task.add_done_callback(under_way.discard)
+        task.add_done_callback(lambda task: task.result())  # nothing may break
     await asyncio.gather(*under_way)
-    for connection in free:
+    for _, connection in free:
         connection.close()
     return seen
 

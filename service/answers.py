@@ -16,7 +16,8 @@ from service.pictures.write import PNG, telling
 
 @dataclass(frozen=True)
 class Answer:
-    """What is told, a JSON object, and perhaps the file that it goes into.
+    """What is told, a JSON object, and perhaps the file that it goes into; or a file alone, which
+    is signed by its headers.
 
     Signed, it is one request's own; unsigned, it can be kept for the next that asks the same,
     unless it is not `lasting`: another time there might be a better one.
@@ -27,6 +28,7 @@ class Answer:
     file: bytes = b""
     lasting: bool = True
     phases: tuple[str, ...] = ()  # in which it was made
+    headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def size(self) -> int:
@@ -34,6 +36,8 @@ class Answer:
 
     def signed(self, timings_ms: Mapping[str, float], request_id: str) -> bytes:
         """The body of the answer, which ends what it tells with these two."""
+        if not self.told:
+            return self.file
         took = {**dict.fromkeys(self.phases, 0.0), **timings_ms}
         signature = _dumps({"timings_ms": took, "request_id": request_id})
         told = b"".join((memoryview(self.told)[:-1], b",", memoryview(signature)[1:]))

@@ -193,7 +193,8 @@ async def _signed(request: Request, services: Services, answer: Answer) -> Respo
     took = request.state.stopwatch.milliseconds()
     body = await services.aside(answer.size, answer.signed, took, request.state.request_id)
     timing = ", ".join(f"{phase};dur={ms}" for phase, ms in took.items())
-    return Response(body, headers={"server-timing": timing}, media_type=answer.media_type)
+    headers = {**dict(answer.headers), "server-timing": timing}
+    return Response(body, headers=headers, media_type=answer.media_type)
 
 
 async def _holding(kept: AsyncExitStack, work: Coroutine[Any, Any, Response]) -> Response:

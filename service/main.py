@@ -16,6 +16,7 @@ from service.access import Access
 from service.doors.door import Door
 from service.doors.keys import ADMIN as OPERATORS
 from service.errors import Problem, answer_http_exception, answer_problem
+from service.open_inference.faults import Faults
 from service.routes import ADMIN, ROUTERS, WORKER
 from service.services import Services
 from service.settings import Settings
@@ -94,7 +95,8 @@ def _furnish(
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **_CORS)
     encrypted = settings.tls_certificate is not None
     access = {"metrics": services.metrics, "traces": services.traces, "encrypted": encrypted}
-    app.add_middleware(Access, **access)  # the outermost
+    app.add_middleware(Access, **access)
+    app.add_middleware(Faults)  # the outermost
     app.add_exception_handler(Problem, answer_problem)
     app.add_exception_handler(HTTPException, answer_http_exception)
     for router in routers:

@@ -5,6 +5,7 @@ All of it is generated from `service.schemas`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
 from service.complete_schemas import CompleteForm, CompleteRequest, FrameEvent
+from service.doors.door import OPEN
 from service.errors import MEDIA_TYPE
 from service.image_schemas import (
     AnswerImagesForm,
@@ -22,6 +24,9 @@ from service.image_schemas import (
     ClassifyImagesForm,
     ClassifyImagesRequest,
 )
+from service.open_inference.faults import is_of_protocol
+from service.open_inference.schemas import InferError, InferRequest
+from service.open_inference.tensors import BINARY, HEADER
 from service.parsing.graphs import TENSORS as GRAPH_TENSORS
 from service.parsing.memory import PATTERNS
 from service.parsing.request import JSON, SAFETENSORS
@@ -83,6 +88,8 @@ _OWN = (
     StoreMemory,
     StoreSequences,
     ProblemDocument,
+    InferRequest,
+    InferError,
 )
 
 
@@ -96,6 +103,27 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         }
         for status in statuses
     }
+
+
+def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`problems`, as the Open Inference Protocol tells them."""
+    schema = {"$ref": _REF.format(model=InferError.__name__)}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {JSON: {"schema": schema}}}
+        for status in statuses
+    }
+
+
+def infer_body() -> dict[str, Any]:
+    """`openapi_extra` of the route that infers."""
+    described = {"schema": {"$ref": _REF.format(model=InferRequest.__name__)}}
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    said = (
+        f"JSON, or JSON with tensors in bytes behind it and its length in the header {HEADER}; "
+        "the content type is not looked at."
+    )
+    content = {JSON: described, BINARY: binary}
+    return {"requestBody": {"required": True, "description": said, "content": content}}
 
 
 def score_body() -> dict[str, Any]:
@@ -185,7 +213,9 @@ def _body(shapes: tuple[type[BaseModel], ...], description: str) -> dict[str, An
     }
 
 
-def jobs() -> dict[int | str, dict[str, Any]]:
+def jobs(
+    failed: Callable[..., dict[int | str, dict[str, Any]]] = problems,
+) -> dict[int | str, dict[str, Any]]:
     """`responses` of a route that computes, and answers with a job where that is preferred."""
     told = {
         "Location": {"description": "where the job is", "schema": _TEXT},
@@ -193,7 +223,7 @@ def jobs() -> dict[int | str, dict[str, Any]]:
     }
     description = "The request is kept as a job: only under the header `Prefer: respond-async`"
     accepted = {"description": description, "model": JobBody, "headers": told}
-    return {202: accepted} | problems(409, 503)
+    return {202: accepted} | failed(409, 503)
 
 
 def _listed(tensors: Allowed) -> str:
@@ -253,10 +283,14 @@ def _describe_parameters(document: dict[str, Any], settings: Settings) -> None:
     for path in document["paths"].values():
         for operation in path.values():
             if "202" in operation["responses"]:
-                operation["parameters"] = [
-                    {"name": name, "in": "header", "description": said, "schema": schema}
-                    for name, (said, schema) in _ASKED.items()
-                ] + [_timeout(settings)]
+                operation["parameters"] = (
+                    operation.get("parameters", [])
+                    + [
+                        {"name": name, "in": "header", "description": said, "schema": schema}
+                        for name, (said, schema) in _ASKED.items()
+                    ]
+                    + [_timeout(settings)]
+                )
                 operation["responses"]["200"]["headers"] = _TOLD
 
 
@@ -268,10 +302,11 @@ def _describe_keys(document: dict[str, Any], settings: Settings) -> None:
     document["security"] = [{"key": []}] if settings.keys else [{}, {"key": []}]
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            if path.startswith("/health/"):
+            if path in OPEN:
                 operation["security"] = []
                 continue
-            for status, response in problems(401, 403, 429).items():
+            told = faults if is_of_protocol(path) else problems
+            for status, response in told(401, 403, 429).items():
                 operation["responses"].setdefault(str(status), response)
 
 
@@ -281,5 +316,6 @@ def _drop_validation_errors(document: dict[str, Any]) -> None:
         document["components"]["schemas"].pop(name, None)
     for path in document["paths"].values():
         for operation in path.values():
-            if JSON in operation["responses"].get("422", {}).get("content", {}):
+            told = operation["responses"].get("422", {}).get("content", {}).get(JSON, {})
+            if told.get("schema", {}).get("$ref", "").endswith("HTTPValidationError"):
                 del operation["responses"]["422"]

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
-_HEADERS = ("accept", "content-encoding", "content-type")  # that routes which compute look at
+_HEADERS = (  # that routes which compute look at
+    *("accept", "content-encoding", "content-type"),
+    "inference-header-content-length",
+)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from service.doors.keys import ANYONE, SECRET
 from service.errors import Problem
 from service.services import Services
 
-_OPEN = frozenset(("/health/live", "/health/ready"))  # for probes, which tell nothing
+OPEN = frozenset(  # for probes, which tell nothing
+    f"{root}/health/{name}" for root in ("", "/v2") for name in ("live", "ready")
+)
 
 
 @final
@@ -42,7 +44,7 @@ class Door:
     async def _admit(self, scope: Scope) -> None:
         state, keyring = scope["state"], self._services.keyring
         state["caller"] = ANYONE
-        if keyring is None or scope["path"] in _OPEN:
+        if keyring is None or scope["path"] in OPEN:
             return
         if state.get("replayed"):  # a job has shown its key, which may have gone since
             caller = keyring.named(state["owner"])

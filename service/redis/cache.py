@@ -70,6 +70,7 @@ def _written(key: bytes, answer: Answer) -> bytes:
         "type": answer.media_type,
         "told": len(answer.told),
         "phases": answer.phases,
+        "headers": answer.headers,
     }
     head = orjson.dumps(about)
     return b"".join((len(head).to_bytes(4), head, answer.told, answer.file))
@@ -85,8 +86,9 @@ def _read(key: bytes, kept: bytes | str) -> Answer | None:
             return None
         end = start + about["told"]
         told, phases = kept[start:end], tuple(map(str, about["phases"]))
-        if len(told) != about["told"] or told[:1] + told[-1:] != b"{}":
+        if len(told) != about["told"] or (told and told[:1] + told[-1:] != b"{}"):
             return None
-        return Answer(str(about["type"]), told, kept[end:], phases=phases)
+        headers = tuple((str(name), str(value)) for name, value in about["headers"])
+        return Answer(str(about["type"]), told, kept[end:], phases=phases, headers=headers)
     except (ValueError, KeyError, TypeError):
         return None

@@ -14,6 +14,7 @@ from service.routes import (
     memories,
     metrics,
     models,
+    open_inference,
     sample,
 )
 
@@ -29,6 +30,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     gallery.router,
     health.router,
     metrics.router,
+    open_inference.router,
 )
 
 ADMIN: tuple[APIRouter, ...] = (admin.router, health.router, metrics.router)

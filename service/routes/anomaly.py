@@ -54,22 +54,23 @@ async def score_nodes(
     return await exchange(
         request,
         services,
-        partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
+        partial(answer, content_type=media_type, form=form, services=services, state=request.state),
         services.registry.stamp,
     )
 
 
-async def _answer(
-    body: bytes, media_type: str, form: str, services: Services, state: State
+async def answer(
+    body: bytes, content_type: str, form: str, services: Services, state: State
 ) -> Answer:
+    """What a body of this type is answered in this form."""
     watch: Stopwatch = state.stopwatch
-    if media_type == JSON and len(body) > LARGE:
+    if content_type == JSON and len(body) > LARGE:
         readers = {model.name: model for model in services.registry.every(Scorer)}
         body = await services.large.condense(body, readers, services.settings)
-        media_type = CONDENSED
+        content_type = CONDENSED
         watch.lap("condense")
-    weight = len(body) * (_JSON_WEIGHS if media_type == JSON else 1)
-    task, batch = await services.aside(weight, _read, body, media_type, services)
+    weight = len(body) * (_JSON_WEIGHS if content_type == JSON else 1)
+    task, batch = await services.aside(weight, _read, body, content_type, services)
     del body
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
@@ -85,9 +86,9 @@ async def _answer(
         alike=alike(task, batch),
     )
     told = len(scored.logits_N) if task.targets is None else len(task.targets)
-    answer = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)
+    encoded = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)
     services.metrics.observe(task.model.name, task.graph.num_nodes, scored.convergence)
-    return answer
+    return encoded
 
 
 def _read(body: bytes, media_type: str, services: Services) -> tuple[ScoreTask, GraphBatch]:

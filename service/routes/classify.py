@@ -60,18 +60,19 @@ async def classify_graphs(
     return await exchange(
         request,
         services,
-        partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
+        partial(answer, content_type=media_type, form=form, services=services, state=request.state),
         services.registry.stamp,
     )
 
 
-async def _answer(
-    body: bytes, media_type: str, form: str, services: Services, state: State
+async def answer(
+    body: bytes, content_type: str, form: str, services: Services, state: State
 ) -> Answer:
+    """What a body of this type is answered in this form."""
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
-    require_small(body, media_type)
-    task = await on_codec(parse_classify, body, media_type, services.registry, services.settings)
+    require_small(body, content_type)
+    task = await on_codec(parse_classify, body, content_type, services.registry, services.settings)
     del body
     watch.lap("parse")
     molecules: list[Molecule | MoleculeError] = []
@@ -94,9 +95,9 @@ async def _answer(
     if task.smiles is not None and classified.explained:
         drawn = await _draw(task.smiles, items, classified.explained, services)
         watch.lap("draw")
-    answer = await on_codec(_encode, task, items, classified, form, services)
+    encoded = await on_codec(_encode, task, items, classified, form, services)
     in_time = drawn and not any(code in OUT_OF_TIME for code, _ in filter(None, errors))
-    return answer if in_time else answer.passing()
+    return encoded if in_time else encoded.passing()
 
 
 async def _draw(

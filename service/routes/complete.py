@@ -67,7 +67,7 @@ async def complete_unknown(
         request,
         services,
         partial(
-            _answer,
+            answer,
             content_type=content_type,
             form=JSON if form == EVENTS else form,
             services=services,
@@ -78,9 +78,10 @@ async def complete_unknown(
     )
 
 
-async def _answer(
+async def answer(
     body: bytes, content_type: str, form: str, services: Services, state: State
 ) -> Answer:
+    """What a body of this type is answered in this form."""
     watch: Stopwatch = state.stopwatch
     settings = services.settings
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)

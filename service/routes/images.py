@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
@@ -92,31 +92,30 @@ async def _exchanged(
     services.registry.require_ready()
     form = accepted(request, (JSON, SAFETENSORS))
     content_type = request.headers["content-type"]  # with the boundary of its parts
-    read = partial(
-        read_look,
+    work = partial(
+        answer,
         content_type=content_type,
+        form=form,
+        services=services,
+        state=request.state,
         kind=kind,
-        registry=services.registry,
-        settings=services.settings,
     )
-    return await exchange(
-        request,
-        services,
-        partial(_answer, read=read, form=form, services=services, state=request.state),
-        services.registry.stamp,
-    )
+    return await exchange(request, services, work, services.registry.stamp)
 
 
-async def _answer(
+async def answer(
     body: bytes,
-    read: Callable[[bytes], LookRequest],
+    content_type: str,
     form: str,
     services: Services,
     state: State,
+    kind: type[PictureClassifier] | type[Answerer],
 ) -> Answer:
+    """What a body of this type is answered in this form."""
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
-    task = await on_codec(read, body)
+    registry, settings = services.registry, services.settings
+    task = await on_codec(read_look, body, content_type, kind, registry, settings)
     del body
     watch.lap("parse")
     model = task.model
@@ -130,7 +129,7 @@ async def _answer(
         Picture(shown[place], None if asked is None else asked.encoded())
         for place, asked in task.rows
     ]
-    room = services.settings.max_response_bytes if form == SAFETENSORS else None
+    room = settings.max_response_bytes if form == SAFETENSORS else None
     recognised = await compute(
         services,
         state,

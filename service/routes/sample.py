@@ -53,27 +53,28 @@ async def sample_memory(
     return await exchange(
         request,
         services,
-        partial(_answer, media_type=media_type, form=form, services=services, state=request.state),
+        partial(answer, content_type=media_type, form=form, services=services, state=request.state),
         await asyncio.to_thread(services.memories.stamp),
     )
 
 
-async def _answer(
-    body: bytes, media_type: str, form: str, services: Services, state: State
+async def answer(
+    body: bytes, content_type: str, form: str, services: Services, state: State
 ) -> Answer:
+    """What a body of this type is answered in this form."""
     watch: Stopwatch = state.stopwatch
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
-    require_small(body, media_type)
-    task = await on_codec(parse_sample, body, media_type, services.memories, services.settings)
+    require_small(body, content_type)
+    task = await on_codec(parse_sample, body, content_type, services.memories, services.settings)
     del body
     if form == PNG and task.memory.codec.kind != "images":
         raise Problem("not-acceptable", "only a memory of images answers with a picture")
     watch.lap("parse")
     run, cost = partial(sample, task, state.progress), task.work / _A_STEP
     sampled = await compute(services, state, run, "sample", cost)
-    answer = await on_codec(_encode, task, sampled, form)
+    encoded = await on_codec(_encode, task, sampled, form)
     services.metrics.observe_samples(task, sampled)
-    return answer
+    return encoded
 
 
 def _encode(task: SampleTask, sampled: Sampled, form: str) -> Answer:

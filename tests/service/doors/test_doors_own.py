@@ -125,3 +125,24 @@ def test_a_memory_is_of_its_key(ask) -> None:
     assert {m["id"] for m in other.get("/memories").json()["memories"]} == shipped | {"mine"}
     assert other.delete("/memories/mine").status_code == 204
     assert one.delete("/memories/mine").status_code == 204
+
+
+def test_a_key_for_the_protocol_is_for_its_models_alone(ask) -> None:
+    protocol, sample = ask("protocol"), make_sample(1)
+    listed = {entry["name"] for entry in protocol.post("/v2/repository/index").json()}
+    assert "et-small" in listed
+    assert not listed & {"cdat-small", "cdat-mol", "et-tile"}
+    names = {"x": ("FP32", sample.x), "edge_index": ("INT64", sample.edge_index)}
+    inputs = [
+        {"name": name, "shape": list(array.shape), "datatype": kind, "data": array.tolist()}
+        for name, (kind, array) in names.items()
+    ]
+    at = "/v2/models/{}/infer"
+    assert protocol.post(at.format("et-small"), json={"inputs": inputs}).status_code == 200
+    assert protocol.post(at.format("cdat-small"), json={"inputs": inputs}).status_code == 403
+    few = {"steps": 20, "burn_in": 10, "thin": 10, "chains": 1, "num_samples": 1}
+    sampled = protocol.post(at.format("mnist-3"), json={"inputs": [], "parameters": few})
+    assert sampled.status_code == 200
+    assert protocol.post("/anomaly/score", json=sample.arrays()).status_code == 403
+    refused = ask("scorer").post(at.format("et-small"), json={"inputs": inputs})
+    assert (refused.status_code, list(refused.json())) == (403, ["error"])

@@ -1,0 +1,217 @@
+"""Tensors as the protocol has them, in requests and in answers."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.answers import Answer
+from service.errors import Problem, pointer, refuse, unknown_fields
+from service.open_inference.schemas import DATATYPES, InferRequest, InferTensor, Parameters
+from service.parsing.arrays import fail_at, place, require_list, require_types, told_as
+from service.parsing.envelope import invalid, validated
+from service.parsing.large import LARGE
+from service.parsing.request import JSON
+from service.parsing.syntax import read_object
+
+HEADER = "inference-header-content-length"
+BINARY = "application/octet-stream"
+_MOST = 32  # tensors of a request
+_MOST_DIMS = 8
+_ITEM = struct.Struct("<I")  # length of a string
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A request: its tensors by name (BYTES as strings), what else it says, and which tensors of
+    the answer it wants, each with whether as bytes; None: all, and in one way."""
+
+    id: str | None
+    parameters: Parameters
+    inputs: dict[str, np.ndarray]
+    wanted: dict[str, bool] | None
+    as_bytes: bool
+
+
+def read(body: bytes, header: str | None) -> Inference:
+    """
+    Args:
+        header: how many bytes of the body are JSON, as the client tells; None: all.
+
+    Raises:
+        Problem: it cannot be read.
+    """
+    size = _header_size(header, len(body))
+    if size > LARGE:
+        detail = f"JSON may have up to {LARGE} bytes here; send tensors behind it, in bytes"
+        raise Problem("body-too-large", detail)
+    fields = read_object(body[:size], "invalid-json")
+    if faults := unknown_fields(fields, InferRequest.model_fields):
+        raise invalid(faults)
+    for name in ("inputs", "outputs"):
+        if isinstance(fields.get(name), list) and len(fields[name]) > _MOST:
+            raise refuse("invalid-request", pointer(name), "too_many", f"at most {_MOST}")
+    asked = validated(InferRequest, fields)
+    rest, inputs = memoryview(body)[size:], dict[str, np.ndarray]()
+    for i, tensor in enumerate(asked.inputs):
+        if tensor.name in inputs:
+            raise refuse(
+                "invalid-request", pointer("inputs", i, "name"), "duplicate", "named twice"
+            )
+        with told_as("invalid-request"):
+            inputs[tensor.name], rest = _taken(tensor, rest, i)
+    if rest:
+        detail = f"{len(rest)} bytes are left once all inputs are read"
+        raise refuse("invalid-request", "/inputs", "too_long", detail)
+    by_default = asked.parameters.get("binary_data_output", False) is True
+    wanted = None
+    if asked.outputs:
+        wanted = {
+            each.name: each.parameters.get("binary_data", by_default) is True
+            for each in asked.outputs
+        }
+    return Inference(asked.id, asked.parameters, inputs, wanted, by_default)
+
+
+def written(
+    inference: Inference, model: str, version: str, found: Mapping[str, np.ndarray], told: bytes
+) -> Answer:
+    """The answer with these tensors; `told` is the JSON of all there is to say besides.
+
+    Raises:
+        Problem: a tensor is wanted that there is not.
+    """
+    wanted = inference.wanted
+    if wanted is None:
+        wanted = dict.fromkeys(found, inference.as_bytes)
+    elif missing := [name for name in wanted if name not in found]:
+        rule = f"the outputs are {', '.join(found)}"
+        place_of = list(wanted).index(missing[0])
+        raise refuse("invalid-request", pointer("outputs", place_of, "name"), "unknown", rule)
+    outputs, parts = list[dict[str, Any]](), list[bytes]()
+    for name, as_bytes in wanted.items():
+        array = found[name]
+        entry = {"name": name, "datatype": _datatype(array), "shape": list(array.shape)}
+        if as_bytes:
+            parts.append(_as_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            entry["data"] = array.reshape(-1).tolist()
+        outputs.append(entry)
+    document = {
+        "model_name": model,
+        "model_version": version,
+        **({} if inference.id is None else {"id": inference.id}),
+        "parameters": {"response": told.decode()},
+        "outputs": outputs,
+    }
+    head = orjson.dumps(document)
+    if not any(wanted.values()):
+        return Answer(JSON, b"", head)
+    headers = ((HEADER, str(len(head))),)
+    return Answer(BINARY, b"", b"".join((head, *parts)), headers=headers)
+
+
+def _header_size(header: str | None, size: int) -> int:
+    if header is None:
+        return size
+    if not (header.isascii() and header.isdecimal() and len(header) < 12 and int(header) <= size):
+        raise refuse("invalid-request", "", "out_of_range", f"{HEADER}: no length of this body")
+    return int(header)
+
+
+def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, memoryview]:
+    """The array of a tensor, and the bytes that are left behind its own."""
+    at = pointer("inputs", i)
+    if len(tensor.shape) > _MOST_DIMS:
+        raise fail_at(f"{at}/shape", "too_long", f"at most {_MOST_DIMS} dimensions")
+    count, size = math.prod(tensor.shape), tensor.parameters.get("binary_data_size")
+    if (size is None) == (tensor.data is None):
+        raise fail_at(at, "one_of", "give `data`, or the parameter `binary_data_size`")
+    if size is None:
+        return _of_json(tensor, count, i), rest
+    if type(size) is not int or not 0 <= size <= len(rest):
+        rule = f"{len(rest)} bytes are there behind the JSON and the inputs before"
+        raise fail_at(f"{at}/parameters/binary_data_size", "out_of_range", rule)
+    return _of_bytes(tensor, count, rest[:size], at), rest[size:]
+
+
+def _of_json(tensor: InferTensor, count: int, i: int) -> np.ndarray:
+    """Flat or nested, in row-major order."""
+    at = place("inputs", str(i), "data")
+    flat = require_list(tensor.data, at)
+    for _ in tensor.shape[1:]:
+        if not flat or type(flat[0]) is not list:
+            break
+        require_types(flat, {list}, at, "must be a list, as the first is")
+        flat = [entry for row in flat for entry in row]
+    if len(flat) != count:
+        raise fail_at(at(), "wrong_shape", f"must hold {count} entries, as the shape has it")
+    dtype = DATATYPES[tensor.datatype]
+    if dtype is None:
+        require_types(flat, {str}, at, "must be a string")
+        array = np.empty(count, object)
+        array[:] = flat
+        return array.reshape(tensor.shape)
+    kinds = {"b": {bool}, "f": {int, float}}.get(np.dtype(dtype).kind, {int})
+    require_types(flat, kinds, at, f"must be of type {tensor.datatype}")
+    try:
+        with np.errstate(over="ignore"):  # what is not finite is refused where it matters
+            return np.array(flat, dtype).reshape(tensor.shape)
+    except OverflowError:
+        rule = f"a number does not fit {tensor.datatype}"
+        raise fail_at(at(), "out_of_range", rule) from None
+
+
+def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.ndarray:
+    dtype = DATATYPES[tensor.datatype]
+    if dtype is None:
+        return np.array(_strings(data, count, at), object).reshape(tensor.shape)
+    kind = np.dtype(dtype).newbyteorder("<")
+    if len(data) != count * kind.itemsize:
+        rule = f"must have {count * kind.itemsize} bytes, as shape and datatype have it"
+        raise fail_at(at, "wrong_shape", rule)
+    if dtype is np.bool_:  # any byte but 0 is true
+        return (np.frombuffer(data, np.uint8) != 0).reshape(tensor.shape)
+    return np.frombuffer(data, kind).reshape(tensor.shape)
+
+
+def _strings(data: memoryview, count: int, at: str) -> list[str]:
+    """Each with its length before it, in four bytes."""
+    found, start = list[str](), 0
+    while start < len(data) and len(found) < count:
+        end = start + _ITEM.size
+        if end > len(data):
+            break
+        (size,) = _ITEM.unpack(data[start:end])
+        start = end + size
+        if start > len(data):
+            break
+        try:
+            found.append(str(data[end:start], "utf-8"))
+        except UnicodeDecodeError:
+            raise fail_at(at, "wrong_type", "strings must be UTF-8") from None
+    if len(found) != count or start != len(data):
+        raise fail_at(at, "wrong_shape", f"must hold {count} strings, each behind its length")
+    return found
+
+
+def _datatype(array: np.ndarray) -> str:
+    if array.dtype == object:
+        return "BYTES"
+    native = array.dtype.newbyteorder("=")
+    return next(name for name, dtype in DATATYPES.items() if dtype is not None and native == dtype)
+
+
+def _as_bytes(array: np.ndarray) -> bytes:
+    if array.dtype != object:
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        return np.ascontiguousarray(little).tobytes()
+    encoded = [text.encode() for text in array.reshape(-1).tolist()]
+    return b"".join(_ITEM.pack(len(text)) + text for text in encoded)

@@ -1,0 +1,38 @@
+"""Asks a Basin server: `Client`, or `AsyncClient` where there is an event loop."""
+
+from basin_client import asks
+from basin_client.answers import (
+    Classified,
+    Completed,
+    Convergence,
+    Predicted,
+    Recognised,
+    Sampled,
+    Scores,
+    Unread,
+)
+from basin_client.call import Dynamics, Resonance
+from basin_client.client import AsyncClient, AsyncJob, Client, Job
+from basin_client.errors import BasinError, ProblemError
+from basin_client.graphs import Graph
+
+__all__ = [
+    "AsyncClient",
+    "AsyncJob",
+    "BasinError",
+    "Classified",
+    "Client",
+    "Completed",
+    "Convergence",
+    "Dynamics",
+    "Graph",
+    "Job",
+    "Predicted",
+    "ProblemError",
+    "Recognised",
+    "Resonance",
+    "Sampled",
+    "Scores",
+    "Unread",
+    "asks",
+]

@@ -31,6 +31,7 @@ from service.served import (
     Recogniser,
     Scorer,
 )
+from service.settings import Settings
 
 Arrays = dict[str, np.ndarray]
 M = TypeVar("M", bound=Model[Any])
@@ -64,8 +65,8 @@ class Subject(ABC):
         """Tensors that it answers with."""
 
     @abstractmethod
-    def asked(self, inference: Inference) -> Native:
-        """What the route is asked.
+    def asked(self, inference: Inference, settings: Settings) -> Native:
+        """What the route is asked; pictures only where it would not refuse them for their size.
 
         Raises:
             Problem: an input that could not be one of this route's.
@@ -100,7 +101,7 @@ class Scores(OfModel[Scorer]):
             _tensor("rank", "INT64", -1),
         ]
 
-    def asked(self, inference: Inference) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> Native:
         return _of_tensors(inference, _enveloped(inference.parameters, model=self.name))
 
     def told(self, answer: Answer) -> Arrays:
@@ -162,7 +163,7 @@ class Classifies(_Labels[Classifier]):
     def labelled(self) -> dict[str, Sequence[str]]:
         return {f"{task.name}.": task.labels for task in self.model.tasks}
 
-    def asked(self, inference: Inference) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> Native:
         fields = _enveloped(inference.parameters, model=self.name)
         if "smiles" not in inference.inputs:
             return _of_tensors(inference, fields)
@@ -194,10 +195,10 @@ class Completes(OfModel[Completer]):
     def outputs(self) -> list[TensorMetadata]:
         return [_tensor("completed", "UINT8", -1, -1, -1, 3)]
 
-    def asked(self, inference: Inference) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> Native:
         files = []
         for name in inference.inputs:
-            [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,))
+            [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,), max_pixels)
             files.append((name, picture))
         return _form(_enveloped(inference.parameters, model=self.name), files)
 
@@ -219,9 +220,9 @@ class _Looks(_Labels[M]):
         assert isinstance(self.model, Recogniser)
         return [_tensor("image", "UINT8", -1, -1, -1, self.model.config.shape[0])]
 
-    def asked(self, inference: Inference) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> Native:
         fields = _enveloped(inference.parameters, model=self.name)
-        files = [("image", one) for one in _pictures(inference, "image", (4,))]
+        files = [("image", one) for one in _pictures(inference, "image", (4,), settings)]
         rest = inference.inputs.keys() - {"image"}
         return _form(fields | {name: _texts(inference, name) for name in rest}, files)
 
@@ -260,7 +261,7 @@ class Samples(Subject):
             return [_tensor("samples", "BYTES", -1)]
         return [_tensor("samples", "FP32", -1, *card.shape)]
 
-    def asked(self, inference: Inference) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> Native:
         return _of_tensors(inference, _parsed(inference.parameters) | {"memory": self.name})
 
     def told(self, answer: Answer) -> Arrays:
@@ -328,7 +329,9 @@ def _texts(inference: Inference, name: str) -> list[str]:
     return array.reshape(-1).tolist()
 
 
-def _pictures(inference: Inference, name: str, dims: tuple[int, ...]) -> list[bytes]:
+def _pictures(
+    inference: Inference, name: str, dims: tuple[int, ...], settings: Settings
+) -> list[bytes]:
     """Each as a PNG; a tensor of four dimensions holds several."""
     array = inference.inputs.get(name)
     if array is None:
@@ -340,9 +343,12 @@ def _pictures(inference: Inference, name: str, dims: tuple[int, ...]) -> list[by
     if array.ndim not in dims or not array.size or (array.ndim > 2 and array.shape[-1] > 4):
         several = " or ".join(map(str, dims))
         raise _refused(name, f"must have {several} dimensions, the last of up to 4 channels")
+    each = array if array.ndim == 4 else array[None]
+    if len(each) > settings.max_images or each.shape[1] * each.shape[2] > settings.max_pixels:
+        rule = f"up to {settings.max_images} pictures of {settings.max_pixels} pixels"
+        raise refuse("invalid-request", pointer("inputs", name), "too_large", rule)
     if name == "mask":
-        array = (array != 0).astype(np.uint8) * 255
-    each = array if array.ndim == 4 else [array]
+        each = (each != 0).astype(np.uint8) * 255
     return [png(one[:, :, 0] if one.ndim == 3 and one.shape[2] == 1 else one) for one in each]
 
 

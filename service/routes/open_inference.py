@@ -168,7 +168,7 @@ async def _answer(
     body: bytes, one: Subject, header: str | None, services: Services, state: State
 ) -> Answer:
     inference = await services.aside(len(body), read, body, header)
-    native = await services.aside(len(body), one.asked, inference)
+    native = await services.aside(len(body), one.asked, inference, services.settings)
     del body
     answers = _ANSWERS[one.route]
     answer = await answers(native.body, native.content_type, SAFETENSORS, services, state)

@@ -7,7 +7,8 @@ import io
 import json
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -16,13 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from service.errors import Problem
 from service.open_inference.schemas import (
     InferError,
     InferResponse,
     ModelMetadata,
     ServerMetadata,
 )
-from service.open_inference.subjects import Arrays
+from service.open_inference.subjects import Arrays, Completes
+from service.open_inference.tensors import Inference
+from service.settings import Settings
 from tests.service.conftest import MOLECULES, Server, make_sample, make_shapes
 from tests.service.fuzz import changed_somewhere
 from tests.service.picture_files import saved, smooth
@@ -333,6 +337,17 @@ def test_a_header_of_no_length(plain: httpx.Client, length: str) -> None:
     assert "error" in answer.json()
 
 
+def test_nothing_is_written_that_is_too_large() -> None:
+    image = np.zeros((40, 50), np.uint8)
+    inference = Inference(None, {}, {"image": image, "mask": image != 0}, None, True)
+    model = SimpleNamespace(
+        name="m", route="/complete", manifest=SimpleNamespace(version="1", architecture="et")
+    )
+    with pytest.raises(Problem, match="invalid-request") as error:
+        Completes(cast(Any, model)).asked(inference, Settings(max_pixels=1999))
+    assert error.value.detail == "up to 64 pictures of 1999 pixels"
+
+
 def test_strings_in_bytes(plain: httpx.Client) -> None:
     entry = {"name": "smiles", "shape": [2], "datatype": "BYTES"}
     good = struct.pack("<I", 3) + b"CCO" + struct.pack("<I", 1) + b"C"
@@ -348,6 +363,32 @@ def test_strings_in_bytes(plain: httpx.Client) -> None:
         length = {"inference-header-content-length": str(len(head))}
         answer = plain.post("/v2/models/cdat-mol/infer", content=head + raw, headers=length)
         assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize(
+    ("tensors", "told"),
+    [
+        ({"image": SMALL.astype(np.float32), "mask": HOLE}, "/inputs/image: must be of type UINT8"),
+        ({"image": SMALL[None], "mask": HOLE}, "/inputs/image: must have 2 or 3 dimensions"),
+        ({"image": SMALL, "mask": HOLE[:4]}, "/mask"),
+        ({"image": SMALL}, "/mask"),
+        ({"image": SMALL[:0], "mask": HOLE[:0]}, "/inputs/image"),
+        ({"image": SMALL, "mask": HOLE, "other\r\n": HOLE}, "no such field"),
+    ],
+)
+def test_pictures_that_are_none(server: Server, tensors: Arrays, told: str) -> None:
+    content, inputs = b"", []
+    for name, array in tensors.items():
+        content += array.tobytes()
+        kind = {"f": "FP32", "u": "UINT8", "b": "BOOL"}[array.dtype.kind]
+        entry = {"name": name, "shape": list(array.shape), "datatype": kind}
+        inputs.append(entry | {"parameters": {"binary_data_size": array.nbytes}})
+    head = json.dumps({"inputs": inputs}).encode()
+    length = {"inference-header-content-length": str(len(head))}
+    at = f"{server.url}/v2/models/et-tile/infer"
+    answer = httpx.post(at, content=head + content, headers=length)
+    assert answer.status_code == 422
+    assert told in answer.json()["error"]
 
 
 def test_errors_of_the_router_are_the_protocol_s(plain: httpx.Client) -> None:

@@ -198,7 +198,7 @@ class Completes(OfModel[Completer]):
     def asked(self, inference: Inference, settings: Settings) -> Native:
         files = []
         for name in inference.inputs:
-            [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,), max_pixels)
+            [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,), settings)
             files.append((name, picture))
         return _form(_enveloped(inference.parameters, model=self.name), files)
 

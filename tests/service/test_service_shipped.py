@@ -6,13 +6,16 @@ import base64
 import importlib.util
 import io
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import httpx
 import numpy as np
+import pandas as pd
 import pytest
+from basin_client import Client
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
@@ -74,6 +77,33 @@ def test_the_photograph_is_completed(shipped: str) -> None:
     # The photograph itself is known here: nearer to it than its mean colour is.
     error = np.abs(found[hole].astype(float) - whole[hole]).mean()
     assert error < 0.3 * np.abs(whole[hole] - whole[~hole].mean(0)).mean()
+
+
+@pytest.mark.parametrize("readme", ["README.md", "client/README.md"])
+def test_what_the_readme_asks_in_python(
+    shipped: str, readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("photo.jpg", "mask.png"):
+        (tmp_path / name).write_bytes((REPO / "examples" / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    rows = json.loads((REPO / "examples" / "tolokers-rows.json").read_bytes())
+    nodes, edges = pd.DataFrame(rows["nodes"]), pd.DataFrame(rows["edges"])
+    with Client(shipped) as client:
+        asked = nodes["id"].iloc[0]
+        there = {"nodes": nodes, "edges": edges}
+        for block in re.findall(r"^```python\n(.*?)^```", (REPO / readme).read_text(), re.M | re.S):
+            at = block.replace("http://127.0.0.1:8000", shipped).replace("worker-7", asked)
+            at = at.replace("127.0.0.1:8000", shipped.removeprefix("http://"))
+            there["basin"] = client  # which the block before may have closed
+            exec(at.replace("Client()", f'Client("{shipped}")'), there)
+    if readme == "README.md":
+        with Image.open("completed.png") as completed:
+            assert completed.size == (640, 480)
+        assert there["scores"].node_ids == [asked]
+        assert there["answer"].as_numpy("active.probabilities").shape == (2, 2)
+    else:
+        assert there["samples"].shape[1:] == (28, 28)
+        assert there["name"] == "done"
 
 
 @pytest.mark.skipif(

@@ -20,7 +20,9 @@ import statistics
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -88,9 +90,10 @@ async def _ask(connection: Connection, asked: Asked, seen: Counter[int]) -> None
 
 async def _fetch(connection: Connection, reply: Reply) -> None:
     """Wait for a job, and forget every other one."""
-    job = json.loads(reply.body)["id"]
+    job, pause_s = json.loads(reply.body)["id"], 0.2
     while json.loads((await connection.ask("GET", f"/jobs/{job}")).body)["status"] == "running":
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 5.0)
     await connection.ask("GET", f"/jobs/{job}/result")
     if int(job[-1], 36) % 2:
         await connection.ask("DELETE", f"/jobs/{job}")
@@ -144,20 +147,23 @@ async def _load(port: int, mix: Mix, rate: float, seconds: float) -> Counter[int
         under_way.add(task)
         task.add_done_callback(under_way.discard)
         task.add_done_callback(lambda task: task.result())  # nothing may break
-    await asyncio.gather(*under_way)
+    if under_way:
+        _, late = await asyncio.wait(under_way, timeout=60)
+        print(f"not answered a minute after the last was asked: {len(late)}")
     for _, connection in free:
         connection.close()
     return seen
 
 
 async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]) -> None:
+    """Keep what is seen every few seconds, and print every hundredth of it, lest it be lost."""
     connection = Connection(port)
     while True:
         text = (await connection.ask("GET", "/metrics")).body.decode()
         every = [server, *server.children(recursive=True)]
         told.append(
             {
-                "memory, MiB": sum(one.memory_info().rss for one in every) / 2**20,
+                "memory, MiB": sum(map(_resident, every)) / 2**20,
                 "its own, MiB": server.memory_info().rss / 2**20,
                 "descriptors": server.num_fds(),
                 "threads": server.num_threads(),
@@ -166,7 +172,16 @@ async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]
                 "jobs": _gauge(text, "basin_jobs_unfinished"),
             }
         )
+        if len(told) % 100 == 1:
+            print(json.dumps(told[-1]), flush=True)
         await asyncio.sleep(EVERY_S)
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.NoSuchProcess:  # a parser that took too long, and made room for another
+        return 0
 
 
 def _gauge(text: str, name: str) -> float:
@@ -199,6 +214,7 @@ async def _run(port: int, server: psutil.Process, minutes: float) -> None:
 
     watching = asyncio.create_task(watch())
     seen = await _load(port, mix, rate, BEFORE_S + 60 * minutes)
+    assert not watching.done(), watching.exception()
     watching.cancel()
     print(f"answers in {minutes:g} minutes and ten before: {dict(sorted(seen.items()))}")
     quarter = len(told) // 4
@@ -214,8 +230,11 @@ async def _run(port: int, server: psutil.Process, minutes: float) -> None:
 def main() -> None:
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     print(describe())
-    settings = {"BASIN_THREADS": "1", "BASIN_CACHE_BYTES": str(8 << 20)}
-    with process(**settings) as (started, client):
+    with ExitStack() as held:
+        own = held.enter_context(TemporaryDirectory())
+        settings = {"BASIN_THREADS": "1", "BASIN_CACHE_BYTES": str(8 << 20)}
+        settings |= {"BASIN_JOB_STORE": f"{own}/jobs", "BASIN_MEMORY_STORE": f"{own}/memories"}
+        started, client = held.enter_context(process(**settings))
         port = client.base_url.port
         assert port is not None
         asyncio.run(_run(port, psutil.Process(started.pid), minutes))

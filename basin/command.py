@@ -15,6 +15,7 @@ import pandas as pd
 import typer
 from basin_client import BasinError, Client, Dynamics
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from basin.files import FileError, pictures, read_smiles, read_table, write_table
@@ -42,7 +43,10 @@ Out = Annotated[Path | None, typer.Option(help="CSV, TSV, Parquet, JSON; else st
 
 
 @app.command()
-def serve(port: int = 8000, host: str = "127.0.0.1") -> NoReturn:
+def serve(
+    port: Annotated[int, typer.Option(envvar="BASIN_PORT")] = 8000,
+    host: Annotated[str, typer.Option(envvar="BASIN_HOST")] = "127.0.0.1",
+) -> NoReturn:
     """Serve until SIGTERM, by the settings of the environment."""
     environment = os.environ | {"BASIN_PORT": str(port), "BASIN_HOST": host}
     os.execve(sys.executable, [sys.executable, "-m", "service"], environment)
@@ -108,6 +112,8 @@ def classify(
 ) -> None:
     """What is each molecule? One row per molecule; what cannot be read has an error in its row."""
     smiles = [text for given in molecules for text in _smiles(given, column)]
+    if not smiles:
+        raise FileError("there are no molecules in what was given")
     parts = [smiles[i : i + _AT_A_TIME] for i in range(0, len(smiles), _AT_A_TIME)]
     frames, dynamics = [], _dynamics(knobs)
     with _asking(server, key) as client:
@@ -136,8 +142,11 @@ def complete(
     ),
 ) -> None:
     """Fill what a mask marks of pictures."""
-    out.mkdir(parents=True, exist_ok=True)
     every, dynamics = list(pictures(images)), _dynamics(knobs)
+    named = {path.stem: path for path in every}
+    if twice := next((path for path in every if named[path.stem] != path), None):
+        raise FileError(f"{twice} and {named[twice.stem]} would have one name in {out}")
+    out.mkdir(parents=True, exist_ok=True)
     with _asking(server, key) as client:
         for path in _tracked(every, "pictures"):
             done = client.complete(
@@ -175,16 +184,15 @@ def sample(
     several = told.samples if isinstance(told.diagnostics, list) else [told.samples]
     for i, samples in enumerate(several):
         path = out if len(several) == 1 else out.with_stem(f"{out.stem}-{i}")
-        _write_samples(samples, path)
-        print(path)
+        print(_write_samples(samples, path))
     print(json.dumps(told.diagnostics, indent=1), file=sys.stderr)
 
 
 def main() -> None:
     try:
         app(standalone_mode=True)
-    except (BasinError, FileError, KeyError, TypeError) as error:
-        console.print(f"[bold red]error[/] {error}", highlight=False)
+    except (BasinError, FileError, OSError, KeyError, TypeError, ValueError) as error:
+        console.print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
         sys.exit(1)
 
 
@@ -283,11 +291,14 @@ def _say(convergence: dict[str, Any]) -> None:
     console.print(told, highlight=False, style="dim")
 
 
-def _write_samples(samples: Any, path: Path) -> None:
+def _write_samples(samples: Any, path: Path) -> Path:
+    """Where they are: of sequences a file of text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(samples, list):
-        path.with_suffix(".txt").write_text("\n".join(samples) + "\n")
+        path = path.with_suffix(".txt")
+        path.write_text("\n".join(samples) + "\n")
     elif path.suffix == ".csv":
         pd.DataFrame(samples.reshape(len(samples), -1)).to_csv(path, index=False)
     else:
         np.save(path, samples, allow_pickle=False)
+    return path

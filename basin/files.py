@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -88,8 +87,3 @@ def pictures(paths: list[Path]) -> Iterator[Path]:
             yield path
         else:
             raise FileError(f"{path}: there is no such file")
-
-
-def plain(value: Any) -> Any:
-    """A cell as a name of a node: of a column with gaps, integers have become floats."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -25,7 +25,15 @@ def serving() -> Iterator[str]:
     from service.settings import Settings
 
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as place:
-        settings = Settings(job_store=Path(folder) / "jobs.sqlite", log_level="error")
+        settings = Settings.model_validate(
+            {
+                "job_store": Path(folder) / "jobs.sqlite",
+                "log_level": "error",
+                # It is nobody else's: what servers have in common is not for it.
+                **dict.fromkeys(("redis_url", "keys", "admin_port", "tls_certificate", "tls_key")),
+                **{"run_jobs": True, "tracing": False, "host": "127.0.0.1"},
+            }
+        )
         logs.configure(settings.log_level)
         app = create_app(settings)
         config = uvicorn.Config(app, log_config=None, access_log=False)

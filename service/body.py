@@ -15,13 +15,18 @@ from service.parsing.request import JSON, SAFETENSORS
 
 def require_media_type(request: Request, allowed: Container[str], names: str) -> str:
     """The media type of the body, without parameters; 415 unless it is one of `allowed`."""
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
-        raise Problem("unsupported-media-type", "send the body without a content-encoding")
+    require_identity(request)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in allowed:
         raise Problem("unsupported-media-type", f"this route reads {names}")
     return media_type
+
+
+def require_identity(request: Request) -> None:
+    """415 where the body is encoded."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise Problem("unsupported-media-type", "send the body without a content-encoding")
 
 
 def require_small(body: bytes, media_type: str) -> None:

@@ -17,14 +17,19 @@ from service.doors.door import Door
 from service.doors.keys import ADMIN as OPERATORS
 from service.errors import Problem, answer_http_exception, answer_problem
 from service.open_inference.faults import Faults
+from service.open_inference.tensors import HEADER
 from service.routes import ADMIN, ROUTERS, WORKER
 from service.services import Services
 from service.settings import Settings
 
 _CORS = {
     "allow_methods": ("GET", "POST", "PUT", "DELETE"),
-    "allow_headers": ("authorization", "content-type", "idempotency-key", "prefer", "x-request-id"),
-    "expose_headers": ("location", "retry-after", "server-timing", "x-cache", "x-request-id"),
+    "allow_headers": (
+        *("authorization", "content-type", "idempotency-key", "prefer", "x-request-id", HEADER),
+    ),
+    "expose_headers": (
+        *("location", "retry-after", "server-timing", "x-cache", "x-request-id", HEADER),
+    ),
 }
 
 

@@ -164,6 +164,9 @@ class MemoryStore:
                 path.unlink()
             except FileNotFoundError:
                 raise unknown_memory() from None
+            except OSError as error:
+                structlog.get_logger().error("memory not deleted", reason=f"{path}: {error}")
+                raise unavailable("the disk cannot be written; the log says why") from None
             _sync(self._own)
             self._drop(path)
 

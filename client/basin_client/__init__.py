@@ -13,7 +13,7 @@ from basin_client.answers import (
 )
 from basin_client.call import Dynamics, Resonance
 from basin_client.client import AsyncClient, AsyncJob, Client, Job
-from basin_client.errors import BasinError, ProblemError
+from basin_client.errors import BasinError, ProblemError, UnreachableError
 from basin_client.graphs import Graph
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Resonance",
     "Sampled",
     "Scores",
+    "UnreachableError",
     "Unread",
     "asks",
 ]

@@ -63,7 +63,7 @@ def score(
     one = graph_of(graph, features)
     arrays = one.arrays()
     if targets is not None:
-        arrays["targets"] = np.array([one.row_of(_own(node)) for node in targets], np.int64)
+        arrays["targets"] = np.array(one.rows_of(targets), np.int64)
     fields = fields_of(model, dynamics, include)
 
     def read(response: httpx.Response) -> Scores:
@@ -339,7 +339,3 @@ def _batched(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
     if all("edge_attr" in one for one in each):
         found["edge_attr"] = np.concatenate([one["edge_attr"] for one in each])
     return found
-
-
-def _own(node: Any) -> Any:
-    return int(node) if isinstance(node, np.integer) else node

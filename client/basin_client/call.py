@@ -54,6 +54,7 @@ class Call(Generic[T]):
     files: Sequence[tuple[str, tuple[str, bytes, str]]] = ()
     data: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
+    again: bool = True  # send it once more where it was refused for want of room
 
     def within(self, seconds: float | None) -> Call[T]:
         """The same, answered in so many seconds or not at all."""

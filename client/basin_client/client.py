@@ -9,18 +9,18 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import httpx
 
 from basin_client import asks
 from basin_client.call import EVENTS, Call
-from basin_client.errors import BasinError, ProblemError
+from basin_client.errors import BasinError, ProblemError, UnreachableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_AGAIN = frozenset((429, 502, 503))  # the request was not begun
-_POLL_S = 10.0  # that a job is waited for at a time
+_AGAIN = frozenset((429, 502, 503))
 
 
 class _Sender:
@@ -41,26 +41,35 @@ class _Sender:
             retries: how often a call is sent again that the server had no room for, or that was
                 lost on the way.
             patience_s: how long it may tell to wait before that, all waits together.
-            timeout_s: of one try.
+            timeout_s: that nothing comes or goes of one try.
         """
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._about: dict[str, Any] = {"base_url": url, "timeout": timeout_s, "headers": headers}
         self._retries, self._patience_s = retries, patience_s
 
-    def _tries(self) -> Iterator[_Try]:
+    def _tries(self, call: Call[Any]) -> Iterator[_Try]:
         left = self._patience_s
         for i in range(self._retries + 1):
-            one = _Try(i, left, last=i == self._retries)
+            one = _Try(call, i, left, last=i == self._retries)
             yield one
             left -= one.wait_s
 
 
 class _Try:
-    """One of the times that a call is sent; `wait_s` is how long to wait before the next."""
+    """One of the times that a call is sent; `wait_s` is how long to wait before the next.
 
-    def __init__(self, number: int, left_s: float, last: bool) -> None:
-        self._number, self._left_s, self._last = number, left_s, last
+    Whatever is sent may be sent twice: what computes changes nothing, a job has a key of its own,
+    and a memory that is stored or forgotten twice is so.
+    """
+
+    def __init__(self, call: Call[Any], number: int, left_s: float, last: bool) -> None:
+        self._call, self._number, self._left_s, self._last = call, number, left_s, last
         self.wait_s = 0.0
+
+    def read(self, response: httpx.Response) -> bool:
+        """Is this the answer?"""
+        forgotten = self._call.method == "DELETE" and response.status_code == 404
+        return response.is_success or (forgotten and self._number > 0)
 
     def failed(self, error: httpx.TransportError) -> None:
         """
@@ -68,18 +77,19 @@ class _Try:
             BasinError: it is not worth another try, as where there was no answer in time.
         """
         if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
-            raise BasinError(f"no answer in time: {error}") from error
-        self._wait(None, BasinError(f"the server was not reached: {error}"), error)
+            raise UnreachableError(f"no answer in time: {error}") from error
+        self._wait(None, _unreachable(error), error)
 
     def refused(self, response: httpx.Response) -> None:
         """
         Raises:
             ProblemError: likewise.
         """
-        problem = ProblemError.of(response)
-        if response.status_code not in _AGAIN:
+        problem, asked = ProblemError.of(response), response.headers.get("retry-after")
+        never = problem.kind == "quota-exceeded" and asked is None
+        if never or not self._call.again or response.status_code not in _AGAIN:
             raise problem
-        self._wait(response.headers.get("retry-after"), problem, None)
+        self._wait(asked, problem, None)
 
     def _wait(self, asked: str | None, error: BasinError, cause: Exception | None) -> None:
         if asked is not None and asked.isdecimal():
@@ -88,6 +98,17 @@ class _Try:
             self.wait_s = 0.1 * 2**self._number * (0.5 + random.random())
         if self._last or self.wait_s > self._left_s:
             raise error from cause
+
+
+def _unreachable(error: httpx.TransportError) -> UnreachableError:
+    return UnreachableError(f"the server was not reached, or stopped: {error}")
+
+
+def _answer(call: Call[T], response: httpx.Response) -> T:
+    try:
+        return call.read(response)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BasinError(f"the answer is none of a Basin server: {error!r}") from error
 
 
 def _sent_with(call: Call[Any]) -> dict[str, Any]:
@@ -104,7 +125,13 @@ def _sent_with(call: Call[Any]) -> dict[str, Any]:
 
 
 def _later(call: Call[Any]) -> Call[dict[str, Any]]:
-    """As a job; under a key of its own, so that sent twice it is one."""
+    """As a job; under a key of its own, so that sent twice it is one.
+
+    Raises:
+        TypeError: it computes nothing.
+    """
+    if call.method != "POST":
+        raise TypeError(f"{call.method} {call.path} is answered at once, and is no job")
     key = {"prefer": "respond-async", "idempotency-key": f'"{secrets.token_urlsafe(18)}"'}
     return call.with_headers(key).reading(lambda response: response.json())
 
@@ -159,9 +186,9 @@ class Client(_Sender):
     Every function of `basin_client.asks` is a method.
     """
 
-    def __init__(self, url: str = "http://127.0.0.1:8000", **settings: Any) -> None:
-        super().__init__(url, **settings)
-        self._http = httpx.Client(**self._about)
+    @cached_property
+    def _http(self) -> httpx.Client:
+        return httpx.Client(**self._about)
 
     def send(self, call: Call[T]) -> T:
         """The answer to a call.
@@ -170,14 +197,14 @@ class Client(_Sender):
             ProblemError: the server refused it.
             BasinError: the server was not reached.
         """
-        for one in self._tries():
+        for one in self._tries(call):
             try:
                 response = self._http.request(**_sent_with(call))
             except httpx.TransportError as error:
                 one.failed(error)
             else:
-                if response.is_success:
-                    return call.read(response)
+                if one.read(response):
+                    return _answer(call, response)
                 one.refused(response)
             time.sleep(one.wait_s)
         raise AssertionError("the last try raises")
@@ -198,13 +225,16 @@ class Client(_Sender):
 
     @contextmanager
     def _events(self, call: Call[Any]) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
-        with self._http.stream(**_sent_with(call)) as response:
-            if not response.is_success:
-                response.read()
-                raise ProblemError.of(response)
-            events = _Events()
-            found = (events.take(line) for line in response.iter_lines())
-            yield (_told(event) for event in found if event is not None)
+        try:
+            with self._http.stream(**_sent_with(call)) as response:
+                if not response.is_success:
+                    response.read()
+                    raise ProblemError.of(response)
+                events = _Events()
+                found = (events.take(line) for line in response.iter_lines())
+                yield (_told(event) for event in found if event is not None)
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
 
     def close(self) -> None:
         self._http.close()
@@ -232,20 +262,20 @@ class Client(_Sender):
 class AsyncClient(_Sender):
     """The same on an event loop."""
 
-    def __init__(self, url: str = "http://127.0.0.1:8000", **settings: Any) -> None:
-        super().__init__(url, **settings)
-        self._http = httpx.AsyncClient(**self._about)
+    @cached_property
+    def _http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(**self._about)
 
     async def send(self, call: Call[T]) -> T:
         """As `Client.send`."""
-        for one in self._tries():
+        for one in self._tries(call):
             try:
                 response = await self._http.request(**_sent_with(call))
             except httpx.TransportError as error:
                 one.failed(error)
             else:
-                if response.is_success:
-                    return call.read(response)
+                if one.read(response):
+                    return _answer(call, response)
                 one.refused(response)
             await asyncio.sleep(one.wait_s)
         raise AssertionError("the last try raises")
@@ -264,13 +294,16 @@ class AsyncClient(_Sender):
     async def _events(
         self, call: Call[Any]
     ) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
-        async with self._http.stream(**_sent_with(call)) as response:
-            if not response.is_success:
-                await response.aread()
-                raise ProblemError.of(response)
-            events = _Events()
-            found = (events.take(line) async for line in response.aiter_lines())
-            yield (_told(event) async for event in found if event is not None)
+        try:
+            async with self._http.stream(**_sent_with(call)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise ProblemError.of(response)
+                events = _Events()
+                found = (events.take(line) async for line in response.aiter_lines())
+                yield (_told(event) async for event in found if event is not None)
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -316,7 +349,8 @@ class _AnyJob(Generic[T]):
         return self.told
 
     def _result(self) -> Call[T]:
-        return Call("GET", f"{self._path}/result", self._call.read)
+        # A refusal that is kept is the job's, and stays one.
+        return Call("GET", f"{self._path}/result", self._call.read, again=False)
 
     def _ended(self) -> Call[None]:
         return Call("DELETE", self._path, lambda response: None)

@@ -12,6 +12,10 @@ class BasinError(Exception):
     """The server could not be asked, or its answer could not be read."""
 
 
+class UnreachableError(BasinError):
+    """Nobody answered, or not to the end."""
+
+
 class ProblemError(BasinError):
     """The server refused: a problem document (RFC 9457).
 

@@ -41,15 +41,15 @@ class Graph:
             found["edge_attr"] = np.asarray(self.edge_attr, np.float32)
         return found
 
-    def row_of(self, node: Any) -> int:
+    def rows_of(self, nodes: Sequence[Any]) -> list[int]:
         """
         Raises:
             KeyError: there is no such node.
         """
         if self.node_ids is None:
-            return int(node)
+            return [int(node) for node in nodes]
         rows = {name: row for row, name in enumerate(self.node_ids)}
-        return rows[node]
+        return [rows[plain(node)] for node in nodes]
 
 
 def graph_of(given: Any, features: Sequence[str] | None = None) -> Graph:
@@ -98,15 +98,15 @@ def _of_networkx(graph: Any, features: Sequence[str] | None) -> Graph:
         np.array(values, np.float32),
         np.array([[rows[a], rows[b]] for a, b, _ in edges], np.int64).reshape(-1, 2).T,
         np.array(types, np.int64) if typed else None,
-        node_ids=[_plain(name) for name in names],
+        node_ids=[plain(name) for name in names],
     )
 
 
 def _of_frames(nodes: Any, edges: Any, features: Sequence[str] | None) -> Graph:
-    names = [_plain(name) for name in nodes["id"]]
+    names = [plain(name) for name in nodes["id"]]
     rows = {name: row for row, name in enumerate(names)}
     columns = list(features) if features else [name for name in nodes.columns if name != "id"]
-    ends = [[rows[_plain(node)] for node in edges[end]] for end in ("source", "target")]
+    ends = [[rows[plain(node)] for node in edges[end]] for end in ("source", "target")]
     return Graph(
         nodes[columns].to_numpy(np.float32),
         np.array(ends, np.int64),
@@ -115,8 +115,10 @@ def _of_frames(nodes: Any, edges: Any, features: Sequence[str] | None) -> Graph:
     )
 
 
-def _plain(name: Hashable) -> NodeId:
-    """As JSON has it."""
+def plain(name: Hashable) -> NodeId:
+    """As JSON has it; of a column with gaps, whole numbers have become floats."""
     if isinstance(name, str):
         return name
-    return int(name) if isinstance(name, (int, np.integer)) else str(name)
+    if isinstance(name, float | np.floating) and float(name).is_integer():
+        return int(name)
+    return int(name) if isinstance(name, int | np.integer) else str(name)

@@ -22,7 +22,8 @@ from service.sent import Sent
 from service.stopwatch import Stopwatch
 
 T = TypeVar("T")
-_NOT_YET = frozenset(("queue-full", "not-ready"))  # problems that are no answer: wait and try again
+# Problems that are no answer: wait and try again.
+_NOT_YET = frozenset(("queue-full", "not-ready", "memories-unavailable"))
 _AGAIN_S, _POLL_S, _TEND_S = 0.2, 0.25, 1.0
 _PATIENCE_S, _REST_S = 5.0, 1.0  # for a place here, and then for somebody else to take it
 _MOST_STARTS = 3

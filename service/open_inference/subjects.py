@@ -50,6 +50,7 @@ class Subject(ABC):
     """A model, or a memory to sample from; `route` is the path that answers."""
 
     route: str
+    sha256: str
     name: str
     version: str
     platform: str
@@ -79,7 +80,7 @@ class Subject(ABC):
 
 class OfModel(Subject, Generic[M]):
     def __init__(self, model: M) -> None:
-        self.model, self.route = model, model.route
+        self.model, self.route, self.sha256 = model, model.route, model.sha256
         self.name, self.version = model.name, model.manifest.version
         self.platform = f"basin_{model.manifest.architecture}"
 
@@ -168,7 +169,7 @@ class Classifies(_Labels[Classifier]):
         if "smiles" not in inference.inputs:
             return _of_tensors(inference, fields)
         if len(inference.inputs) > 1:
-            raise _refused("smiles", "comes alone")
+            raise _refused(inference, "smiles", "comes alone")
         smiles = _texts(inference, "smiles")
         return Native(orjson.dumps(fields | {"smiles": smiles}), JSON)
 
@@ -206,7 +207,8 @@ class Completes(OfModel[Completer]):
         found = safetensors.numpy.load(answer.file)
         count = sum(name.startswith("image_") for name in found)
         pictures = [found.pop(f"image_{i}") for i in range(count)]
-        return {"completed": np.stack(pictures)} | found
+        several = np.stack(pictures)
+        return {"completed": several[..., None] if several.ndim == 3 else several} | found
 
 
 class _Looks(_Labels[M]):
@@ -248,7 +250,8 @@ class Samples(Subject):
     route, platform = "/sample", "basin_memory"
 
     def __init__(self, name: str, card: Card) -> None:
-        self.name, self._card, self.version = name, card, card.sha256[:12]
+        self.name, self._card, self.sha256 = name, card, card.sha256
+        self.version = card.sha256[:12]
 
     @property
     def inputs(self) -> list[TensorMetadata]:
@@ -309,6 +312,9 @@ def _enveloped(parameters: Parameters, **rest: Any) -> dict[str, Any]:
     """Parameters as a request has them: knobs in `dynamics`."""
     found = _parsed(parameters)
     knobs = {name: found.pop(name) for name in Dynamics.model_fields if name in found}
+    if knobs and "dynamics" in found:
+        rule = "give the knobs, or all of them in dynamics"
+        raise refuse("invalid-request", "/parameters/dynamics", "conflict", rule)
     if isinstance(words := found.get("include"), str):
         found["include"] = [word.strip() for word in words.split(",")]
     return found | ({"dynamics": knobs} if knobs else {}) | rest
@@ -317,7 +323,7 @@ def _enveloped(parameters: Parameters, **rest: Any) -> dict[str, Any]:
 def _of_tensors(inference: Inference, fields: dict[str, Any]) -> Native:
     for name, array in inference.inputs.items():
         if array.dtype == object:
-            raise _refused(name, "must hold numbers")
+            raise _refused(inference, name, "must hold numbers")
     metadata = {"request": orjson.dumps(fields).decode()}
     return Native(safetensors.numpy.save(inference.inputs, metadata), SAFETENSORS)
 
@@ -325,7 +331,7 @@ def _of_tensors(inference: Inference, fields: dict[str, Any]) -> Native:
 def _texts(inference: Inference, name: str) -> list[str]:
     array = inference.inputs[name]
     if array.dtype != object:
-        raise _refused(name, "must be of type BYTES")
+        raise _refused(inference, name, "must be of type BYTES")
     return array.reshape(-1).tolist()
 
 
@@ -335,18 +341,20 @@ def _pictures(
     """Each as a PNG; a tensor of four dimensions holds several."""
     array = inference.inputs.get(name)
     if array is None:
-        raise _refused(name, "there is no such input")
+        raise refuse("invalid-request", "/inputs", "missing", f"the input {name} is needed")
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     if array.dtype != np.uint8:
-        raise _refused(name, "must be of type UINT8, or BOOL")
+        raise _refused(inference, name, "must be of type UINT8, or BOOL")
     if array.ndim not in dims or not array.size or (array.ndim > 2 and array.shape[-1] > 4):
         several = " or ".join(map(str, dims))
-        raise _refused(name, f"must have {several} dimensions, the last of up to 4 channels")
+        raise _refused(
+            inference, name, f"must have {several} dimensions, the last of up to 4 channels"
+        )
     each = array if array.ndim == 4 else array[None]
     if len(each) > settings.max_images or each.shape[1] * each.shape[2] > settings.max_pixels:
         rule = f"up to {settings.max_images} pictures of {settings.max_pixels} pixels"
-        raise refuse("invalid-request", pointer("inputs", name), "too_large", rule)
+        raise refuse("invalid-request", _place(inference, name), "too_large", rule)
     if name == "mask":
         each = (each != 0).astype(np.uint8) * 255
     return [png(one[:, :, 0] if one.ndim == 3 and one.shape[2] == 1 else one) for one in each]
@@ -379,5 +387,9 @@ def _strings(texts: Iterable[str | None]) -> np.ndarray:
     return array
 
 
-def _refused(name: str, rule: str) -> Exception:
-    return refuse("invalid-request", pointer("inputs", name), "wrong_type", rule)
+def _refused(inference: Inference, name: str, rule: str) -> Exception:
+    return refuse("invalid-request", _place(inference, name), "wrong_type", rule)
+
+
+def _place(inference: Inference, name: str) -> str:
+    return pointer("inputs", list(inference.inputs).index(name))

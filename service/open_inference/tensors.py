@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +13,14 @@ import numpy as np
 import orjson
 
 from service.answers import Answer
-from service.errors import Problem, pointer, refuse, unknown_fields
-from service.open_inference.schemas import DATATYPES, InferRequest, InferTensor, Parameters
+from service.errors import Fault, Problem, pointer, refuse, unknown_fields
+from service.open_inference.schemas import (
+    DATATYPES,
+    InferRequest,
+    InferTensor,
+    Parameters,
+    WantedTensor,
+)
 from service.parsing.arrays import fail_at, place, require_list, require_types, told_as
 from service.parsing.envelope import invalid, validated
 from service.parsing.large import LARGE
@@ -22,8 +29,12 @@ from service.parsing.syntax import read_object
 
 HEADER = "inference-header-content-length"
 BINARY = "application/octet-stream"
-_MOST = 32  # tensors of a request
+_MOST = 32  # tensors of a request, and parameters of each
 _MOST_DIMS = 8
+_MOST_ENTRIES = 1 << 31
+_MOST_STRINGS = 1 << 16
+_MOST_JSON = 16 << 20  # bytes of an answer, about
+_IN_JSON = {"b": 6, "u": 4, "i": 12, "f": 24}  # bytes of an entry, by kind
 _ITEM = struct.Struct("<I")  # length of a string
 
 
@@ -52,11 +63,7 @@ def read(body: bytes, header: str | None) -> Inference:
         detail = f"JSON may have up to {LARGE} bytes here; send tensors behind it, in bytes"
         raise Problem("body-too-large", detail)
     fields = read_object(body[:size], "invalid-json")
-    if faults := unknown_fields(fields, InferRequest.model_fields):
-        raise invalid(faults)
-    for name in ("inputs", "outputs"):
-        if isinstance(fields.get(name), list) and len(fields[name]) > _MOST:
-            raise refuse("invalid-request", pointer(name), "too_many", f"at most {_MOST}")
+    _require_few(fields)
     asked = validated(InferRequest, fields)
     rest, inputs = memoryview(body)[size:], dict[str, np.ndarray]()
     for i, tensor in enumerate(asked.inputs):
@@ -71,6 +78,10 @@ def read(body: bytes, header: str | None) -> Inference:
         raise refuse("invalid-request", "/inputs", "too_long", detail)
     by_default = asked.parameters.get("binary_data_output", False) is True
     wanted = None
+    for i, each in enumerate(asked.outputs or ()):
+        if "classification" in each.parameters:
+            at = pointer("outputs", i, "parameters", "classification")
+            raise refuse("invalid-request", at, "not_read", "this extension is not here")
     if asked.outputs:
         wanted = {
             each.name: each.parameters.get("binary_data", by_default) is True
@@ -94,6 +105,10 @@ def written(
         rule = f"the outputs are {', '.join(found)}"
         place_of = list(wanted).index(missing[0])
         raise refuse("invalid-request", pointer("outputs", place_of, "name"), "unknown", rule)
+    listed = [found[name] for name, as_bytes in wanted.items() if not as_bytes]
+    if sum(map(_json_bytes, listed)) > _MOST_JSON:
+        rule = f"JSON would have more than {_MOST_JSON} bytes; ask for binary_data"
+        raise refuse("invalid-request", "/outputs", "too_large", rule)
     outputs, parts = list[dict[str, Any]](), list[bytes]()
     for name, as_bytes in wanted.items():
         array = found[name]
@@ -118,6 +133,50 @@ def written(
     return Answer(BINARY, b"", b"".join((head, *parts)), headers=headers)
 
 
+def _require_few(fields: dict[str, Any]) -> None:
+    """Refuse what a validation of the whole would take long over, or repeat."""
+    faults = unknown_fields(fields, InferRequest.model_fields)
+    faults += _parameter_faults(fields)
+    for name, shape in (("inputs", InferTensor), ("outputs", WantedTensor)):
+        several = fields.get(name)
+        if not isinstance(several, list):
+            continue
+        if len(several) > _MOST:
+            raise refuse("invalid-request", pointer(name), "too_many", f"at most {_MOST}")
+        for i, each in enumerate(several):
+            if isinstance(each, dict):
+                faults += unknown_fields(each, shape.model_fields, name, i)
+                faults += _parameter_faults(each, name, i)
+                dims = each.get("shape")
+                if isinstance(dims, list) and len(dims) > _MOST_DIMS:
+                    at = pointer(name, i, "shape")
+                    faults.append(Fault(at, "too_long", f"at most {_MOST_DIMS} dimensions"))
+    if faults:
+        raise invalid(faults)
+
+
+def _parameter_faults(fields: dict[str, Any], *where: str | int) -> list[Fault]:
+    found, at = fields.get("parameters"), pointer(*where, "parameters")
+    if not isinstance(found, dict):
+        return []
+    if len(found) > _MOST:
+        return [Fault(at, "too_many", f"at most {_MOST}")]
+    if not all(re.fullmatch(r"\w{1,64}", name, re.ASCII) for name in found):
+        return [Fault(at, "not_allowed", "a name has up to 64 letters, digits and _")]
+    rule = "must be a number, a boolean or a string"
+    return [
+        Fault(f"{at}/{name}", "wrong_type", rule)
+        for name, value in found.items()
+        if not isinstance(value, bool | int | float | str)
+    ]
+
+
+def _json_bytes(array: np.ndarray) -> int:
+    if array.dtype == object:
+        return sum(len(text) + 4 for text in array.reshape(-1).tolist())
+    return array.size * _IN_JSON[array.dtype.kind]
+
+
 def _header_size(header: str | None, size: int) -> int:
     if header is None:
         return size
@@ -129,8 +188,8 @@ def _header_size(header: str | None, size: int) -> int:
 def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, memoryview]:
     """The array of a tensor, and the bytes that are left behind its own."""
     at = pointer("inputs", i)
-    if len(tensor.shape) > _MOST_DIMS:
-        raise fail_at(f"{at}/shape", "too_long", f"at most {_MOST_DIMS} dimensions")
+    if math.prod(size for size in tensor.shape if size) > _MOST_ENTRIES:
+        raise fail_at(f"{at}/shape", "out_of_range", f"at most {_MOST_ENTRIES} entries")
     count, size = math.prod(tensor.shape), tensor.parameters.get("binary_data_size")
     if (size is None) == (tensor.data is None):
         raise fail_at(at, "one_of", "give `data`, or the parameter `binary_data_size`")
@@ -184,6 +243,8 @@ def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.
 
 def _strings(data: memoryview, count: int, at: str) -> list[str]:
     """Each with its length before it, in four bytes."""
+    if count > _MOST_STRINGS or len(data) > LARGE:
+        raise fail_at(at, "too_large", f"at most {_MOST_STRINGS} strings in {LARGE} bytes")
     found, start = list[str](), 0
     while start < len(data) and len(found) < count:
         end = start + _ITEM.size

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from models.memories import SUFFIX
+from service.errors import Problem
 from service.memories import ID, MemoryStore, unavailable, unknown_memory
 from service.redis.link import PREFIX, Link, Unavailable
 
 _INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
 _BEGUN = f"{PREFIX}memories:begun"  # without it this Redis never had any, or has lost them
 _PATIENCE_S = 1.0
+_AGAIN_S = 5.0  # after which a copy is tried again
 _FILE = f"{PREFIX}memory:"
 _OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # name of a key
 
@@ -51,6 +54,8 @@ class SharedMemories(MemoryStore):
         # Beside what a server without Redis has stored, which stays as it is.
         super().__init__(shipped, own.with_name(f"{own.name}-of-redis"), max_count, max_bytes)
         self._link, self._held = link, dict[str, str]()  # what the files here are of
+        # What there was no room for here, and when that is tried again.
+        self._failed = dict[str, tuple[str, float]]()
         self._following = threading.Lock()
         self._put_script = link.patient.register_script(_PUT)
         self._delete_script = link.patient.register_script(_DELETE)
@@ -70,7 +75,12 @@ class SharedMemories(MemoryStore):
 
     def open(self, name: str) -> Any:
         self._follow()
-        return super().open(name)
+        try:
+            return super().open(name)
+        except Problem:
+            if ID.fullmatch(name) and self._field(self._own / f"{name}{SUFFIX}") in self._failed:
+                raise unavailable("this server has no room for a copy of it") from None
+            raise
 
     def put(self, name: str, raw: bytes) -> bool:
         self.require_own(name)
@@ -112,10 +122,8 @@ class SharedMemories(MemoryStore):
                 if _is_field(field) and digest != self._held.get(field):
                     self._fetch(field, digest)
             for field in [field for field in self._held if field not in there]:
-                path = self._root / f"{field}{SUFFIX}"
-                path.unlink(missing_ok=True)
-                self._drop(path)
-                del self._held[field]
+                self._remove(field)
+            self._failed = {field: why for field, why in self._failed.items() if field in there}
         except Unavailable:
             return
         finally:
@@ -129,6 +137,9 @@ class SharedMemories(MemoryStore):
         return index, bool(begun)
 
     def _fetch(self, field: str, digest: str) -> None:
+        failed, again = self._failed.get(field, ("", 0.0))
+        if failed == digest and time.monotonic() < again:
+            return
         with self._link.asking("memories"):
             raw = self._link.patient.get(_FILE + field)
         # Else it was replaced or deleted between, which is seen the next time.
@@ -144,11 +155,20 @@ class SharedMemories(MemoryStore):
                 self._write(path, raw)
         except OSError as error:
             structlog.get_logger().error("memory not copied", reason=f"{path}: {error}")
-            self._held.pop(field, None)
-            path.unlink(missing_ok=True)
-            self._drop(path)
+            self._failed[field] = digest, time.monotonic() + _AGAIN_S
+            self._remove(field)
         else:
             self._held[field] = digest
+            self._failed.pop(field, None)
+
+    def _remove(self, field: str) -> None:
+        path = self._root / f"{field}{SUFFIX}"
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            structlog.get_logger().error("memory not deleted", reason=f"{path}: {error}")
+        self._drop(path)
+        self._held.pop(field, None)
 
     def _restore(self) -> None:
         for field in list(self._held):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from service.answers import Answer
+from service.body import require_identity
 from service.errors import Problem, refuse
 from service.exchange import exchange
 from service.open_inference.faults import ROOT
@@ -31,6 +34,7 @@ from service.routes import anomaly, classify, complete, images, sample
 from service.served import Answerer, Classifier, Completer, PictureClassifier, Scorer
 from service.services import Services, services
 
+_INCLUDED = ("attention_", "memories_", "components_", "samples_", "ptr", "index")
 router = APIRouter(prefix=ROOT, tags=["open inference protocol"])
 _ANSWERS: dict[str, Any] = {
     Scorer.route: anomaly.answer,
@@ -45,7 +49,7 @@ _ANSWERS: dict[str, Any] = {
 @router.get("", summary="The server", responses=faults(500))
 async def describe_server() -> ServerMetadata:
     return ServerMetadata(
-        name="basin", version=version_of("basin"), extensions=["binary_tensor_data", "model_index"]
+        name="basin", version=version_of("basin"), extensions=["binary_tensor_data"]
     )
 
 
@@ -109,7 +113,9 @@ _VERSION = "/models/{name}/versions/{version}"
 _TOLD: dict[str, Any] = {"responses": faults(404, 500, 503)}
 _INFERRED: dict[str, Any] = {
     "response_model": InferResponse,
-    "responses": faults(400, 404, 408, 413, 422, 429, 500, 503, 504) | jobs(faults) | also(BINARY),
+    "responses": faults(400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+    | jobs(faults)
+    | also(BINARY),
     "openapi_extra": infer_body(),
 }
 
@@ -150,6 +156,9 @@ async def infer(
     Tensors are in the JSON, or in bytes behind it, whose length is then in the header
     `Inference-Header-Content-Length`, of requests as of answers.
     """
+    require_identity(request)
+    if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
+        raise Problem("unsupported-media-type", "this route reads JSON and tensors behind it")
     header, stands_on = request.headers.get(HEADER), services.registry.stamp
     if isinstance(one, Samples):
         stands_on = await asyncio.to_thread(services.memories.stamp)
@@ -168,15 +177,36 @@ async def _answer(
     body: bytes, one: Subject, header: str | None, services: Services, state: State
 ) -> Answer:
     inference = await services.aside(len(body), read, body, header)
+    _require_there(one, inference)
     native = await services.aside(len(body), one.asked, inference, services.settings)
-    del body
+    inference = replace(inference, inputs={})
     answers = _ANSWERS[one.route]
-    answer = await answers(native.body, native.content_type, SAFETENSORS, services, state)
+    answering = answers(native.body, native.content_type, SAFETENSORS, services, state)
+    del body, native
+    answer = await answering
     told = await services.aside(answer.size, _told, one, inference, answer)
     return told if answer.lasting else told.passing()
 
 
+def _require_there(one: Subject, inference: Inference) -> None:
+    """Refuse an output that surely will not be, before it is computed."""
+    names = [each.name for each in one.outputs]
+    for i, name in enumerate(inference.wanted or ()):
+        if name not in names and not name.startswith(_INCLUDED):
+            rule = f"the outputs are {', '.join(names)}, and what is included"
+            raise refuse("invalid-request", f"/outputs/{i}/name", "unknown", rule)
+
+
 def _told(one: Subject, inference: Inference, answer: Answer) -> Answer:
+    """
+    Raises:
+        Problem: it is of another model than was asked, which took its place meanwhile.
+    """
+    response = orjson.loads(answer.told)
+    of = response["memory" if isinstance(one, Samples) else "model"]
+    if of["sha256"] != one.sha256:
+        detail = "it was replaced while this was read; ask again"
+        raise Problem("not-ready", detail, headers={"retry-after": "1"})
     found = one.told(answer)
     names = [each.name for each in one.outputs if each.name in found]
     in_order = names + sorted(found.keys() - names)

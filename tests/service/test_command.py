@@ -76,6 +76,8 @@ def test_molecules_from_everywhere(run, tmp_path: Path) -> None:
     assert found["error"].tolist()[-1] == "not_smiles"
     assert found["mutagen.yes"].notna().sum() == 4
     assert len(table(run("classify", tmp_path / "c.parquet", "--column", "drug"))) == 1
+    (tmp_path / "none.smi").write_text("# nothing\n")
+    assert "no molecules" in str(run("classify", tmp_path / "none.smi").exception)
     wrong = run("classify", tmp_path / "c.parquet")
     assert isinstance(wrong.exception, FileError)
     assert "--column" in str(wrong.exception)
@@ -109,6 +111,9 @@ def test_pictures_in_a_folder(run, tmp_path: Path) -> None:
     more = ["--num-samples", 2, "--set", "noise=0.2", "--model", "et-tile", "--out", out]
     several = run("complete", shown / "a.jpg", "--mask", masks / "a.png", *more)
     assert len(several.stdout.split()) == 2
+    (shown / "a.png").write_bytes(saved(smooth(20, 24)))
+    assert "one name" in str(run("complete", shown, "--mask", masks).exception)
+    (shown / "a.png").unlink()
     (masks / "b.png").unlink()
     assert isinstance(run("complete", shown, "--mask", masks).exception, FileError)
     assert isinstance(run("complete", tmp_path / "none.png").exception, FileError)
@@ -127,7 +132,8 @@ def test_samples(run, tmp_path: Path) -> None:
     names = [Path(line).name for line in several.stdout.split()]
     assert names == ["s-0.csv", "s-1.csv"]
     assert pd.read_csv(tmp_path / "s-0.csv").shape == (3, 5)
-    assert run("sample", "rrm", *few, "--out", tmp_path / "p.txt").exit_code == 0
+    proteins = run("sample", "rrm", *few, "--out", tmp_path / "p.npy")
+    assert proteins.stdout.split() == [str(tmp_path / "p.txt")]
     assert len((tmp_path / "p.txt").read_text().splitlines()) == 3
 
 
@@ -143,6 +149,7 @@ def test_what_is_served(run) -> None:
         (["score", "none.csv", "none.csv"], "none.csv"),
         (["score", "README.md", "README.md"], "a table ends in"),
         (["classify", "CCO", "--set", "steps"], "give name=value"),
+        (["sample", "missing[/b].npy"], "missing[/b].npy"),
         (["classify", "CCO", "--model", "nobody"], "404"),
         (["classify", "CCO", "--set", "steps=-1"], "/dynamics/steps"),
     ],
@@ -158,6 +165,8 @@ def test_what_is_wrong_is_told_in_a_line(server: Server, arguments: list[str], t
 def test_without_a_server_it_runs_in_here(checkpoints: Path, monkeypatch) -> None:
     monkeypatch.setenv("BASIN_CHECKPOINTS", str(checkpoints))
     monkeypatch.setenv("BASIN_DEFAULT_CLASSIFY_MODEL", "cdat-mol")
+    monkeypatch.setenv("BASIN_REDIS_URL", "redis://127.0.0.1:9/0")  # which is not for it
+    monkeypatch.setenv("BASIN_KEYS", "/no/such/keys")
     command = [sys.executable, "-m", "basin", "classify", "CCO"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -21,9 +21,11 @@ from basin_client import (
     Graph,
     Predicted,
     ProblemError,
+    UnreachableError,
     Unread,
     asks,
 )
+from basin_client.call import Call
 from PIL import Image
 from rdkit import Chem
 from torch_geometric.data import Data
@@ -260,8 +262,11 @@ class Scripted:
         script_left, outer = list(script), self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_DELETE(self) -> None:
+                self.do_POST()
+
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
+                self.rfile.read(int(self.headers.get("content-length", 0)))
                 outer.asked.append({name.lower(): text for name, text in self.headers.items()})
                 status, headers = script_left.pop(0) if script_left else (200, {})
                 if not status:
@@ -327,6 +332,43 @@ def test_it_gives_up(
         with pytest.raises(ProblemError):
             client.classify("C")
         assert len(server.asked) == asked
+
+
+def test_what_is_forgotten_twice_is_forgotten(waited: list[float]) -> None:
+    with Scripted((0, {}), (404, {})) as server, Client(server.url) as client:
+        client.forget_memory("m")
+        assert len(server.asked) == 2
+    with Scripted((404, {})) as server, Client(server.url) as client, pytest.raises(ProblemError):
+        client.forget_memory("m")
+
+
+def test_only_what_computes_is_a_job() -> None:
+    with Client("http://127.0.0.1:9") as client:
+        for call in (asks.models(), asks.store_memory("m", np.eye(2))):
+            with pytest.raises(TypeError, match="no job"):
+                client.submit(call)
+
+
+def test_an_answer_of_something_else(server: Server) -> None:
+    with Client(server.url) as client:
+        page = Call("GET", "/docs", lambda response: response.json())
+        with pytest.raises(BasinError, match="none of a Basin server"):
+            client.send(page)
+    with Client("http://127.0.0.1:9", retries=0) as client, pytest.raises(UnreachableError):
+        list(client.stream(asks.complete(b"", b"")))
+
+
+def test_names_however_they_come(asked: Client) -> None:
+    graph = nx.grid_2d_graph(3, 3)
+    for node in graph.nodes:
+        graph.nodes[node]["x"] = [float(node[0]), *[0.0] * 4]
+    found = asked.score(graph, [(0, 1), (2, 2)])
+    assert found.node_ids == ["(0, 1)", "(2, 2)"]
+    found.onto(graph)
+    assert "score" in graph.nodes[(2, 2)]
+    nodes = pd.DataFrame(SAMPLE.x[:3], columns=list(FEATURES)).assign(id=[1, 2, 3])
+    edges = pd.DataFrame({"source": [1.0, 2.0], "target": [2.0, 3.0]})  # of a column with gaps
+    assert asked.score((nodes, edges), [3]).node_ids == [3]
 
 
 def test_a_job_that_is_sent_twice_is_one(waited: list[float]) -> None:

@@ -330,11 +330,13 @@ def test_a_server_whose_disk_is_full_tells_nothing_old(
     server = redis_server()
     store = store_on(Link(server.url, 1.0), "a")
     store.put("m", file_of(0))
+    monkeypatch.setattr("service.redis.memories._AGAIN_S", 0.0)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         assert not store.put("m", file_of(1))  # Redis has it
-        with pytest.raises(Problem):
+        with pytest.raises(Problem) as error:
             store.get("m")
+        assert error.value.kind == "memories-unavailable"
         assert store.cards() == {}
     assert store.get("m")[0] == load(file_of(1))[0]
 

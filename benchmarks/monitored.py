@@ -121,7 +121,7 @@ def main() -> None:
     from pictures import draw
 
     mpl.use("agg")
-    with serving(BASIN_CACHE_BYTES="1000000", BASIN_QUEUE_SIZE="6") as server:
+    with redis() as kept, serving(BASIN_REDIS_URL=kept, **_SETTINGS) as server:
         url = str(server.base_url)
         with prometheus(url.removeprefix("http://").rstrip("/")) as asked:
             clients = [

@@ -19,6 +19,12 @@ SETTINGS = """
 expected-statuses = ["2xx", "3xx", "4xx", "504"]
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "404", "409", "413", "415", "422", "429", "504"]
+
+# Nor that bytes begin with JSON.
+[[operations]]
+include-path-regex = "/infer$"
+[operations.checks.positive_data_acceptance]
+expected-statuses = ["2xx", "400", "404", "409", "413", "415", "422", "429", "504"]
 """
 DEADLINE_MS = 60_000
 

@@ -48,7 +48,8 @@ def test_a_job_is_of_its_key(ask, server: Server, wait) -> None:
     one, other = ask("all"), ask("other")
     told = begin(one, "/sample", sampling())
     assert over(one, wait, told)["status"] == "done"
-    (line,) = [line for line in server.log_lines() if line["event"] == "job"]
+    mine = {"event": "job", "request_id": told["request_id"]}.items()
+    (line,) = [line for line in server.log_lines() if mine <= line.items()]
     assert (line["key"], line["model"], line["status"]) == ("all", "sample", 200)
     assert line["cost"] > 0
     at = f"/jobs/{told['id']}"

@@ -12,9 +12,10 @@ from basin_client.answers import (
     Unread,
 )
 from basin_client.call import Dynamics, Resonance
-from basin_client.client import AsyncClient, AsyncJob, Client, Job
+from basin_client.client import AsyncClient, Client
 from basin_client.errors import BasinError, ProblemError, UnreachableError
 from basin_client.graphs import Graph
+from basin_client.jobs import AsyncJob, Job
 
 __all__ = [
     "AsyncClient",

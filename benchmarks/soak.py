@@ -159,9 +159,10 @@ async def _load(port: int, mix: Mix, rate: float, seconds: float) -> Counter[int
 
 async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]) -> None:
     """Keep what is seen every few seconds, and print every hundredth of it, lest it be lost."""
-    connection = Connection(port)
     while True:
+        connection = Connection(port)  # another each time: the server closes idle ones
         text = (await connection.ask("GET", "/metrics")).body.decode()
+        connection.close()
         every = [server, *server.children(recursive=True)]
         told.append(
             {
@@ -214,10 +215,10 @@ async def _run(port: int, server: psutil.Process, minutes: float) -> None:
         await asyncio.sleep(BEFORE_S)
         await _watch(port, server, told)
 
-    watching = asyncio.create_task(watch())
-    seen = await _load(port, mix, rate, BEFORE_S + 60 * minutes)
-    assert not watching.done(), watching.exception()
-    watching.cancel()
+    async with asyncio.TaskGroup() as group:  # where the watch ends, so does all
+        watching = group.create_task(watch())
+        seen = await _load(port, mix, rate, BEFORE_S + 60 * minutes)
+        watching.cancel()
     print(f"answers in {minutes:g} minutes and ten before: {dict(sorted(seen.items()))}")
     quarter = len(told) // 4
     print(f"{'':14}{'first':>9}{'last':>9}{'most':>9}{'slope an hour':>22}")

@@ -41,12 +41,13 @@ RUN groupadd --gid 10001 basin && \
 LABEL org.opencontainers.image.title="Basin" \
       org.opencontainers.image.description="A REST server for energy transformers" \
       org.opencontainers.image.licenses="Apache-2.0"
-# All that is written: memories, jobs, and the kernels that numba compiles for the CPU it finds.
+# All that is written: memories, graphs, jobs, and the kernels that numba compiles for the CPU it finds.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     BASIN_HOST=0.0.0.0 \
     BASIN_MEMORY_STORE=/var/lib/basin/memories \
     BASIN_JOB_STORE=/var/lib/basin/jobs.sqlite \
+    BASIN_GRAPH_STORE=/var/lib/basin/graphs.sqlite \
     NUMBA_CACHE_DIR=/var/lib/basin/numba
 VOLUME /var/lib/basin
 WORKDIR /app

@@ -34,6 +34,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "not-found": (404, "There is nothing at this path"),
     "unknown-model": (404, "There is no such model"),
     "unknown-memory": (404, "There is no such memory"),
+    "unknown-graph": (404, "There is no such graph"),
     "nothing-to-show": (404, "The model has nothing of this kind to show as a picture"),
     "unknown-job": (404, "There is no such job"),
     "method-not-allowed": (405, "This path does not take this method"),
@@ -65,9 +66,10 @@ KINDS: dict[str, tuple[int, str]] = {
     "not-ready": (503, "No model is ready"),
     "jobs-unavailable": (503, "Jobs cannot be stored or read now"),
     "memories-unavailable": (503, "Memories cannot be stored now"),
+    "graphs-unavailable": (503, "Graphs cannot be stored or read now"),
     "molecules-unread": (503, "There was no time to read the molecules"),
     "deadline": (504, "The request took too long"),
-    "store-full": (507, "There is no room for another memory"),
+    "store-full": (507, "There is no room to store this"),
 }
 OF_KEYS = frozenset(("unauthenticated", "forbidden", "rate-exceeded", "quota-exceeded"))
 """Those that are the key's doing, or that of having none."""

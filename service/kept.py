@@ -1,4 +1,4 @@
-"""Where answers, rates, jobs and stored memories are kept: by this server alone, or in Redis."""
+"""Where answers, rates, jobs, memories and graphs are kept: by this server alone, or in Redis."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from importlib.metadata import version
 
 from service.cache import AnswerCache, LocalCache
 from service.doors.limits import Limiter, LocalLimiter
+from service.graphs import GraphStore, Room, SqliteJournal
 from service.jobs import JobStore, Limits, SqliteJobStore
 from service.memories import MemoryStore
 from service.redis.cache import SharedCache
+from service.redis.graphs import RedisJournal
 from service.redis.jobs import RedisJobStore
 from service.redis.limiter import SharedLimiter
 from service.redis.link import Link
@@ -28,6 +30,7 @@ class Kept:
     cache: AnswerCache | None
     limiter: Limiter
     memories: MemoryStore
+    graphs: GraphStore
     jobs: JobStore
     jobs_at_a_time: int
     link: Link | None
@@ -42,15 +45,19 @@ class Kept:
             *(settings.memories, settings.memory_store),
             *(settings.max_memories, settings.max_memory_bytes),
         )
+        room = settings.max_stored_graphs, settings.max_stored_nodes, settings.max_stored_edges
+        graphs = Room(*room), settings.graph_memory_bytes
         if settings.redis_url is None:
             jobs = SqliteJobStore(settings.job_store, limits)
-            return cls(own, LocalLimiter(), MemoryStore(*memories), jobs, places, None)
+            own_graphs = GraphStore(SqliteJournal(settings.graph_store), *graphs)
+            return cls(own, LocalLimiter(), MemoryStore(*memories), own_graphs, jobs, places, None)
         url = settings.redis_url.get_secret_value()
         link = Link(url, settings.redis_timeout_s, on_failure)
         return cls(
             SharedCache(link, own, _served(settings)) if own else None,
             SharedLimiter(link),
             SharedMemories(*memories, link),
+            GraphStore(RedisJournal(link), *graphs),
             RedisJobStore(link, limits, settings.job_lease_s),
             min(places, _AT_A_TIME) if settings.run_jobs else 0,
             link,

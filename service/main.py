@@ -23,7 +23,7 @@ from service.services import Services
 from service.settings import Settings
 
 _CORS = {
-    "allow_methods": ("GET", "POST", "PUT", "DELETE"),
+    "allow_methods": ("GET", "POST", "PUT", "PATCH", "DELETE"),
     "allow_headers": (
         *("authorization", "content-type", "idempotency-key", "prefer", "x-request-id", HEADER),
     ),

@@ -21,6 +21,7 @@ from prometheus_client import (
 
 from service.cache import AnswerCache
 from service.engine import Engine, Sampled
+from service.graphs import GraphStore
 from service.jobs import Jobs
 from service.parsing.classify import Item
 from service.parsing.sample import SampleTask
@@ -206,8 +207,13 @@ class Metrics:
         )
         engine.on_step = self.observe_step
 
-    def watch(self, jobs: Jobs, cache: AnswerCache | None, link: Link | None) -> None:
+    def watch(
+        self, jobs: Jobs, graphs: GraphStore, cache: AnswerCache | None, link: Link | None
+    ) -> None:
         """Tell what these hold."""
+        Gauge(
+            "basin_graph_bytes", "Memory of stored graphs, about.", registry=self.registry
+        ).set_function(lambda: graphs.bytes_held)
         if link is not None:
             Gauge(
                 "basin_redis_up",

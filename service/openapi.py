@@ -18,6 +18,13 @@ from service.classify_schemas import GraphsRequest, SmilesRequest, TensorClassif
 from service.complete_schemas import CompleteForm, CompleteRequest, FrameEvent
 from service.doors.door import OPEN
 from service.errors import MEDIA_TYPE
+from service.graph_schemas import (
+    EdgesToAdd,
+    GraphUpdate,
+    NodesToSet,
+    StoreArrays,
+    StoreRows,
+)
 from service.image_schemas import (
     AnswerImagesForm,
     AnswerImagesRequest,
@@ -32,6 +39,7 @@ from service.parsing.memory import PATTERNS
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.sample import TENSORS as SAMPLE_TENSORS
 from service.parsing.tensors import TENSORS, Allowed
+from service.parsing.updates import TENSORS_OF_GRAPH
 from service.pictures.multipart import MULTIPART
 from service.sampling_schemas import (
     SampleRequest,
@@ -44,6 +52,7 @@ from service.schemas import (
     JobBody,
     ProblemDocument,
     RowScoreRequest,
+    StoredScoreRequest,
     TensorEnvelope,
 )
 from service.settings import Settings
@@ -72,6 +81,12 @@ _REF = "#/components/schemas/{model}"
 _OWN = (
     ArrayScoreRequest,
     RowScoreRequest,
+    StoredScoreRequest,
+    StoreArrays,
+    StoreRows,
+    NodesToSet,
+    EdgesToAdd,
+    GraphUpdate,
     TensorEnvelope,
     SmilesRequest,
     GraphsRequest,
@@ -129,7 +144,7 @@ def infer_body() -> dict[str, Any]:
 def score_body() -> dict[str, Any]:
     """`openapi_extra` of a route that takes a graph."""
     return _body(
-        (ArrayScoreRequest, RowScoreRequest),
+        (ArrayScoreRequest, RowScoreRequest, StoredScoreRequest),
         f"JSON, or a safetensors file with the tensors {_listed(TENSORS)}, of which `edge_type` "
         "and `targets` (row numbers) may be left out. The entry `request` of its `__metadata__` "
         f"holds the rest as JSON text, after the schema {TensorEnvelope.__name__}.",
@@ -197,6 +212,22 @@ def store_body() -> dict[str, Any]:
         f"JSON, or a safetensors file with the tensor {_listed(PATTERNS)} and the rest as JSON "
         "text in the entry `request` of its `__metadata__`.",
     )
+
+
+def put_graph_body() -> dict[str, Any]:
+    """`openapi_extra` of the route that stores a graph."""
+    return _body(
+        (StoreArrays, StoreRows),
+        f"JSON, or a safetensors file with the tensors {_listed(TENSORS_OF_GRAPH)}, of which "
+        "`edge_type` may be left out. The entry `request` of its `__metadata__` holds `model` and "
+        "`node_ids` as JSON text.",
+    )
+
+
+def update_body(shape: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route that changes a stored graph."""
+    content = {JSON: {"schema": {"$ref": _REF.format(model=shape.__name__)}}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def _body(shapes: tuple[type[BaseModel], ...], description: str) -> dict[str, Any]:

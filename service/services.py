@@ -18,6 +18,7 @@ from service.doors.keyring import Keyring
 from service.doors.keys import Key
 from service.doors.tolls import Tolls
 from service.engine import Engine
+from service.graphs import GraphStore
 from service.idempotency import Keys
 from service.jobs import Jobs
 from service.kept import Kept
@@ -50,6 +51,7 @@ class Services:
     metrics: Metrics
     bodies: Bodies
     memories: MemoryStore
+    graphs: GraphStore
     jobs: Jobs
     molecules: MoleculeParser
     cache: AnswerCache | None
@@ -84,7 +86,7 @@ class Services:
             *(kept.jobs, kept.jobs_at_a_time, settings.max_jobs, metrics.count_job),
             None if traces is None else traces.job,
         )
-        metrics.watch(jobs, kept.cache, kept.link)
+        metrics.watch(jobs, kept.graphs, kept.cache, kept.link)
         molecules = MoleculeParser(
             Limits(settings.max_smiles_length, settings.max_atoms),
             workers=settings.smiles_processes,
@@ -95,18 +97,22 @@ class Services:
         keys = Keys(settings.keep_jobs_s)
         keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
-            *(settings, Registry(), engine, metrics, bodies, kept.memories, jobs, molecules),
-            *(kept.cache, keys, keyring, Tolls(kept.limiter, metrics), kept.link, traces),
+            *(settings, Registry(), engine, metrics, bodies, kept.memories, kept.graphs, jobs),
+            *(molecules, kept.cache, keys, keyring, Tolls(kept.limiter, metrics)),
+            *(kept.link, traces),
         )
 
     def of(self, caller: Key) -> Services:
         """These services as `caller` may use them."""
         registry = self.registry.within(caller.model_names)
-        return replace(self, registry=registry, memories=self.memories.within(caller.name))
+        name = caller.name
+        memories, graphs = self.memories.within(name), self.graphs.within(name)
+        return replace(self, registry=registry, memories=memories, graphs=graphs)
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
         self.memories.clean()
+        self.graphs.start()
         try:
             self.registry.load(self.settings.checkpoints)
         except OSError as error:  # the folder cannot be read: say so, and never be ready
@@ -124,6 +130,7 @@ class Services:
 
     def close(self) -> None:
         self.molecules.close()
+        self.graphs.close()
         self.engine.close()
         self.pictures.close()
         self.codec.shutdown(cancel_futures=True)

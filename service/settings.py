@@ -177,6 +177,26 @@ class Settings(BaseSettings):
     max_memory_bytes: int = Field(
         default=1 << 30, ge=0, description="most bytes that stored memories may take together"
     )
+    graph_store: Path = Field(
+        default=Path(__file__).resolve().parent.parent / "var" / "graphs.sqlite",
+        description="file that stored graphs are kept in without Redis; one server has it at a "
+        "time",
+    )
+    max_stored_graphs: int = Field(
+        default=16, ge=0, description="most graphs that each key may store"
+    )
+    max_stored_nodes: int = Field(
+        default=2_000_000, ge=0, description="most nodes of all graphs that one key stores"
+    )
+    max_stored_edges: int = Field(
+        default=10_000_000, ge=0, description="most edges of all graphs that one key stores"
+    )
+    graph_memory_bytes: int = Field(
+        default=2 << 30,
+        ge=0,
+        description="bytes of stored graphs held in memory, about; those asked for least recently "
+        "are read again when they are next",
+    )
     max_sample_steps: int = Field(
         default=1_000_000, ge=1, description="most steps of each chain of POST /sample"
     )

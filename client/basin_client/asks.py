@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -64,13 +64,21 @@ def score(
     arrays = one.arrays()
     if targets is not None:
         arrays["targets"] = np.array(one.rows_of(targets), np.int64)
-    fields = fields_of(model, dynamics, include)
+    fields, read = fields_of(model, dynamics, include), scores_of(one.node_ids)
+    return as_tensors("/anomaly/score", fields, arrays, read, SAFETENSORS).within(timeout_s)
+
+
+_COLUMNS = ("row", "score", "probability", "label", "rank")
+
+
+def scores_of(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response], Scores]:
+    """Reads the answer of `POST /anomaly/score` in bytes, of rows with these names."""
 
     def read(response: httpx.Response) -> Scores:
         found, told = opened(response)
         columns = {name: found.pop(f"results.{name}") for name in _COLUMNS}
         rows: list[int] = columns.pop("row").tolist()
-        names: list[NodeId] = [*rows] if one.node_ids is None else [one.node_ids[r] for r in rows]
+        names: list[NodeId] = [*rows] if node_ids is None else [node_ids[r] for r in rows]
         convergence = Convergence.of(told["convergence"])
         return Scores(
             names,
@@ -81,11 +89,7 @@ def score(
             raw=told,
         )
 
-    path = "/anomaly/score"
-    return as_tensors(path, fields, arrays, read, SAFETENSORS).within(timeout_s)
-
-
-_COLUMNS = ("row", "score", "probability", "label", "rank")
+    return read
 
 
 def classify(

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from basin_client import asks
+from basin_client import asks, stored
 from basin_client.call import EVENTS, Call
 from basin_client.errors import ProblemError
 from basin_client.jobs import AsyncJob, Job
@@ -41,7 +41,7 @@ def _async_method(
 class Client(Sender):
     """A server, asked one thing after the other; safe to use from several threads.
 
-    Every function of `basin_client.asks` is a method.
+    Every function of `basin_client.asks` and `basin_client.stored` is a method.
     """
 
     def _open(self, about: dict[str, Any]) -> None:
@@ -112,6 +112,12 @@ class Client(Sender):
     store_memory = _method(asks.store_memory)
     forget_memory = _method(asks.forget_memory)
     memories = _method(asks.memories)
+    store_graph = _method(stored.store_graph)
+    change_graph = _method(stored.change_graph)
+    forget_graph = _method(stored.forget_graph)
+    score_nodes = _method(stored.score_nodes)
+    graphs = _method(stored.graphs)
+    graph = _method(stored.graph)
     models = _method(asks.models)
     model = _method(asks.model)
     ready = _method(asks.ready)
@@ -181,6 +187,12 @@ class AsyncClient(Sender):
     store_memory = _async_method(asks.store_memory)
     forget_memory = _async_method(asks.forget_memory)
     memories = _async_method(asks.memories)
+    store_graph = _async_method(stored.store_graph)
+    change_graph = _async_method(stored.change_graph)
+    forget_graph = _async_method(stored.forget_graph)
+    score_nodes = _async_method(stored.score_nodes)
+    graphs = _async_method(stored.graphs)
+    graph = _async_method(stored.graph)
     models = _async_method(asks.models)
     model = _async_method(asks.model)
     ready = _async_method(asks.ready)

@@ -58,7 +58,7 @@ class Try:
     """One of the times that a call is sent; `wait_s` is how long to wait before the next.
 
     Whatever is sent may be sent twice: what computes changes nothing, a job has a key of its own,
-    and a memory that is stored or forgotten twice is so.
+    and what is stored, changed or forgotten twice is so.
     """
 
     def __init__(self, call: Call[Any], number: int, left_s: float, last: bool) -> None:
@@ -119,7 +119,7 @@ def sent_with(call: Call[Any]) -> dict[str, Any]:
         "url": call.path,
         "headers": dict(call.headers),
         "params": dict(call.params),
-        **(body if call.method in ("POST", "PUT") else {}),
+        **(body if call.method in ("POST", "PUT", "PATCH") else {}),
     }
 
 

@@ -6,7 +6,7 @@ A job is for the key that it came with; to all others there is none. Ids cannot 
 from service.jobs.job import Job, Progress, Status
 from service.jobs.runner import Jobs
 from service.jobs.sqlite import SqliteJobStore
-from service.jobs.store import JobStore, Limits, StoreError
+from service.jobs.store import JobStore, Limits
 
 __all__ = [
     "Job",
@@ -16,5 +16,4 @@ __all__ = [
     "Progress",
     "SqliteJobStore",
     "Status",
-    "StoreError",
 ]

@@ -14,10 +14,11 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from service.database import StoreError
 from service.errors import Problem
 from service.jobs.job import SUSPECT_FROM, Job, Status
 from service.jobs.replay import replay
-from service.jobs.store import JobStore, StoreError
+from service.jobs.store import JobStore
 from service.sent import Sent
 from service.stopwatch import Stopwatch
 

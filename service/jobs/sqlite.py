@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -14,13 +12,11 @@ from typing import Any, final
 import orjson
 from starlette.responses import Response
 
+from service.database import Database, Kind, StoreError
 from service.errors import Problem
 from service.jobs.job import SUSPECT_FROM, Job, Progress, Status
-from service.jobs.store import OVERHEAD, JobStore, Limits, StoreError
+from service.jobs.store import OVERHEAD, JobStore, Limits
 from service.sent import Sent
-
-_APPLICATION, _VERSION = 0x4261736A, 3  # "Basj", and of the table below
-_WAL_BYTES = 16 << 20  # that the log keeps once it is written back
 
 # Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
 _TABLE = """
@@ -34,44 +30,25 @@ CREATE TABLE jobs (
     code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
 )"""
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
+_KIND = Kind(0x4261736A, 3, "jobs", (_TABLE, _INDEX))  # "Basj"
 _JOB = "id, route, request_id, created, starts, status, progress, owner"
 
 
 @final
 class SqliteJobStore(JobStore):
-    """One file, which one process has to itself while it is open.
-
-    The lock is SQLite's own and goes with the process, however that ends. A commit is on the disk
-    before it returns (WAL, synchronous=FULL): a promise to a client must survive a power cut.
-    """
+    """A file for one server."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
-        self._path, self._limits = path, limits
-        self._db: sqlite3.Connection | None = None
+        self._limits, self._database = limits, Database(path, _KIND)
+        self._transaction = self._database.transaction
 
     def open(self) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # it holds what clients sent, so it is for us alone
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
-            db = sqlite3.connect(self._path, timeout=0, isolation_level=None)
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"{self._path}: {error}") from error
-        try:
-            _prepare(db)
-            db.execute("UPDATE jobs SET running = FALSE WHERE running")  # whoever ran it has ended
-        except (sqlite3.Error, StoreError) as error:
-            db.close()
-            busy = getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY"
-            raise StoreError(
-                f"{self._path}: {'another process has it' if busy else error}"
-            ) from error
-        self._db = db
+        self._database.open()
+        with self._transaction() as db:  # whoever ran it has ended
+            db.execute("UPDATE jobs SET running = FALSE WHERE running")
 
     def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        self._database.close()
 
     def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
         with self._transaction() as db:
@@ -212,49 +189,6 @@ class SqliteJobStore(JobStore):
                 [id, time.time() - self._limits.keep_s],
             )
             return found.fetchone()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing."""
-        if (db := self._db) is None:
-            raise StoreError(f"{self._path}: it is not open")
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            yield db
-            db.execute("COMMIT")
-        except BaseException as error:
-            with suppress(sqlite3.Error):
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
-                raise StoreError(f"{self._path}: {error}") from error
-            raise
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    """Take the file and see that it is one of ours, whole; a new one is made so."""
-    db.execute("PRAGMA locking_mode = EXCLUSIVE")
-    db.execute("BEGIN EXCLUSIVE")
-    db.execute("COMMIT")
-    (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if tables and (application, version) != (_APPLICATION, _VERSION):
-        raise StoreError("it holds something else, or jobs of another version")
-    # After the lock: a log that only one process uses needs no shared memory beside it.
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-    if not tables:
-        db.execute("BEGIN")
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-        db.execute(_TABLE)
-        db.execute(_INDEX)
-        db.execute("COMMIT")
-    (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if state != "ok":
-        raise StoreError(f"it is damaged: {state}")
 
 
 def _job(row: tuple[Any, ...]) -> Job:

@@ -14,10 +14,6 @@ from service.sent import Sent
 OVERHEAD = 4096  # bytes of a job beside its body or answer
 
 
-class StoreError(Exception):
-    """The store cannot be read or written, now; nothing has changed in it."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """What may be kept: jobs that are not over, bytes of requests and answers, and seconds for

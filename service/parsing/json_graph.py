@@ -130,9 +130,20 @@ def _from_rows(
     nodes = require_list(body.get("nodes"), place("nodes"))
     edges = require_list(body.get("edges"), place("edges"))
     check_size(len(nodes), len(edges), limits, "/nodes", "/edges")
-    require_types(nodes, {dict}, place("nodes"), "must be an object")
-    require_types(edges, {dict}, place("edges"), "must be an object")
+    x, node_ids, rows = nodes_of(nodes, model)
+    types = edge_types_of(edges, model, "edges")
+    edge_index = np.stack(
+        [
+            rows_of([edge[end] for edge in edges], rows, place("edges", tail=end))
+            for end in ("source", "target")
+        ]
+    )
+    return Graph(x, edge_index, types), node_ids, rows
 
+
+def nodes_of(nodes: list[Any], model: Reader) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
+    """Rows of nodes, at least one: their features, their ids, and the row of each id."""
+    require_types(nodes, {dict}, place("nodes"), "must be an object")
     by_name = type(nodes[0].get("x")) is not list  # a feature may be called x too
     fields = ("id", *(model.features if by_name else ["x"]))
     _require_fields(nodes, fields, "nodes")
@@ -147,19 +158,16 @@ def _from_rows(
     else:
         x = matrix([node["x"] for node in nodes], model.features, place("nodes", tail="x"))
     node_ids = [node["id"] for node in nodes]
-    rows = rows_by_id(node_ids, place("nodes", tail="id"))
+    return x, node_ids, rows_by_id(node_ids, place("nodes", tail="id"))
 
+
+def edge_types_of(edges: list[Any], model: Reader, where: str) -> np.ndarray | None:
+    """Numbers of the relations of rows of edges, at `where`, which have what an edge has."""
+    require_types(edges, {dict}, place(where), "must be an object")
     several = len(model.relations) > 1
-    _require_fields(edges, ("source", "target", *(["type"] if several else [])), "edges")
-    edge_index = np.stack(
-        [
-            rows_of([edge[end] for edge in edges], rows, place("edges", tail=end))
-            for end in ("source", "target")
-        ]
-    )
+    _require_fields(edges, ("source", "target", *(["type"] if several else [])), where)
     types = [edge["type"] for edge in edges] if several else None
-    edge_type = relations_of(types, model.relations, len(edges), place("edges", tail="type"))
-    return Graph(x, edge_index, edge_type), node_ids, rows
+    return relations_of(types, model.relations, len(edges), place(where, tail="type"))
 
 
 def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,30 +11,39 @@ import orjson
 
 from models.contract import Knobs
 from models.graph import Graph
-from service.errors import Problem
-from service.parsing.envelope import read_envelope, require_read
+from service.errors import Problem, unknown_fields
+from service.graphs.live import LiveGraph
+from service.parsing.arrays import fail_at, listing, place, require_list
+from service.parsing.envelope import invalid, read_envelope, require_read, validated
 from service.parsing.include import require_few, require_told
-from service.parsing.json_graph import read_json
+from service.parsing.json_graph import check_size, read_json
+from service.parsing.names import NodeId, rows_by_id
 from service.parsing.syntax import read_object
 from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
 from service.registry import Registry
 from service.schemas import (
     ArrayScoreRequest,
     Dynamics,
-    NodeId,
+    Envelope,
+    NeighborhoodKnobs,
     RowScoreRequest,
+    StoredGraph,
+    StoredScoreRequest,
     TensorEnvelope,
 )
 from service.served import Scorer
 from service.settings import Settings
 
 JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
-_IN_JSON = ArrayScoreRequest.model_fields | RowScoreRequest.model_fields
+_IN_JSON = (
+    ArrayScoreRequest.model_fields | RowScoreRequest.model_fields | StoredScoreRequest.model_fields
+)
 
 
 @dataclass(frozen=True)
 class ScoreTask:
-    """What to score and how. `targets` are row numbers, None for all nodes."""
+    """What to score and how. `targets` are row numbers, None for all nodes; `taken` tells of what
+    stored graph it is a neighbourhood."""
 
     model: Scorer
     graph: Graph
@@ -43,9 +52,56 @@ class ScoreTask:
     dynamics: Dynamics
     knobs: Knobs
     include: frozenset[str]
+    taken: Mapping[str, str | int] | None = None
 
 
-def parse_score(body: bytes, media_type: str, registry: Registry, settings: Settings) -> ScoreTask:
+@dataclass(frozen=True)
+class StoredTask:
+    """The same of nodes of a stored graph, which is to be read first."""
+
+    model: Scorer
+    graph_id: str
+    targets: list[NodeId]
+    neighborhood: NeighborhoodKnobs
+    dynamics: Dynamics
+    include: frozenset[str]
+
+    def of(self, stored: LiveGraph, settings: Settings) -> ScoreTask:
+        """With the neighbourhood of the targets.
+
+        Raises:
+            Problem: the graph is not one for this model, a target is not in it, or too much is
+                around them.
+        """
+        _require_same(stored.schema.features, self.model.features, "features")
+        _require_same(stored.schema.relations, self.model.relations, "relations")
+        around = stored.neighborhood(
+            self.targets, **self.neighborhood.model_dump(), max_nodes=settings.max_nodes
+        )
+        nodes, edges = around.graph.num_nodes, around.graph.edge_index.shape[1]
+        check_size(nodes, edges, settings, "/neighborhood", "/neighborhood")
+        taken = {"id": self.graph_id, "revision": around.revision}
+        return ScoreTask(
+            self.model,
+            around.graph,
+            around.node_ids,
+            np.arange(len(self.targets)),
+            self.dynamics,
+            self.dynamics.knobs(),
+            self.include,
+            taken | {"num_nodes": nodes, "num_edges": edges},
+        )
+
+
+def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> None:
+    if stored != read:
+        rule = f"this model reads other {what} ({listing(read)}) than the graph has"
+        raise fail_at("/graph_id", "not_read", rule)
+
+
+def parse_score(
+    body: bytes, media_type: str, registry: Registry, settings: Settings
+) -> ScoreTask | StoredTask:
     """Read a body of `POST /anomaly/score`, as it came or as `service.parsing.large` left it.
 
     Raises:
@@ -58,6 +114,10 @@ def parse_score(body: bytes, media_type: str, registry: Registry, settings: Sett
     require_told(model.network, envelope.include)
     if opened.problem is not None:
         raise opened.problem
+    if opened.fields.get("graph_id") is not None:
+        return _stored(opened.fields, envelope, model, settings)
+    if opened.fields.get("neighborhood") is not None:
+        raise fail_at("/neighborhood", "not_read", "this goes with graph_id")
     if opened.tensors is None:
         named = read_json(opened.fields, model, settings)
     else:
@@ -72,6 +132,29 @@ def parse_score(body: bytes, media_type: str, registry: Registry, settings: Sett
         envelope.dynamics,
         envelope.dynamics.knobs(),
         frozenset(envelope.include),
+    )
+
+
+def _stored(
+    fields: dict[str, Any], envelope: Envelope, model: Scorer, settings: Settings
+) -> StoredTask:
+    if any(fields.get(name) is not None for name in ("graph", "nodes", "edges")):
+        raise fail_at("", "one_of", "give a graph, or the graph_id of one that is stored")
+    at = place("targets")
+    targets = require_list(fields.get("targets"), at)
+    if not targets:
+        raise fail_at(at(), "empty", "name at least one node")
+    rows_by_id(targets, at)
+    require_few(envelope.include, len(targets), at(), settings)
+    given = fields.get("neighborhood")
+    if isinstance(given, dict) and (
+        faults := unknown_fields(given, NeighborhoodKnobs.model_fields, "neighborhood")
+    ):
+        raise invalid(faults)
+    asked = validated(StoredGraph, fields)
+    include = frozenset(envelope.include)
+    return StoredTask(
+        *(model, asked.graph_id, targets, asked.neighborhood, envelope.dynamics, include)
     )
 
 

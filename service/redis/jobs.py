@@ -17,9 +17,10 @@ from typing import Any, cast, final
 import orjson
 from starlette.responses import Response
 
+from service.database import StoreError
 from service.errors import Problem
 from service.jobs.job import SUSPECT_FROM, Job, Progress, Status
-from service.jobs.store import OVERHEAD, JobStore, Limits, StoreError
+from service.jobs.store import OVERHEAD, JobStore, Limits
 from service.redis.link import PREFIX, Link, Unavailable
 from service.sent import Sent
 

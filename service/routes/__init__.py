@@ -8,6 +8,7 @@ from service.routes import (
     classify,
     complete,
     gallery,
+    graphs,
     health,
     images,
     jobs,
@@ -20,6 +21,7 @@ from service.routes import (
 
 ROUTERS: tuple[APIRouter, ...] = (
     anomaly.router,
+    graphs.router,
     classify.router,
     complete.router,
     images.router,

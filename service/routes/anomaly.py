@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,10 +17,11 @@ from service.engine.reasons import tensors
 from service.engine.resolving import steps_of
 from service.engine.scoring import alike, named, table
 from service.exchange import compute, exchange
+from service.graphs import LiveGraph
 from service.negotiate import accepted
 from service.openapi import also, jobs, problems, score_body
 from service.parsing.large import CONDENSED, LARGE
-from service.parsing.request import JSON, SAFETENSORS, ScoreTask, parse_score
+from service.parsing.request import JSON, SAFETENSORS, ScoreTask, StoredTask, parse_score
 from service.schemas import ScoreResponse
 from service.served import Scorer
 from service.services import Services, services
@@ -70,8 +72,13 @@ async def answer(
         content_type = CONDENSED
         watch.lap("condense")
     weight = len(body) * (_JSON_WEIGHS if content_type == JSON else 1)
-    task, batch = await services.aside(weight, _read, body, content_type, services)
+    found = await services.aside(weight, _read, body, content_type, services)
     del body
+    if isinstance(found, StoredTask):
+        graph = await services.graphs.get(found.graph_id)
+        on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+        found = await on_codec(_taken, found, graph, services)
+    task, batch = found
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
     size = task.graph.num_nodes + task.graph.edge_index.shape[1]
@@ -88,16 +95,27 @@ async def answer(
     told = len(scored.logits_N) if task.targets is None else len(task.targets)
     encoded = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)
     services.metrics.observe(task.model.name, task.graph.num_nodes, scored.convergence)
-    return encoded
+    return encoded if task.taken is None else encoded.passing()  # a graph that is stored changes
 
 
-def _read(body: bytes, media_type: str, services: Services) -> tuple[ScoreTask, GraphBatch]:
+def _read(
+    body: bytes, media_type: str, services: Services
+) -> tuple[ScoreTask, GraphBatch] | StoredTask:
     task = parse_score(body, media_type, services.registry, services.settings)
+    return task if isinstance(task, StoredTask) else _packed(task)
+
+
+def _taken(task: StoredTask, graph: LiveGraph, services: Services) -> tuple[ScoreTask, GraphBatch]:
+    return _packed(task.of(graph, services.settings))
+
+
+def _packed(task: ScoreTask) -> tuple[ScoreTask, GraphBatch]:
     return task, task.model.network.pack([task.graph])
 
 
 def _encode(task: ScoreTask, scored: Scored, form: str) -> Answer:
-    rest: dict[str, Any] = {
+    rest: dict[str, Any] = {} if task.taken is None else {"graph": task.taken}
+    rest |= {
         "model": task.model.ref.model_dump(),
         "dynamics": scored.dynamics,
         "convergence": scored.convergence,

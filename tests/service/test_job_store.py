@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from starlette.responses import Response
 
+from service.database import StoreError
 from service.errors import Problem
-from service.jobs import Job, Limits, SqliteJobStore, Status, StoreError
+from service.jobs import Job, Limits, SqliteJobStore, Status
 from service.redis.jobs import RedisJobStore
 from service.redis.link import Link
 from service.sent import Sent

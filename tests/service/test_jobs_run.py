@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from starlette.responses import PlainTextResponse
 
+from service.database import StoreError
 from service.errors import Problem
-from service.jobs import Job, Jobs, Limits, SqliteJobStore, Status, StoreError
+from service.jobs import Job, Jobs, Limits, SqliteJobStore, Status
 from service.sent import Sent
 
 SENT = Sent("POST", "/work", b"q", (("accept", "text/plain"),))

@@ -99,6 +99,37 @@ def test_what_is_told_of_the_energy(asked: Client) -> None:
     assert "attention_0.weight" in told.tensors
 
 
+@pytest.mark.parametrize("held", ["frames", "rows", "tuples"])
+def test_a_graph_that_is_kept(asked: Client, held: str) -> None:
+    nodes, edges = frames()
+    first, second = nodes[:30], nodes[30:]
+    there = edges["source"].isin(first["id"]) & edges["target"].isin(first["id"])
+    told = asked.store_graph("kept", (first, edges[there]), features=FEATURES, model="et-small")
+    assert told["num_nodes"] == 30
+    rest: Any = edges[~there]
+    more: Any = second
+    if held == "rows":
+        more, rest = second.to_dict("records"), rest.to_dict("records")
+    elif held == "tuples":
+        more, rest = second.to_dict("records"), list(rest.itertuples(index=False))
+    asked.change_graph("kept", nodes=more, edges=rest)
+    near = asked.score_nodes("kept", ["n3", "n8"], hops=8, max_neighbors=99, model="et-small")
+    assert near.node_ids == ["n3", "n8"]
+    assert near.raw["graph"]["num_nodes"] == asked.graph("kept")["num_nodes"] == 40
+    expected = asked.score(GRAPH, ["n3", "n8"], model="et-small")
+    np.testing.assert_allclose(near.score, expected.score, rtol=1e-4)
+    asked.change_graph("kept", delete_nodes=["n8"], delete_edges=edges[:3])
+    assert asked.graphs()[0]["num_nodes"] == 39
+    asked.forget_graph("kept")
+    assert asked.graphs() == []
+
+
+def test_a_kept_graph_that_is_not_one(asked: Client) -> None:
+    with pytest.raises(ProblemError) as refused:
+        asked.change_graph("nobody", delete_nodes=[1])
+    assert refused.value.kind == "unknown-graph"
+
+
 def test_several_relations(asked: Client) -> None:
     sample = make_sample(2, 2)
     one = Graph(sample.x, sample.edge_index, sample.edge_type, node_ids=sample.node_ids)

@@ -1,0 +1,366 @@
+"""A graph in memory that changes while neighbourhoods are taken from it."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import final
+
+import numpy as np
+import orjson
+
+from models.graph import Graph
+from service.errors import Fault, pointer
+from service.graphs.update import Edge, Update
+from service.parsing.arrays import fail, fail_at, fail_where, place
+from service.parsing.names import NodeId
+
+# An edge is kept at both its ends, as the row of the other end, the relation, and whether it comes
+# in. A loop is kept once.
+_ROW, _RELATION, _INWARDS = 16, 1, 1
+MAX_RELATIONS = 1 << (_ROW - _RELATION)
+_NONE = np.empty(0, np.int64)
+_BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the columns of x and the relations of edges are."""
+
+    features: tuple[str, ...]
+    relations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All of a graph: `node_ids` of the rows of x, and the number of the last change in it."""
+
+    graph: Graph
+    node_ids: list[NodeId]
+    revision: int
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """What stands around some nodes, they first, as it was at a revision."""
+
+    graph: Graph
+    node_ids: list[NodeId]
+    revision: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an update makes of a graph: of some rows their edges, and who comes and goes."""
+
+    halves: dict[int, np.ndarray]
+    gone: list[tuple[NodeId, int]]
+    new: list[tuple[NodeId, int]]
+    rows: np.ndarray
+    x: np.ndarray
+    num_nodes: int
+    num_edges: int
+
+
+@final
+class LiveGraph:
+    """One thread changes it, by `plan` and `commit`; any number reads, and finds it before a change
+    or after."""
+
+    def __init__(self, schema: Schema, whole: Whole) -> None:
+        graph = whole.graph
+        self.schema, self.revision = schema, whole.revision
+        self._ids: list[NodeId | None] = list(whole.node_ids)
+        self._rows = dict(zip(whole.node_ids, range(graph.num_nodes), strict=True))
+        self._x = np.array(graph.x, np.float32)
+        self._order = _orders(whole.node_ids)
+        self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
+        self._start, self._halves = _both_ends(graph)
+        self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
+        self._free = list[int]()
+        self.num_edges = int(np.count_nonzero(self._halves & _INWARDS == 0))
+        self._lock = threading.Lock()
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, about."""
+        arrays = (self._x, self._order, self._place, self._start, self._halves)
+        changed = 112 * len(self._changed) + 16 * self.num_edges * bool(self._changed)
+        return sum(a.nbytes for a in arrays) + changed + _BYTES_A_NODE * len(self._ids)
+
+    def plan(self, update: Update) -> Change | None:
+        """What `update` comes to; None where it changes nothing.
+
+        Raises:
+            Problem: an edge of it is between nodes that are not there, or x has other columns.
+        """
+        if update.x.shape[1] != self._x.shape[1]:
+            rule = f"must hold {self._x.shape[1]} features per node"
+            raise fail_at("/nodes", "feature_count", rule)
+        drops, adds = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        for source, target, relation in update.delete_edges:
+            ends = self._rows.get(source), self._rows.get(target)
+            if ends[0] is not None and ends[1] is not None:
+                _note(drops, ends[0], ends[1], relation)
+        there = [
+            (id, self._rows[id]) for id in dict.fromkeys(update.delete_nodes) if id in self._rows
+        ]
+        rows = {row for _, row in there}
+        for row in rows:
+            for half in self._at(row).tolist():
+                if (other := half >> _ROW) not in rows:
+                    drops[other].append((row << _ROW) | (half & ((1 << _ROW) - 1)) ^ _INWARDS)
+        gone = {id for id, _ in there}
+        free = self._free_rows()
+        new = {
+            id: next(free)
+            for id in dict.fromkeys(update.nodes)
+            if id in gone or id not in self._rows
+        }
+        for (source, target), relation in self._ends(update.edges, gone, new):
+            _note(adds, source, target, relation)
+        halves = self._merged(drops, adds, rows)
+        set_rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
+        if not halves and not there and not new and self._holds(set_rows, update.x):
+            return None
+        outward = sum(_outward(after) - _outward(self._at(row)) for row, after in halves.items())
+        return Change(
+            halves,
+            there,
+            list(new.items()),
+            set_rows,
+            update.x,
+            self.num_nodes + len(new) - len(there),
+            self.num_edges + outward,
+        )
+
+    def commit(self, change: Change, revision: int) -> None:
+        """Make it so."""
+        with self._lock:
+            for id, row in change.gone:
+                del self._rows[id]
+                self._ids[row] = None
+            reused = sum(row < len(self._ids) for _, row in change.new)
+            del self._free[len(self._free) - reused :]
+            self._grow(len(self._ids) + len(change.new) - reused)
+            for id, row in change.new:
+                if row == len(self._ids):
+                    self._ids.append(id)
+                self._ids[row], self._rows[id] = id, row
+                self._order[row] = _order(id)
+            self._free += [row for _, row in change.gone]
+            self._x[change.rows] = change.x
+            self._changed |= change.halves
+            self.num_edges, self.revision = change.num_edges, revision
+
+    def whole(self) -> Whole:
+        """All of it, each edge once, in order of its ends."""
+        with self._lock:
+            rows = np.array(list(self._rows.values()), np.int64)
+            ids, x, revision = list(self._rows), self._x[rows], self.revision
+            changed = self._changed.copy()
+            edges = self.num_edges
+        place = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)
+        place[rows] = np.arange(len(rows))
+        parts = [changed[row] if row in changed else self._stored(row) for row in rows.tolist()]
+        graph = _induced(x, parts, place, len(self.schema.relations))
+        assert graph.edge_index.shape[1] == edges
+        return Whole(graph, ids, revision)
+
+    def neighborhood(
+        self, targets: Sequence[NodeId], hops: int, max_neighbors: int, seed: int, max_nodes: int
+    ) -> Neighborhood:
+        """The nodes that are up to `hops` edges from one of `targets`, whichever way these point,
+        and all edges between them.
+
+        Of a node with more than `max_neighbors` neighbours that many are followed, which `seed`
+        chooses: the same whatever order the graph was built in, and but for one the same where an
+        edge comes or goes. Targets stand first, in their order.
+
+        Raises:
+            Problem: a target is no node, or is named twice; more than `max_nodes` are found.
+        """
+        with self._lock:
+            found = [self._targets(targets)]
+            self._place[found[0]] = np.arange(len(found[0]))
+            count = len(found[0])
+            try:
+                for _ in range(hops):
+                    near = np.unique(self._followed(found[-1], max_neighbors, seed))
+                    new = near[self._place[near] < 0]
+                    if not len(new):
+                        break
+                    new = new[np.argsort(self._order[new], kind="stable")]
+                    found.append(new)
+                    self._place[new] = np.arange(count, count + len(new))
+                    if (count := count + len(new)) > max_nodes:
+                        rule = f"more than {max_nodes} nodes; ask for fewer hops or neighbors"
+                        raise fail_at("/neighborhood", "too_many_nodes", rule)
+                rows = np.concatenate(found)
+                ids = [self._ids[row] for row in rows.tolist()]
+                parts = [self._at(row) for row in rows.tolist()]
+                graph = _induced(self._x[rows], parts, self._place, len(self.schema.relations))
+            finally:
+                for part in found:
+                    self._place[part] = -1
+            return Neighborhood(graph, [id for id in ids if id is not None], self.revision)
+
+    def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
+        rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
+        if (unknown := rows < 0).any():
+            raise fail_where(unknown, place("targets"), "unknown_node", "must be the id of a node")
+        again = np.ones(len(rows), bool)
+        again[np.unique(rows, return_index=True)[1]] = False
+        if again.any():
+            rule = "this node was named before"
+            raise fail_where(again, place("targets"), "duplicate", rule)
+        return rows
+
+    def _followed(self, rows: np.ndarray, most: int, seed: int) -> np.ndarray:
+        """Rows of neighbours of `rows`, of each at most so many."""
+        parts = [self._at(row) for row in rows.tolist()]
+        sizes = np.array([len(part) for part in parts])
+        many = np.flatnonzero(sizes > most)
+        if not len(many):
+            return np.concatenate(parts) >> _ROW
+        few = [part >> _ROW for part, size in zip(parts, sizes, strict=True) if size <= most]
+        owner = np.repeat(many, sizes[many])
+        pairs = owner << 32 | np.concatenate([parts[i] for i in many.tolist()]) >> _ROW
+        pairs = np.unique(pairs)  # two nodes may have several edges
+        owner, near = pairs >> 32, pairs & 0xFFFFFFFF
+        owner, near = (part[rows[owner] != near] for part in (owner, near))  # no loops
+        chance = _mixed(self._order[rows[owner]] + np.uint64(seed))
+        chance = _mixed(self._order[near] ^ chance)
+        by_chance = np.lexsort((chance, owner))
+        owner, near = owner[by_chance], near[by_chance]
+        rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        return np.concatenate([*few, near[rank < most]])
+
+    def _at(self, row: int) -> np.ndarray:
+        """The edges of a row, as they are kept."""
+        changed = self._changed.get(row)
+        return self._stored(row) if changed is None else changed
+
+    def _stored(self, row: int) -> np.ndarray:
+        if row >= len(self._start) - 1:
+            return _NONE
+        return self._halves[self._start[row] : self._start[row + 1]]
+
+    def _free_rows(self) -> Iterator[int]:
+        yield from reversed(self._free)
+        row = len(self._ids)
+        while True:
+            yield row
+            row += 1
+
+    def _ends(
+        self, edges: Iterable[Edge], gone: set[NodeId], new: dict[NodeId, int]
+    ) -> Iterator[tuple[tuple[int, int], int]]:
+        faults = list[Fault]()
+        for i, (*ends, relation) in enumerate(edges):
+            rows = [
+                new[id] if id in new else -1 if id in gone else self._rows.get(id, -1)
+                for id in ends
+            ]
+            faults += [
+                Fault(pointer("edges", i, end), "unknown_node", "must be the id of a node")
+                for end, row in zip(("source", "target"), rows, strict=True)
+                if row < 0
+            ]
+            if not faults:
+                yield (rows[0], rows[1]), relation
+        if faults:
+            raise fail(faults)
+
+    def _merged(
+        self, drops: dict[int, list[int]], adds: dict[int, list[int]], gone: set[int]
+    ) -> dict[int, np.ndarray]:
+        """What becomes of the edges of rows, where it is something else."""
+        halves = dict[int, np.ndarray]()
+        for row in drops.keys() | adds.keys() | gone:
+            before = self._at(row)
+            after = _NONE if row in gone else before
+            if row in drops:
+                after = after[~np.isin(after, drops[row])]
+            if row in adds:
+                new = np.unique(np.array(adds[row], np.int64))
+                after = np.concatenate([after, new[~np.isin(new, after)]])
+            if not np.array_equal(before, after):
+                halves[row] = after
+        return halves
+
+    def _holds(self, rows: np.ndarray, x: np.ndarray) -> bool:
+        return np.array_equal(self._x[rows], x)
+
+    def _grow(self, rows: int) -> None:
+        if (spare := rows - len(self._x)) <= 0:
+            return
+        more = max(spare, len(self._x), 16)
+        self._x = np.concatenate([self._x, np.zeros((more, self._x.shape[1]), np.float32)])
+        self._order = np.concatenate([self._order, np.zeros(more, np.uint64)])
+        self._place = np.concatenate([self._place, np.full(more, -1, np.int32)])
+
+
+def _note(halves: dict[int, list[int]], source: int, target: int, relation: int) -> None:
+    halves[source].append(target << _ROW | relation << _RELATION)
+    if source != target:
+        halves[target].append(source << _ROW | relation << _RELATION | _INWARDS)
+
+
+def _both_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """The edges of each row one after the other, each once, and where those of a row start."""
+    source, target = np.asarray(graph.edge_index, np.int64)
+    relation = 0 if graph.edge_type is None else np.asarray(graph.edge_type, np.int64) << _RELATION
+    inwards = source != target
+    outward = target << _ROW | relation
+    inward = (source << _ROW | relation | _INWARDS)[inwards]
+    owner, half = np.r_[source, target[inwards]], np.r_[outward, inward]
+    by_owner = np.lexsort((half, owner))
+    owner, half = owner[by_owner], half[by_owner]
+    once = np.ones(len(owner), bool)
+    once[1:] = (owner[1:] != owner[:-1]) | (half[1:] != half[:-1])
+    owner, half = owner[once], half[once]
+    return np.searchsorted(owner, np.arange(graph.num_nodes + 1)), half
+
+
+def _induced(x: np.ndarray, parts: list[np.ndarray], place: np.ndarray, relations: int) -> Graph:
+    """The graph of nodes with these features and edges, those among them that lead to another of
+    them, in order; `place` tells where a row is among them, -1 where it is not."""
+    half = np.concatenate(parts) if parts else _NONE
+    source = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    outward = half & _INWARDS == 0
+    source, half = source[outward], half[outward]
+    target = place[half >> _ROW].astype(np.int64)
+    within = target >= 0
+    source, target, half = source[within], target[within], half[within]
+    relation = (half & ((1 << _ROW) - 1)) >> _RELATION
+    order = np.lexsort((relation, target, source))
+    edge_index = np.stack([source, target])[:, order]
+    return Graph(x, edge_index, relation[order] if relations > 1 else None)
+
+
+def _outward(halves: np.ndarray) -> int:
+    return int(np.count_nonzero(halves & _INWARDS == 0))
+
+
+def _order(id: NodeId) -> int:
+    return int.from_bytes(blake2b(orjson.dumps(id), digest_size=8).digest(), "little")
+
+
+def _orders(ids: Sequence[NodeId]) -> np.ndarray:
+    """A number by chance for each id, the same wherever it is."""
+    return np.fromiter(map(_order, ids), np.uint64, len(ids))
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Spread over all 64 bits (the finaliser of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

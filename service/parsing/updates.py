@@ -1,0 +1,95 @@
+"""Bodies that store a graph, or change one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from service.errors import unknown_fields
+from service.graph_schemas import GraphOf
+from service.graphs import Edge, LiveGraph, Schema, Update, Whole
+from service.parsing.arrays import fail_at, place, require_list, require_types
+from service.parsing.envelope import invalid, validated
+from service.parsing.json_graph import edge_types_of, nodes_of, read_json
+from service.parsing.names import NodeId, rows_by_id
+from service.parsing.request import JSON
+from service.parsing.syntax import read_object
+from service.parsing.tensors import TENSORS, graph_of, read_safetensors
+from service.registry import Registry
+from service.served import Scorer
+from service.settings import Settings
+
+TENSORS_OF_GRAPH = {name: kind for name, kind in TENSORS.items() if name != "targets"}
+_SHAPES = ("graph", "nodes", "edges")
+_RULE = "must be the id of a node"
+
+
+def parse_graph(body: bytes, media_type: str, registry: Registry, settings: Settings) -> LiveGraph:
+    """Read a body of `PUT /graphs/{id}`.
+
+    Raises:
+        Problem: there is no graph in it that the model can read.
+    """
+    if media_type == JSON:
+        fields, tensors = read_object(body, "invalid-json"), None
+        known = (*GraphOf.model_fields, *_SHAPES)
+    else:
+        tensors, metadata = read_safetensors(body, TENSORS_OF_GRAPH)
+        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        known = (*GraphOf.model_fields, "node_ids")
+    if faults := unknown_fields(fields, known):
+        raise invalid(faults)
+    name = validated(GraphOf, fields).model or settings.default_anomaly_model
+    model = registry.serving(Scorer, name)
+    if tensors is None:
+        found = read_json(fields, model, settings)
+    else:
+        found = graph_of(tensors, fields.get("node_ids"), model, settings)
+    ids: list[NodeId] = list(range(found.graph.num_nodes))
+    schema = Schema(model.features, model.relations)
+    return LiveGraph(schema, Whole(found.graph, found.node_ids or ids, 0))
+
+
+def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
+    """Read a body that changes a graph, in some of `parts`: `nodes`, `edges`, `delete_nodes`,
+    `delete_edges`.
+
+    Raises:
+        Problem: it is none, or changes nothing.
+    """
+    fields = read_object(body, "invalid-json")
+    if faults := unknown_fields(fields, parts):
+        raise invalid(faults)
+    given = {part: _list(fields, part) for part in parts}
+    if not any(given.values()):
+        one = next(iter(parts))
+        raise fail_at(f"/{one}" if len(parts) == 1 else "", "empty", "there is nothing to change")
+    x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
+    if nodes := given.get("nodes"):
+        x, node_ids, _ = nodes_of(nodes, schema)
+    gone = given.get("delete_nodes", [])
+    rows_by_id(gone, place("delete_nodes"))
+    return Update(
+        tuple(node_ids),
+        x,
+        _edges(given, "edges", schema),
+        tuple(gone),
+        _edges(given, "delete_edges", schema),
+    )
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = fields.get(name)
+    return [] if value is None else require_list(value, place(name))
+
+
+def _edges(given: Mapping[str, list[Any]], part: str, schema: Schema) -> tuple[Edge, ...]:
+    rows = given.get(part, [])
+    types = edge_types_of(rows, schema, part)
+    ends = [[row[end] for row in rows] for end in ("source", "target")]
+    for end, ids in zip(("source", "target"), ends, strict=True):
+        require_types(ids, {int, str}, place(part, tail=end), _RULE)
+    relations = [0] * len(rows) if types is None else types.tolist()
+    return tuple(zip(*ends, relations, strict=True))

@@ -1,0 +1,145 @@
+"""GET /graphs; PUT, PATCH, GET and DELETE /graphs/{id}; POST /graphs/{id}/nodes and /edges"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from service.body import require_media_type, require_small
+from service.graph_schemas import EdgesToAdd, GraphBody, GraphList, GraphUpdate, NodesToSet
+from service.graphs import Head
+from service.openapi import problems, put_graph_body, update_body
+from service.parsing.request import JSON, SAFETENSORS
+from service.parsing.updates import parse_graph, parse_update
+from service.patience import while_wanted
+from service.services import Services, services
+
+router = APIRouter(tags=["graphs"])
+_WRITING = problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 507)
+
+
+@router.get("/graphs", summary="The graphs that are stored", responses=problems(500, 503))
+async def list_graphs(services: Annotated[Services, Depends(services)]) -> GraphList:
+    """Those of the key that asks."""
+    heads = await services.graphs.heads()
+    return GraphList(graphs=[_body(id, head) for id, head in heads.items()])
+
+
+@router.put(
+    "/graphs/{id}",
+    summary="Store a graph, or replace one",
+    response_model=GraphBody,
+    responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504, 507)
+    | {201: {"description": "Stored; there was none", "model": GraphBody}},
+    openapi_extra=put_graph_body(),
+)
+async def store_graph(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """The answer is 201 where there was none of this id, and 200 where one was replaced.
+
+    The body is that of `POST /anomaly/score`, without what is to be done with the graph. Nodes
+    without ids go by their row numbers; an edge that comes twice is there once.
+    """
+    media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    services.registry.require_ready()
+    settings, loop = services.settings, asyncio.get_running_loop()
+
+    async with services.bodies.read(request, settings.body_timeout_s) as body:
+        require_small(body, media_type)
+        asked = (services.codec, parse_graph, body, media_type, services.registry, settings)
+
+        async def parsed():
+            return await loop.run_in_executor(*asked)
+
+        graph = await while_wanted(parsed(), request.receive, settings.deadline_s)
+    head, new = await services.graphs.put(id, graph)
+    return _told(id, head, 201 if new else 200)
+
+
+@router.get("/graphs/{id}", summary="What a graph is", responses=problems(404, 500, 503))
+async def describe_graph(id: str, services: Annotated[Services, Depends(services)]) -> GraphBody:
+    return _body(id, await services.graphs.head(id))
+
+
+@router.patch(
+    "/graphs/{id}",
+    summary="Change a graph, all at once",
+    response_model=GraphBody,
+    responses=_WRITING,
+    openapi_extra=update_body(GraphUpdate),
+)
+async def change_graph(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Whoever scores it finds it as it was or with all of this, which lasts once it is answered.
+
+    Sent again it changes nothing, so a client that saw no answer may do so.
+    """
+    return await _change(id, request, services, GraphUpdate.model_fields)
+
+
+@router.post(
+    "/graphs/{id}/nodes",
+    summary="Add nodes to a graph, or change their features",
+    response_model=GraphBody,
+    responses=_WRITING,
+    openapi_extra=update_body(NodesToSet),
+)
+async def set_nodes(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    return await _change(id, request, services, NodesToSet.model_fields)
+
+
+@router.post(
+    "/graphs/{id}/edges",
+    summary="Add edges to a graph",
+    response_model=GraphBody,
+    responses=_WRITING,
+    openapi_extra=update_body(EdgesToAdd),
+)
+async def add_edges(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    return await _change(id, request, services, EdgesToAdd.model_fields)
+
+
+@router.delete(
+    "/graphs/{id}",
+    summary="Forget a graph",
+    status_code=204,
+    responses=problems(404, 500, 503),
+)
+async def forget_graph(id: str, services: Annotated[Services, Depends(services)]) -> Response:
+    await services.graphs.delete(id)
+    return Response(status_code=204)
+
+
+async def _change(
+    id: str, request: Request, services: Services, parts: Collection[str]
+) -> Response:
+    require_media_type(request, (JSON,), JSON)
+    schema = (await services.graphs.get(id)).schema
+    async with services.bodies.read(request, services.settings.body_timeout_s) as body:
+        require_small(body, JSON)
+        update = await services.aside(len(body), parse_update, body, schema, parts)
+    return _told(id, await services.graphs.update(id, update), 200)
+
+
+def _told(id: str, head: Head, status: int) -> Response:
+    return Response(_body(id, head).model_dump_json(), status, media_type=JSON)
+
+
+def _body(id: str, head: Head) -> GraphBody:
+    return GraphBody(
+        id=id,
+        features=list(head.features),
+        relations=list(head.relations),
+        num_nodes=head.num_nodes,
+        num_edges=head.num_edges,
+        revision=head.revision,
+    )

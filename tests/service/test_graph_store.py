@@ -1,0 +1,362 @@
+"""Stored graphs: what lasts, and who sees it when."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.graph import Graph
+from service.database import StoreError
+from service.errors import Problem
+from service.graphs import (
+    GraphStore,
+    LiveGraph,
+    Room,
+    Schema,
+    SqliteJournal,
+    Update,
+    Whole,
+)
+from service.redis.graphs import RedisJournal
+from service.redis.link import Link
+from tests.service.redis_server import RedisServer
+
+SCHEMA = Schema(("a",), ("only",))
+ROOM = Room(graphs=3, nodes=1000, edges=2000)
+NONE = np.empty((0, 1), np.float32)
+
+
+def ring(nodes: int) -> LiveGraph:
+    row = np.arange(nodes)
+    x = row[:, None].astype(np.float32)
+    graph = Graph(x, np.stack([row, (row + 1) % nodes]))
+    return LiveGraph(SCHEMA, Whole(graph, list(range(nodes)), 0))
+
+
+def node(id: int, *edges: tuple[int, int]) -> Update:
+    made = tuple((source, target, 0) for source, target in edges)
+    return Update((id,), np.full((1, 1), id, np.float32), made)
+
+
+def listed(graph: LiveGraph) -> tuple[list, list, list]:
+    whole = graph.whole()
+    order = np.argsort(whole.node_ids)
+    place = np.argsort(order)
+    edges = sorted(map(tuple, place[whole.graph.edge_index].T.tolist()))
+    return [whole.node_ids[i] for i in order], whole.graph.x[order, 0].tolist(), edges
+
+
+@asynccontextmanager
+async def in_sqlite(path: Path, room: Room, memory_bytes: int) -> AsyncIterator[GraphStore]:
+    store = GraphStore(SqliteJournal(path), room, memory_bytes)
+    store.start()
+    try:
+        yield store
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+@asynccontextmanager
+async def in_redis(server: RedisServer, room: Room, memory_bytes: int) -> AsyncIterator[GraphStore]:
+    link = Link(server.url, 0.5)
+    store = GraphStore(RedisJournal(link), room, memory_bytes)
+    store.start()
+    try:
+        yield store
+    finally:
+        await asyncio.to_thread(store.close)
+        await link.close()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def opened(request, tmp_path):
+    """Opens a store, the same one each time."""
+    if request.param == "sqlite":
+        return lambda room=ROOM, memory=1 << 30: in_sqlite(tmp_path / "g.sqlite", room, memory)
+    server = request.getfixturevalue("redis_server")()
+    return lambda room=ROOM, memory=1 << 30: in_redis(server, room, memory)
+
+
+def play(work) -> None:
+    asyncio.run(work())
+
+
+def test_what_is_stored_and_changed_is_there_after_a_restart(opened):
+    async def work():
+        async with opened() as store:
+            head, new = await store.put("g", ring(5))
+            assert new
+            assert (head.num_nodes, head.num_edges, head.revision) == (5, 5, 1)
+            for i in range(5, 40):
+                head = await store.update("g", node(i, (i, i - 1), (i, 0)))
+            assert (head.num_nodes, head.num_edges, head.revision) == (40, 75, 36)
+            gone = Update((), NONE, (), (7, 8), ((0, 1, 0),))
+            head = await store.update("g", gone)
+            assert (head.num_nodes, head.revision) == (38, 37)
+            before = listed(await store.get("g"))
+        async with opened() as store:
+            assert await store.head("g") == head
+            assert listed(await store.get("g")) == before
+            again = await store.update("g", gone)
+            assert again.revision == 37  # nothing changed
+
+    play(work)
+
+
+def test_many_changes_are_written_as_a_base(opened, monkeypatch):
+    monkeypatch.setattr("service.graphs.store._LOG_BYTES", 200)
+
+    async def work():
+        async with opened() as store:
+            await store.put("g", ring(3))
+            for i in range(3, 60):
+                await store.update("g", node(i, (i, i - 1)))
+            head, before = await store.head("g"), listed(await store.get("g"))
+            assert head.since > 1
+            assert head.revision == 58
+        async with opened() as store:
+            assert listed(await store.get("g")) == before
+            assert (await store.update("g", node(90))).revision == 59
+
+    play(work)
+
+
+def test_a_graph_that_replaces_another_goes_on_counting(opened):
+    async def work():
+        async with opened() as store:
+            await store.put("g", ring(5))
+            await store.update("g", node(9))
+            head, new = await store.put("g", ring(7))
+            assert (new, head.revision, head.num_nodes) == (False, 3, 7)
+            assert listed(await store.get("g")) == listed(ring(7))
+            await store.delete("g")
+            assert await store.heads() == {}
+            for ask in (store.get("g"), store.head("g"), store.delete("g"), store.get("../x")):
+                with pytest.raises(Problem, match="unknown-graph"):
+                    await ask
+            with pytest.raises(Problem, match="unknown-graph"):
+                await store.update("g", node(1))
+
+    play(work)
+
+
+def test_owners_have_their_own(opened):
+    async def work():
+        async with opened() as store:
+            one, two = store.within("one"), store.within("two")
+            await one.put("g", ring(5))
+            await two.put("g", ring(6))
+            assert (await one.head("g")).num_nodes == 5
+            await two.delete("g")
+            assert (await one.get("g")).num_nodes == 5
+            assert await store.heads() == {}
+
+    play(work)
+
+
+def test_room_is_each_owners(opened):
+    async def work():
+        async with opened(Room(graphs=2, nodes=12, edges=12)) as store:
+            one, two = store.within("one"), store.within("two")
+            await one.put("g", ring(5))
+            await one.put("h", ring(5))
+            await two.put("g", ring(12))
+            for refused, detail in (
+                (one.put("i", ring(1)), "2 graphs"),
+                (one.put("h", ring(8)), "12 nodes"),
+                (one.update("h", Update((), NONE, tuple((0, i, 0) for i in range(5)))), "12 edges"),
+            ):
+                with pytest.raises(Problem, match="store-full") as told:
+                    await refused
+                assert detail in told.value.detail
+            await one.update("g", node(5))
+            await one.update("g", node(6))
+            with pytest.raises(Problem, match="store-full"):
+                await one.update("g", node(7))
+            await one.update("g", node(6, (6, 5)))  # it was there
+            await one.update("g", Update((), NONE, (), (6,)))
+            await one.update("g", node(7))
+            assert (await one.head("g")).num_nodes == 7
+        async with opened(Room(graphs=2, nodes=3, edges=3)) as store:
+            one = store.within("one")  # what has become too large may become smaller
+            await one.update("g", Update((), NONE, (), (6, 7)))
+            await one.put("h", ring(4))
+
+    play(work)
+
+
+def test_those_not_asked_for_leave_the_memory_and_come_back(opened):
+    async def work():
+        async with opened(memory=1) as store:
+            for name in ("a", "b", "c"):
+                await store.put(name, ring(10))
+            for i in range(10, 20):
+                for name in ("a", "b", "c"):
+                    await store.update(name, node(i, (i, 0)))
+            for name in ("a", "b", "c"):
+                assert (await store.get(name)).num_nodes == 20
+            assert len(store._held) == 1
+
+    play(work)
+
+
+def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
+    """Each change adds a node with an edge to all that are there: no graph between two changes has
+    a node without."""
+
+    async def work():
+        async with opened(Room(1, 1000, 100_000)) as store:
+            await store.put("g", ring(1))
+            over = asyncio.Event()
+
+            async def look() -> int:
+                looked = 0
+                while not over.is_set():
+                    graph = await store.get("g")
+                    near = await asyncio.to_thread(graph.neighborhood, [0], 1, 1000, 0, 1000)
+                    n, e = near.graph.num_nodes, near.graph.edge_index.shape[1]
+                    assert e == 1 + 2 * (n - 1)
+                    assert near.revision >= n - 1
+                    looked += 1
+                return looked
+
+            looking = asyncio.create_task(look())
+            updates = [node(i, (i, 0), (0, i)) for i in range(1, 200)]
+            heads = []
+            while updates:
+                some, updates = updates[:20], updates[20:]
+                heads += await asyncio.gather(*(store.update("g", update) for update in some))
+            over.set()
+            assert await looking > 3
+            assert sorted(head.revision for head in heads) == list(range(2, 201))
+            assert (await store.get("g")).num_nodes == 200
+
+    play(work)
+
+
+def test_two_servers_see_each_others_changes(redis_server):
+    server = redis_server()
+
+    async def work():
+        async with in_redis(server, ROOM, 1 << 30) as one, in_redis(server, ROOM, 1 << 30) as two:
+            await one.put("g", ring(3))
+            assert (await two.get("g")).num_nodes == 3
+            both = [
+                store.update("g", node(2 * i + k, (2 * i + k, 0)))
+                for i in range(2, 40)
+                for k, store in enumerate((one, two))
+            ]
+            await asyncio.gather(*both)
+            assert listed(await one.get("g")) == listed(await two.get("g"))
+            assert (await one.get("g")).num_nodes == 3 + 2 * 38
+            await two.put("g", ring(4))
+            assert listed(await one.get("g")) == listed(ring(4))
+            await one.delete("g")
+            with pytest.raises(Problem, match="unknown-graph"):
+                await two.get("g")
+
+    play(work)
+
+
+def test_two_servers_write_bases_past_each_other(redis_server, monkeypatch):
+    monkeypatch.setattr("service.graphs.store._LOG_BYTES", 100)
+    server = redis_server()
+
+    async def work():
+        async with in_redis(server, ROOM, 1 << 30) as one, in_redis(server, ROOM, 1 << 30) as two:
+            await one.put("g", ring(3))
+            for i in range(3, 80):
+                store = (one, two)[i % 7 % 2]
+                await store.update("g", node(i, (i, i - 1)))
+            assert listed(await one.get("g")) == listed(await two.get("g"))
+            assert (await two.head("g")).since > 1
+        async with in_redis(server, ROOM, 1 << 30) as three:
+            assert (await three.get("g")).num_nodes == 80
+
+    play(work)
+
+
+def test_while_redis_is_away_graphs_are_read_as_they_were(redis_server):
+    server = redis_server()
+
+    async def work():
+        async with in_redis(server, ROOM, 1 << 30) as store:
+            await store.put("g", ring(3))
+            server.kill()
+            assert (await store.get("g")).num_nodes == 3
+            for refused in (store.update("g", node(5)), store.put("h", ring(3)), store.heads()):
+                with pytest.raises(Problem, match="graphs-unavailable"):
+                    await refused
+            server.start()
+            store._journal._link.up = True  # as its watch finds, which runs in a server
+            assert (await store.update("g", node(5))).revision == 2
+
+    play(work)
+
+
+def test_what_cannot_be_written_has_not_happened(tmp_path, monkeypatch):
+    async def work():
+        async with in_sqlite(tmp_path / "g.sqlite", ROOM, 1 << 30) as store:
+            await store.put("g", ring(3))
+            journal = store._journal
+            append = journal.append
+
+            def full(*args):
+                append(*args)
+                raise sqlite3.OperationalError("database or disk is full")
+
+            monkeypatch.setattr(journal, "append", full)
+            with pytest.raises(Problem, match="graphs-unavailable"):
+                await store.update("g", node(5))
+            monkeypatch.undo()
+            assert (await store.get("g")).num_nodes == 3
+            assert (await store.head("g")).revision == 1
+            await store.update("g", node(6))
+            assert (await store.get("g")).num_nodes == 4
+
+    play(work)
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, None])
+def test_a_file_that_is_another_s_is_left_alone(tmp_path, content):
+    path = tmp_path / "g.sqlite"
+    if content is None:
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE t (a)")
+        content = path.read_bytes()
+    else:
+        path.write_bytes(content)
+
+    async def work():
+        async with in_sqlite(path, ROOM, 1 << 30) as store:
+            for refused in (store.get("g"), store.put("g", ring(3)), store.heads()):
+                with pytest.raises(Problem, match="graphs-unavailable"):
+                    await refused
+
+    play(work)
+    assert path.read_bytes() == content
+
+
+def test_two_servers_do_not_share_a_file(tmp_path):
+    async def work():
+        path = tmp_path / "g.sqlite"
+        async with in_sqlite(path, ROOM, 1 << 30) as one:
+            await one.put("g", ring(3))
+            async with in_sqlite(path, ROOM, 1 << 30) as two:
+                with pytest.raises(Problem, match="graphs-unavailable"):
+                    await two.heads()
+                one.close()
+                assert (await two.head("g")).num_nodes == 3  # it was left meanwhile
+
+    play(work)
+
+
+def test_a_journal_that_is_not_open_says_so(tmp_path):
+    with pytest.raises(StoreError, match="is not open"), SqliteJournal(tmp_path / "g").batch():
+        pass

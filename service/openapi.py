@@ -219,8 +219,8 @@ def put_graph_body() -> dict[str, Any]:
     return _body(
         (StoreArrays, StoreRows),
         f"JSON, or a safetensors file with the tensors {_listed(TENSORS_OF_GRAPH)}, of which "
-        "`edge_type` may be left out. The entry `request` of its `__metadata__` holds `model` and "
-        "`node_ids` as JSON text.",
+        "`edge_type` and `node_ids` may be left out. The entry `request` of its `__metadata__` "
+        "holds `model` as JSON text, and `node_ids` where they are not all numbers.",
     )
 
 

@@ -24,9 +24,12 @@ def store_graph(
     """
     one = graph_of(graph, features)
     fields: dict[str, Any] = {} if model is None else {"model": model}
-    if one.node_ids is not None:
+    arrays = one.arrays()
+    if one.node_ids is not None and all(isinstance(name, int) for name in one.node_ids):
+        arrays["node_ids"] = np.array(one.node_ids, np.int64)
+    elif one.node_ids is not None:
         fields["node_ids"] = list(one.node_ids)
-    made = as_tensors(f"/graphs/{id}", fields, one.arrays(), _json)
+    made = as_tensors(f"/graphs/{id}", fields, arrays, _json)
     return Call("PUT", f"/graphs/{id}", _json, made.content, made.headers)
 
 

@@ -16,12 +16,15 @@ from service.parsing.json_graph import edge_types_of, nodes_of, read_json
 from service.parsing.names import NodeId, rows_by_id
 from service.parsing.request import JSON
 from service.parsing.syntax import read_object
-from service.parsing.tensors import TENSORS, graph_of, read_safetensors
+from service.parsing.tensors import INTEGERS, TENSORS, Allowed, graph_of, read_safetensors
 from service.registry import Registry
 from service.served import Scorer
 from service.settings import Settings
 
-TENSORS_OF_GRAPH = {name: kind for name, kind in TENSORS.items() if name != "targets"}
+TENSORS_OF_GRAPH: Allowed = {
+    **{name: kind for name, kind in TENSORS.items() if name != "targets"},
+    "node_ids": (INTEGERS, (1,)),
+}
 _SHAPES = ("graph", "nodes", "edges")
 _RULE = "must be the id of a node"
 
@@ -46,7 +49,12 @@ def parse_graph(body: bytes, media_type: str, registry: Registry, settings: Sett
     if tensors is None:
         found = read_json(fields, model, settings)
     else:
-        found = graph_of(tensors, fields.get("node_ids"), model, settings)
+        node_ids = fields.get("node_ids")
+        if "node_ids" in tensors:
+            if node_ids is not None:
+                raise fail_at("/node_ids", "one_of", "give a tensor of numbers or a list of names")
+            node_ids = tensors["node_ids"].tolist()
+        found = graph_of(tensors, node_ids, model, settings)
     ids: list[NodeId] = list(range(found.graph.num_nodes))
     schema = Schema(model.features, model.relations)
     return LiveGraph(schema, Whole(found.graph, found.node_ids or ids, 0))

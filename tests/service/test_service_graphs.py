@@ -128,6 +128,20 @@ def test_the_answer_is_that_of_the_neighbourhood_sent_by_hand(client, sample, mo
     )
 
 
+def test_ids_may_be_a_tensor(client, sample):
+    one = sample(3)
+    arrays = {"x": one.x, "edge_index": one.edge_index, "node_ids": np.arange(1000, 1040)}
+    told(put(client, safetensors.numpy.save(arrays)), 201)
+    assert scored(client, [1007])["results"][0]["node_id"] == 1007
+    twice = {"request": json.dumps({"node_ids": one.node_ids})}
+    both = put(client, safetensors.numpy.save(arrays, twice))
+    refused(both, 422, "invalid-graph", "/node_ids")
+    few = put(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(39)}))
+    refused(few, 422, "invalid-graph", "/node_ids")
+    same = put(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(40) // 2}))
+    refused(same, 422, "invalid-graph", "/node_ids/0")
+
+
 def test_the_same_seed_is_the_same_answer_and_the_cache_has_none(client, sample):
     told(put(client, sample(3).rows()), 201)
     knobs = {"hops": 2, "max_neighbors": 2, "seed": 7}

@@ -5,7 +5,7 @@ PORT ?= $(or $(BASIN_PORT),8000)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-slow check audit setup train bench clean
+.PHONY: serve test test-slow check audit setup train bench docs clean
 
 serve: $(VENV)/.serve
 	BASIN_PORT=$(PORT) exec $(BIN)/python -m service
@@ -36,6 +36,9 @@ train: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV)

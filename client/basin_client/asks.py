@@ -65,6 +65,8 @@ def score(
     if targets is not None:
         arrays["targets"] = np.array(one.rows_of(targets), np.int64)
     fields, read = fields_of(model, dynamics, include), scores_of(one.node_ids)
+    if include and one.node_ids is not None:  # reasons name nodes
+        fields["node_ids"] = list(one.node_ids)
     return as_tensors("/anomaly/score", fields, arrays, read, SAFETENSORS).within(timeout_s)
 
 

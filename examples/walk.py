@@ -62,6 +62,8 @@ def run(page: str, server: str) -> Iterator[tuple[Block, str]]:
             code = block.code.replace(ADDRESS, server).replace(SECOND, port)
             printed = _python(code, names) if block.language == "python" else _shell(code)
             yield block, printed.replace(server, ADDRESS).replace(port, SECOND)
+        if "basin" in names:
+            names["basin"].close()
 
 
 def alike(printed: str, told: str) -> bool:

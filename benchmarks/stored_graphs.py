@@ -92,7 +92,7 @@ def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) ->
         change = own.plan(update)
         assert change is not None
         own.commit(change, own.revision + 1)
-        near = own.neighborhood([node["id"]], **KNOBS, max_nodes=1 << 20)
+        near = own.neighborhood([node["id"]], **KNOBS, max_nodes=1 << 20, max_edges=1 << 24)
         arrays = {"x": near.graph.x.tolist(), "edge_index": near.graph.edge_index.tolist()}
         as_json = {"model": MODEL, "graph": arrays, "targets": [0]}
         stored = {"model": MODEL, "graph_id": "market", "targets": [node["id"]]}

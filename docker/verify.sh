@@ -125,6 +125,9 @@ server() {
   ask "$url/anomaly/score" -H 'Prefer: respond-async' --json @examples/tolokers.json
   ask "$url/complete" -F image=@examples/photo.jpg -F mask=@examples/mask.png
   ask "$url/memories/verify" -X PUT --json '{"patterns": [[1, 0], [0, 1]]}'
+  ask "$url/graphs/verify" -X PUT --json \
+    '{"nodes": [{"id": "a", "x": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]}], "edges": [{"source": "a", "target": "a"}]}'
+  ask "$url/anomaly/score" --json '{"graph_id": "verify", "targets": ["a"]}'
 
   started=$(date +%s%N)
   kill -TERM "$PID"

@@ -191,6 +191,14 @@ class Settings(BaseSettings):
     max_stored_edges: int = Field(
         default=10_000_000, ge=0, description="most edges of all graphs that one key stores"
     )
+    max_neighborhood_nodes: int = Field(
+        default=100_000, ge=1, description="most nodes of one neighbourhood of a stored graph"
+    )
+    max_neighborhood_edges: int = Field(
+        default=2_000_000,
+        ge=0,
+        description="most edges of the nodes of one neighbourhood, those that lead out of it too",
+    )
     graph_memory_bytes: int = Field(
         default=2 << 30,
         ge=0,

@@ -294,7 +294,14 @@ DASHBOARDS = (
                     ('process_max_fds{job="basin"}', "allowed, {{instance}}"),
                 ],
             ),
-            Panel("Cached answers", [("basin_cache_bytes", "{{instance}}")], "bytes"),
+            Panel(
+                "Cached answers and stored graphs",
+                [
+                    ("basin_cache_bytes", "answers, {{instance}}"),
+                    ("basin_graph_bytes", "graphs, {{instance}}"),
+                ],
+                "bytes",
+            ),
             Panel(
                 "Up",
                 [('up{job="basin"}', "{{instance}}")],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import final
@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from models.graph import Graph
-from service.errors import Fault, pointer
+from service.errors import Fault, Problem, pointer
 from service.graphs.update import Edge, Update
 from service.parsing.arrays import fail, fail_at, fail_where, place
 from service.parsing.names import NodeId
@@ -80,13 +80,20 @@ class LiveGraph:
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
         self._start, self._halves = _both_ends(graph)
         self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
-        self._free = list[int]()
+        self._dead = np.zeros(
+            graph.num_nodes, bool
+        )  # rows that were deleted; edges still name them
         self.num_edges = int(np.count_nonzero(self._halves & _INWARDS == 0))
         self._lock = threading.Lock()
 
     @property
     def num_nodes(self) -> int:
         return len(self._rows)
+
+    @property
+    def wasteful(self) -> bool:
+        """Are more rows dead than alive?"""
+        return len(self._ids) > 2 * len(self._rows) + 1000
 
     @property
     def nbytes(self) -> int:
@@ -109,36 +116,24 @@ class LiveGraph:
             ends = self._rows.get(source), self._rows.get(target)
             if ends[0] is not None and ends[1] is not None:
                 _note(drops, ends[0], ends[1], relation)
-        there = [
-            (id, self._rows[id]) for id in dict.fromkeys(update.delete_nodes) if id in self._rows
-        ]
-        rows = {row for _, row in there}
-        for row in rows:
-            for half in self._at(row).tolist():
-                if (other := half >> _ROW) not in rows:
-                    drops[other].append((row << _ROW) | (half & ((1 << _ROW) - 1)) ^ _INWARDS)
-        gone = {id for id, _ in there}
-        free = self._free_rows()
-        new = {
-            id: next(free)
-            for id in dict.fromkeys(update.nodes)
-            if id in gone or id not in self._rows
-        }
+        gone = {id: self._rows[id] for id in update.delete_nodes if id in self._rows}
+        fresh = [id for id in update.nodes if id in gone or id not in self._rows]
+        new = dict(zip(fresh, range(len(self._ids), len(self._ids) + len(fresh)), strict=True))
         for (source, target), relation in self._ends(update.edges, gone, new):
             _note(adds, source, target, relation)
-        halves = self._merged(drops, adds, rows)
-        set_rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
-        if not halves and not there and not new and self._holds(set_rows, update.x):
+        halves, more = self._merged(drops, adds)
+        rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
+        if not (halves or gone or new) and np.array_equal(self._x[rows], update.x):
             return None
-        outward = sum(_outward(after) - _outward(self._at(row)) for row, after in halves.items())
+        less = self._leaving(list(gone.values()), halves)
         return Change(
-            halves,
-            there,
+            halves | dict.fromkeys(gone.values(), _NONE),
+            list(gone.items()),
             list(new.items()),
-            set_rows,
+            rows,
             update.x,
-            self.num_nodes + len(new) - len(there),
-            self.num_edges + outward,
+            self.num_nodes + len(new) - len(gone),
+            self.num_edges + more - less,
         )
 
     def commit(self, change: Change, revision: int) -> None:
@@ -147,15 +142,11 @@ class LiveGraph:
             for id, row in change.gone:
                 del self._rows[id]
                 self._ids[row] = None
-            reused = sum(row < len(self._ids) for _, row in change.new)
-            del self._free[len(self._free) - reused :]
-            self._grow(len(self._ids) + len(change.new) - reused)
+                self._dead[row] = True
+            self._grow(len(self._ids) + len(change.new))
             for id, row in change.new:
-                if row == len(self._ids):
-                    self._ids.append(id)
-                self._ids[row], self._rows[id] = id, row
-                self._order[row] = _order(id)
-            self._free += [row for _, row in change.gone]
+                self._ids.append(id)
+                self._rows[id], self._order[row] = row, _order(id)
             self._x[change.rows] = change.x
             self._changed |= change.halves
             self.num_edges, self.revision = change.num_edges, revision
@@ -165,9 +156,8 @@ class LiveGraph:
         with self._lock:
             rows = np.array(list(self._rows.values()), np.int64)
             ids, x, revision = list(self._rows), self._x[rows], self.revision
-            changed = self._changed.copy()
-            edges = self.num_edges
-        place = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)
+            changed, edges = self._changed.copy(), self.num_edges
+            place = np.full(len(self._ids), -1, np.int64)
         place[rows] = np.arange(len(rows))
         parts = [changed[row] if row in changed else self._stored(row) for row in rows.tolist()]
         graph = _induced(x, parts, place, len(self.schema.relations))
@@ -175,7 +165,13 @@ class LiveGraph:
         return Whole(graph, ids, revision)
 
     def neighborhood(
-        self, targets: Sequence[NodeId], hops: int, max_neighbors: int, seed: int, max_nodes: int
+        self,
+        targets: Sequence[NodeId],
+        hops: int,
+        max_neighbors: int,
+        seed: int,
+        max_nodes: int,
+        max_edges: int,
     ) -> Neighborhood:
         """The nodes that are up to `hops` edges from one of `targets`, whichever way these point,
         and all edges between them.
@@ -185,7 +181,8 @@ class LiveGraph:
         edge comes or goes. Targets stand first, in their order.
 
         Raises:
-            Problem: a target is no node, or is named twice; more than `max_nodes` are found.
+            Problem: a target is no node, or is named twice; more than `max_nodes` are found, or the
+                nodes looked at have more than `max_edges`.
         """
         with self._lock:
             found = [self._targets(targets)]
@@ -193,7 +190,8 @@ class LiveGraph:
             count = len(found[0])
             try:
                 for _ in range(hops):
-                    near = np.unique(self._followed(found[-1], max_neighbors, seed))
+                    parts = self._parts(found[-1], max_edges)
+                    near = np.unique(self._followed(found[-1], parts, max_neighbors, seed))
                     new = near[self._place[near] < 0]
                     if not len(new):
                         break
@@ -201,11 +199,10 @@ class LiveGraph:
                     found.append(new)
                     self._place[new] = np.arange(count, count + len(new))
                     if (count := count + len(new)) > max_nodes:
-                        rule = f"more than {max_nodes} nodes; ask for fewer hops or neighbors"
-                        raise fail_at("/neighborhood", "too_many_nodes", rule)
+                        raise _too_much(max_nodes, "nodes")
                 rows = np.concatenate(found)
                 ids = [self._ids[row] for row in rows.tolist()]
-                parts = [self._at(row) for row in rows.tolist()]
+                parts = self._parts(rows, max_edges)
                 graph = _induced(self._x[rows], parts, self._place, len(self.schema.relations))
             finally:
                 for part in found:
@@ -223,25 +220,35 @@ class LiveGraph:
             raise fail_where(again, place("targets"), "duplicate", rule)
         return rows
 
-    def _followed(self, rows: np.ndarray, most: int, seed: int) -> np.ndarray:
-        """Rows of neighbours of `rows`, of each at most so many."""
+    def _parts(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
         parts = [self._at(row) for row in rows.tolist()]
+        if sum(map(len, parts)) > 2 * most:  # an edge has two ends
+            raise _too_much(most, "edges")
+        return parts
+
+    def _followed(
+        self, rows: np.ndarray, parts: list[np.ndarray], most: int, seed: int
+    ) -> np.ndarray:
+        """Rows of neighbours of `rows`, which have the edges `parts`; of each at most so many."""
         sizes = np.array([len(part) for part in parts])
         many = np.flatnonzero(sizes > most)
+        few = [part for part, size in zip(parts, sizes, strict=True) if size <= most]
+        close = np.concatenate([_NONE, *few]) >> _ROW
+        close = close[~self._dead[close]]
         if not len(many):
-            return np.concatenate(parts) >> _ROW
-        few = [part >> _ROW for part, size in zip(parts, sizes, strict=True) if size <= most]
+            return close
         owner = np.repeat(many, sizes[many])
         pairs = owner << 32 | np.concatenate([parts[i] for i in many.tolist()]) >> _ROW
         pairs = np.unique(pairs)  # two nodes may have several edges
         owner, near = pairs >> 32, pairs & 0xFFFFFFFF
-        owner, near = (part[rows[owner] != near] for part in (owner, near))  # no loops
+        others = (rows[owner] != near) & ~self._dead[near]
+        owner, near = owner[others], near[others]
         chance = _mixed(self._order[rows[owner]] + np.uint64(seed))
         chance = _mixed(self._order[near] ^ chance)
         by_chance = np.lexsort((chance, owner))
         owner, near = owner[by_chance], near[by_chance]
         rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-        return np.concatenate([*few, near[rank < most]])
+        return np.concatenate([close, near[rank < most]])
 
     def _at(self, row: int) -> np.ndarray:
         """The edges of a row, as they are kept."""
@@ -253,15 +260,8 @@ class LiveGraph:
             return _NONE
         return self._halves[self._start[row] : self._start[row + 1]]
 
-    def _free_rows(self) -> Iterator[int]:
-        yield from reversed(self._free)
-        row = len(self._ids)
-        while True:
-            yield row
-            row += 1
-
     def _ends(
-        self, edges: Iterable[Edge], gone: set[NodeId], new: dict[NodeId, int]
+        self, edges: Iterable[Edge], gone: Container[NodeId], new: dict[NodeId, int]
     ) -> Iterator[tuple[tuple[int, int], int]]:
         faults = list[Fault]()
         for i, (*ends, relation) in enumerate(edges):
@@ -280,24 +280,30 @@ class LiveGraph:
             raise fail(faults)
 
     def _merged(
-        self, drops: dict[int, list[int]], adds: dict[int, list[int]], gone: set[int]
-    ) -> dict[int, np.ndarray]:
-        """What becomes of the edges of rows, where it is something else."""
-        halves = dict[int, np.ndarray]()
-        for row in drops.keys() | adds.keys() | gone:
-            before = self._at(row)
-            after = _NONE if row in gone else before
+        self, drops: dict[int, list[int]], adds: dict[int, list[int]]
+    ) -> tuple[dict[int, np.ndarray], int]:
+        """What becomes of the edges of rows, where it is something else; by how many more."""
+        halves, more = dict[int, np.ndarray](), 0
+        for row in drops.keys() | adds.keys():
+            before = after = self._at(row)
             if row in drops:
                 after = after[~np.isin(after, drops[row])]
             if row in adds:
                 new = np.unique(np.array(adds[row], np.int64))
-                after = np.concatenate([after, new[~np.isin(new, after)]])
+                after = np.concatenate([after, new[~_among(new, after)]])
             if not np.array_equal(before, after):
                 halves[row] = after
-        return halves
+                more += _outward(after) - _outward(before)
+        return halves, more
 
-    def _holds(self, rows: np.ndarray, x: np.ndarray) -> bool:
-        return np.array_equal(self._x[rows], x)
+    def _leaving(self, gone: list[int], halves: dict[int, np.ndarray]) -> int:
+        """How many edges go with rows that are deleted, where some have new `halves`."""
+        parts = [halves.get(row, self._at(row)) for row in gone]
+        half = np.concatenate([_NONE, *parts])
+        other = half >> _ROW
+        half, other = half[~self._dead[other]], other[~self._dead[other]]
+        # One between two of them is counted where it starts.
+        return int(np.count_nonzero((half & _INWARDS == 0) | ~np.isin(other, gone)))
 
     def _grow(self, rows: int) -> None:
         if (spare := rows - len(self._x)) <= 0:
@@ -306,6 +312,7 @@ class LiveGraph:
         self._x = np.concatenate([self._x, np.zeros((more, self._x.shape[1]), np.float32)])
         self._order = np.concatenate([self._order, np.zeros(more, np.uint64)])
         self._place = np.concatenate([self._place, np.full(more, -1, np.int32)])
+        self._dead = np.concatenate([self._dead, np.zeros(more, bool)])
 
 
 def _note(halves: dict[int, list[int]], source: int, target: int, relation: int) -> None:
@@ -344,6 +351,18 @@ def _induced(x: np.ndarray, parts: list[np.ndarray], place: np.ndarray, relation
     order = np.lexsort((relation, target, source))
     edge_index = np.stack([source, target])[:, order]
     return Graph(x, edge_index, relation[order] if relations > 1 else None)
+
+
+def _among(new: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Which of `new` are there; a hub's are not sorted for one edge more."""
+    if len(new) > 16:
+        return np.isin(new, there)
+    return np.array([bool((there == half).any()) for half in new])
+
+
+def _too_much(most: int, of: str) -> Problem:
+    rule = f"more than {most} {of}; ask for fewer hops or neighbors"
+    return fail_at("/neighborhood", f"too_many_{of}", rule)
 
 
 def _outward(halves: np.ndarray) -> int:

@@ -170,6 +170,7 @@ class GraphStore:
         if held is not None and stored.base is None:
             follow(held.live, stored)
             held.head, held.logged = stored.head, held.logged + logged
+            self._renew(held)
             return held
         assert stored.base is not None
         held = _Held(live(stored), stored.head, logged, len(stored.base), time.monotonic())
@@ -188,10 +189,16 @@ class GraphStore:
             self._require_done(outcome)
             held.live.commit(change, after.revision)
             held.head, held.logged = after, held.logged + len(made)
+            self._renew(held)
             if held.logged > max(held.base_bytes, _LOG_BYTES):
                 self._rebase(place, held)
             return held.head
         raise unavailable("others change it all the time")
+
+    def _renew(self, held: _Held) -> None:
+        """Leave out what was deleted, once that is most of it."""
+        if held.live.wasteful:
+            held.live = LiveGraph(held.live.schema, held.live.whole())
 
     def _rebase(self, place: Place, held: _Held) -> None:
         base = dump(held.live.whole())

@@ -76,7 +76,10 @@ class StoredTask:
         _require_same(stored.schema.features, self.model.features, "features")
         _require_same(stored.schema.relations, self.model.relations, "relations")
         around = stored.neighborhood(
-            self.targets, **self.neighborhood.model_dump(), max_nodes=settings.max_nodes
+            self.targets,
+            **self.neighborhood.model_dump(),
+            max_nodes=settings.max_neighborhood_nodes,
+            max_edges=settings.max_neighborhood_edges,
         )
         nodes, edges = around.graph.num_nodes, around.graph.edge_index.shape[1]
         check_size(nodes, edges, settings, "/neighborhood", "/neighborhood")

@@ -25,6 +25,8 @@ TENSORS_OF_GRAPH: Allowed = {
     **{name: kind for name, kind in TENSORS.items() if name != "targets"},
     "node_ids": (INTEGERS, (1,)),
 }
+MAX_CHANGES = 10_000
+"""Nodes and edges of one update: while they are worked in, other changes wait."""
 _SHAPES = ("graph", "nodes", "edges")
 _RULE = "must be the id of a node"
 
@@ -71,6 +73,9 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     if faults := unknown_fields(fields, parts):
         raise invalid(faults)
     given = {part: _list(fields, part) for part in parts}
+    if sum(map(len, given.values())) > MAX_CHANGES:
+        rule = f"at most {MAX_CHANGES} nodes and edges in one change; send several, or PUT all"
+        raise fail_at("", "too_many", rule)
     if not any(given.values()):
         one = next(iter(parts))
         raise fail_at(f"/{one}" if len(parts) == 1 else "", "empty", "there is nothing to change")

@@ -30,6 +30,7 @@ from tests.service.redis_server import RedisServer
 SCHEMA = Schema(("a",), ("only",))
 ROOM = Room(graphs=3, nodes=1000, edges=2000)
 NONE = np.empty((0, 1), np.float32)
+MANY = (1000, 0, 1000, 100_000)  # neighbours, seed, nodes and edges
 
 
 def ring(nodes: int) -> LiveGraph:
@@ -219,7 +220,7 @@ def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
                 looked = 0
                 while not over.is_set():
                     graph = await store.get("g")
-                    near = await asyncio.to_thread(graph.neighborhood, [0], 1, 1000, 0, 1000)
+                    near = await asyncio.to_thread(graph.neighborhood, [0], 1, *MANY)
                     n, e = near.graph.num_nodes, near.graph.edge_index.shape[1]
                     assert e == 1 + 2 * (n - 1)
                     assert near.revision >= n - 1
@@ -236,6 +237,27 @@ def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
             assert await looking > 3
             assert sorted(head.revision for head in heads) == list(range(2, 201))
             assert (await store.get("g")).num_nodes == 200
+
+    play(work)
+
+
+def test_what_is_deleted_takes_no_memory_for_long(opened):
+    async def work():
+        async with opened() as store:
+            await store.put("g", ring(5))
+            graph = await store.get("g")
+            before = graph.nbytes
+            for _ in range(3000 // 500):
+                many = range(100, 600)
+                x = np.zeros((500, 1), np.float32)
+                edges = tuple((0, id, 0) for id in many)
+                await store.update("g", Update(tuple(many), x, edges))
+                await store.update("g", Update((), NONE, (), tuple(many)))
+            after = await store.get("g")
+            assert after is not graph
+            assert listed(after) == listed(ring(5))
+            assert after.neighborhood([0], 1, *MANY).node_ids[0] == 0
+            assert after.nbytes < before + 600_000
 
     play(work)
 

@@ -218,6 +218,9 @@ BAD = {
     "no JSON": ("PATCH", "/graphs/g", b"{", 400, "invalid-json"),
     "nothing to change": ("PATCH", "/graphs/g", {}, 422, "invalid-graph"),
     "no nodes": ("POST", "/graphs/g/nodes", {"nodes": []}, 422, "invalid-graph"),
+    "more than at once": (
+        *("PATCH", "/graphs/g", {"delete_nodes": [*range(10_001)]}, 422, "invalid-graph"),
+    ),
     "edges for nodes": ("POST", "/graphs/g/nodes", {"edges": [EDGE]}, 422, "invalid-request"),
     "a list of what": ("POST", "/graphs/g/nodes", {"nodes": 7}, 422, "invalid-graph"),
     "a node twice": ("POST", "/graphs/g/nodes", {"nodes": [NODE, NODE]}, 422, "invalid-graph"),

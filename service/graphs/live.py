@@ -80,9 +80,7 @@ class LiveGraph:
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
         self._start, self._halves = _both_ends(graph)
         self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
-        self._dead = np.zeros(
-            graph.num_nodes, bool
-        )  # rows that were deleted; edges still name them
+        self._dead = np.zeros(graph.num_nodes, bool)  # deleted, though edges still name them
         self.num_edges = int(np.count_nonzero(self._halves & _INWARDS == 0))
         self._lock = threading.Lock()
 

@@ -2,7 +2,7 @@
 
 Blocks of `python` share their names down the page; those of `sh` are each a shell of its own, which
 stops at the first failure. What a block prints stands in the block of `text` behind it, if there is
-one: words are the same, numbers within two percent, for rounding differs between machines.
+one: the same words and whole numbers, others within two percent, for machines round differently.
 
     python -m examples.walk docs/walks/*.md [--server http://127.0.0.1:8000] [--write]
 
@@ -17,11 +17,12 @@ import math
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, redirect_stdout, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -58,20 +59,30 @@ def run(page: str, server: str) -> Iterator[tuple[Block, str]]:
     names: dict[str, Any] = {"__name__": "__main__"}
     with TemporaryDirectory() as folder, chdir(folder):
         shutil.copytree(EXAMPLES, "examples", ignore=shutil.ignore_patterns("__pycache__"))
-        for block in blocks(page):
-            code = block.code.replace(ADDRESS, server).replace(SECOND, port)
-            printed = _python(code, names) if block.language == "python" else _shell(code)
-            yield block, printed.replace(server, ADDRESS).replace(port, SECOND)
-        if "basin" in names:
-            names["basin"].close()
+        try:
+            for block in blocks(page):
+                code = block.code.replace(ADDRESS, server).replace(SECOND, port)
+                printed = _python(code, names) if block.language == "python" else _shell(code)
+                yield block, printed.replace(server, ADDRESS).replace(port, SECOND)
+        finally:
+            if "basin" in names:
+                names["basin"].close()
+            if (pid := Path("server.pid")).exists():  # of a server that the page began
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid.read_text()), signal.SIGTERM)
 
 
 def alike(printed: str, told: str) -> bool:
-    """Are these the same words, and numbers within two percent?"""
+    """Are these the same words and whole numbers, and all others within two percent?"""
     pairs = zip(_NUMBER.findall(printed), _NUMBER.findall(told), strict=False)
     words = (re.sub(r"\s+|-+", " ", _NUMBER.sub("#", text)).strip() for text in (printed, told))
-    same = all(math.isclose(float(a), float(b), rel_tol=0.02, abs_tol=2e-3) for a, b in pairs)
-    return len(set(words)) == 1 and same
+    return len(set(words)) == 1 and all(_close(a, b) for a, b in pairs)
+
+
+def _close(a: str, b: str) -> bool:
+    if a.lstrip("-").isdigit() and b.lstrip("-").isdigit():
+        return a == b
+    return math.isclose(float(a), float(b), rel_tol=0.02, abs_tol=2e-3)
 
 
 def written(page: str, server: str) -> str:

@@ -48,7 +48,7 @@ class Answer:
         return told
 
     def passing(self) -> Answer:
-        """This answer, if it is one that chance had a part in."""
+        """This answer, if another time there may be another."""
         return replace(self, lasting=False)
 
 

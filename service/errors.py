@@ -43,6 +43,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "head-timeout": (408, "The head of the request did not arrive in time"),
     "memory-ships": (409, "This memory ships with the server and stays as it is"),
     "job-unfinished": (409, "The job has no answer yet"),
+    "graph-replaced": (409, "The graph was replaced while the request was read"),
     "key-in-use": (409, "A request with this Idempotency-Key is being answered"),
     "body-too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The body is of a type this route does not read"),

@@ -59,6 +59,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
             await services.jobs.close(settings.shutdown_timeout_s)
             for task in watching:
                 task.cancel()
+            await asyncio.to_thread(services.graphs.close)  # before Redis goes
             if services.link is not None:
                 await services.link.close()
             await asyncio.to_thread(services.close)

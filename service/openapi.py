@@ -66,8 +66,8 @@ _ASKED = {
     ),
     "Idempotency-Key": (
         "1 to 255 printable characters in quotes that no other request has. Sent again with the "
-        "same request it leads to the same job, or without a job to the same answer, 409 while "
-        "that is being made; with any other request to 422.",
+        "same request it leads to the same job, or without a job to the same answer (of a stored "
+        "graph as it is by then), 409 while that is being made; with any other request to 422.",
         _TEXT | {"pattern": r'^"([ !#-\[\]-~]|\\["\\]){1,255}"$'},
     ),
 }
@@ -220,7 +220,7 @@ def put_graph_body() -> dict[str, Any]:
         (StoreArrays, StoreRows),
         f"JSON, or a safetensors file with the tensors {_listed(TENSORS_OF_GRAPH)}, of which "
         "`edge_type` and `node_ids` may be left out. The entry `request` of its `__metadata__` "
-        "holds `model` as JSON text, and `node_ids` where they are not all numbers.",
+        "holds `model` as JSON text. `node_ids` are numbers, or a list of names as JSON in bytes.",
     )
 
 

@@ -111,8 +111,8 @@ class Services:
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop."""
-        self.memories.clean()
         self.graphs.start()
+        self.memories.clean()
         try:
             self.registry.load(self.settings.checkpoints)
         except OSError as error:  # the folder cannot be read: say so, and never be ready
@@ -130,7 +130,6 @@ class Services:
 
     def close(self) -> None:
         self.molecules.close()
-        self.graphs.close()
         self.engine.close()
         self.pictures.close()
         self.codec.shutdown(cancel_futures=True)

@@ -285,7 +285,7 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = Field(
         default=None,
         description="the Redis that servers share, as in redis://host:6379/0: answers, rates and "
-        "quotas, jobs and stored memories; each keeps its own if not set",
+        "quotas, jobs, stored memories and graphs; each keeps its own if not set",
     )
     redis_timeout_s: float = Field(
         default=0.25,

@@ -328,7 +328,7 @@ def _several(images: Picture | Sequence[Picture]) -> list[Picture]:
 def _smiles_of(molecule: Any) -> str:
     from rdkit import Chem
 
-    return Chem.MolToSmiles(molecule)
+    return Chem.MolToSmiles(molecule, canonical=False)  # atoms keep their numbers
 
 
 def _batched(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ def store_graph(
     if one.node_ids is not None and all(isinstance(name, int) for name in one.node_ids):
         arrays["node_ids"] = np.array(one.node_ids, np.int64)
     elif one.node_ids is not None:
-        fields["node_ids"] = list(one.node_ids)
+        names = json.dumps(list(one.node_ids), ensure_ascii=False).encode()
+        arrays["node_ids"] = np.frombuffer(names, np.uint8)
     made = as_tensors(f"/graphs/{id}", fields, arrays, _json)
     return Call("PUT", f"/graphs/{id}", _json, made.content, made.headers)
 
@@ -41,13 +43,19 @@ def change_graph(
     delete_nodes: Iterable[Any] = (),
     delete_edges: Any = (),
 ) -> Call[dict[str, Any]]:
-    """Change a graph that is kept, all at once; sent twice it is changed once.
+    """Change a graph that is kept, all at once, up to 10,000 nodes and edges; sent twice it is
+    changed once.
 
     Args:
         nodes: a frame with `id` and the features, or a mapping of these for each.
         edges: a frame with `source`, `target` and perhaps `type`, or a mapping or a tuple of these
             for each.
+
+    Raises:
+        TypeError: `delete_nodes` is one id.
     """
+    if isinstance(delete_nodes, str):
+        raise TypeError("delete_nodes: several ids, not one")
     parts = {
         "nodes": [_row(node) for node in _rows(nodes)],
         "edges": [_edge(edge) for edge in _rows(edges)],

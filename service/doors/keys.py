@@ -24,7 +24,8 @@ ALL = "*"
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Route = Annotated[
-    str, StringConstraints(pattern=r"^((GET|PUT|POST|DELETE) )?(/[a-z0-9._-]+)+$", max_length=200)
+    str,
+    StringConstraints(pattern=r"^((GET|PUT|POST|PATCH|DELETE) )?(/[a-z0-9._-]+)+$", max_length=200),
 ]
 Model = Annotated[str, StringConstraints(pattern=r"^[^/*\s]+$", max_length=200)]
 

@@ -113,8 +113,9 @@ class Journal(ABC):
         """Store a change of the graph that was `before`."""
 
     @abstractmethod
-    def rebase(self, place: Place, head: Head, base: bytes) -> None:
-        """Put a base in the place of all changes up to the revision of `head`."""
+    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+        """Put a base in the place of all changes up to the revision of `head`; was it done? It
+        need not be: changes last without it."""
 
     @abstractmethod
     def read(self, place: Place, known: Head | None) -> Stored | None:

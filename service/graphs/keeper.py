@@ -15,7 +15,9 @@ from service.errors import Problem
 from service.graphs.journal import Journal
 
 T = TypeVar("T")
+_Work = tuple[Callable[[], Any], Future[Any]]
 _MOST = 256  # pieces of work in one batch
+_MOST_WAITING = 1024
 
 
 @final
@@ -29,8 +31,9 @@ class Keeper:
 
     def __init__(self, journal: Journal, forget: Callable[[], None]) -> None:
         self._journal, self._forget = journal, forget
-        self._waiting = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]()
+        self._waiting = queue.SimpleQueue[_Work | None]()
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._refused: str | None = ""  # why the journal is not open; None where it is
 
     def start(self) -> None:
@@ -39,12 +42,23 @@ class Keeper:
 
     def close(self) -> None:
         """Finish what waits, and leave the journal."""
+        self._closed = True
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
+            self._thread = None
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """What `work` returns, once it lasts; a `Problem` that it raises is its alone."""
+        """What `work` returns, once it lasts; a `Problem` that it raises is its alone.
+
+        Raises:
+            Problem: too much waits, or nothing is done any more.
+        """
+        if self._closed:
+            raise unavailable("the server is ending")
+        if self._waiting.qsize() >= _MOST_WAITING:
+            detail = "too many changes of graphs wait"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
         future = Future[T]()
         self._waiting.put((work, future))
         return future
@@ -53,7 +67,7 @@ class Keeper:
         self._open()
         over = False
         while not over:
-            works = list[tuple[Callable[[], Any], Future[Any]]]()
+            works = list[_Work]()
             next_one = self._waiting.get()
             while next_one is not None:
                 works.append(next_one)
@@ -63,6 +77,9 @@ class Keeper:
             over = next_one is None
             self._do([each for each in works if each[1].set_running_or_notify_cancel()])
         self._journal.close()
+        while not self._waiting.empty():  # what came between
+            if (work := self._waiting.get()) is not None:
+                work[1].set_exception(unavailable("the server is ending"))
 
     def _open(self) -> None:
         try:
@@ -74,34 +91,47 @@ class Keeper:
         else:
             self._refused = None
 
-    def _do(self, works: list[tuple[Callable[[], Any], Future[Any]]]) -> None:
+    def _do(self, works: list[_Work]) -> None:
         if self._refused is not None:
             self._open()
-        done = list[tuple[Future[Any], Any]]()
-        refused = list[tuple[Future[Any], Problem]]()
         try:
             with self._journal.batch():
-                for work, future in works:
-                    try:
-                        done.append((future, work()))
-                    except Problem as problem:
-                        refused.append((future, problem))
-                    except StoreError as error:
-                        if not self._journal.shared:  # what was done before it is undone too
-                            raise
-                        refused.append((future, unavailable(str(error))))
+                outcomes = [self._outcome(work) for work, _ in works]
         except Exception as error:
             self._forget()
-            log = structlog.get_logger()
-            log.error("graphs not written", reason=repr(error), exc_info=error)
-            problem = unavailable("the log says why") if isinstance(error, StoreError) else error
-            for _, future in works:
-                future.set_exception(problem)
-            return
-        for future, result in done:
-            future.set_result(result)
-        for future, problem in refused:
-            future.set_exception(problem)
+            if len(works) > 1 and not isinstance(error, StoreError):
+                for work in works:  # nothing has happened, and it is one of them alone that fails
+                    self._do([work])
+                return
+            outcomes = [_told(error) for _ in works]
+        for (_, future), (result, error) in zip(works, outcomes, strict=True):
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    def _outcome(self, work: Callable[[], Any]) -> tuple[Any, Exception | None]:
+        """
+        Raises:
+            Exception: what was done before it in the batch is undone too.
+        """
+        try:
+            return work(), None
+        except Problem as problem:
+            return None, problem
+        except Exception as error:
+            if not self._journal.shared:
+                raise
+            if not isinstance(error, StoreError):
+                self._forget()
+            return _told(error)
+
+
+def _told(error: Exception) -> tuple[None, Exception]:
+    log = structlog.get_logger()
+    log.error("graphs not written", reason=repr(error), exc_info=error)
+    told = unavailable("the log says why") if isinstance(error, StoreError) else error
+    return None, told
 
 
 def unavailable(detail: str) -> Problem:

@@ -21,7 +21,6 @@ from service.parsing.names import NodeId
 # An edge is kept at both its ends, as the row of the other end, the relation, and whether it comes
 # in. A loop is kept once.
 _ROW, _RELATION, _INWARDS = 16, 1, 1
-MAX_RELATIONS = 1 << (_ROW - _RELATION)
 _NONE = np.empty(0, np.int64)
 _BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
 
@@ -104,11 +103,8 @@ class LiveGraph:
         """What `update` comes to; None where it changes nothing.
 
         Raises:
-            Problem: an edge of it is between nodes that are not there, or x has other columns.
+            Problem: an edge of it is between nodes that are not there.
         """
-        if update.x.shape[1] != self._x.shape[1]:
-            rule = f"must hold {self._x.shape[1]} features per node"
-            raise fail_at("/nodes", "feature_count", rule)
         drops, adds = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         for source, target, relation in update.delete_edges:
             ends = self._rows.get(source), self._rows.get(target)
@@ -158,7 +154,8 @@ class LiveGraph:
             place = np.full(len(self._ids), -1, np.int64)
         place[rows] = np.arange(len(rows))
         parts = [changed[row] if row in changed else self._stored(row) for row in rows.tolist()]
-        graph = _induced(x, parts, place, len(self.schema.relations))
+        half = np.concatenate([_NONE, *parts])
+        graph = _induced(x, parts, half, place[half >> _ROW], len(self.schema.relations))
         assert graph.edge_index.shape[1] == edges
         return Whole(graph, ids, revision)
 
@@ -200,12 +197,14 @@ class LiveGraph:
                         raise _too_much(max_nodes, "nodes")
                 rows = np.concatenate(found)
                 ids = [self._ids[row] for row in rows.tolist()]
-                parts = self._parts(rows, max_edges)
-                graph = _induced(self._x[rows], parts, self._place, len(self.schema.relations))
+                parts, x, revision = self._parts(rows, max_edges), self._x[rows], self.revision
+                half = np.concatenate([_NONE, *parts])
+                target = self._place[half >> _ROW]
             finally:
                 for part in found:
                     self._place[part] = -1
-            return Neighborhood(graph, [id for id in ids if id is not None], self.revision)
+        graph = _induced(x, parts, half, target, len(self.schema.relations))
+        return Neighborhood(graph, [id for id in ids if id is not None], revision)
 
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
@@ -280,18 +279,23 @@ class LiveGraph:
     def _merged(
         self, drops: dict[int, list[int]], adds: dict[int, list[int]]
     ) -> tuple[dict[int, np.ndarray], int]:
-        """What becomes of the edges of rows, where it is something else; by how many more."""
+        """What becomes of the edges of rows, where it is something else; by how many more.
+
+        Nothing here depends on the order in which edges are kept: what is written is what is read.
+        """
         halves, more = dict[int, np.ndarray](), 0
         for row in drops.keys() | adds.keys():
-            before = after = self._at(row)
-            if row in drops:
-                after = after[~np.isin(after, drops[row])]
-            if row in adds:
-                new = np.unique(np.array(adds[row], np.int64))
-                after = np.concatenate([after, new[~_among(new, after)]])
-            if not np.array_equal(before, after):
-                halves[row] = after
-                more += _outward(after) - _outward(before)
+            before = self._at(row)
+            dropped, added = (
+                np.unique(np.array(named.get(row, ()), np.int64)) for named in (drops, adds)
+            )
+            there = before[_within(before, np.union1d(dropped, added))]
+            come = added[~np.isin(added, there)]
+            go = dropped[np.isin(dropped, there) & ~np.isin(dropped, added)]
+            if len(come) or len(go):
+                kept = before[~_within(before, go)] if len(go) else before
+                halves[row] = np.concatenate([kept, come])
+                more += _outward(come) - _outward(go)
         return halves, more
 
     def _leaving(self, gone: list[int], halves: dict[int, np.ndarray]) -> int:
@@ -335,36 +339,39 @@ def _both_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     return np.searchsorted(owner, np.arange(graph.num_nodes + 1)), half
 
 
-def _induced(x: np.ndarray, parts: list[np.ndarray], place: np.ndarray, relations: int) -> Graph:
-    """The graph of nodes with these features and edges, those among them that lead to another of
-    them, in order; `place` tells where a row is among them, -1 where it is not."""
-    half = np.concatenate(parts) if parts else _NONE
+def _induced(
+    x: np.ndarray, parts: list[np.ndarray], half: np.ndarray, target: np.ndarray, relations: int
+) -> Graph:
+    """The graph of nodes with features x and the edges `parts`, those that lead to one of them, in
+    order.
+
+    Args:
+        half: all parts, one after the other.
+        target: to which of the nodes each leads; -1 where to another.
+    """
     source = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    outward = half & _INWARDS == 0
-    source, half = source[outward], half[outward]
-    target = place[half >> _ROW].astype(np.int64)
-    within = target >= 0
-    source, target, half = source[within], target[within], half[within]
+    taken = (half & _INWARDS == 0) & (target >= 0)
+    source, target, half = source[taken], target[taken].astype(np.int64), half[taken]
     relation = (half & ((1 << _ROW) - 1)) >> _RELATION
     order = np.lexsort((relation, target, source))
     edge_index = np.stack([source, target])[:, order]
     return Graph(x, edge_index, relation[order] if relations > 1 else None)
 
 
-def _among(new: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Which of `new` are there; a hub's are not sorted for one edge more."""
-    if len(new) > 16:
-        return np.isin(new, there)
-    return np.array([bool((there == half).any()) for half in new])
+def _outward(halves: np.ndarray) -> int:
+    return int(np.count_nonzero(halves & _INWARDS == 0))
+
+
+def _within(many: np.ndarray, few: np.ndarray) -> np.ndarray:
+    """Which of `many` are among `few`, which are sorted: a hub's edges are not sorted for one."""
+    if not len(few):
+        return np.zeros(len(many), bool)
+    return few[np.minimum(np.searchsorted(few, many), len(few) - 1)] == many
 
 
 def _too_much(most: int, of: str) -> Problem:
     rule = f"more than {most} {of}; ask for fewer hops or neighbors"
     return fail_at("/neighborhood", f"too_many_{of}", rule)
-
-
-def _outward(halves: np.ndarray) -> int:
-    return int(np.count_nonzero(halves & _INWARDS == 0))
 
 
 def _order(id: NodeId) -> int:

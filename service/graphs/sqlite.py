@@ -19,6 +19,7 @@ _TABLES = (
     "CREATE TABLE updates (owner TEXT, id TEXT, revision INTEGER, made BLOB NOT NULL,"
     " PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
 )
+_MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
 _KIND = Kind(0x42617367, 1, "graphs", _TABLES)  # "Basg"
 
 
@@ -69,11 +70,14 @@ class SqliteJournal(Journal):
             self._set(place, after)
         return found
 
-    def rebase(self, place: Place, head: Head, base: bytes) -> None:
+    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+        if len(base) > _MAX_BASE:
+            return False
         self._ask("UPDATE bases SET base = ? WHERE owner = ? AND id = ?", [base, *place])
         old = "DELETE FROM updates WHERE owner = ? AND id = ? AND revision <= ?"
         self._ask(old, [*place, head.revision])
         self._set(place, replace(head, since=head.revision))
+        return True
 
     def read(self, place: Place, known: Head | None) -> Stored | None:
         here = "WHERE owner = ? AND id = ?"

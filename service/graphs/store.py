@@ -6,20 +6,24 @@ import asyncio
 import copy
 import re
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from service.database import StoreError
 from service.errors import Problem, refuse
-from service.graphs.files import dump, follow, head_of, live
+from service.graphs.files import dump, follow, live
 from service.graphs.journal import Head, Journal, Outcome, Place, Room
 from service.graphs.keeper import Keeper, unavailable
-from service.graphs.live import LiveGraph
+from service.graphs.live import LiveGraph, Schema
 from service.graphs.update import Update
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _LOG_BYTES = 1 << 20  # of changes, before all of a small graph is written anew
 _TRIES = 64
+_LOOK_EVERY = 256  # changes, whether the memory suffices
 
 
 @dataclass
@@ -46,6 +50,7 @@ class GraphStore:
         self._journal, self._room, self._memory_bytes = journal, room, memory_bytes
         self._held = dict[Place, _Held]()  # changed by the keeper alone
         self._keeper = Keeper(journal, self._held.clear)
+        self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
         self._owner = ""
 
     def within(self, owner: str) -> GraphStore:
@@ -61,6 +66,7 @@ class GraphStore:
 
     def close(self) -> None:
         self._keeper.close()
+        self._builder.shutdown(cancel_futures=True)
 
     @property
     def bytes_held(self) -> int:
@@ -78,25 +84,38 @@ class GraphStore:
             Problem: there is no such graph.
         """
         if (found := (await self.heads()).get(id)) is None:
-            raise _unknown()
+            raise _unknown("/id")
         return found
 
-    async def get(self, id: str) -> LiveGraph:
+    async def get(self, id: str, at: str = "/id") -> LiveGraph:
         """A graph, with all changes that have been answered.
+
+        Args:
+            at: where in the request it is named.
 
         Raises:
             Problem: there is no such graph, or it cannot be read.
         """
-        place = self._place(id)
+        place = self._place(id, at)
         held = self._held.get(place)
         if held is not None and not self._journal.shared:
             held.used = time.monotonic()
             return held.live
-        held = await asyncio.wrap_future(self._keeper.submit(lambda: self._read(place)))
+        held = await asyncio.wrap_future(self._keeper.submit(lambda: self._read(place, at)))
         return held.live
 
-    async def put(self, id: str, graph: LiveGraph) -> tuple[Head, bool]:
-        """Store a graph; was there none of this id before?
+    async def made(self, parse: Callable[[], LiveGraph]) -> tuple[LiveGraph, bytes]:
+        """What `parse` makes of a body, and its file: one at a time, for it may take seconds."""
+
+        def work() -> tuple[LiveGraph, bytes]:
+            graph = parse()
+            return graph, dump(graph.whole())
+
+        async with self._one:
+            return await asyncio.get_running_loop().run_in_executor(self._builder, work)
+
+    async def put(self, id: str, graph: LiveGraph, base: bytes) -> tuple[Head, bool]:
+        """Store a graph, whose file is `base`; was there none of this id before?
 
         Raises:
             Problem: an id that is none, or no room.
@@ -105,7 +124,6 @@ class GraphStore:
             rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
             raise refuse("invalid-request", "/id", "not_allowed", rule)
         place, schema = Place(self._owner, id), graph.schema
-        base = await asyncio.to_thread(lambda: dump(graph.whole()))
         head = Head(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
 
         def work() -> tuple[Head, bool]:
@@ -118,15 +136,19 @@ class GraphStore:
 
         return await asyncio.wrap_future(self._keeper.submit(work))
 
-    async def update(self, id: str, update: Update) -> Head:
+    async def update(self, id: str, schema: Schema, update: Update) -> Head:
         """Change a graph, all at once.
 
+        Args:
+            schema: for which `update` was made.
+
         Raises:
-            Problem: there is no such graph, it has other features, an edge between nodes it has
-                not, or no room.
+            Problem: there is no such graph, it has another schema by now, there is an edge between
+                nodes it has not, or no room.
         """
         place = self._place(id)
-        return await asyncio.wrap_future(self._keeper.submit(lambda: self._update(place, update)))
+        work = partial(self._update, place, schema, update)
+        return await asyncio.wrap_future(self._keeper.submit(work))
 
     async def delete(self, id: str) -> None:
         """
@@ -138,25 +160,25 @@ class GraphStore:
         def work() -> None:
             self._held.pop(place, None)
             if not self._journal.delete(place):
-                raise _unknown()
+                raise _unknown("/id")
 
         await asyncio.wrap_future(self._keeper.submit(work))
 
-    def _place(self, id: str) -> Place:
+    def _place(self, id: str, at: str = "/id") -> Place:
         if not ID.fullmatch(id):
-            raise _unknown()
+            raise _unknown(at)
         return Place(self._owner, id)
 
     # What follows is done by the keeper.
 
-    def _read(self, place: Place) -> _Held:
+    def _read(self, place: Place, at: str = "/id") -> _Held:
         held = self._held.get(place)
         if held is None or self._journal.shared:
-            held = self._fetched(place, held)
+            held = self._fetched(place, held, at)
         held.used = time.monotonic()
         return held
 
-    def _fetched(self, place: Place, held: _Held | None) -> _Held:
+    def _fetched(self, place: Place, held: _Held | None, at: str) -> _Held:
         try:
             stored = self._journal.read(place, None if held is None else held.head)
         except StoreError:
@@ -165,7 +187,7 @@ class GraphStore:
             return held  # as it last was
         if stored is None:
             self._held.pop(place, None)
-            raise _unknown()
+            raise _unknown(at)
         logged = sum(map(len, stored.updates))
         if held is not None and stored.base is None:
             follow(held.live, stored)
@@ -177,9 +199,11 @@ class GraphStore:
         self._hold(place, held)
         return held
 
-    def _update(self, place: Place, update: Update) -> Head:
+    def _update(self, place: Place, schema: Schema, update: Update) -> Head:
         for _ in range(_TRIES):
             held = self._read(place)
+            if held.live.schema != schema:
+                raise Problem("graph-replaced", "it has other features or relations now")
             if (change := held.live.plan(update)) is None:
                 return held.head
             after, made = held.head.changed(change.num_nodes, change.num_edges), update.dumps()
@@ -192,6 +216,8 @@ class GraphStore:
             self._renew(held)
             if held.logged > max(held.base_bytes, _LOG_BYTES):
                 self._rebase(place, held)
+            if after.revision % _LOOK_EVERY == 0:
+                self._make_room(place)
             return held.head
         raise unavailable("others change it all the time")
 
@@ -202,13 +228,20 @@ class GraphStore:
 
     def _rebase(self, place: Place, held: _Held) -> None:
         base = dump(held.live.whole())
-        self._journal.rebase(place, held.head, base)
-        held.head = replace(head_of(held.live, held.head), since=held.head.revision)
-        held.logged, held.base_bytes = 0, len(base)
+        if self._journal.rebase(place, held.head, base):
+            held.head = replace(held.head, since=held.head.revision)
+            held.logged, held.base_bytes = 0, len(base)
+        else:  # after as much again
+            held.base_bytes = 2 * held.logged
 
     def _hold(self, place: Place, held: _Held) -> None:
-        """Keep it in memory; those go for it that nobody has used for longest."""
+        """Keep it in memory."""
         self._held[place] = held
+        self._make_room(place)
+
+    def _make_room(self, place: Place) -> None:
+        """Those leave the memory that nobody has used for longest, while there is too much; but for
+        this one."""
         others = sorted((p for p in self._held if p != place), key=lambda p: self._held[p].used)
         taken = sum(each.live.nbytes for each in self._held.values())
         for other in others:
@@ -227,7 +260,5 @@ class GraphStore:
             raise Problem("store-full", detail)
 
 
-def _unknown() -> Problem:
-    return refuse(
-        "unknown-graph", "/graph_id", "unknown_graph", "GET /graphs lists those there are"
-    )
+def _unknown(at: str) -> Problem:
+    return refuse("unknown-graph", at, "unknown_graph", "GET /graphs lists those there are")

@@ -24,7 +24,7 @@ from service.stopwatch import Stopwatch
 
 T = TypeVar("T")
 # Problems that are no answer: wait and try again.
-_NOT_YET = frozenset(("queue-full", "not-ready", "memories-unavailable"))
+_NOT_YET = frozenset(("queue-full", "not-ready", "memories-unavailable", "graphs-unavailable"))
 _AGAIN_S, _POLL_S, _TEND_S = 0.2, 0.25, 1.0
 _PATIENCE_S, _REST_S = 5.0, 1.0  # for a place here, and then for somebody else to take it
 _MOST_STARTS = 3

@@ -57,6 +57,8 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
             rule = f"beside the graph a request may hold {_MAX_REST} bytes"
             raise refuse("invalid-request", "", "too_long", rule)
         metadata["request"] = text.decode()
+        if fields.get("graph_id") is not None:
+            raise Problem("body-too-large", "with graph_id JSON may have up to 4 MiB")
         name = fields.get("model") or rules["default"]
         if type(name) is str and name in rules["models"]:
             reader = _Reader(*map(tuple, rules["models"][name]))

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+import orjson
 
-from service.errors import unknown_fields
+from service.errors import Problem, unknown_fields
 from service.graph_schemas import GraphOf
 from service.graphs import Edge, LiveGraph, Schema, Update, Whole
-from service.parsing.arrays import fail_at, place, require_list, require_types
+from service.parsing.arrays import At, fail_at, fail_where, place, require_list, require_types
 from service.parsing.envelope import invalid, validated
 from service.parsing.json_graph import edge_types_of, nodes_of, read_json
 from service.parsing.names import NodeId, rows_by_id
@@ -23,11 +24,12 @@ from service.settings import Settings
 
 TENSORS_OF_GRAPH: Allowed = {
     **{name: kind for name, kind in TENSORS.items() if name != "targets"},
-    "node_ids": (INTEGERS, (1,)),
+    "node_ids": ({**INTEGERS, "U8": np.uint8}, (1,)),
 }
 MAX_CHANGES = 10_000
 """Nodes and edges of one update: while they are worked in, other changes wait."""
 _SHAPES = ("graph", "nodes", "edges")
+_MAX_ID = 64
 _RULE = "must be the id of a node"
 
 
@@ -48,18 +50,23 @@ def parse_graph(body: bytes, media_type: str, registry: Registry, settings: Sett
         raise invalid(faults)
     name = validated(GraphOf, fields).model or settings.default_anomaly_model
     model = registry.serving(Scorer, name)
+    as_arrays = tensors is not None or fields.get("nodes") is None
     if tensors is None:
         found = read_json(fields, model, settings)
     else:
         node_ids = fields.get("node_ids")
         if "node_ids" in tensors:
             if node_ids is not None:
-                raise fail_at("/node_ids", "one_of", "give a tensor of numbers or a list of names")
-            node_ids = tensors["node_ids"].tolist()
+                raise fail_at("/node_ids", "one_of", "give a tensor, or a list in `request`")
+            node_ids = _ids_of(tensors["node_ids"])
         found = graph_of(tensors, node_ids, model, settings)
-    ids: list[NodeId] = list(range(found.graph.num_nodes))
+    if found.graph.num_nodes > settings.max_stored_nodes:
+        detail = f"stored graphs may have {settings.max_stored_nodes} nodes together"
+        raise Problem("store-full", detail)
+    ids: list[NodeId] = found.node_ids or list(range(found.graph.num_nodes))
+    _require_short(ids, place("node_ids") if as_arrays else place("nodes", tail="id"))
     schema = Schema(model.features, model.relations)
-    return LiveGraph(schema, Whole(found.graph, found.node_ids or ids, 0))
+    return LiveGraph(schema, Whole(found.graph, ids, 0))
 
 
 def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
@@ -82,6 +89,7 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
     if nodes := given.get("nodes"):
         x, node_ids, _ = nodes_of(nodes, schema)
+        _require_short(node_ids, place("nodes", tail="id"))
     gone = given.get("delete_nodes", [])
     rows_by_id(gone, place("delete_nodes"))
     return Update(
@@ -91,6 +99,25 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
         tuple(gone),
         _edges(given, "delete_edges", schema),
     )
+
+
+def _ids_of(tensor: np.ndarray) -> object:
+    """Numbers, or the JSON text of a list."""
+    if tensor.dtype != np.uint8:
+        return tensor.tolist()
+    try:
+        return orjson.loads(tensor.tobytes())
+    except orjson.JSONDecodeError:
+        raise fail_at("/node_ids", "wrong_type", "must be numbers, or JSON as bytes") from None
+
+
+def _require_short(ids: list[NodeId], at: At) -> None:
+    """So that room can be counted in nodes."""
+    long = np.array([type(name) is str and len(name) > _MAX_ID for name in ids], bool)
+    if long.any():
+        raise fail_where(
+            long, at, "too_long", f"in a stored graph an id has up to {_MAX_ID} characters"
+        )
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:

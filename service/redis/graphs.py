@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -68,16 +68,21 @@ class RedisJournal(Journal):
             pipeline.hset(_of(place.owner), place.id, stored.dumps())
             return found if _done(pipeline) else Outcome.STALE
 
-    def rebase(self, place: Place, head: Head, base: bytes) -> None:
-        with self._asking(), self._link.patient.pipeline() as pipeline:
-            now = _watched(pipeline, place.owner).get(place.id)
-            if now is None or now.tag != head.tag or now.since >= head.revision:
-                return  # another has
-            pipeline.set(_base(place), base)
-            pipeline.ltrim(_log(place), head.revision - now.since, -1)
-            stored = replace(now, since=head.revision)
-            pipeline.hset(_of(place.owner), place.id, stored.dumps())
-            _done(pipeline)  # else it is done after the next change
+    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+        for _ in range(_TRIES):
+            with suppress(StoreError), self._asking(), self._link.patient.pipeline() as pipeline:
+                now = _watched(pipeline, place.owner).get(place.id)
+                if now is None or now.tag != head.tag or now.since >= head.revision:
+                    return False  # another has
+                pipeline.set(_base(place), base)
+                pipeline.ltrim(_log(place), head.revision - now.since, -1)
+                stored = replace(now, since=head.revision)
+                pipeline.hset(_of(place.owner), place.id, stored.dumps())
+                if _done(pipeline):
+                    return True
+                continue
+            return False
+        return False
 
     def read(self, place: Place, known: Head | None) -> Stored | None:
         with self._asking():

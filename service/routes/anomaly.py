@@ -75,7 +75,7 @@ async def answer(
     found = await services.aside(weight, _read, body, content_type, services)
     del body
     if isinstance(found, StoredTask):
-        graph = await services.graphs.get(found.graph_id)
+        graph = await services.graphs.get(found.graph_id, "/graph_id")
         on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
         found = await on_codec(_taken, found, graph, services)
     task, batch = found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -18,7 +18,7 @@ from service.patience import while_wanted
 from service.services import Services, services
 
 router = APIRouter(tags=["graphs"])
-_WRITING = problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 507)
+_WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
 
 
 @router.get("/graphs", summary="The graphs that are stored", responses=problems(500, 503))
@@ -46,17 +46,16 @@ async def store_graph(
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
     services.registry.require_ready()
-    settings, loop = services.settings, asyncio.get_running_loop()
+    settings = services.settings
+
+    async def stored() -> tuple[Head, bool]:
+        parse = partial(parse_graph, body, media_type, services.registry, settings)
+        graph, base = await services.graphs.made(parse)
+        return await services.graphs.put(id, graph, base)
 
     async with services.bodies.read(request, settings.body_timeout_s) as body:
         require_small(body, media_type)
-        asked = (services.codec, parse_graph, body, media_type, services.registry, settings)
-
-        async def parsed():
-            return await loop.run_in_executor(*asked)
-
-        graph = await while_wanted(parsed(), request.receive, settings.deadline_s)
-    head, new = await services.graphs.put(id, graph)
+        head, new = await while_wanted(stored(), request.receive, settings.deadline_s)
     return _told(id, head, 201 if new else 200)
 
 
@@ -123,11 +122,16 @@ async def _change(
     id: str, request: Request, services: Services, parts: Collection[str]
 ) -> Response:
     require_media_type(request, (JSON,), JSON)
-    schema = (await services.graphs.get(id)).schema
-    async with services.bodies.read(request, services.settings.body_timeout_s) as body:
-        require_small(body, JSON)
+    schema, settings = (await services.graphs.get(id)).schema, services.settings
+
+    async def changed() -> Head:
         update = await services.aside(len(body), parse_update, body, schema, parts)
-    return _told(id, await services.graphs.update(id, update), 200)
+        return await services.graphs.update(id, schema, update)
+
+    async with services.bodies.read(request, settings.body_timeout_s) as body:
+        require_small(body, JSON)
+        head = await while_wanted(changed(), request.receive, settings.deadline_s)
+    return _told(id, head, 200)
 
 
 def _told(id: str, head: Head, status: int) -> Response:

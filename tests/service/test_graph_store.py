@@ -16,6 +16,7 @@ from service.database import StoreError
 from service.errors import Problem
 from service.graphs import (
     GraphStore,
+    Head,
     LiveGraph,
     Room,
     Schema,
@@ -30,6 +31,7 @@ from tests.service.redis_server import RedisServer
 SCHEMA = Schema(("a",), ("only",))
 ROOM = Room(graphs=3, nodes=1000, edges=2000)
 NONE = np.empty((0, 1), np.float32)
+NONE_OF_ONE = np.zeros((1, 1), np.float32)
 MANY = (1000, 0, 1000, 100_000)  # neighbours, seed, nodes and edges
 
 
@@ -38,6 +40,14 @@ def ring(nodes: int) -> LiveGraph:
     x = row[:, None].astype(np.float32)
     graph = Graph(x, np.stack([row, (row + 1) % nodes]))
     return LiveGraph(SCHEMA, Whole(graph, list(range(nodes)), 0))
+
+
+async def put(store: GraphStore, id: str, graph: LiveGraph) -> tuple[Head, bool]:
+    return await store.put(id, *await store.made(lambda: graph))
+
+
+async def update(store: GraphStore, id: str, change: Update) -> Head:
+    return await store.update(id, SCHEMA, change)
 
 
 def node(id: int, *edges: tuple[int, int]) -> Update:
@@ -91,20 +101,20 @@ def play(work) -> None:
 def test_what_is_stored_and_changed_is_there_after_a_restart(opened):
     async def work():
         async with opened() as store:
-            head, new = await store.put("g", ring(5))
+            head, new = await put(store, "g", ring(5))
             assert new
             assert (head.num_nodes, head.num_edges, head.revision) == (5, 5, 1)
             for i in range(5, 40):
-                head = await store.update("g", node(i, (i, i - 1), (i, 0)))
+                head = await update(store, "g", node(i, (i, i - 1), (i, 0)))
             assert (head.num_nodes, head.num_edges, head.revision) == (40, 75, 36)
             gone = Update((), NONE, (), (7, 8), ((0, 1, 0),))
-            head = await store.update("g", gone)
+            head = await update(store, "g", gone)
             assert (head.num_nodes, head.revision) == (38, 37)
             before = listed(await store.get("g"))
         async with opened() as store:
             assert await store.head("g") == head
             assert listed(await store.get("g")) == before
-            again = await store.update("g", gone)
+            again = await update(store, "g", gone)
             assert again.revision == 37  # nothing changed
 
     play(work)
@@ -115,15 +125,84 @@ def test_many_changes_are_written_as_a_base(opened, monkeypatch):
 
     async def work():
         async with opened() as store:
-            await store.put("g", ring(3))
+            await put(store, "g", ring(3))
             for i in range(3, 60):
-                await store.update("g", node(i, (i, i - 1)))
+                await update(store, "g", node(i, (i, i - 1)))
             head, before = await store.head("g"), listed(await store.get("g"))
             assert head.since > 1
             assert head.revision == 58
         async with opened() as store:
             assert listed(await store.get("g")) == before
-            assert (await store.update("g", node(90))).revision == 59
+            assert (await update(store, "g", node(90))).revision == 59
+
+    play(work)
+
+
+def test_an_edge_that_goes_and_comes_again_is_no_change(opened, monkeypatch):
+    """Whatever order edges lie in: in memory, in a base, on another server."""
+    monkeypatch.setattr("service.graphs.store._LOG_BYTES", 0)
+
+    async def work():
+        async with opened() as store:
+            await put(store, "g", ring(4))
+            for i in (3, 2):
+                await update(store, "g", Update((), NONE, ((0, i, 0),)))
+            before = await store.head("g")
+            again = Update((), NONE, ((0, 1, 0),), (), ((0, 1, 0),))
+            assert (await update(store, "g", again)).revision == before.revision
+            both = Update((9,), NONE_OF_ONE, ((0, 1, 0), (9, 0, 0)), (), ((0, 1, 0), (0, 3, 0)))
+            after = await update(store, "g", both)
+            assert after.revision == before.revision + 1
+            assert after.num_edges == before.num_edges
+            there = listed(await store.get("g"))
+        async with opened() as store:
+            assert listed(await store.get("g")) == there
+            assert await store.head("g") == after
+
+    play(work)
+
+
+def test_one_that_fails_fails_alone(opened, monkeypatch):
+    async def work():
+        async with opened() as store:
+            await put(store, "g", ring(3))
+            await put(store, "broken", ring(3))
+            read = store._journal.read
+
+            def broken(place, known):
+                assert place.id != "broken"
+                return read(place, known)
+
+            monkeypatch.setattr(store._journal, "read", broken)
+            store._held.clear()
+            asked = [store.get("broken" if i == 3 else "g") for i in range(8)]
+            asked += [update(store, "g", node(10 + i)) for i in range(8)]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            failed = [i for i, one in enumerate(found) if isinstance(one, BaseException)]
+            assert failed == [3]
+            assert isinstance(found[3], AssertionError)
+            assert (await store.get("g")).num_nodes == 11
+
+    play(work)
+
+
+def test_a_change_made_for_another_graph_is_refused(opened):
+    async def work():
+        async with opened() as store:
+            await put(store, "g", ring(3))
+            other = Schema(("b",), ("only",))
+            with pytest.raises(Problem, match="graph-replaced"):
+                await store.update("g", other, node(5))
+
+    play(work)
+
+
+def test_after_the_end_nothing_waits(opened):
+    async def work():
+        async with opened() as store:
+            await put(store, "g", ring(3))
+        with pytest.raises(Problem, match="graphs-unavailable"):
+            await update(store, "g", node(5))
 
     play(work)
 
@@ -131,9 +210,9 @@ def test_many_changes_are_written_as_a_base(opened, monkeypatch):
 def test_a_graph_that_replaces_another_goes_on_counting(opened):
     async def work():
         async with opened() as store:
-            await store.put("g", ring(5))
-            await store.update("g", node(9))
-            head, new = await store.put("g", ring(7))
+            await put(store, "g", ring(5))
+            await update(store, "g", node(9))
+            head, new = await put(store, "g", ring(7))
             assert (new, head.revision, head.num_nodes) == (False, 3, 7)
             assert listed(await store.get("g")) == listed(ring(7))
             await store.delete("g")
@@ -142,7 +221,7 @@ def test_a_graph_that_replaces_another_goes_on_counting(opened):
                 with pytest.raises(Problem, match="unknown-graph"):
                     await ask
             with pytest.raises(Problem, match="unknown-graph"):
-                await store.update("g", node(1))
+                await update(store, "g", node(1))
 
     play(work)
 
@@ -151,8 +230,8 @@ def test_owners_have_their_own(opened):
     async def work():
         async with opened() as store:
             one, two = store.within("one"), store.within("two")
-            await one.put("g", ring(5))
-            await two.put("g", ring(6))
+            await put(one, "g", ring(5))
+            await put(two, "g", ring(6))
             assert (await one.head("g")).num_nodes == 5
             await two.delete("g")
             assert (await one.get("g")).num_nodes == 5
@@ -165,29 +244,33 @@ def test_room_is_each_owners(opened):
     async def work():
         async with opened(Room(graphs=2, nodes=12, edges=12)) as store:
             one, two = store.within("one"), store.within("two")
-            await one.put("g", ring(5))
-            await one.put("h", ring(5))
-            await two.put("g", ring(12))
+            await put(one, "g", ring(5))
+            await put(one, "h", ring(5))
+            await put(two, "g", ring(12))
+            five_more = Update((), NONE, tuple((0, i, 0) for i in range(5)))
             for refused, detail in (
-                (one.put("i", ring(1)), "2 graphs"),
-                (one.put("h", ring(8)), "12 nodes"),
-                (one.update("h", Update((), NONE, tuple((0, i, 0) for i in range(5)))), "12 edges"),
+                (put(one, "i", ring(1)), "2 graphs"),
+                (put(one, "h", ring(8)), "12 nodes"),
+                (
+                    update(one, "h", Update((), NONE, tuple((0, i, 0) for i in range(5)))),
+                    "12 edges",
+                ),
             ):
                 with pytest.raises(Problem, match="store-full") as told:
                     await refused
                 assert detail in told.value.detail
-            await one.update("g", node(5))
-            await one.update("g", node(6))
+            await update(one, "g", node(5))
+            await update(one, "g", node(6))
             with pytest.raises(Problem, match="store-full"):
-                await one.update("g", node(7))
-            await one.update("g", node(6, (6, 5)))  # it was there
-            await one.update("g", Update((), NONE, (), (6,)))
-            await one.update("g", node(7))
+                await update(one, "g", node(7))
+            await update(one, "g", node(6, (6, 5)))  # it was there
+            await update(one, "g", Update((), NONE, (), (6,)))
+            await update(one, "g", node(7))
             assert (await one.head("g")).num_nodes == 7
         async with opened(Room(graphs=2, nodes=3, edges=3)) as store:
             one = store.within("one")  # what has become too large may become smaller
-            await one.update("g", Update((), NONE, (), (6, 7)))
-            await one.put("h", ring(4))
+            await update(one, "g", Update((), NONE, (), (6, 7)))
+            await put(one, "h", ring(4))
 
     play(work)
 
@@ -196,10 +279,10 @@ def test_those_not_asked_for_leave_the_memory_and_come_back(opened):
     async def work():
         async with opened(memory=1) as store:
             for name in ("a", "b", "c"):
-                await store.put(name, ring(10))
+                await put(store, name, ring(10))
             for i in range(10, 20):
                 for name in ("a", "b", "c"):
-                    await store.update(name, node(i, (i, 0)))
+                    await update(store, name, node(i, (i, 0)))
             for name in ("a", "b", "c"):
                 assert (await store.get(name)).num_nodes == 20
             assert len(store._held) == 1
@@ -213,7 +296,7 @@ def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
 
     async def work():
         async with opened(Room(1, 1000, 100_000)) as store:
-            await store.put("g", ring(1))
+            await put(store, "g", ring(1))
             over = asyncio.Event()
 
             async def look() -> int:
@@ -232,7 +315,7 @@ def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
             heads = []
             while updates:
                 some, updates = updates[:20], updates[20:]
-                heads += await asyncio.gather(*(store.update("g", update) for update in some))
+                heads += await asyncio.gather(*(update(store, "g", change) for change in some))
             over.set()
             assert await looking > 3
             assert sorted(head.revision for head in heads) == list(range(2, 201))
@@ -244,15 +327,15 @@ def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
 def test_what_is_deleted_takes_no_memory_for_long(opened):
     async def work():
         async with opened() as store:
-            await store.put("g", ring(5))
+            await put(store, "g", ring(5))
             graph = await store.get("g")
             before = graph.nbytes
             for _ in range(3000 // 500):
                 many = range(100, 600)
                 x = np.zeros((500, 1), np.float32)
                 edges = tuple((0, id, 0) for id in many)
-                await store.update("g", Update(tuple(many), x, edges))
-                await store.update("g", Update((), NONE, (), tuple(many)))
+                await update(store, "g", Update(tuple(many), x, edges))
+                await update(store, "g", Update((), NONE, (), tuple(many)))
             after = await store.get("g")
             assert after is not graph
             assert listed(after) == listed(ring(5))
@@ -267,17 +350,17 @@ def test_two_servers_see_each_others_changes(redis_server):
 
     async def work():
         async with in_redis(server, ROOM, 1 << 30) as one, in_redis(server, ROOM, 1 << 30) as two:
-            await one.put("g", ring(3))
+            await put(one, "g", ring(3))
             assert (await two.get("g")).num_nodes == 3
             both = [
-                store.update("g", node(2 * i + k, (2 * i + k, 0)))
+                update(store, "g", node(2 * i + k, (2 * i + k, 0)))
                 for i in range(2, 40)
                 for k, store in enumerate((one, two))
             ]
             await asyncio.gather(*both)
             assert listed(await one.get("g")) == listed(await two.get("g"))
             assert (await one.get("g")).num_nodes == 3 + 2 * 38
-            await two.put("g", ring(4))
+            await put(two, "g", ring(4))
             assert listed(await one.get("g")) == listed(ring(4))
             await one.delete("g")
             with pytest.raises(Problem, match="unknown-graph"):
@@ -292,10 +375,10 @@ def test_two_servers_write_bases_past_each_other(redis_server, monkeypatch):
 
     async def work():
         async with in_redis(server, ROOM, 1 << 30) as one, in_redis(server, ROOM, 1 << 30) as two:
-            await one.put("g", ring(3))
+            await put(one, "g", ring(3))
             for i in range(3, 80):
                 store = (one, two)[i % 7 % 2]
-                await store.update("g", node(i, (i, i - 1)))
+                await update(store, "g", node(i, (i, i - 1)))
             assert listed(await one.get("g")) == listed(await two.get("g"))
             assert (await two.head("g")).since > 1
         async with in_redis(server, ROOM, 1 << 30) as three:
@@ -309,15 +392,15 @@ def test_while_redis_is_away_graphs_are_read_as_they_were(redis_server):
 
     async def work():
         async with in_redis(server, ROOM, 1 << 30) as store:
-            await store.put("g", ring(3))
+            await put(store, "g", ring(3))
             server.kill()
             assert (await store.get("g")).num_nodes == 3
-            for refused in (store.update("g", node(5)), store.put("h", ring(3)), store.heads()):
+            for refused in (update(store, "g", node(5)), put(store, "h", ring(3)), store.heads()):
                 with pytest.raises(Problem, match="graphs-unavailable"):
                     await refused
             server.start()
             store._journal._link.up = True  # as its watch finds, which runs in a server
-            assert (await store.update("g", node(5))).revision == 2
+            assert (await update(store, "g", node(5))).revision == 2
 
     play(work)
 
@@ -325,7 +408,7 @@ def test_while_redis_is_away_graphs_are_read_as_they_were(redis_server):
 def test_what_cannot_be_written_has_not_happened(tmp_path, monkeypatch):
     async def work():
         async with in_sqlite(tmp_path / "g.sqlite", ROOM, 1 << 30) as store:
-            await store.put("g", ring(3))
+            await put(store, "g", ring(3))
             journal = store._journal
             append = journal.append
 
@@ -335,11 +418,11 @@ def test_what_cannot_be_written_has_not_happened(tmp_path, monkeypatch):
 
             monkeypatch.setattr(journal, "append", full)
             with pytest.raises(Problem, match="graphs-unavailable"):
-                await store.update("g", node(5))
+                await update(store, "g", node(5))
             monkeypatch.undo()
             assert (await store.get("g")).num_nodes == 3
             assert (await store.head("g")).revision == 1
-            await store.update("g", node(6))
+            await update(store, "g", node(6))
             assert (await store.get("g")).num_nodes == 4
 
     play(work)
@@ -357,7 +440,7 @@ def test_a_file_that_is_another_s_is_left_alone(tmp_path, content):
 
     async def work():
         async with in_sqlite(path, ROOM, 1 << 30) as store:
-            for refused in (store.get("g"), store.put("g", ring(3)), store.heads()):
+            for refused in (store.get("g"), put(store, "g", ring(3)), store.heads()):
                 with pytest.raises(Problem, match="graphs-unavailable"):
                     await refused
 
@@ -369,7 +452,7 @@ def test_two_servers_do_not_share_a_file(tmp_path):
     async def work():
         path = tmp_path / "g.sqlite"
         async with in_sqlite(path, ROOM, 1 << 30) as one:
-            await one.put("g", ring(3))
+            await put(one, "g", ring(3))
             async with in_sqlite(path, ROOM, 1 << 30) as two:
                 with pytest.raises(Problem, match="graphs-unavailable"):
                     await two.heads()

@@ -46,9 +46,10 @@ async def score_nodes(
 ) -> Response:
     """How suspicious is each node, and with what energy did the network come to think so?
 
-    The body is JSON in one of two shapes, arrays or rows, or a safetensors file. By the Accept
-    header the answer is JSON, with the most telling of the reasons that are included, or a
-    safetensors file with all of them (the rest as JSON in its metadata entry `response`).
+    The body is JSON in one of two shapes, arrays or rows, or a safetensors file; or JSON with the
+    `graph_id` of a stored graph, of which what is around the targets is taken. By the Accept header
+    the answer is JSON, with the most telling of the reasons that are included, or a safetensors
+    file with all of them (the rest as JSON in its metadata entry `response`).
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
     form = accepted(request, (JSON, SAFETENSORS))

@@ -251,10 +251,7 @@ def test_room_is_each_owners(opened):
             for refused, detail in (
                 (put(one, "i", ring(1)), "2 graphs"),
                 (put(one, "h", ring(8)), "12 nodes"),
-                (
-                    update(one, "h", Update((), NONE, tuple((0, i, 0) for i in range(5)))),
-                    "12 edges",
-                ),
+                (update(one, "h", five_more), "12 edges"),
             ):
                 with pytest.raises(Problem, match="store-full") as told:
                     await refused

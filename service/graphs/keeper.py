@@ -16,6 +16,7 @@ from service.graphs.journal import Journal
 
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Future[Any]]
+_Outcome = tuple[Any, Exception | None]
 _MOST = 256  # pieces of work in one batch
 _MOST_WAITING = 1024
 
@@ -24,6 +25,8 @@ _MOST_WAITING = 1024
 class Keeper:
     """Does one thing after the other in a thread, and tells that it is done once it is sure to
     last. So a thousand changes a second take far fewer writes to the disk.
+
+    Where others write the same journal each thing lasts by itself, and is told at once.
 
     Args:
         forget: called where a batch could not be written, so that nothing in it has happened.
@@ -94,6 +97,16 @@ class Keeper:
     def _do(self, works: list[_Work]) -> None:
         if self._refused is not None:
             self._open()
+        if self._refused is not None:
+            for _, future in works:
+                future.set_exception(unavailable("the log says why"))
+        elif self._journal.shared:
+            for work, future in works:
+                _resolve(future, self._outcome(work))
+        elif works:
+            self._do_together(works)
+
+    def _do_together(self, works: list[_Work]) -> None:
         try:
             with self._journal.batch():
                 outcomes = [self._outcome(work) for work, _ in works]
@@ -101,16 +114,13 @@ class Keeper:
             self._forget()
             if len(works) > 1 and not isinstance(error, StoreError):
                 for work in works:  # nothing has happened, and it is one of them alone that fails
-                    self._do([work])
+                    self._do_together([work])
                 return
-            outcomes = [_told(error) for _ in works]
-        for (_, future), (result, error) in zip(works, outcomes, strict=True):
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+            outcomes = [_failed(error) for _ in works]
+        for (_, future), outcome in zip(works, outcomes, strict=True):
+            _resolve(future, outcome)
 
-    def _outcome(self, work: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    def _outcome(self, work: Callable[[], Any]) -> _Outcome:
         """
         Raises:
             Exception: what was done before it in the batch is undone too.
@@ -124,14 +134,21 @@ class Keeper:
                 raise
             if not isinstance(error, StoreError):
                 self._forget()
-            return _told(error)
+            return _failed(error)
 
 
-def _told(error: Exception) -> tuple[None, Exception]:
-    log = structlog.get_logger()
-    log.error("graphs not written", reason=repr(error), exc_info=error)
-    told = unavailable("the log says why") if isinstance(error, StoreError) else error
-    return None, told
+def _resolve(future: Future[Any], outcome: _Outcome) -> None:
+    result, error = outcome
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _failed(error: Exception) -> _Outcome:
+    log, of_store = structlog.get_logger(), isinstance(error, StoreError)
+    log.error("graphs not written", reason=repr(error), exc_info=None if of_store else error)
+    return None, unavailable("the log says why") if of_store else error
 
 
 def unavailable(detail: str) -> Problem:

@@ -93,7 +93,7 @@ async def _fetch(connection: Connection, reply: Reply) -> None:
     job, pause_s = json.loads(reply.body)["id"], 0.2
     while json.loads((await connection.ask("GET", f"/jobs/{job}")).body)["status"] == "running":
         await asyncio.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, 5.0)
+        pause_s = min(1.5 * pause_s, IDLE_S)
     await connection.ask("GET", f"/jobs/{job}/result")
     if random.random() < 0.5:
         await connection.ask("DELETE", f"/jobs/{job}")

@@ -16,6 +16,7 @@ from service.access import Access
 from service.doors.door import Door
 from service.doors.keys import ADMIN as OPERATORS
 from service.errors import Problem, answer_http_exception, answer_problem
+from service.heap import keep_trimmed
 from service.open_inference.faults import Faults
 from service.open_inference.tensors import HEADER
 from service.routes import ADMIN, ROUTERS, WORKER
@@ -52,6 +53,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         await services.jobs.start(answers, loading)
         watched = [part for part in (services.keyring, services.link) if part is not None]
         watching = [asyncio.create_task(part.watch()) for part in watched]
+        watching.append(asyncio.create_task(keep_trimmed()))
         try:
             yield
         finally:

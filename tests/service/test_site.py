@@ -153,6 +153,8 @@ def test_commands_that_take_long_are_commands(page: str, line: str) -> None:
         assert all((REPO / file).is_file() for file in files)
         return
     assert words[:2] == ["python", "-m"]
+    if words[2:] == ["training", "--help"]:
+        return
     if words[2] == "training":
         command = typer.main.get_command(app).commands[words[3]]  # type: ignore[attr-defined]
         command.make_context(words[3], words[4:])

@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "too-many-connections": (503, "Too many connections are open"),
     "not-ready": (503, "No model is ready"),
     "jobs-unavailable": (503, "Jobs cannot be stored or read now"),
-    "memories-unavailable": (503, "Memories cannot be stored now"),
+    "memories-unavailable": (503, "Memories cannot be stored or read now"),
     "graphs-unavailable": (503, "Graphs cannot be stored or read now"),
     "molecules-unread": (503, "There was no time to read the molecules"),
     "deadline": (504, "The request took too long"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import ctypes.util
 import platform
 
 _EVERY_S = 30.0
@@ -18,7 +17,7 @@ async def keep_trimmed() -> None:
     """Return free memory to the system again and again, where this is Linux with glibc."""
     if platform.libc_ver()[0] != "glibc":
         return
-    trim = ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim
+    trim = ctypes.CDLL(None).malloc_trim
     while True:
         await asyncio.sleep(_EVERY_S)
         await asyncio.to_thread(trim, 0)

@@ -9,7 +9,6 @@ import re
 import tempfile
 import threading
 from collections import OrderedDict
-from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -56,10 +55,14 @@ class MemoryStore:
             path.unlink(missing_ok=True)
 
     def cards(self) -> dict[str, Card]:
-        """Every memory there is, by id."""
+        """Every memory there is, by id.
+
+        Raises:
+            Problem: the folders cannot be read.
+        """
         found = {}
         for folder in (self._own, self._shipped):
-            for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
+            for path in _files(folder):
                 try:
                     with path.open("rb") as file:
                         found[path.name.removesuffix(SUFFIX)] = self.card_in(file)
@@ -68,13 +71,20 @@ class MemoryStore:
         return dict(sorted(found.items()))
 
     def stamp(self) -> bytes:
-        """Tells the memories there are from those that there are once one is stored or deleted."""
+        """Tells the memories there are from those that there are once one is stored or deleted.
+
+        Raises:
+            Problem: the folders cannot be read.
+        """
         files = []
         for folder in (self._own, self._shipped):
-            for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
-                # It was forgotten just now, or cannot be read, which whoever samples it is told.
-                with suppress(FileNotFoundError, MemoryFileError):
+            for path in _files(folder):
+                try:
                     files.append((path.name, self._mark(path)))
+                except (FileNotFoundError, MemoryFileError):
+                    pass  # forgotten just now, or damaged, which whoever samples it is told
+                except OSError as error:
+                    raise _unread(path, error) from None
         return hashlib.sha256(repr(files).encode()).digest()
 
     def card(self, name: str) -> Card:
@@ -94,7 +104,7 @@ class MemoryStore:
         """The file of a memory, which stays what it is while it is read.
 
         Raises:
-            Problem: there is no such memory.
+            Problem: there is no such memory, or it cannot be read.
         """
         if ID.fullmatch(name):
             for folder in (self._shipped, self._own):
@@ -104,6 +114,8 @@ class MemoryStore:
                         return path.open("rb")
                     except FileNotFoundError:  # it was forgotten just now
                         break
+                    except OSError as error:
+                        raise _unread(path, error) from None
         raise unknown_memory()
 
     def get(self, name: str) -> tuple[Card, Memory]:
@@ -222,6 +234,22 @@ def _stamp(about: os.stat_result) -> _Stamp:
 
 def unavailable(detail: str) -> Problem:
     return Problem("memories-unavailable", detail, headers={"retry-after": "1"})
+
+
+def _files(folder: Path) -> list[Path]:
+    """
+    Raises:
+        Problem: there is a folder, and it cannot be read.
+    """
+    try:
+        return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    except OSError as error:
+        raise _unread(folder, error) from None
+
+
+def _unread(path: Path, error: OSError) -> Problem:
+    structlog.get_logger().error("memory not read", reason=f"{path}: {error}")
+    return unavailable("they cannot be read; the log says why")
 
 
 def unknown_memory() -> Problem:

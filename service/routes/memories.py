@@ -27,7 +27,7 @@ router = APIRouter(tags=["memories"])
 _PART = 1 << 16  # bytes of a file that are read at a time
 
 
-@router.get("/memories", summary="The memories that are kept", responses=problems(500))
+@router.get("/memories", summary="The memories that are kept", responses=problems(500, 503))
 async def list_memories(services: Annotated[Services, Depends(services)]) -> MemoryList:
     cards = await asyncio.to_thread(services.memories.cards)
     return MemoryList(memories=[_body(name, card) for name, card in cards.items()])
@@ -65,7 +65,7 @@ async def store_memory(
     "/memories/{id}",
     summary="What a memory is, or the memory itself",
     response_model=MemoryBody,
-    responses=problems(404, 406, 500) | also(SAFETENSORS),
+    responses=problems(404, 406, 500, 503) | also(SAFETENSORS),
 )
 async def describe_memory(
     id: str, request: Request, services: Annotated[Services, Depends(services)]

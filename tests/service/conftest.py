@@ -257,8 +257,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         log = tmp_path_factory.mktemp("server") / "log"
-        # Each has its own jobs and graphs, and computes again what is asked again.
+        # Each has its own jobs, graphs and memories, and computes again what is asked again.
         own = {name: log.with_name(f"{name}.sqlite") for name in ("job_store", "graph_store")}
+        own["memory_store"] = log.with_name("memories")
         settings = {**own, "cache_bytes": 0} | settings
         env = {k: v for k, v in os.environ.items() if not k.startswith("BASIN_")}
         env |= {f"BASIN_{key.upper()}": str(value) for key, value in settings.items()}

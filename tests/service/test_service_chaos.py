@@ -146,8 +146,8 @@ def test_a_checkpoint_goes_bad(serve, checkpoints, tmp_path, admin_port, sample,
     kept(after, seen, wait)
 
 
-def test_there_are_no_more_descriptors(serve, sample, wait) -> None:
-    server = serve()
+def test_there_are_no_more_descriptors(serve, sample, tmp_path, wait) -> None:
+    server = serve(memory_store=tmp_path)  # which is looked into for each job
     pid = server.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     with server.client() as client, traffic(server, sample(3).arrays()) as seen:

@@ -52,7 +52,9 @@ def traffic(server: Server, asked: dict[str, Any]) -> Iterator[Traffic]:
                     if job.status_code == 202:
                         seen.jobs.append(job.json())
                     else:
-                        check(job, 503, "jobs-unavailable")
+                        kind = job.json()["type"].rpartition(":")[2]
+                        assert kind in ("jobs-unavailable", "memories-unavailable")
+                        check(job, 503, kind)
                         seen.refused += 1
 
     def send_on() -> None:

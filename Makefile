@@ -38,7 +38,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.dev
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV)

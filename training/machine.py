@@ -28,7 +28,7 @@ def made(device: torch.device, since: float) -> dict[str, Any]:
     return {
         "machine": torch.cuda.get_device_name(device) if on_gpu else cpu,
         "torch": torch.__version__,
-        "seconds": round(time.perf_counter() - since, 1),
+        "seconds": round(time.perf_counter() - since, 3),
     }
 
 

@@ -64,10 +64,14 @@ def test_numbering_changes_nothing(name: str, attend: str, weighting: str) -> No
 @pytest.mark.parametrize("variant", [{"positions": "laplacian"}, {"pairs": "convolution"}])
 def test_the_papers_variants_run_and_depend_on_the_numbering(variant: dict[str, str]) -> None:
     network, _ = _network("et-graph", **variant)
-    graph = _random_graph(np.random.default_rng(5), 12, 14)
-    one, other = (network(network.pack([g])) for g in (graph, _shuffled(graph)))
-    assert one.isfinite().all()
-    assert not torch.allclose(one, other, atol=1e-6)
+    graphs = [_random_graph(np.random.default_rng(seed), 12, 14) for seed in range(8)]
+    apart = []
+    for graph in graphs:
+        one, other = (network(network.pack([g])).detach() for g in (graph, _shuffled(graph)))
+        assert one.isfinite().all()
+        apart.append(float((one - other).abs().max()))
+    assert max(apart) > 1e-3  # of some graphs eigenvectors come out alike, as their signs fall
+    graph = graphs[0]
     network.train()(network.pack([graph, graph])).sum().backward()
 
 

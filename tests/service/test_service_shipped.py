@@ -96,6 +96,8 @@ def test_what_the_readme_asks_in_python(
             at = at.replace("127.0.0.1:8000", shipped.removeprefix("http://"))
             there["basin"] = client  # which the block before may have closed
             exec(at.replace("Client()", f'Client("{shipped}")'), there)
+            if there["basin"] is not client:
+                there["basin"].close()
     if readme == "README.md":
         with Image.open("completed.png") as completed:
             assert completed.size == (640, 480)

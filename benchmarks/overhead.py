@@ -1,9 +1,10 @@
 """What serving adds to a forward pass: an unloaded request over the same network called directly.
 
 Scores of random graphs by the shipped `cdat-tolokers`, of 30 nodes as JSON, of 500 and 5,000 as
-safetensors, with ten edges a node, one request at a time over one connection. Requests and bare
-passes (the same graph, packed before, as many torch threads) take turns. Printed are medians, their
-difference, and the phases that the server tells.
+safetensors, with ten edges a node, one request at a time over one connection. Requests, bare
+passes (the same graph, packed before, as many torch threads), and the same bytes sent to a server
+that looks at nothing and answers as many (`benchmarks.floor`) take turns. Printed are medians,
+their difference, and the phases that the server tells.
 
     python -m benchmarks.overhead [requests]
 """
@@ -22,7 +23,7 @@ import safetensors.numpy
 import torch
 
 from benchmarks.machine import describe
-from benchmarks.server import serving
+from benchmarks.server import floor, serving
 from models import checkpoint
 from models.contract import Knobs
 from models.graph import Graph
@@ -50,13 +51,20 @@ def _body(graph: Graph, form: str) -> tuple[bytes, str]:
 
 
 @torch.no_grad()
-def _compare(client: HTTPConnection, network: NodeScorer, nodes: int, form: str, count: int) -> str:
+def _compare(
+    client: HTTPConnection,
+    floor: HTTPConnection,
+    network: NodeScorer,
+    nodes: int,
+    form: str,
+    count: int,
+) -> str:
     graph = _graph(nodes, len(network.config.features))
     content, media_type = _body(graph, form)
     batch, headers = network.pack([graph]), {"content-type": media_type}
     if form != "application/json":
         headers["accept"] = SAFETENSORS
-    asked, bare = list[float](), list[float]()
+    asked, bare, least = list[float](), list[float](), list[float]()
     phases: dict[str, list[float]] = {}
     for turn in range(count + WARM):
         start = time.perf_counter()
@@ -67,15 +75,20 @@ def _compare(client: HTTPConnection, network: NodeScorer, nodes: int, form: str,
         network.infer(batch, [Knobs()])
         end = time.perf_counter()
         assert response.status == 200, answer
+        floor.request("POST", f"/?bytes={len(answer)}", content, headers)
+        floor.getresponse().read()
+        last = time.perf_counter()
         if turn >= WARM:
             asked.append(1e3 * (middle - start))
             bare.append(1e3 * (end - middle))
+            least.append(1e3 * (last - end))
             for part in response.headers["server-timing"].split(", "):
                 name, _, ms = part.partition(";dur=")
                 phases.setdefault(name, []).append(float(ms))
-    p50, direct = statistics.median(asked), statistics.median(bare)
+    p50, direct, empty = map(statistics.median, (asked, bare, least))
     told = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in phases.items())
-    return f"| {nodes} | {form} | {p50:.2f} | {direct:.2f} | {p50 - direct:.2f} | {told} |"
+    rest = f"{p50 - direct:.2f} | {empty:.2f}"
+    return f"| {nodes} | {form} | {p50:.2f} | {direct:.2f} | {rest} | {told} |"
 
 
 def main() -> None:
@@ -84,12 +97,15 @@ def main() -> None:
     print(describe())
     network = checkpoint.load(Path("checkpoints") / MODEL).network
     assert isinstance(network, NodeScorer)
-    print("| nodes | body | request, ms | forward, ms | overhead, ms | phases told, ms |")
-    print("|---|---|---|---|---|---|")
-    with serving(BASIN_THREADS="1") as server:
+    print(
+        "| nodes | body | request, ms | forward, ms | overhead, ms | floor, ms | phases told, ms |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    with serving(BASIN_THREADS="1") as server, floor() as port:
         client = HTTPConnection("127.0.0.1", server.base_url.port)
+        empty = HTTPConnection("127.0.0.1", port)
         for nodes, form in CASES:
-            print(_compare(client, network, nodes, form, count))
+            print(_compare(client, empty, network, nodes, form, count))
 
 
 if __name__ == "__main__":

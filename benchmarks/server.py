@@ -43,6 +43,27 @@ def process(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Cl
         server.wait()
 
 
+@contextmanager
+def floor() -> Iterator[int]:
+    """Port of a server that does nothing with what it is sent, while the context lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "benchmarks.floor:app", "--port", str(port)]
+    server = subprocess.Popen([*command, "--log-level", "error", "--no-access-log"])
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield port
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def _wait(client: httpx.Client) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end:

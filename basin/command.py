@@ -85,10 +85,25 @@ def score(
     server: Server = None,
     key: Key = None,
     out: Out = None,
+    bulk: Annotated[
+        Path | None,
+        typer.Option(
+            help="Score in parts, without a server; what is done is kept in this folder, and the "
+            "same command goes on with it. Tables may be folders of Parquet files."
+        ),
+    ] = None,
+    parts: Annotated[int | None, typer.Option(help="With --bulk; one a million edges.")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="With --bulk: a Ray cluster that shares the folder; local, auto or host:port."),
+    ] = None,
 ) -> None:
     """How suspicious is each node of a graph?"""
-    frames = read_table(nodes), read_table(edges)
     asked = None if targets is None else list(read_table(targets)["id"])
+    if bulk is not None:
+        _score_in_parts(nodes, edges, asked, model, knobs, out, bulk, parts, ray)
+        return
+    frames = read_table(nodes), read_table(edges)
     with _asking(server, key) as client:
         features = _features(client, model, frames[0])
         told = client.score(
@@ -96,6 +111,37 @@ def score(
         )
         write_table(told.to_pandas(), out)
         _say(told.convergence.raw)
+
+
+def _score_in_parts(
+    nodes: Path,
+    edges: Path,
+    asked: list[Any] | None,
+    model: str | None,
+    knobs: list[str] | None,
+    out: Path | None,
+    folder: Path,
+    parts: int | None,
+    ray: str | None,
+) -> None:
+    from basin.bulk import score_tables
+    from service.schemas import Dynamics as Asked
+
+    told, convergence = score_tables(
+        nodes,
+        edges,
+        folder,
+        model=model,
+        knobs=Asked.model_validate(_values(knobs)).knobs(),
+        parts=parts,
+        ray=ray,
+        track=lambda every: _tracked(every, "passes"),
+    )
+    if asked is not None:
+        told = told.set_index("node_id").loc[asked].reset_index()
+        told["rank"] = told["rank"].rank().astype(int)
+    write_table(told, out)
+    _say(convergence)
 
 
 @app.command()

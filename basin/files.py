@@ -22,7 +22,7 @@ def read_table(path: Path) -> pd.DataFrame:
     """
     kind = path.suffix.lower()
     try:
-        if kind == ".parquet":
+        if kind == ".parquet" or path.is_dir():
             return pd.read_parquet(path)
         if kind in (".csv", ".tsv"):
             return pd.read_csv(path, sep="\t" if kind == ".tsv" else ",")

@@ -172,6 +172,11 @@ class Architecture(nn.Module, ABC):
 
     config: Config
 
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are; `infer` takes batches there."""
+        return next(self.parameters()).device
+
     @abstractmethod
     def block(self) -> Block:
         """A fresh block of this architecture: the one thing in which they differ."""

@@ -181,16 +181,16 @@ def slopes(network: NodeScorer, graph: Graph, knobs: Knobs, node: int) -> np.nda
 
     It knows nothing of what neighbours do to the features that a node is described by.
     """
-    batch = network.pack([graph])
+    batch = network.pack([graph]).to(network.device)
     heads, edges = network.config.heads, batch.relations
-    bias = [torch.zeros(e.num_edges, heads, requires_grad=True) for e in edges]
+    bias = [batch.x_NF.new_zeros(e.num_edges, heads).requires_grad_() for e in edges]
     weighed = tuple(e.weighed(bias_EH=b) for e, b in zip(edges, bias, strict=True))
     with torch.no_grad():
         encoded_NP = network.features(batch)
     with torch.enable_grad():
         logits_N = network(GraphBatch(batch.x_NF, weighed), [knobs], encoded_NP)
         grads = torch.autograd.grad(logits_N[node], bias, allow_unused=True)
-    slope_N = torch.zeros(graph.num_nodes, dtype=torch.float64)
+    slope_N = batch.x_NF.new_zeros(graph.num_nodes, dtype=torch.float64)
     for relation, grad_EH in zip(edges, grads, strict=True):
         if grad_EH is None:  # there is no attention to weigh
             continue
@@ -198,7 +198,7 @@ def slopes(network: NodeScorer, graph: Graph, knobs: Knobs, node: int) -> np.nda
         i, j = relation.receivers_E, relation.indices_E.long()
         slope_N.index_add_(0, j[i == node], grad_E[i == node])
         slope_N.index_add_(0, i[j == node], grad_E[j == node])
-    return slope_N.numpy()
+    return slope_N.cpu().numpy()
 
 
 def worth_trying(
@@ -253,7 +253,7 @@ class Silence(Generic[N]):
             leaves = zip(block.energy.leaves(), whole.energy.leaves(), strict=True)
             for (_, leaf), (_, of_whole) in leaves:
                 if isinstance(leaf, Hopfield) and isinstance(of_whole, Hopfield):
-                    stay = torch.ones(len(of_whole.memories_MD), dtype=torch.bool)
+                    stay = torch.ones_like(of_whole.memories_MD[:, 0], dtype=torch.bool)
                     stay[gone] = False
                     leaf.memories_MD = nn.Parameter(of_whole.memories_MD.detach()[stay])
         return self._copy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -49,18 +51,14 @@ class NodeFeatures(nn.Module):
     def table(self, batch: GraphBatch) -> Tensor:
         """Columns before encoding, float64 (N, C)."""
         x_NF = batch.x_NF.double()
-        columns = [x_NF]
+        described = []
         for relation in batch.relations:
-            log_degree_N1 = relation.degree_N.double().log1p()[:, None]
-            own_NF = mean_NF = torch.cat([x_NF, log_degree_N1], 1)
-            columns.append(log_degree_N1)
-            for hop in range(self.hops):
-                mean_NF = relation.mean_neighbours(mean_NF)
-                columns.append(mean_NF)
-                if hop == 0:
-                    mean_square_NF = relation.mean_neighbours(own_NF.square())
-                    columns.append((mean_square_NF - mean_NF.square()).clamp(min=0).sqrt())
-        return torch.cat(columns, 1)
+            means = [described_by(x_NF, relation.degree_N)]
+            square_NF = relation.mean_neighbours(means[0].square()) if self.hops else None
+            for _ in range(self.hops):
+                means.append(relation.mean_neighbours(means[-1]))
+            described.append((means, square_NF))
+        return columns(x_NF, described)
 
     def fit(self, batch: GraphBatch) -> NodeFeatures:
         """Set the bins to the quantiles of `batch`; returns self."""
@@ -99,6 +97,29 @@ class NodeFeatures(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Encoding (N, P) of every node."""
         return self.encode(self.table(batch))
+
+
+def described_by(x_NF: Tensor, degree_N: Tensor) -> Tensor:
+    """What a node tells its neighbours, float64 (N, F + 1): its features and log(1 + degree)."""
+    return torch.cat([x_NF.double(), degree_N.double().log1p()[:, None]], 1)
+
+
+def columns(x_NF: Tensor, described: Sequence[tuple[Sequence[Tensor], Tensor | None]]) -> Tensor:
+    """The columns of nodes, float64 (N, C).
+
+    Args:
+        x_NF: their features.
+        described: of each relation what the nodes tell, its means over the neighbours one, two, ...
+            steps away, and the mean of its square over those one step away.
+    """
+    found = [x_NF.double()]
+    for (own_NF, *means), square_NF in described:
+        found.append(own_NF[:, -1:])
+        for hop, mean_NF in enumerate(means):
+            found.append(mean_NF)
+            if hop == 0 and square_NF is not None:
+                found.append((square_NF - mean_NF.square()).clamp(min=0).sqrt())
+    return torch.cat(found, 1)
 
 
 def _quantiles(values_N: Tensor, bins: int) -> Tensor:

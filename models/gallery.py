@@ -61,7 +61,7 @@ def positions(position_LD: Tensor, grid: tuple[int, int]) -> Gallery:
     cosine_LL = (unit_LD @ unit_LD.T).clamp(-1, 1)
     tiles = ((1 + cosine_LL) / 2).view(*grid, *grid, 1)
     scale = "cosine similarity, black -1 to white 1"
-    return Gallery(tiles.numpy(), ("row", "column"), scale, grid[1])
+    return Gallery(tiles.cpu().numpy(), ("row", "column"), scale, grid[1])
 
 
 _PIXELS = "pixels as the decoder reads them, cut off at black and white"
@@ -106,7 +106,7 @@ def _attractors(network: AiT) -> Gallery:
     patch_BMP = (patch_BMP - low) / (high - low).clamp(min=1e-12)
     tiles = patch_BMP.unflatten(-1, (c.shape[0], c.patch, c.patch)).movedim(-3, -1)
     scale = "direction of pixels, each tile from its lowest to its highest"
-    return Gallery(tiles.numpy(), ("layer", "memory"), scale, _square(patch_BMP))
+    return Gallery(tiles.cpu().numpy(), ("layer", "memory"), scale, _square(patch_BMP))
 
 
 def _decoded(network: ImageCompleter, x_D: Tensor) -> np.ndarray:
@@ -114,7 +114,7 @@ def _decoded(network: ImageCompleter, x_D: Tensor) -> np.ndarray:
     codec = network.codec
     y_NP = codec.read(x_D.flatten(0, -2)).clamp(0, 1)
     tiles = y_NP.view(*x_D.shape[:-1], codec.channels, codec.patch, codec.patch)
-    return tiles.movedim(-3, -1).numpy()
+    return tiles.movedim(-3, -1).cpu().numpy()
 
 
 def _square(vectors_BMD: Tensor) -> int:

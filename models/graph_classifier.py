@@ -149,6 +149,7 @@ class GraphClassifier(Architecture):
     def infer(
         self, batch: TokenBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
+        batch = batch.to(self.device)
         x_ND = state_ND = self.embed(batch)
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):

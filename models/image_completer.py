@@ -104,6 +104,7 @@ class ImageCompleter(Architecture):
     ) -> Output:
         """Pixels as of `forward`; `watch` sees the state of each block at each of its moments,
         which `codec.decode` makes pixels of."""
+        batch = batch.to(self.device)
         x_ND = self.codec.encode(batch)
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self.layouts(batch), strict=True):

@@ -123,6 +123,7 @@ class NodeScorer(Architecture):
     def infer(
         self, batch: GraphBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
+        batch = batch.to(self.device)
         x_ND = self._embedded(batch, interrupt)
         last: list[Tensor] = []
         solutions: list[Solution] = []

@@ -52,6 +52,9 @@ class PatchBatch:
     def row_of_outputs(self) -> Tensor:
         return torch.arange(self.rows, device=self.occluded_N.device)
 
+    def to(self, device: torch.device | str) -> PatchBatch:
+        return PatchBatch(self.patches_NP.to(device), self.occluded_N.to(device), self.rows)
+
 
 def collate(pictures: Sequence[MaskedImage], patch: int) -> PatchBatch:
     """Pictures of one size as a batch."""

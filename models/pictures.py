@@ -41,6 +41,10 @@ class PictureBatch:
     def row_of_outputs(self) -> Tensor:
         return torch.arange(self.rows, device=self.pixels_RCHW.device)
 
+    def to(self, device: torch.device | str) -> PictureBatch:
+        question_RQ = None if self.question_RQ is None else self.question_RQ.to(device)
+        return PictureBatch(self.pixels_RCHW.to(device), question_RQ, self.tokens)
+
 
 def collate_pictures(pictures: Sequence[Picture], tokens: int) -> PictureBatch:
     """Pictures that `AiT.check` let pass, as one batch."""

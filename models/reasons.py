@@ -163,7 +163,7 @@ class AtRest:
             [_seen(attended, row, token_K) for attended in self.attended] if seen else [],
             self._fired(at_K, first, last) if "memories" in include else [],
             [
-                {name: part[at_K].double().numpy() for name, part in energies.items()}
+                {name: _plain(part[at_K]) for name, part in energies.items()}
                 for energies in (self._energies if "components" in include else [])
             ],
         )
@@ -192,7 +192,7 @@ class AtRest:
 
     def _bounds(self, row: int) -> tuple[int, int]:
         row_of_N = self._blocks[0].solution.layout.row_of_N
-        bounds = torch.searchsorted(row_of_N, torch.tensor([row, row + 1])).tolist()
+        bounds = torch.searchsorted(row_of_N, row_of_N.new_tensor([row, row + 1])).tolist()
         return bounds[0], bounds[1]
 
     def _fired(self, at_K: Tensor, first: int, last: int) -> list[Fired]:
@@ -202,8 +202,8 @@ class AtRest:
             for _, leaf in rest.block.energy.leaves():
                 if isinstance(leaf, AssociativeMemory):  # its attractors belong to rows
                     weight_NM = leaf.fired(rest.g_ND, layout, beta_RH)[0]
-                    mine = weight_NM[at_K].double().numpy()
-                    mean_M = weight_NM[first:last].double().mean(0).numpy()
+                    mine = _plain(weight_NM[at_K])
+                    mean_M = _plain(weight_NM[first:last].double().mean(0))
                     found.append(Fired(mine, mine, mean_M))
                 elif isinstance(leaf, Hopfield):
                     r_KM, share_KM = leaf.fired(rest.g_ND[at_K], layout, beta_RH)
@@ -212,8 +212,8 @@ class AtRest:
                         for part in rest.g_ND[first:last].split(_CHUNK)
                     )
                     assert isinstance(total_M, Tensor)
-                    mean_M = total_M.numpy() / (last - first)
-                    found.append(Fired(r_KM.double().numpy(), share_KM.double().numpy(), mean_M))
+                    mean_M = _plain(total_M) / (last - first)
+                    found.append(Fired(_plain(r_KM), _plain(share_KM), mean_M))
         return found
 
     @cached_property
@@ -259,15 +259,20 @@ def _attended(energy: Attending, layout: Pairwise, rest: _Rest) -> Attended:
     )
 
 
+def _plain(tensor: Tensor) -> np.ndarray:
+    return tensor.double().cpu().numpy()
+
+
 def _seen(attended: Attended, row: int, token_K: np.ndarray | None) -> Seen:
-    weight_PH, i_P, j_P = (part.numpy() for part in attended.weights(row))
+    weight_PH, i_P, j_P = (part.cpu().numpy() for part in attended.weights(row))
     r_PH = None
     if token_K is not None:
         mine = np.isin(i_P, token_K)
         weight_PH, i_P, j_P = weight_PH[mine], i_P[mine], j_P[mine]
     elif attended.prior is not None:
         c_PH = attended.cosines(row)[0]
-        r_PH = attended.prior.of_rows(row, row + 1).resonance(c_PH, lambda value: value)[0].numpy()
+        r_PH = attended.prior.of_rows(row, row + 1).resonance(c_PH, lambda value: value)[0]
+        r_PH = r_PH.cpu().numpy()
     return Seen(attended.kind, weight_PH.astype(np.float64), i_P, j_P, r_PH)
 
 

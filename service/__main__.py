@@ -46,7 +46,12 @@ def main() -> None:
     logs.configure(settings.log_level)
     settings = _within_descriptors(settings)
     # Seconds of torch, which no key is made with.
+    import torch
+
     from service.main import create_admin, create_app
+
+    if settings.device.startswith("cuda") and not torch.cuda.is_available():
+        sys.exit("BASIN_DEVICE: there is no GPU here that torch can use")
 
     # Parsing 64 MiB of JSON makes a million lists, none of them garbage. With the default
     # thresholds the collector walks them over and over and takes 2.5 of the 3.1 seconds.

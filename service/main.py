@@ -84,6 +84,13 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
     return app
 
 
+def create_watched(services: Services) -> FastAPI:
+    """The app that tells how the one is that has these services, and does nothing else."""
+    app = FastAPI(title="Basin, to be watched", version="0.1.0", redoc_url=None)
+    _furnish(app, services, WORKER)
+    return app
+
+
 def create_admin(services: Services) -> FastAPI:
     """The app for the operator alone, beside the one that has these services."""
     app = FastAPI(title="Basin, for operators", version="0.1.0", redoc_url=None)

@@ -9,6 +9,7 @@ from collections import Counter as Counts
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -181,6 +182,9 @@ class Metrics:
             "basin_model_bytes", "Bytes of a model's weights.", ["model"], registry=registry
         )
         Gauge(
+            "basin_gpu_bytes", "Bytes that tensors take on GPUs.", registry=registry
+        ).set_function(_on_gpus)
+        Gauge(
             "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
         ).set_function(lambda: engine.admitted)
         Gauge(
@@ -312,3 +316,8 @@ class Metrics:
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def _on_gpus() -> float:
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    return sum(torch.cuda.memory_allocated(gpu) for gpu in gpus)

@@ -12,6 +12,7 @@ class ModelSummary(ModelRef):
     architecture: str
     task: str
     route: str = Field(description="the route it answers")
+    device: str = Field(description="where it runs: cpu, or cuda:0 and the like")
     default_for: list[str] = Field(description="routes that use it where a request names none")
 
 

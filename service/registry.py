@@ -41,16 +41,22 @@ class Registry:
     that come after.
 
     Args:
+        device: where models run.
         names: of the models that may be seen, all if None; whoever names another is refused,
             whether there is one or not.
     """
 
-    def __init__(self, names: frozenset[str] | None = None, shared: _Served | None = None) -> None:
-        self._names, self._shared = names, shared or _Served()
+    def __init__(
+        self,
+        device: str = "cpu",
+        names: frozenset[str] | None = None,
+        shared: _Served | None = None,
+    ) -> None:
+        self._device, self._names, self._shared = device, names, shared or _Served()
 
     def within(self, names: frozenset[str] | None) -> Registry:
         """This registry, as who may use these models alone sees it, or all of it."""
-        return Registry(names, self._shared)
+        return Registry(self._device, names, self._shared)
 
     @property
     def stamp(self) -> bytes:
@@ -71,7 +77,7 @@ class Registry:
             if self._shared.leaving:
                 return
             try:
-                model = _ready(path)
+                model = _ready(path, self._device)
             except CheckpointError as error:
                 log.error("checkpoint refused", reason=str(error))
                 continue
@@ -99,7 +105,7 @@ class Registry:
         self._require_seen(name)
         with self._shared.replacing:  # the last that asks has the last word
             try:
-                model = _ready(path)
+                model = _ready(path, self._device)
             except CheckpointError:
                 raise
             except Exception as error:
@@ -132,6 +138,11 @@ class Registry:
         shared.models, shared.stamp = models, hashlib.sha256(repr(every).encode()).digest()
         shared.changes += 1
 
+    @property
+    def settled(self) -> bool:
+        """Have the first models been loaded, or is it sure that there will be none?"""
+        return self._shared.loaded
+
     def leave(self) -> None:
         """Load no more: the process ends."""
         self._shared.leaving = True
@@ -142,7 +153,7 @@ class Registry:
 
     def require_loaded(self) -> None:
         """Refuse with 503 while the first models are loading."""
-        if not self._shared.loaded:
+        if not self.settled:
             raise Problem("not-ready", "models are loading", headers={"retry-after": "1"})
 
     def require_ready(self) -> None:
@@ -204,7 +215,7 @@ class Registry:
             raise refuse("forbidden", "/model", "out_of_scope", rule)
 
 
-def _ready(path: Path) -> Model[Any]:
-    model = served(checkpoint.load(path))
+def _ready(path: Path, device: str) -> Model[Any]:
+    model = served(checkpoint.load(path, device))
     model.warm_up()
     return model

@@ -159,7 +159,7 @@ class Recogniser(Labeller[AiT], ABC):
     @property
     def mean(self) -> np.ndarray:
         """The mean colour of the pictures it was trained on, (C,) in [0, 1]."""
-        return self.network.mean_C.numpy()
+        return self.network.mean_C.cpu().numpy()
 
     def _smallest(self) -> Picture:
         c = self.config

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
+import torch
 from starlette.requests import Request
 
 from models.molecules import Limits
@@ -97,7 +98,8 @@ class Services:
         keys = Keys(settings.keep_jobs_s)
         keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
-            *(settings, Registry(), engine, metrics, bodies, kept.memories, kept.graphs, jobs),
+            *(settings, Registry(_device(settings)), engine, metrics, bodies),
+            *(kept.memories, kept.graphs, jobs),
             *(molecules, kept.cache, keys, keyring, Tolls(kept.limiter, metrics)),
             *(kept.link, traces),
         )
@@ -144,6 +146,12 @@ async def services(
     whole = cast(Services, request.app.state.services)
     caller: Key = request.state.caller
     return whole.of(caller) if caller.name else whole
+
+
+def _device(settings: Settings) -> str:
+    if settings.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return settings.device
 
 
 def _traces() -> Traces:

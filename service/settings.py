@@ -307,6 +307,11 @@ class Settings(BaseSettings):
         description="what takes turns: steps of all requests, those on the same energy together; "
         "or requests, one after the other",
     )
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
+        description="where models run: `cpu`, `cuda`, `cuda:1` or, with `auto`, a GPU if there is one",
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"
     )

@@ -92,6 +92,9 @@ def fit(
 
     With `run` the state is written there after every check, and a run that was killed goes on
     from it to the same result.
+
+    Raises:
+        ValueError: the state is another run's, or other processes have another one.
     """
     torch.manual_seed(seed)
     optimizer = torch.optim.AdamW(
@@ -103,7 +106,9 @@ def fit(
     model, optimizer = fabric.setup(network, optimizer)
     identity = {"recipe": plain(asdict(recipe)), "seed": seed} | problem.identity()
     state = _State(network, optimizer, identity, run)
-    fabric.barrier()  # all have read the state before one writes it
+    # All have read the state before one writes it.
+    if (epochs := fabric.all_gather(torch.tensor(state.epoch))).unique().numel() > 1:
+        raise ValueError(f"processes are at the epochs {epochs.tolist()}: they must share {run}")
     if not fabric.is_global_zero:
         state.run = run = None
     logger = _logger(run)

@@ -60,7 +60,7 @@ def graph_of(given: Any, features: Sequence[str] | None = None) -> Graph:
 
     Raises:
         TypeError: it is none of these.
-        KeyError: a node has not all of the features.
+        KeyError: a node has not all of the features, or is there twice or, at an edge, not at all.
     """
     if isinstance(given, Graph):
         return given
@@ -103,16 +103,24 @@ def _of_networkx(graph: Any, features: Sequence[str] | None) -> Graph:
 
 
 def _of_frames(nodes: Any, edges: Any, features: Sequence[str] | None) -> Graph:
-    names = [plain(name) for name in nodes["id"]]
-    rows = {name: row for row, name in enumerate(names)}
     columns = list(features) if features else [name for name in nodes.columns if name != "id"]
-    ends = [[rows[plain(node)] for node in edges[end]] for end in ("source", "target")]
     return Graph(
         nodes[columns].to_numpy(np.float32),
-        np.array(ends, np.int64),
+        np.stack([_rows(nodes, edges[end]) for end in ("source", "target")]),
         edges["type"].to_numpy(np.int64) if "type" in edges.columns else None,
-        node_ids=names,
+        node_ids=[plain(name) for name in nodes["id"]],
     )
+
+
+def _rows(nodes: Any, ends: Any) -> np.ndarray:
+    """Where nodes of these names are; a loop in Python would take a second for a million."""
+    there = nodes.set_index("id").index
+    if not there.is_unique:
+        raise KeyError(f"the id {there[there.duplicated()][0]!r} is there twice")
+    found = there.get_indexer(ends)
+    if (missing := found < 0).any():
+        raise KeyError(f"there is no node {ends[missing].iloc[0]!r}")
+    return found.astype(np.int64)
 
 
 def plain(name: Hashable) -> NodeId:

@@ -284,7 +284,10 @@ DASHBOARDS = (
             ),
             Panel(
                 "Memory",
-                [('process_resident_memory_bytes{job="basin"}', "{{instance}}")],
+                [
+                    ('process_resident_memory_bytes{job="basin"}', "{{instance}}"),
+                    ("basin_gpu_bytes", "GPU, {{instance}}"),
+                ],
                 "bytes",
             ),
             Panel(

@@ -254,7 +254,7 @@ class AiT(Architecture):
             solutions.append(block.solve(x_ND, layout, knobs, interrupt))
             return solutions[-1].x_ND
 
-        return Output(self._through(batch, retrieve, knobs)[0], solutions)
+        return Output(self._through(batch.to(self.device), retrieve, knobs)[0], solutions)
 
     def reset_memories(self) -> None:
         """Fresh memories in every workspace: an ablation of table 2, between epochs."""

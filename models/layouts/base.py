@@ -51,10 +51,6 @@ class Layout(ABC):
         strength of the prior.
         """
 
-    @abstractmethod
-    def seen(self) -> Tensor:
-        """bool (N,): does the token see any other?"""
-
     @property
     def kind(self) -> Hashable | None:
         """Layouts of the same kind can be joined; None where this one cannot be."""

@@ -48,9 +48,6 @@ class Dense(Pairwise):
         layout.weight_RHLL, layout.bias_RHLL = weight_RHLL, bias_RHLL
         return layout
 
-    def seen(self) -> Tensor:
-        return self._seen_RL.flatten()
-
     @property
     def _weighs(self) -> Hashable:
         return self.length, self.weight_RHLL is None, self.bias_RHLL is None

@@ -174,9 +174,6 @@ class EdgeList(Pairwise):
         tokens = torch.arange(len(self.degree_N), device=self.indices_E.device)
         return torch.repeat_interleave(tokens, self.degree_N)
 
-    def seen(self) -> Tensor:
-        return self.degree_N > 0
-
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """(E, H)."""
         return Products.apply(q_NHY, k_NHY, self)
@@ -330,7 +327,7 @@ def _torch_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, 
     s = _times(s, weight)
     if bias is not None:
         s = s + bias
-    seen = edges.seen()
+    seen = edges.degree_N > 0
     top = torch.segment_reduce(s, "max", offsets=edges.indptr_N1, initial=-torch.inf)
     top[~seen] = 0
     total = torch.zeros_like(beta)

@@ -24,9 +24,6 @@ class Stored(Layout):
         index_R = torch.arange(rows, device=patterns_PMD.device)
         self.row_of_N = index_R.repeat_interleave(length)
 
-    def seen(self) -> Tensor:
-        return torch.zeros_like(self.row_of_N, dtype=torch.bool)
-
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
         return Attention(beta_NH * 0, k_NHY * 0, q_NHY * 0)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from models.checkpoint import Manifest
 from models.contract import Interrupt
 from models.graphs import GraphBatch, joined
 from models.reasons import Reasons
@@ -125,21 +126,23 @@ def named(task: ScoreTask, reasons: Reasons) -> dict[str, Any]:
 
 
 def table(task: ScoreTask, logits_N: np.ndarray) -> dict[str, np.ndarray]:
-    """A result for each target, in the order asked, as columns: the row of the node in the graph,
-    its logit and probability, the label at the model's threshold, and its rank among the targets.
-    """
-    manifest = task.model.manifest
+    """A result for each target, in the order asked, as columns; `row` is that of the node."""
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
+    return labelled(task.model.manifest, logits_N, rows)
+
+
+def labelled(manifest: Manifest, logits_N: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Of some nodes, as columns: the row of the node in the graph, its logit and probability, the
+    label at the model's threshold, and its rank among them."""
     logits = logits_N[rows]
     probability = manifest.calibration(logits)
     rank = np.empty(len(rows), np.int64)
     rank[np.lexsort((rows, -logits))] = np.arange(1, len(rows) + 1)  # ties in order of rows
-    label = (probability >= manifest.threshold).astype(np.int64)
     return {
         "row": rows.astype(np.int64),
         "score": logits,
         "probability": probability,
-        "label": label,
+        "label": (probability >= manifest.threshold).astype(np.int64),
         "rank": rank,
     }
 

@@ -112,5 +112,6 @@ def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
         architecture=manifest.architecture,
         task=manifest.task,
         route=model.route,
+        device=str(model.network.device),
         default_for=[model.route] if defaults[model.route] == model.name else [],
     )

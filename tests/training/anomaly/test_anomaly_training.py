@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -245,20 +246,37 @@ def command(dataset: NodeDataset, tmp_path: Path) -> list[str]:
     ]
 
 
+def torchrun(machines: int, command: list[str]) -> list[tuple[int, str, str]]:
+    """Two processes on so many machines; how each torchrun ended, and what it said."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    about = ["--nnodes", machines, "--nproc_per_node", 2 // machines, "--rdzv_backend", "c10d"]
+    started = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", *map(str, about)),
+                *("--rdzv_endpoint", place, "--local_addr", "127.0.0.1"),
+                *("-m", "training", *command, "--batch-nodes", "200"),
+            ],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(machines)
+    ]
+    said = [process.communicate(timeout=600) for process in started]
+    return [(one.returncode, *told) for one, told in zip(started, said, strict=True)]
+
+
 @pytest.mark.slow
-def test_several_processes_train_one_network(command: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc_per_node", "2", "-m", "training", *command, "--batch-nodes", "200"),
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("checkpoint ") == 1  # one process reports
+@pytest.mark.parametrize("machines", [1, 2])
+def test_several_processes_train_one_network(
+    command: list[str], tmp_path: Path, machines: int
+) -> None:
+    ended = torchrun(machines, command)
+    assert not any(status for status, *_ in ended), ended
+    assert sum(out.count("checkpoint ") for _, out, _ in ended) == 1  # one process reports
     assert len(list((tmp_path / "run").glob("events.out.tfevents.*"))) == 1
     trained = load_checkpoint(tmp_path / "checkpoint").manifest.training["recipe"]
     assert trained["fanouts"] == [16, 16]  # type: ignore[index, call-overload]

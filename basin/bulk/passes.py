@@ -1,0 +1,194 @@
+"""What is computed of one part before the next thing can be computed of any.
+
+Neighbours meet three times: their features are averaged hop by hop; in each step a node reads those
+it sees, which tells the weights of its edges, and then those that see it pull at it by these
+weights. In between every node is by itself. A pass ends where neighbours meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from basin.bulk.plan import Plan, get_window
+from basin.bulk.work import Work
+from models.contract import Block, Knobs
+from models.dynamics.motion import Motion
+from models.energies import Attending, Energy
+from models.features import columns
+from models.layouts import Attention, Known, Window
+from models.node_scorer import NodeScorer
+
+_ROWS = 8192  # the encoding is far wider than the state
+
+
+@final
+@dataclass(frozen=True)
+class Pass:
+    """`at` is the hop, or the block and the step in it."""
+
+    kind: Literal["hop", "embed", "read", "go"]
+    at: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.kind, *map(str, self.at)])
+
+    @property
+    def course(self) -> str:
+        """The array of what a step came to: of each relation energy, |dx/dt|^2 and |x|^2."""
+        return f"course/{self.name}"
+
+    def outdated(self) -> list[str]:
+        """Names of the arrays that nobody needs once it is done."""
+        if self.kind == "embed":
+            return ["cut/x", "told"]
+        return ["step-" + "-".join(map(str, self.at))] if self.kind == "go" else []
+
+
+def passes(network: NodeScorer, knobs: Knobs) -> Iterator[Pass]:
+    """All of them, in order."""
+    for hop in range(1, network.config.hops + 1):
+        yield Pass("hop", (hop,))
+    yield Pass("embed")
+    for block in range(network.config.blocks):
+        for step in range(_steps(network, knobs) + 1):
+            if network.config.attention:
+                yield Pass("read", (block, step))
+            yield Pass("go", (block, step))
+
+
+@final
+class Part:
+    """One part of the work in a folder."""
+
+    def __init__(self, folder: Path, plan: Plan, network: NodeScorer, part: int) -> None:
+        self._work, self._part = Work(folder, plan.bounds), part
+        self._network, self._knobs = network, plan.knobs
+        self._relations = range(len(network.config.relations))
+
+    def do(self, one: Pass) -> None:
+        """Its pass; again if it was done before."""
+        with torch.no_grad():
+            getattr(self, f"_{one.kind}")(*one.at)
+        self._work.mark(one.name, self._part)
+
+    def _hop(self, hop: int) -> None:
+        for r in self._relations:
+            window = self._window("seen", r)
+            told_LF = self._work.gather(_told(r, hop - 1), window.others)
+            self._put(_told(r, hop), window.mean(told_LF))
+            if hop == 1:
+                self._put(f"told/{r}.square", window.mean(np.square(told_LF)))
+
+    def _embed(self) -> None:
+        network, hops = self._network, self._network.config.hops
+        table_nC = columns(
+            self._get("cut/x"),
+            [
+                (
+                    [self._get(_told(r, hop)) for hop in range(hops + 1)],
+                    self._get(f"told/{r}.square") if hops else None,
+                )
+                for r in self._relations
+            ],
+        )
+        some = table_nC.split(_ROWS)
+        x_nD = torch.cat([network.embed(network.features.encode(rows)) for rows in some])
+        self._put("embedded", x_nD)
+        for r in self._relations:
+            self._arrive(r, 0, 0, x_nD)
+
+    def _arrive(self, r: int, block: int, step: int, x_nD: Tensor) -> None:
+        """Show the neighbours where the nodes are."""
+        at, moving = _at(r, block, step), self._block(r, block)
+        self._put(f"{at}/x", x_nD)
+        if (attention := _attention(moving)) is not None:
+            q_nHY, k_nHY = attention.ends(moving.norm(x_nD))
+            self._put(f"{at}/q", q_nHY)
+            self._put(f"{at}/k", k_nHY)
+
+    def _read(self, block: int, step: int) -> None:
+        for r in self._relations:
+            at, window = _at(r, block, step), self._window("seen", r)
+            q_nHY = self._work.get(f"{at}/q", self._part)
+            k_LHY = self._work.gather(f"{at}/k", window.others)
+            lse_nH, pk_nHY = window.read(q_nHY, k_LHY, self._beta(r, block, len(q_nHY)))
+            self._put(f"{at}/lse", lse_nH)
+            self._put(f"{at}/pk", pk_nHY)
+
+    def _go(self, block: int, step: int) -> None:
+        last, course, ends = step == _steps(self._network, self._knobs), [], []
+        for r in self._relations:
+            at, moving = _at(r, block, step), self._block(r, block)
+            x_nD, resolved = self._get(f"{at}/x"), moving.resolve([self._knobs])
+            g_nD = moving.norm(x_nD)
+            layout = Known(len(x_nD), self._attended(at, r, block) if _attention(moving) else None)
+            energy, motion = cast(Energy, moving.energy), cast(Motion, moving.motion)
+            terms = energy(g_nD, layout, resolved.beta_RH, with_force=not last)
+            speed = 0.0
+            if not last:
+                drift_nD = motion.drift(x_nD, terms.force_ND)
+                moved_nD = x_nD + resolved.step_size_R[0] * drift_nD
+                speed = _square(drift_nD)
+                self._arrive(r, block, step + 1, moved_nD)
+            elif block + 1 < self._network.config.blocks:
+                self._arrive(r, block + 1, 0, x_nD)
+            else:
+                ends.append(g_nD)
+            course.append((float(terms.token_energy_N.double().sum()), speed, _square(x_nD)))
+        self._put(Pass("go", (block, step)).course, np.array(course, np.float64))
+        if ends:
+            first_nD = self._block(0, 0).norm(self._get("embedded"))
+            self._put("logits", self._network.head(first_nD, ends))
+
+    def _attended(self, at: str, r: int, block: int) -> Attention:
+        """Of the part, once all have read."""
+        window = self._window("seen" if self._network.config.undirected else "seers", r)
+        q_LHY, lse_LH = (self._work.gather(f"{at}/{name}", window.others) for name in ("q", "lse"))
+        k_nHY = self._work.get(f"{at}/k", self._part)
+        ptq_nHY = window.write(k_nHY, q_LHY, self._beta(r, block, len(q_LHY)), lse_LH)
+        return Attention(self._get(f"{at}/lse"), self._get(f"{at}/pk"), ptq_nHY)
+
+    def _beta(self, r: int, block: int, nodes: int) -> np.ndarray:
+        beta_H = self._block(r, block).resolve([self._knobs]).beta_RH
+        return beta_H.expand(nodes, -1).contiguous().numpy()
+
+    def _block(self, r: int, block: int) -> Block:
+        return self._network.blocks_in_order()[r * self._network.config.blocks + block]
+
+    def _window(self, side: str, r: int) -> Window:
+        return get_window(self._work, f"cut/{side}.{r}", self._part)
+
+    def _get(self, name: str) -> Tensor:
+        return torch.from_numpy(self._work.get(name, self._part))
+
+    def _put(self, name: str, tensor: Tensor | np.ndarray) -> None:
+        self._work.put(name, self._part, tensor)
+
+
+def _steps(network: NodeScorer, knobs: Knobs) -> int:
+    return network.config.steps if knobs.steps is None else knobs.steps
+
+
+def _told(r: int, hop: int) -> str:
+    return f"told/{r}.{hop}" if hop else f"cut/told.{r}"
+
+
+def _at(r: int, block: int, step: int) -> str:
+    return f"step-{block}-{step}/{r}"
+
+
+def _attention(block: Block) -> Attending | None:
+    leaves = (leaf for _, leaf in cast(Energy, block.energy).leaves())
+    return next((leaf for leaf in leaves if isinstance(leaf, Attending)), None)
+
+
+def _square(x_nD: Tensor) -> float:
+    return float(x_nD.pow(2).sum(-1).double().sum())

@@ -1,0 +1,179 @@
+"""What is scored, with what, in which parts: written before anybody begins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self, cast, final
+
+import numpy as np
+
+from basin.bulk.work import Work
+from models import checkpoint
+from models.checkpoint import Checkpoint
+from models.contract import Knobs
+from models.features import described_by
+from models.graph import Graph
+from models.layouts import EdgeList, Window
+from models.node_scorer import NodeScorer
+
+_FILE = "plan.json"
+_EDGES = 1_000_000  # of a part, as a node at either end sees them
+
+
+class BulkError(ValueError):
+    """A graph that cannot be scored in parts, with the reason."""
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What a folder of work is for.
+
+    Attributes:
+        model: folder of the checkpoint, where all who work can read it.
+        sha256: of the checkpoint.
+        graph: of what the graph was read from.
+        parts: how many were asked for; as many as its edges want if None.
+        bounds: the first node of each part, and the end.
+    """
+
+    model: str
+    sha256: str
+    graph: str
+    steps: int | None
+    beta: float | None
+    beta_scale: float
+    step_size: float | None
+    parts: int | None
+    bounds: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, model: Path, graph: str, knobs: Knobs, parts: int | None) -> Self:
+        """
+        Raises:
+            BulkError: the model or the knobs are none for work in parts.
+            CheckpointError: the checkpoint cannot be trusted.
+        """
+        found = checkpoint.load(model)
+        if not isinstance(found.network, NodeScorer):
+            raise BulkError(f"{found.manifest.name} does not score nodes")
+        if found.network.resonance(knobs.resonance) is not None:
+            raise BulkError("in parts nothing resonates: leave resonance out, or score the whole")
+        if knobs.tolerance or knobs.noise:
+            raise BulkError("in parts all steps are taken, without noise")
+        if parts is not None and parts < 1:
+            raise BulkError("there is at least one part")
+        return cls(
+            str(model.resolve()),
+            found.sha256,
+            graph,
+            knobs.steps,
+            knobs.beta,
+            knobs.beta_scale,
+            knobs.step_size,
+            parts,
+        )
+
+    @property
+    def knobs(self) -> Knobs:
+        return Knobs(self.steps, self.beta, self.beta_scale, self.step_size)
+
+    def checkpoint(self) -> Checkpoint:
+        """
+        Raises:
+            BulkError: it is not the one that the work was begun with.
+        """
+        found = checkpoint.load(Path(self.model))
+        if found.sha256 != self.sha256:
+            raise BulkError(f"{self.model} has changed since the work was begun")
+        return found
+
+    def begun(self, folder: Path) -> Self | None:
+        """This plan as it was cut, if its work is in `folder` already.
+
+        Raises:
+            BulkError: something else is there.
+        """
+        if not (folder / _FILE).is_file():
+            if folder.is_dir() and any(p for p in folder.iterdir() if p.name not in _CUT):
+                raise BulkError(f"{folder} holds something else: name another folder")
+            return None
+        found = self.read(folder)
+        if replace(found, bounds=()) != self:
+            raise BulkError(
+                f"{folder} is of another graph, model, dynamics or number of parts: name another "
+                "folder, or delete it"
+            )
+        return found
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        told = json.loads((folder / _FILE).read_text())
+        return cls(**told | {"bounds": tuple(told["bounds"])})
+
+    def begin(self, folder: Path, graph: Graph) -> Self:
+        """Cut the graph into parts and write them to `folder`."""
+        network = cast(NodeScorer, self.checkpoint().network)
+        batch = network.pack([graph])
+        bounds = _bounds(batch.relations, self.parts)
+        work = Work(folder, bounds)
+        for name in _CUT:
+            shutil.rmtree(folder / name, ignore_errors=True)  # of one who was killed here
+        for part in work.parts:
+            rows = slice(bounds[part], bounds[part + 1])
+            x_nF = batch.x_NF[rows]
+            work.put("cut/x", part, x_nF)
+            for r, relation in enumerate(batch.relations):
+                sides = {"seen": (relation.indptr_N1, relation.indices_E)}
+                if not network.config.undirected:  # else they are alike
+                    sides["seers"] = (relation.t_indptr_N1, relation.t_indices_E)
+                for side, (indptr, indices) in sides.items():
+                    cut = Window.cut(indptr.numpy(), indices.numpy(), rows.start, rows.stop)
+                    put_window(work, f"cut/{side}.{r}", part, cut)
+                work.put(f"cut/told.{r}", part, described_by(x_nF, relation.degree_N[rows]))
+        planned = replace(self, bounds=bounds)
+        (folder / "plan.tmp").write_text(json.dumps(asdict(planned), indent=1) + "\n")
+        (folder / "plan.tmp").replace(folder / _FILE)
+        return planned
+
+
+_CUT = ("cut", "plan.tmp")  # what may be there before there is a plan
+
+
+def put_window(work: Work, name: str, part: int, window: Window) -> None:
+    for field, array in vars(window).items():
+        work.put(f"{name}.{field}", part, array)
+
+
+def get_window(work: Work, name: str, part: int) -> Window:
+    arrays: dict[str, Any] = {
+        field: work.get(f"{name}.{field}", part) for field in Window.__dataclass_fields__
+    }
+    return Window(**arrays)
+
+
+def fingerprint(paths: Sequence[Path]) -> str:
+    """SHA-256 of files, and of all in folders."""
+    digest = hashlib.sha256()
+    for path in paths:
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _bounds(relations: Sequence[EdgeList], parts: int | None) -> tuple[int, ...]:
+    """Parts of about as many nodes and edges."""
+    nodes = len(relations[0].indptr_N1) - 1
+    edges = np.sum([relation.indptr_N1.numpy() for relation in relations], 0)
+    weight = edges + np.arange(nodes + 1)
+    count = parts or -(-int(edges[-1]) // _EDGES) or 1
+    cuts = np.searchsorted(weight, np.linspace(0, weight[-1], min(count, nodes) + 1))
+    return tuple(np.unique(np.r_[0, cuts[1:-1], nodes]).tolist())
+

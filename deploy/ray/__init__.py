@@ -1,0 +1,1 @@
+"""Basin on a Ray cluster: `python -m deploy.ray`."""

@@ -1,0 +1,143 @@
+"""What a replica did not answer is sent to another; all else is passed on as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from deploy.ray.again import Again
+
+BODY = [b"one ", b"two ", b"three"]
+SCOPE = {"type": "http", "method": "POST", "path": "/", "headers": [(b"x-request-id", b"r7")]}
+
+
+async def _body(receive: Receive) -> bytes:
+    found, more = b"", True
+    while more:
+        message = await receive()
+        found += message.get("body", b"")
+        more = message.get("more_body", False)
+    return found
+
+
+class Replicas:
+    """Each says something of its own to what it is sent."""
+
+    def __init__(self, *answers: Callable[[bytes], Any]) -> None:
+        self._answers, self.sent = list(answers), list[bytes]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _body(receive)
+        self.sent.append(body)
+        answer = self._answers[min(len(self.sent), len(self._answers)) - 1]
+        await answer(body)(scope, receive, send)
+
+
+def dead(body: bytes) -> Any:
+    return PlainTextResponse("Internal Server Error", 500)
+
+
+def missing(body: bytes) -> Any:
+    return PlainTextResponse("no replica", 503)
+
+
+def asked(
+    app: Again, leaves: bool = False, parts: list[bytes] = BODY
+) -> tuple[list[Message], dict[str, Any]]:
+    """What came back, message by message, and the first of them with the whole body."""
+
+    async def ask() -> list[Message]:
+        messages: list[Message] = [
+            {"type": "http.request", "body": part, "more_body": part is not parts[-1]}
+            for part in parts
+        ]
+        came, back = iter(messages), list[Message]()
+
+        async def receive() -> Message:
+            for message in came:
+                return message
+            if leaves:
+                return {"type": "http.disconnect"}
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            back.append(message)
+
+        await app(dict(SCOPE), receive, send)
+        return back
+
+    back = asyncio.run(ask())
+    return back, back[0] | {"body": b"".join(m.get("body", b"") for m in back[1:])}
+
+
+def echo(body: bytes) -> Any:
+    return JSONResponse({"body": body.decode()})
+
+
+def test_whoever_is_alive_answers_the_whole_of_it() -> None:
+    replicas = Replicas(dead, missing, echo)
+    back, answer = asked(Again(replicas))
+    assert [message["type"] for message in back] == ["http.response.start", "http.response.body"]
+    assert answer["status"] == 200
+    assert json.loads(answer["body"]) == {"body": "one two three"}
+    assert replicas.sent == [b"one two three"] * 3
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        JSONResponse({"type": "urn:basin:problem:deadline"}, 504),
+        JSONResponse({}, 503, media_type="application/problem+json"),
+        PlainTextResponse("# HELP", 200),
+        PlainTextResponse("no", 404),
+        StreamingResponse(iter([b"a", b"b"]), media_type="text/event-stream"),
+    ],
+    ids=["json", "problem", "text", "error of the client", "stream"],
+)
+def test_what_a_replica_says_is_passed_on(response: Any) -> None:
+    replicas = Replicas(lambda body: response, echo)
+    back, answer = asked(Again(replicas))
+    assert answer["status"] == response.status_code
+    assert len(replicas.sent) == 1
+    if isinstance(response, StreamingResponse):
+        assert [message.get("body") for message in back[1:]] == [b"a", b"b", b""]
+
+
+def test_nobody_answers() -> None:
+    _, answer = asked(Again(Replicas(dead), patience_s=0.3))
+    problem, headers = json.loads(answer["body"]), dict(answer["headers"])
+    assert (answer["status"], problem["status"]) == (503, 503)
+    assert problem["type"] == "urn:basin:problem:not-ready"
+    assert problem["request_id"] == "r7"
+    assert headers[b"content-type"] == b"application/problem+json"
+    assert headers[b"retry-after"] == b"1"
+
+
+def test_a_client_that_left_is_not_asked_for_again() -> None:
+    async def heard(scope: Scope, receive: Receive, send: Send) -> None:
+        heard_of.append(scope)
+        await _body(receive)
+        assert (await receive())["type"] == "http.disconnect"
+        await dead(b"")(scope, receive, send)
+
+    heard_of = list[Scope]()
+    asked(Again(heard), leaves=True)
+    assert len(heard_of) == 1
+
+
+def test_what_is_no_request_is_none_of_its_business() -> None:
+    heard = list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        heard.append(scope["type"])
+
+    call: Callable[..., Awaitable[None]] = Again(app)
+    asyncio.run(call({"type": "lifespan"}, None, None))
+    assert heard == ["lifespan"]

@@ -1,0 +1,66 @@
+"""On a GPU everything is what it is on a CPU, within single precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.catalog import architectures
+from models.contract import Architecture, Knobs
+from models.explain import slopes
+from models.gallery import gallery
+from models.heard import listening
+from models.node_scorer import NodeScorer
+from models.reasons import AtRest
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+KNOBS = Knobs(steps=4, step_size=0.1)
+each = pytest.mark.parametrize("name", sorted(architectures()))
+
+
+def both(name: str) -> tuple[Architecture, Architecture, list[Any]]:
+    example, items = architectures()[name].example(1)
+    there, _ = architectures()[name].example(1)
+    return example.eval(), there.eval().to("cuda"), items
+
+
+@each
+def test_answers_and_energies(name: str) -> None:
+    here, there, items = both(name)
+    found = [
+        network.infer(network.pack(items), [KNOBS] * len(items)) for network in (here, there)
+    ]
+    torch.testing.assert_close(found[1].logits.cpu(), found[0].logits, atol=1e-4, rtol=1e-4)
+    for one, other in zip(*(output.solutions for output in found), strict=True):
+        assert one.stop_reasons == other.stop_reasons
+        for mine, its in zip(one.trace, other.trace, strict=True):
+            torch.testing.assert_close(its.energy_R.cpu(), mine.energy_R, atol=1e-3, rtol=1e-4)
+
+
+@each
+def test_reasons(name: str) -> None:
+    told, include = [], ("attention", "memories", "components")
+    here, there, items = both(name)
+    for network in (here, there):
+        rows = [KNOBS] * len(items)
+        with listening() as heard:
+            output = network.infer(network.pack(items), rows)
+        told.append(AtRest(network, output, rows, heard).row(0, include))
+    for one, other in zip(told[0].attention, told[1].attention, strict=True):
+        np.testing.assert_allclose(other.weight_PH, one.weight_PH, atol=1e-4)
+    for mine, its in zip(told[0].energies, told[1].energies, strict=True):
+        for part, value in mine.items():
+            np.testing.assert_allclose(its[part], value, atol=1e-3)
+
+
+@each
+def test_what_explains_and_shows_it(name: str) -> None:
+    here, there, items = both(name)
+    if isinstance(here, NodeScorer) and isinstance(there, NodeScorer):
+        found = [slopes(network, items[0], KNOBS, 1) for network in (here, there)]
+        np.testing.assert_allclose(found[1], found[0], atol=1e-4)
+    for part, show in gallery(here).items():
+        np.testing.assert_allclose(gallery(there)[part]().tiles, show().tiles, atol=1e-4)

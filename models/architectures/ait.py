@@ -38,6 +38,11 @@ class AiTConfig(Config):
     )
     patch: PositiveInt = Field(4, description="side of a patch; height and width are multiples")
     question: NonNegativeInt = Field(0, description="width of a question; 0: there is none")
+    asked: Literal["token", "patches"] = Field(
+        "token",
+        description="where the question goes: a token of its own, or into the embedding of every "
+        "patch",
+    )
     tasks: tuple[Task] = Field(description="what is asked, with its answers")
     memories: PositiveInt = 32
     steps: PositiveInt = Field(1, description="T, steps of each retrieval")
@@ -69,8 +74,12 @@ class AiTConfig(Config):
 
     @property
     def tokens(self) -> int:
-        """Patches of a picture, and its question."""
-        return self.shape[1] * self.shape[2] // self.patch**2 + bool(self.question)
+        """Patches of a picture, and its question where that is one."""
+        return self.patches + (self.question > 0 and self.asked == "token")
+
+    @property
+    def patches(self) -> int:
+        return self.shape[1] * self.shape[2] // self.patch**2
 
     @property
     def unread(self) -> frozenset[str]:
@@ -168,7 +177,9 @@ class AiT(Architecture):
     In training all patches of a batch compete for the workspace (the squash layer) and what they
     write stays. In evaluation the memory is frozen and each picture competes with itself alone, so
     that no answer depends on another request; k shrinks with the pool (`models.workspace`). A
-    question is one more token, LN, linear, LN (section 5.8). Logits are (R, C).
+    question, LN, linear, LN, is "concatenated to image patch embeddings" (section 5.8), which may
+    be meant of tokens or of features; `asked` has both: one more token, or a part of the linear map
+    that makes every patch a token. Logits are (R, C).
 
     `balance` is the balance loss of the last `forward`, summed over the layers.
     """
@@ -188,7 +199,7 @@ class AiT(Architecture):
         self.register_buffer("mean_C", torch.zeros(channels))
         self.register_buffer("std_C", torch.ones(channels))
         self.embed = nn.Linear(channels * c.patch**2, c.dim)
-        self.places_LD = nn.Parameter(torch.randn(c.tokens - bool(c.question), c.dim) * 0.02)
+        self.places_LD = nn.Parameter(torch.randn(c.patches, c.dim) * 0.02)
         self.ask = _asked(c)
         self.layers = nn.ModuleList(Layer(c, self.block()) for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):
@@ -274,15 +285,17 @@ class AiT(Architecture):
         return self.head(self.norm(x_RLD).mean(1)), balance
 
     def _embed(self, batch: PictureBatch) -> Tensor:
-        """The tokens of each picture (R, L, D), its question last."""
+        """The tokens of each picture (R, L, D); its question last, where that is one."""
         scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
         patches_NP = patchify(scaled_RCHW, self.config.patch)
         x_RLD = self.embed(patches_NP.unflatten(0, (batch.rows, -1))) + self.places_LD
         if self.ask is None:
             return x_RLD
         assert batch.question_RQ is not None
-        asked_RD = self.ask(batch.question_RQ.to(self.places_LD.dtype)).to(x_RLD.dtype)
-        return torch.cat([x_RLD, asked_RD[:, None]], 1)
+        asked_R1D = self.ask(batch.question_RQ.to(self.places_LD.dtype)).to(x_RLD.dtype)[:, None]
+        if self.config.asked == "patches":
+            return x_RLD + asked_R1D
+        return torch.cat([x_RLD, asked_R1D], 1)
 
     @classmethod
     def example(cls, seed: int) -> tuple[Architecture, list[Picture]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ class PictureDataset:
 
     `picture_of` (S,) names the picture of each sample, and `questions` (S, Q), where there are
     any, what it asks. `kinds` (S,) parts the samples for the tables; `names` names the kinds.
+    `draw`, where pictures are generated, makes so many more of them with their labels, by a seed.
     """
 
     name: str
@@ -31,6 +32,7 @@ class PictureDataset:
     kinds: np.ndarray | None = None
     names: tuple[str, ...] = ()
     note: str = ""
+    draw: Callable[[int, tuple[int, ...]], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
         samples = len(self.labels)

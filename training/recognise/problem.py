@@ -18,6 +18,7 @@ from training.figures import measure
 from training.trainer import Problem, share
 
 _EVALUATED = 256  # pictures at a time without gradients
+_FRESH = 3  # beside the seeds of train, val and test
 _MARGIN = 4  # pixels by which an augmented picture may be moved
 
 
@@ -27,7 +28,8 @@ class RecogniseRecipe:
 
     `balance` is sigma of the balance loss. To `shift` moves pictures by up to four pixels and
     mirrors half of them (appendix A.1), to `turn` shows them in any of the eight ways a square can
-    lie. `reset_memory` is an ablation of table 2.
+    lie. `fresh` draws the pictures to train on as they are needed, no two epochs alike, where the
+    dataset is generated. `reset_memory` is an ablation of table 2.
     """
 
     model: str
@@ -41,6 +43,7 @@ class RecogniseRecipe:
     batch_pictures: int = 128
     balance: float = 1e-2
     augment: Literal["shift", "turn"] | None = None
+    fresh: bool = False
     reset_memory: bool = False
     centralise: bool = False
 
@@ -82,11 +85,22 @@ class RecogniseProblem(Problem):
         starts = range(0, len(order) // size * size, size)
         for step, start in enumerate(share(starts, fabric)):
             chosen = order[start : start + size]
+            # A seed for each batch: what it shows does not depend on how many processes there are.
+            if self.recipe.fresh:
+                yield self._fresh(size, (seed, start, _FRESH), step == 0)
+                continue
             target_R = torch.from_numpy(self.labels[chosen]).to(self.device)
-            # A generator for each batch: what it shows does not depend on how many processes
-            # there are.
             batch = self._batch(chosen, np.random.default_rng((seed, start)))
             yield Step(batch, target_R, step == 0)
+
+    def _fresh(self, count: int, seed: tuple[int, ...], first: bool) -> Step:
+        draw = self.dataset.draw
+        if draw is None:
+            raise ValueError(f"{self.dataset.name} is not generated: fresh pictures there are none")
+        pixels, labels = draw(count, seed)
+        pixels_RCHW = torch.from_numpy(pixels).to(self.device).float() / 255
+        batch = PictureBatch(pixels_RCHW, None, self.tokens)
+        return Step(batch, torch.from_numpy(labels).to(self.device), first)
 
     def loss(self, model: nn.Module, step: Step) -> Tensor:
         if step.first and self.recipe.reset_memory:

@@ -95,14 +95,20 @@ def score(
     parts: Annotated[int | None, typer.Option(help="With --bulk; one a million edges.")] = None,
     ray: Annotated[
         str | None,
-        typer.Option(help="With --bulk: a Ray cluster that shares the folder; local, auto or host:port."),
+        typer.Option(
+            help="With --bulk: a Ray cluster that shares the folder; local, auto or host:port."
+        ),
     ] = None,
 ) -> None:
     """How suspicious is each node of a graph?"""
     asked = None if targets is None else list(read_table(targets)["id"])
     if bulk is not None:
+        if server is not None:
+            raise FileError("--bulk works without a server: leave --server, or BASIN_URL, out")
         _score_in_parts(nodes, edges, asked, model, knobs, out, bulk, parts, ray)
         return
+    if parts is not None or ray is not None:
+        raise FileError("--parts and --ray go with --bulk")
     frames = read_table(nodes), read_table(edges)
     with _asking(server, key) as client:
         features = _features(client, model, frames[0])
@@ -132,14 +138,12 @@ def _score_in_parts(
         edges,
         folder,
         model=model,
+        targets=asked,
         knobs=Asked.model_validate(_values(knobs)).knobs(),
         parts=parts,
         ray=ray,
         track=lambda every: _tracked(every, "passes"),
     )
-    if asked is not None:
-        told = told.set_index("node_id").loc[asked].reset_index()
-        told["rank"] = told["rank"].rank().astype(int)
     write_table(told, out)
     _say(convergence)
 

@@ -10,6 +10,7 @@ of the two in parts are compared, and their distance from the whole.
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -64,12 +65,16 @@ class Command:
         self.out, self._start = folder.with_suffix(".parquet"), time.perf_counter()
         arguments = [nodes, edges, "--bulk", folder, "--out", self.out, "--model", MODEL, *more]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "basin", "score", *map(str, arguments)]
+            [sys.executable, "-m", "basin", "score", *map(str, arguments)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # as Ray's workers have
         )
 
     def finish(self) -> tuple[np.ndarray, float]:
         assert self._process.wait() == 0
         return pd.read_parquet(self.out)["score"].to_numpy(), time.perf_counter() - self._start
+
+    def require_running(self) -> None:
+        assert self._process.poll() is None
 
     def kill(self) -> float:
         self._process.kill()
@@ -88,6 +93,7 @@ def killed_half_way(nodes: Path, edges: Path, folder: Path, half: int) -> np.nda
     with cluster() as found:
         command = Command(nodes, edges, folder, "--ray", found.address)
         while done(folder) < half:
+            command.require_running()
             time.sleep(0.02)
         seconds, before = command.kill(), done(folder)
         found.remove_node(found.list_all_nodes()[-1], allow_graceful=False)

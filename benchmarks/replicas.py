@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 
@@ -81,11 +81,13 @@ def load(port: int, seconds: float, *beside: Callable[[], Awaitable[None]]) -> L
 
 
 def replicas() -> list[psutil.Process]:
-    return [p for p in psutil.process_iter(["cmdline"]) if _is_replica(p)]
-
-
-def _is_replica(process: psutil.Process) -> bool:
-    return any(word.startswith(_REPLICA) for word in process.info["cmdline"] or ())
+    """Those of the cluster of this process."""
+    found = list[psutil.Process]()
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(word.startswith(_REPLICA) for word in one.cmdline()):
+                found.append(one)
+    return found
 
 
 def free_port() -> int:
@@ -125,7 +127,8 @@ def killing(kills: int) -> Callable[[], Awaitable[None]]:
     async def run() -> None:
         for _ in range(kills):
             await asyncio.sleep(APART_S / 3)
-            replicas()[0].kill()
+            for one in replicas()[:1]:
+                one.kill()
             await asyncio.sleep(2 * APART_S / 3)
 
     return run
@@ -141,6 +144,8 @@ def told(name: str, rates: list[float], peer: float) -> float:
 def main(rounds: int, kills: int) -> None:
     import ray
 
+    from deploy.ray.__main__ import RUNTIME
+
     print(describe())
     os.environ |= {"BASIN_CACHE_BYTES": "0", "BASIN_LOG_LEVEL": "error", "BASIN_THREADS": "1"}
     with process() as (_, client):
@@ -151,7 +156,9 @@ def main(rounds: int, kills: int) -> None:
     os.environ["BASIN_PORT"] = str(free_port())
     with redis() as url, cluster() as found:
         os.environ["BASIN_REDIS_URL"] = url
-        ray.init(address=found.address, namespace="basin", log_to_driver=False)
+        ray.init(
+            address=found.address, namespace="basin", runtime_env=RUNTIME, log_to_driver=False
+        )
         rates: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(rounds):
             for count, each in rates.items():

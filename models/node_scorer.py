@@ -124,7 +124,7 @@ class NodeScorer(Architecture):
         self, batch: GraphBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
     ) -> Output:
         batch = batch.to(self.device)
-        x_ND = self._embedded(batch, interrupt)
+        x_ND = self.embedded(self.features.table(batch), interrupt)
         last: list[Tensor] = []
         solutions: list[Solution] = []
         for chain, layout in zip(self.chains, batch.relations, strict=True):
@@ -136,9 +136,9 @@ class NodeScorer(Architecture):
             last.append(_blocks(chain)[-1].norm(state_ND))
         return Output(self.head(self._first(x_ND), last), solutions)
 
-    def _embedded(self, batch: GraphBatch, interrupt: Interrupt) -> Tensor:
-        """x(1) (N, D), a block of rows at a time: the encoding is far wider than the state."""
-        table_NC = self.features.table(batch)
+    def embedded(self, table_NC: Tensor, interrupt: Interrupt = lambda: None) -> Tensor:
+        """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
+        rows at a time: the encoding is far wider than the state."""
         x_ND = table_NC.new_zeros(len(table_NC), self.config.dim, dtype=torch.float32)
         for start in range(0, len(table_NC), _ROWS):
             if interrupt() is not None:

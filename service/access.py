@@ -38,6 +38,12 @@ _PAGES = {
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+def request_id_of(scope: Scope) -> str:
+    """The one that the client gave, if it may be one, or another."""
+    sent = Headers(scope=scope).get("x-request-id", "")
+    return sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(12)
+
+
 class Access:
     """ASGI middleware. Sets `request_id` and `stopwatch` in the request's state.
 
@@ -60,8 +66,7 @@ class Access:
         if scope["type"] != "http" or replayed:  # a job is counted by itself
             await self._app(scope, receive, send)
             return
-        sent = Headers(scope=scope).get("x-request-id", "")
-        request_id = sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(12)
+        request_id = request_id_of(scope)
         state = scope.setdefault("state", {})
         state["request_id"], state["stopwatch"] = request_id, (watch := Stopwatch())
         status = 0

@@ -86,7 +86,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
 
 def create_watched(services: Services) -> FastAPI:
     """The app that tells how the one is that has these services, and does nothing else."""
-    app = FastAPI(title="Basin, to be watched", version="0.1.0", redoc_url=None)
+    app = FastAPI(title="Basin, to be watched", version="0.1.0", openapi_url=None)
     _furnish(app, services, WORKER)
     return app
 

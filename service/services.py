@@ -148,6 +148,13 @@ async def services(
     return whole.of(caller) if caller.name else whole
 
 
+def usable(device: str) -> bool:
+    """Is there what `BASIN_DEVICE` asks for?"""
+    if not device.startswith("cuda"):
+        return True
+    return int(device.partition(":")[2] or 0) < torch.cuda.device_count()
+
+
 def _device(settings: Settings) -> str:
     if settings.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -310,7 +310,8 @@ class Settings(BaseSettings):
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
-        description="where models run: `cpu`, `cuda`, `cuda:1` or, with `auto`, a GPU if there is one",
+        description="where models run: `cpu`, `cuda`, `cuda:1` or, with `auto`, a GPU if there is "
+        "one",
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"
@@ -358,7 +359,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _strangers_need_keys(self) -> Settings:
         hosts = [self.host] if self.admin_port is None else [self.host, self.admin_host]
-        if self.keys is None and not self.open and not all(map(_is_loopback, hosts)):
+        if self.keys is None and not self.open and not all(map(is_loopback, hosts)):
             raise ValueError(
                 "without BASIN_KEYS the server listens on this machine alone: "
                 "set BASIN_KEYS, or BASIN_OPEN=true where something else asks who comes"
@@ -372,7 +373,7 @@ class Settings(BaseSettings):
         return self
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

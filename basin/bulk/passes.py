@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from basin.bulk.plan import Plan, get_window
+from basin.bulk.plan import Plan, window
 from basin.bulk.work import Work
 from models.contract import Block, Knobs
 from models.dynamics.motion import Motion
@@ -24,8 +24,6 @@ from models.energies import Attending, Energy
 from models.features import columns
 from models.layouts import Attention, Known, Window
 from models.node_scorer import NodeScorer
-
-_ROWS = 8192  # the encoding is far wider than the state
 
 
 @final
@@ -75,17 +73,18 @@ class Part:
 
     def do(self, one: Pass) -> None:
         """Its pass; again if it was done before."""
+        kinds = {"hop": self._hop, "embed": self._embed, "read": self._read, "go": self._go}
         with torch.no_grad():
-            getattr(self, f"_{one.kind}")(*one.at)
+            kinds[one.kind](*one.at)
         self._work.mark(one.name, self._part)
 
     def _hop(self, hop: int) -> None:
         for r in self._relations:
-            window = self._window("seen", r)
-            told_LF = self._work.gather(_told(r, hop - 1), window.others)
-            self._put(_told(r, hop), window.mean(told_LF))
+            seen = self._window("seen", r)
+            told_LF = self._work.gather(_told(r, hop - 1), seen.others)
+            self._put(_told(r, hop), seen.mean(told_LF))
             if hop == 1:
-                self._put(f"told/{r}.square", window.mean(np.square(told_LF)))
+                self._put(f"told/{r}.square", seen.mean(np.square(told_LF)))
 
     def _embed(self) -> None:
         network, hops = self._network, self._network.config.hops
@@ -99,8 +98,7 @@ class Part:
                 for r in self._relations
             ],
         )
-        some = table_nC.split(_ROWS)
-        x_nD = torch.cat([network.embed(network.features.encode(rows)) for rows in some])
+        x_nD = network.embedded(table_nC)
         self._put("embedded", x_nD)
         for r in self._relations:
             self._arrive(r, 0, 0, x_nD)
@@ -116,10 +114,10 @@ class Part:
 
     def _read(self, block: int, step: int) -> None:
         for r in self._relations:
-            at, window = _at(r, block, step), self._window("seen", r)
+            at, seen = _at(r, block, step), self._window("seen", r)
             q_nHY = self._work.get(f"{at}/q", self._part)
-            k_LHY = self._work.gather(f"{at}/k", window.others)
-            lse_nH, pk_nHY = window.read(q_nHY, k_LHY, self._beta(r, block, len(q_nHY)))
+            k_LHY = self._work.gather(f"{at}/k", seen.others)
+            lse_nH, pk_nHY = seen.read(q_nHY, k_LHY, self._beta(r, block, len(q_nHY)))
             self._put(f"{at}/lse", lse_nH)
             self._put(f"{at}/pk", pk_nHY)
 
@@ -129,7 +127,8 @@ class Part:
             at, moving = _at(r, block, step), self._block(r, block)
             x_nD, resolved = self._get(f"{at}/x"), moving.resolve([self._knobs])
             g_nD = moving.norm(x_nD)
-            layout = Known(len(x_nD), self._attended(at, r, block) if _attention(moving) else None)
+            known = self._attended(at, r, block, last) if _attention(moving) else None
+            layout = Known(len(x_nD), known)
             energy, motion = cast(Energy, moving.energy), cast(Motion, moving.motion)
             terms = energy(g_nD, layout, resolved.beta_RH, with_force=not last)
             speed = 0.0
@@ -142,19 +141,23 @@ class Part:
                 self._arrive(r, block + 1, 0, x_nD)
             else:
                 ends.append(g_nD)
-            course.append((float(terms.token_energy_N.double().sum()), speed, _square(x_nD)))
+            total = sum(float(part_n.double().sum()) for part_n in terms.parts.values())
+            course.append((total, speed, _square(x_nD)))
         self._put(Pass("go", (block, step)).course, np.array(course, np.float64))
         if ends:
             first_nD = self._block(0, 0).norm(self._get("embedded"))
             self._put("logits", self._network.head(first_nD, ends))
 
-    def _attended(self, at: str, r: int, block: int) -> Attention:
-        """Of the part, once all have read."""
-        window = self._window("seen" if self._network.config.undirected else "seers", r)
-        q_LHY, lse_LH = (self._work.gather(f"{at}/{name}", window.others) for name in ("q", "lse"))
+    def _attended(self, at: str, r: int, block: int, last: bool) -> Attention:
+        """Of the part, once all have read; at the last step nothing pulls any more."""
+        lse_nH, pk_nHY = self._get(f"{at}/lse"), self._get(f"{at}/pk")
+        if last:
+            return Attention(lse_nH, pk_nHY, torch.zeros_like(pk_nHY))
+        seers = self._window("seen" if self._network.config.undirected else "seers", r)
+        q_LHY, lse_LH = (self._work.gather(f"{at}/{name}", seers.others) for name in ("q", "lse"))
         k_nHY = self._work.get(f"{at}/k", self._part)
-        ptq_nHY = window.write(k_nHY, q_LHY, self._beta(r, block, len(q_LHY)), lse_LH)
-        return Attention(self._get(f"{at}/lse"), self._get(f"{at}/pk"), ptq_nHY)
+        ptq_nHY = seers.write(k_nHY, q_LHY, self._beta(r, block, len(q_LHY)), lse_LH)
+        return Attention(lse_nH, pk_nHY, ptq_nHY)
 
     def _beta(self, r: int, block: int, nodes: int) -> np.ndarray:
         beta_H = self._block(r, block).resolve([self._knobs]).beta_RH
@@ -164,7 +167,7 @@ class Part:
         return self._network.blocks_in_order()[r * self._network.config.blocks + block]
 
     def _window(self, side: str, r: int) -> Window:
-        return get_window(self._work, f"cut/{side}.{r}", self._part)
+        return window(self._work, side, r, self._part)
 
     def _get(self, name: str) -> Tensor:
         return torch.from_numpy(self._work.get(name, self._part))
@@ -191,4 +194,4 @@ def _attention(block: Block) -> Attending | None:
 
 
 def _square(x_nD: Tensor) -> float:
-    return float(x_nD.pow(2).sum(-1).double().sum())
+    return float(x_nD.double().pow(2).sum())

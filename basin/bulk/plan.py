@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, cast, final
 
 import numpy as np
+import pandas as pd
 
 from basin.bulk.work import Work
 from models import checkpoint
@@ -21,12 +23,28 @@ from models.graph import Graph
 from models.layouts import EdgeList, Window
 from models.node_scorer import NodeScorer
 
-_FILE = "plan.json"
+_FILE, _LOCK = "plan.json", "lock"
 _EDGES = 1_000_000  # of a part, as a node at either end sees them
 
 
 class BulkError(ValueError):
     """A graph that cannot be scored in parts, with the reason."""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """One command at a time works in a folder; who is killed lets go of it.
+
+    Raises:
+        BulkError: another one does.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BulkError(f"another command is at work in {folder}") from None
+        yield
 
 
 @final
@@ -42,7 +60,7 @@ class Plan:
         bounds: the first node of each part, and the end.
     """
 
-    model: str
+    model: str = field(compare=False)
     sha256: str
     graph: str
     steps: int | None
@@ -50,20 +68,20 @@ class Plan:
     beta_scale: float
     step_size: float | None
     parts: int | None
-    bounds: tuple[int, ...] = ()
+    bounds: tuple[int, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, model: Path, graph: str, knobs: Knobs, parts: int | None) -> Self:
         """
         Raises:
-            BulkError: the model or the knobs are none for work in parts.
-            CheckpointError: the checkpoint cannot be trusted.
+            BulkError: the model or the knobs are none for work in parts, or the checkpoint cannot
+                be trusted.
         """
-        found = checkpoint.load(model)
+        found = _loaded(model)
         if not isinstance(found.network, NodeScorer):
             raise BulkError(f"{found.manifest.name} does not score nodes")
-        if found.network.resonance(knobs.resonance) is not None:
-            raise BulkError("in parts nothing resonates: leave resonance out, or score the whole")
+        if (heard := found.network.resonance(knobs.resonance)) and heard.strength != 0:
+            raise BulkError("in parts nothing resonates: ask for a resonance of strength 0")
         if knobs.tolerance or knobs.noise:
             raise BulkError("in parts all steps are taken, without noise")
         if parts is not None and parts < 1:
@@ -88,7 +106,7 @@ class Plan:
         Raises:
             BulkError: it is not the one that the work was begun with.
         """
-        found = checkpoint.load(Path(self.model))
+        found = _loaded(Path(self.model))
         if found.sha256 != self.sha256:
             raise BulkError(f"{self.model} has changed since the work was begun")
         return found
@@ -100,30 +118,25 @@ class Plan:
             BulkError: something else is there.
         """
         if not (folder / _FILE).is_file():
-            if folder.is_dir() and any(p for p in folder.iterdir() if p.name not in _CUT):
+            if any(path.name not in (*_CUT, _LOCK) for path in folder.iterdir()):
                 raise BulkError(f"{folder} holds something else: name another folder")
             return None
-        found = self.read(folder)
-        if replace(found, bounds=()) != self:
+        told = json.loads((folder / _FILE).read_text())
+        found = type(self)(**told | {"bounds": tuple(told["bounds"])})
+        if found != self:
             raise BulkError(
                 f"{folder} is of another graph, model, dynamics or number of parts: name another "
                 "folder, or delete it"
             )
-        return found
+        return replace(self, bounds=found.bounds)
 
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        told = json.loads((folder / _FILE).read_text())
-        return cls(**told | {"bounds": tuple(told["bounds"])})
-
-    def begin(self, folder: Path, graph: Graph) -> Self:
-        """Cut the graph into parts and write them to `folder`."""
+    def begin(self, folder: Path, graph: Graph, ids: pd.DataFrame | None = None) -> Self:
+        """Cut the graph into parts and write them to `folder`, with the `ids` of its nodes."""
         network = cast(NodeScorer, self.checkpoint().network)
         batch = network.pack([graph])
         bounds = _bounds(batch.relations, self.parts)
         work = Work(folder, bounds)
-        for name in _CUT:
-            shutil.rmtree(folder / name, ignore_errors=True)  # of one who was killed here
+        work.drop(*_CUT)  # of one who was killed here
         for part in work.parts:
             rows = slice(bounds[part], bounds[part + 1])
             x_nF = batch.x_NF[rows]
@@ -134,25 +147,31 @@ class Plan:
                     sides["seers"] = (relation.t_indptr_N1, relation.t_indices_E)
                 for side, (indptr, indices) in sides.items():
                     cut = Window.cut(indptr.numpy(), indices.numpy(), rows.start, rows.stop)
-                    put_window(work, f"cut/{side}.{r}", part, cut)
+                    for name, array in vars(cut).items():
+                        work.put(f"cut/{side}.{r}.{name}", part, array)
                 work.put(f"cut/told.{r}", part, described_by(x_nF, relation.degree_N[rows]))
+        if ids is not None:
+            ids.to_parquet(folder / _IDS)
         planned = replace(self, bounds=bounds)
         (folder / "plan.tmp").write_text(json.dumps(asdict(planned), indent=1) + "\n")
         (folder / "plan.tmp").replace(folder / _FILE)
         return planned
 
 
+    def ids(self, folder: Path) -> pd.DataFrame:
+        """Those that it was begun with."""
+        return pd.read_parquet(folder / _IDS)
+
+
+_IDS = "cut/ids.parquet"
 _CUT = ("cut", "plan.tmp")  # what may be there before there is a plan
 
 
-def put_window(work: Work, name: str, part: int, window: Window) -> None:
-    for field, array in vars(window).items():
-        work.put(f"{name}.{field}", part, array)
-
-
-def get_window(work: Work, name: str, part: int) -> Window:
+def window(work: Work, side: str, relation: int, part: int) -> Window:
+    """What a part sees, or what sees it (`seers`)."""
     arrays: dict[str, Any] = {
-        field: work.get(f"{name}.{field}", part) for field in Window.__dataclass_fields__
+        name: work.get(f"cut/{side}.{relation}.{name}", part)
+        for name in Window.__dataclass_fields__
     }
     return Window(**arrays)
 
@@ -168,6 +187,13 @@ def fingerprint(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
+def _loaded(model: Path) -> Checkpoint:
+    try:
+        return checkpoint.load(model)
+    except checkpoint.CheckpointError as error:
+        raise BulkError(str(error)) from error
+
+
 def _bounds(relations: Sequence[EdgeList], parts: int | None) -> tuple[int, ...]:
     """Parts of about as many nodes and edges."""
     nodes = len(relations[0].indptr_N1) - 1
@@ -176,4 +202,3 @@ def _bounds(relations: Sequence[EdgeList], parts: int | None) -> tuple[int, ...]
     count = parts or -(-int(edges[-1]) // _EDGES) or 1
     cuts = np.searchsorted(weight, np.linspace(0, weight[-1], min(count, nodes) + 1))
     return tuple(np.unique(np.r_[0, cuts[1:-1], nodes]).tolist())
-

@@ -15,6 +15,7 @@ import torch
 from basin.bulk.passes import Part, Pass, passes
 from basin.bulk.plan import BulkError, Plan
 from basin.bulk.work import Work
+from models import checkpoint
 from models.dynamics import Moment, Solution, StopReason
 from models.layouts import Known
 from models.node_scorer import NodeScorer
@@ -28,31 +29,33 @@ Track = Callable[[Sequence[Pass]], Iterable[Pass]]
 
 
 def score(
-    folder: Path, over: Over, track: Track = lambda every: every
+    folder: Path, plan: Plan, over: Over, track: Track = lambda every: every
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Do what is left of the plan in `folder`.
+    """Do what is left of the plan that was begun in `folder`.
 
     Returns:
         the logit of each node in order, and how the energy converged, as `POST /anomaly/score`
         tells it.
 
     Raises:
-        BulkError: the checkpoint has changed, or no finite score is left.
+        BulkError: the checkpoint has changed, or the dynamics diverged.
     """
-    plan = Plan.read(folder)
     loaded = plan.checkpoint()
     network, work = cast(NodeScorer, loaded.network), Work(folder, plan.bounds)
     every = list(passes(network, plan.knobs))
     for one in track(every):
         if not work.marked(one.name):
             left = [part for part in work.parts if not work.marked(one.name, part)]
-            over(partial(_do, str(folder), one), left)
+            over(partial(_do, folder, plan, one), left)
             work.mark(one.name)
         work.drop(*one.outdated())
-    logits_N = np.concatenate(list(work.every("logits")))
-    if not np.isfinite(logits_N).all():
+    work.drop("step-*", "**/*.tmp")  # of those who were thought dead
+    solutions, logits_N = _solutions(work, every), np.concatenate(list(work.every("logits")))
+    told = [solution.residual_R for solution in solutions]
+    told += [moment.energy_R for solution in solutions for moment in solution.trace]
+    if not (np.isfinite(logits_N).all() and torch.cat(told).isfinite().all()):
         raise BulkError("the dynamics diverged: lower step_size or steps")
-    courses = Courses(_solutions(work, every), as_trained=as_trained(network, plan.knobs))
+    courses = Courses(solutions, as_trained=as_trained(network, plan.knobs))
     return logits_N, courses.row(0, len(logits_N), loaded.manifest.energy, ())
 
 
@@ -89,10 +92,19 @@ def here(do: Callable[[int], None], parts: Sequence[int]) -> None:
 
 @contextmanager
 def over_ray(address: str) -> Iterator[Over]:
-    """Through Ray Data, on every machine of a cluster; `local` is one of this machine alone."""
-    import ray
+    """Through Ray Data, on every machine of a cluster; `local` is one of this machine alone.
 
-    ray.init(address=address, log_to_driver=False)
+    Raises:
+        BulkError: there is no Ray, or no such cluster; or what it was given failed.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise BulkError("Ray is missing: pip install 'basin[ray]'") from None
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except ConnectionError as error:
+        raise BulkError(f"{address}: {error}") from error
     ray.data.DataContext.get_current().enable_progress_bars = False
 
     def over(do: Callable[[int], None], parts: Sequence[int]) -> None:
@@ -100,9 +112,13 @@ def over_ray(address: str) -> Iterator[Over]:
             do(row["part"])
             return row
 
-        if parts:
-            rows = ray.data.from_items([{"part": p} for p in parts], override_num_blocks=len(parts))
+        if not parts:
+            return
+        rows = ray.data.from_items([{"part": p} for p in parts], override_num_blocks=len(parts))
+        try:
             rows.map(one, num_cpus=1).materialize()
+        except ray.exceptions.RayError as error:
+            raise BulkError(f"a part failed: {error}") from error
 
     try:
         yield over
@@ -110,13 +126,18 @@ def over_ray(address: str) -> Iterator[Over]:
         ray.shutdown()
 
 
-def _do(folder: str, one: Pass, part: int) -> None:
-    plan, network = _opened(folder)
-    Part(Path(folder), plan, network, part).do(one)
+def _do(folder: Path, plan: Plan, one: Pass, part: int) -> None:
+    Part(folder, plan, _network(plan.model, plan.sha256), part).do(one)
 
 
 @cache
-def _opened(folder: str) -> tuple[Plan, NodeScorer]:
-    """Read once by each process."""
-    plan = Plan.read(Path(folder))
-    return plan, cast(NodeScorer, plan.checkpoint().network)
+def _network(model: str, sha256: str) -> NodeScorer:
+    """Read once by each process.
+
+    Raises:
+        BulkError: it is another one here.
+    """
+    found = checkpoint.load(Path(model))
+    if found.sha256 != sha256:
+        raise BulkError(f"{model} is another checkpoint here")
+    return cast(NodeScorer, found.network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from basin_client.graphs import graph_of
+from pydantic import ValidationError
 
-from basin.bulk.plan import BulkError, Plan, fingerprint
+from basin.bulk.plan import BulkError, Plan, fingerprint, held
 from basin.bulk.run import Over, Track, here, over_ray, score
 from basin.files import FileError, read_table
-from models import checkpoint
-from models.checkpoint import Manifest
+from models.checkpoint import MANIFEST, Manifest
 from models.contract import Knobs
 from models.graph import Graph
 from service.engine.scoring import labelled
 from service.settings import Settings
+
+_ENDS = ["source", "target"]
 
 
 def score_tables(
@@ -26,67 +29,82 @@ def score_tables(
     edges: Path,
     folder: Path,
     *,
+    targets: Sequence[Any] | None = None,
     model: str | None = None,
     knobs: Knobs | None = None,
     parts: int | None = None,
     ray: str | None = None,
     track: Track = lambda every: every,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Score all nodes of a graph in two tables, in parts, and go on with what `folder` has of it.
+    """Score the nodes of a graph in two tables, in parts, and go on with what `folder` has of it.
 
     Args:
         nodes, edges: files, or folders of Parquet files; as `graph_of` takes frames.
+        targets: ids of the nodes to tell of; all if None.
         ray: of a cluster to work on, or `local`; this process alone if None.
 
     Raises:
-        BulkError, FileError: it cannot be done.
+        BulkError, FileError, KeyError: it cannot be done.
     """
+    folder = folder.resolve()  # workers have a folder of their own
     path, manifest = _model(model)
-    plan = Plan.of(path, fingerprint([nodes, edges]), knobs or Knobs(), parts)
-    if plan.begun(folder) is None:
-        plan.begin(folder, _graph(nodes, edges, manifest))
     over: AbstractContextManager[Over] = nullcontext(here) if ray is None else over_ray(ray)
-    with over as working:
-        logits_N, convergence = score(folder, working, track)
-    columns = labelled(manifest, logits_N, np.arange(len(logits_N)))
-    columns["row"] = read_table(nodes)["id"].to_numpy()
+    with held(folder), over as working:
+        asked = Plan.of(path, fingerprint([nodes, edges]), knobs or Knobs(), parts)
+        plan = asked.begun(folder)
+        if plan is None:
+            frames = read_table(nodes), read_table(edges)
+            graph = _graph(*frames, manifest)
+            plan = asked.begin(folder, graph, frames[0][["id"]])
+            del frames, graph
+        ids = asked.ids(folder)["id"]
+        rows = np.arange(len(ids)) if targets is None else _rows(ids, targets)
+        logits_N, convergence = score(folder, plan, working, track)
+    columns = labelled(manifest, logits_N, rows)
+    columns["row"] = ids.to_numpy()[rows]
     return pd.DataFrame(columns).rename(columns={"row": "node_id"}), convergence
 
 
 def _model(name: str | None) -> tuple[Path, Manifest]:
     settings = Settings()
     wanted = name or settings.default_anomaly_model
-    for path in sorted(settings.checkpoints.glob(f"*/{checkpoint.MANIFEST}")):
-        found = checkpoint.load(path.parent)
-        if found.manifest.name == wanted:
-            return path.parent, found.manifest
+    for path in sorted(settings.checkpoints.glob(f"*/{MANIFEST}")):
+        try:
+            found = Manifest.model_validate_json(path.read_bytes())
+        except ValidationError:
+            continue  # a server leaves it out as well
+        if found.name == wanted:
+            return path.parent, found
     raise FileError(f"there is no model {wanted} in {settings.checkpoints}")
 
 
-def _graph(nodes: Path, edges: Path, manifest: Manifest) -> Graph:
-    frames = read_table(nodes), read_table(edges)
+def _graph(nodes: pd.DataFrame, edges: pd.DataFrame, manifest: Manifest) -> Graph:
     names = [feature.name for feature in manifest.features]
-    for frame, path, needed in ((frames[0], nodes, ["id", *names]), (frames[1], edges, _ENDS)):
+    for frame, what, needed in ((nodes, "nodes", ["id", *names]), (edges, "edges", _ENDS)):
         if missing := [name for name in needed if name not in frame.columns]:
-            raise FileError(f"{path}: there is no column {missing[0]}; needed are {needed}")
-    given = graph_of(frames, names)
+            raise FileError(f"the {what} have no column {missing[0]}; needed are {needed}")
+    given = graph_of((nodes, edges), names)
     if not len(given.x):
         raise BulkError("there is no node")
     if (wrong := ~np.isfinite(given.x).all(1)).any():
-        raise BulkError(f"the features of node {frames[0]['id'][wrong].iloc[0]!r} are not finite")
-    return Graph(given.x, given.edge_index, _types(given.edge_type, manifest))
+        raise BulkError(f"the features of node {nodes['id'][wrong].iloc[0]} are not finite")
+    return Graph(given.x, given.edge_index, _types(edges, manifest))
 
 
-def _types(edge_type: np.ndarray | None, manifest: Manifest) -> np.ndarray | None:
+def _types(edges: pd.DataFrame, manifest: Manifest) -> np.ndarray | None:
     told = manifest.config.get("relations")
     relations = len(told) if isinstance(told, list) else 1
     if relations == 1:
         return None
-    if edge_type is None:
+    if "type" not in edges.columns:
         raise BulkError(f"the edges need a column type: {manifest.name} has {relations} relations")
-    if edge_type.size and not 0 <= edge_type.min() <= edge_type.max() < relations:
+    if not edges["type"].isin(range(relations)).all():
         raise BulkError(f"the type of an edge is a whole number from 0 to {relations - 1}")
-    return edge_type
+    return edges["type"].to_numpy(np.int64)
 
 
-_ENDS = ["source", "target"]
+def _rows(ids: pd.Series, targets: Sequence[Any]) -> np.ndarray:
+    found = pd.Index(ids).get_indexer(pd.Index(targets))
+    if (missing := found < 0).any():
+        raise KeyError(f"there is no node {targets[int(missing.argmax())]}")
+    return found

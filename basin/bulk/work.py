@@ -18,8 +18,8 @@ from torch import Tensor
 class Work:
     """Each array has a row for each node, those of a part in a file of its own.
 
-    A file is there whole or not at all, and holds the same whoever writes it: parts may be done
-    twice, and by several at once.
+    A file is there whole or not at all, and holds the same whoever writes it (up to rounding where
+    threads are not as many): parts may be done twice, and by several at once.
 
     Attributes:
         bounds: the first node of each part, and the end.
@@ -38,6 +38,8 @@ class Work:
         own = path.with_suffix(f".{os.uname().nodename}-{os.getpid()}.tmp")
         with own.open("wb") as file:
             np.save(file, np.asarray(array), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())  # a mark must not outlive it
         own.replace(path)
 
     def get(self, name: str, part: int) -> np.ndarray:
@@ -60,8 +62,8 @@ class Work:
         return found
 
     def every(self, name: str) -> Iterator[np.ndarray]:
-        """Part after part."""
-        return (self.get(name, part) for part in self.parts)
+        """Part after part, in memory."""
+        return (np.array(self.get(name, part)) for part in self.parts)
 
     def mark(self, name: str, part: int | None = None) -> None:
         """A pass is done, of a part or of all."""
@@ -73,9 +75,13 @@ class Work:
         return self._mark(name, part).exists()
 
     def drop(self, *names: str) -> None:
-        """Nobody needs them any more."""
+        """Nobody needs them any more; names may be patterns."""
         for name in names:
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+            for path in self.folder.glob(name):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
 
     def _path(self, name: str, part: int) -> Path:
         return self.folder / name / f"{part}.npy"

@@ -104,22 +104,22 @@ def _of_networkx(graph: Any, features: Sequence[str] | None) -> Graph:
 
 def _of_frames(nodes: Any, edges: Any, features: Sequence[str] | None) -> Graph:
     columns = list(features) if features else [name for name in nodes.columns if name != "id"]
+    there = nodes[["id"]].set_index("id").index
+    if not there.is_unique:
+        raise KeyError(f"the id {plain(there[there.duplicated()][0])!r} is there twice")
     return Graph(
         nodes[columns].to_numpy(np.float32),
-        np.stack([_rows(nodes, edges[end]) for end in ("source", "target")]),
+        np.stack([_rows(there, edges[end]) for end in ("source", "target")]),
         edges["type"].to_numpy(np.int64) if "type" in edges.columns else None,
         node_ids=[plain(name) for name in nodes["id"]],
     )
 
 
-def _rows(nodes: Any, ends: Any) -> np.ndarray:
+def _rows(there: Any, ends: Any) -> np.ndarray:
     """Where nodes of these names are; a loop in Python would take a second for a million."""
-    there = nodes.set_index("id").index
-    if not there.is_unique:
-        raise KeyError(f"the id {there[there.duplicated()][0]!r} is there twice")
     found = there.get_indexer(ends)
     if (missing := found < 0).any():
-        raise KeyError(f"there is no node {ends[missing].iloc[0]!r}")
+        raise KeyError(f"there is no node {plain(ends[missing].iloc[0])!r}")
     return found.astype(np.int64)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any, final
 
 import ray
 
 _FORGOTTEN_S = 60.0
-_ABOUT = {"name": "roster", "namespace": "basin"}
 
 
 @final
@@ -33,10 +33,12 @@ class Roster:
         ]
 
 
+@cache
 def roster() -> Any:
     """The one of the cluster."""
     remote = ray.remote(num_cpus=0, max_restarts=-1)(Roster)
-    return remote.options(**_ABOUT, lifetime="detached", get_if_exists=True).remote()
+    about = {"name": "roster", "namespace": "basin", "lifetime": "detached", "get_if_exists": True}
+    return remote.options(**about).remote()
 
 
 def write(path: Path) -> int:

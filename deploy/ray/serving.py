@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import ray
-import uvicorn
+import structlog
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
 from deploy.ray.roster import roster
-from service.settings import Settings
+from service.process import Beside, config_of, prepared
+from service.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from ray.serve import Application
 
 BACKLOG = "backlog_s"
-_LOADED_EVERY_S = 0.1
+_LOADED_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
 
-def wanted(context: AutoscalingContext, target_s: float = 1.0) -> tuple[float, dict[str, Any]]:
+@final
+class Wanted:
     """Replicas that would each have `target_s` seconds of compute before them, of what all have
     now: the cost of what is admitted by the time that the like of it took, which a count of
     requests does not tell where one costs a thousand times as much as another."""
-    told = (context.aggregated_metrics or {}).get(BACKLOG, {})
-    return sum(told.values()) / target_s, {}
+
+    def __init__(self, target_s: float) -> None:
+        self._target_s = target_s
+
+    def __call__(self, context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
+        told = (context.aggregated_metrics or {}).get(BACKLOG, {})
+        return sum(told.values()) / self._target_s, {}
 
 
 def application(
@@ -38,27 +44,31 @@ def application(
     Args:
         settings: of every replica; jobs, stored graphs, cached answers, limits and quotas are one
             for all of them, in Redis.
-        replicas: fewest and most.
-        target_s: seconds of compute that a replica may have before it, see `wanted`.
+        replicas: fewest, at least 1, and most.
+        target_s: seconds of compute that a replica may have before it, see `Wanted`.
 
     Raises:
-        ValueError: there is no Redis.
+        ValueError: there is no Redis, or something is set that means nothing here.
     """
     if settings.redis_url is None:
         raise ValueError("BASIN_REDIS_URL: replicas need a Redis that has what they share")
+    if settings.admin_port is not None:
+        raise ValueError("BASIN_ADMIN_PORT: of many replicas it would reach one")
 
     def app() -> FastAPI:
         from service import logs
         from service.main import create_app
 
         logs.configure(settings.log_level)
-        return create_app(settings)
+        return create_app(prepared(settings))
+
+    actor = {"num_cpus": settings.threads or 1, "num_gpus": settings.device.startswith("cuda")}
 
     @serve.deployment(
         name="server",
-        ray_actor_options={"num_cpus": settings.threads or 1},
+        ray_actor_options=actor,
         max_ongoing_requests=settings.max_connections,
-        graceful_shutdown_timeout_s=settings.shutdown_timeout_s + 5,
+        graceful_shutdown_timeout_s=settings.deadline_s + settings.shutdown_timeout_s + 5,
         health_check_period_s=5,
         autoscaling_config=AutoscalingConfig(
             min_replicas=replicas[0],
@@ -67,9 +77,7 @@ def application(
             look_back_period_s=5,
             upscale_delay_s=5,
             downscale_delay_s=300,
-            policy=AutoscalingPolicy(
-                policy_function=wanted, policy_kwargs={"target_s": target_s}
-            ),
+            policy=AutoscalingPolicy(policy_function=Wanted, policy_kwargs={"target_s": target_s}),
         ),
     )
     @serve.ingress(app)
@@ -77,33 +85,47 @@ def application(
         """One process; Ray asks it how it is before anybody is sent to it."""
 
         app: FastAPI
-        _watched: asyncio.Task[None] | None = None
+        _watched: list[asyncio.Task[None]] | None = None
 
         async def check_health(self) -> None:
             services = self.app.state.services
-            if self._watched is None:
-                while not services.registry.settled:
-                    await asyncio.sleep(_LOADED_EVERY_S)
-                self._watch(services)
+            while not services.registry.settled:
+                await asyncio.sleep(_LOADED_EVERY_S)
             services.registry.require_ready()
-            me = serve.get_replica_context().replica_id.unique_id
-            roster().enter.remote(me, self._address)
-
-        def _watch(self, services: Any) -> None:
-            """A port for Prometheus alone: behind the proxies nobody knows who answers."""
-            from service.main import create_watched
-
-            host = ray.util.get_node_ip_address()
-            place = socket.create_server((host if settings.host != "127.0.0.1" else "127.0.0.1", 0))
-            self._address = "{}:{}".format(*place.getsockname())
-            config = uvicorn.Config(
-                create_watched(services), lifespan="off", log_config=None, access_log=False
-            )
-            server = uvicorn.Server(config)
-            server.install_signal_handlers = lambda: None  # pyright: ignore
-            self._watched = asyncio.get_running_loop().create_task(server.serve([place]))
+            if self._watched is None:
+                self._watched = _watched(services)
 
         def record_autoscaling_stats(self) -> dict[str, float]:
             return {BACKLOG: self.app.state.services.engine.backlog_s}
 
     return Server.bind()
+
+
+def _watched(services: Any) -> list[asyncio.Task[None]]:
+    """A port for Prometheus alone: behind the proxies nobody knows who answers."""
+    from service.main import create_watched
+
+    settings: Settings = services.settings
+    host = settings.host if is_loopback(settings.host) else ray.util.get_node_ip_address()
+    plain = settings.model_copy(update={"tls_certificate": None, "tls_key": None})
+    beside = Beside(config_of(create_watched(services), host, 0, plain))
+    address = "{}:{}".format(*beside.socket.getsockname()[:2])
+    return [
+        asyncio.create_task(beside.serve([beside.socket])),
+        asyncio.create_task(_tell(serve.get_replica_context().replica_id.unique_id, address)),
+    ]
+
+
+async def _tell(replica: str, address: str) -> None:
+    """Of itself to the roster, for ever; what is not heard is told again."""
+
+    def tell() -> None:
+        ray.get(roster().enter.remote(replica, address), timeout=_TOLD_EVERY_S)
+
+    while True:
+        try:
+            await asyncio.to_thread(tell)
+        except Exception as error:  # of Ray; it is for Prometheus alone
+            structlog.get_logger().warning("roster not reached", reason=repr(error))
+            roster.cache_clear()
+        await asyncio.sleep(_TOLD_EVERY_S)

@@ -2,7 +2,8 @@
 
 A graph that is too large, or has to be done soon, is cut into windows that are computed apart. A
 window reads from outside what its neighbours are; what `EdgeList` does at once for all nodes it
-does for its own, with the same kernels in the same order.
+does for its own, with the same kernels in the same order, but that what pulls at a node is weighed
+by exp(s - lse), where `EdgeList` has the softmax at hand.
 """
 
 from __future__ import annotations
@@ -42,10 +43,6 @@ class Window:
             indptr[first : last + 1] - start, local.astype(np.int32), others.astype(np.int64)
         )
 
-    @property
-    def degree_N(self) -> Tensor:
-        return torch.from_numpy(np.diff(self.indptr))
-
     def mean(self, others_LF: np.ndarray) -> Tensor:
         """The mean over the neighbours of each node (n, F), 0 where there are none."""
         width = others_LF.shape[1]
@@ -59,7 +56,8 @@ class Window:
         """`lse` (n, H) and `pk` (n, H, Y) of `Attention`, of nodes that see the `others`."""
         p = np.empty((len(self.local), q_nHY.shape[1]), q_nHY.dtype)
         lse, pk = np.zeros_like(beta_nH), np.zeros_like(q_nHY)
-        self._over(kernels.attend_rows, _width(q_nHY), q_nHY, k_LHY, beta_nH, None, None, p, lse, pk)
+        given = q_nHY, k_LHY, beta_nH, None, None  # no weights, no biases
+        self._over(kernels.attend_rows, _width(q_nHY), *given, p, lse, pk)
         return torch.from_numpy(lse), torch.from_numpy(pk)
 
     def write(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -35,12 +36,14 @@ class Replicas:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _body(receive)
         self.sent.append(body)
+        self.headers = Headers(scope=scope)
         answer = self._answers[min(len(self.sent), len(self._answers)) - 1]
-        await answer(body)(scope, receive, send)
+        if (response := answer(body)) is not None:
+            await response(scope, receive, send)
 
 
-def dead(body: bytes) -> Any:
-    return PlainTextResponse("Internal Server Error", 500)
+def dead(body: bytes) -> None:
+    """Ray's proxy says nothing then; only its server would."""
 
 
 def missing(body: bytes) -> Any:
@@ -48,7 +51,7 @@ def missing(body: bytes) -> Any:
 
 
 def asked(
-    app: Again, leaves: bool = False, parts: list[bytes] = BODY
+    app: Again, leaves: bool = False, parts: list[bytes] = BODY, **scope: Any
 ) -> tuple[list[Message], dict[str, Any]]:
     """What came back, message by message, and the first of them with the whole body."""
 
@@ -70,7 +73,7 @@ def asked(
         async def send(message: Message) -> None:
             back.append(message)
 
-        await app(dict(SCOPE), receive, send)
+        await app(SCOPE | scope, receive, send)
         return back
 
     back = asyncio.run(ask())
@@ -82,12 +85,12 @@ def echo(body: bytes) -> Any:
 
 
 def test_whoever_is_alive_answers_the_whole_of_it() -> None:
-    replicas = Replicas(dead, missing, echo)
+    replicas = Replicas(dead, missing, missing, dead, echo)
     back, answer = asked(Again(replicas))
     assert [message["type"] for message in back] == ["http.response.start", "http.response.body"]
     assert answer["status"] == 200
     assert json.loads(answer["body"]) == {"body": "one two three"}
-    assert replicas.sent == [b"one two three"] * 3
+    assert replicas.sent == [b"one two three"] * 5
 
 
 @pytest.mark.parametrize(
@@ -110,8 +113,12 @@ def test_what_a_replica_says_is_passed_on(response: Any) -> None:
         assert [message.get("body") for message in back[1:]] == [b"a", b"b", b""]
 
 
-def test_nobody_answers() -> None:
-    _, answer = asked(Again(Replicas(dead), patience_s=0.3))
+@pytest.mark.parametrize(("answer", "tries"), [(missing, 4), (dead, 3)])
+def test_nobody_answers(answer: Any, tries: int) -> None:
+    """And a request that kills whoever has it does not kill them all."""
+    replicas = Replicas(answer)
+    _, answer = asked(Again(replicas, patience_s=0.4))
+    assert len(replicas.sent) == tries
     problem, headers = json.loads(answer["body"]), dict(answer["headers"])
     assert (answer["status"], problem["status"]) == (503, 503)
     assert problem["type"] == "urn:basin:problem:not-ready"
@@ -125,11 +132,52 @@ def test_a_client_that_left_is_not_asked_for_again() -> None:
         heard_of.append(scope)
         await _body(receive)
         assert (await receive())["type"] == "http.disconnect"
-        await dead(b"")(scope, receive, send)
 
     heard_of = list[Scope]()
     asked(Again(heard), leaves=True)
     assert len(heard_of) == 1
+
+
+def test_a_long_body_is_sent_once() -> None:
+    replicas = Replicas(dead, echo)
+    _, answer = asked(Again(replicas, most_bytes=8))
+    assert answer["status"] == 503
+    assert replicas.sent == [b"one two three"]
+
+
+@pytest.mark.parametrize(("deaths", "status"), [(0, 404), (1, 204)])
+def test_what_was_forgotten_twice_was_forgotten(deaths: int, status: int) -> None:
+    def gone(body: bytes) -> Any:
+        return JSONResponse({"type": "urn:basin:problem:unknown-graph"}, 404)
+
+    replicas = Replicas(*[dead] * deaths, gone)
+    _, answer = asked(Again(replicas), method="DELETE", parts=[b""])
+    assert answer["status"] == status
+    assert bool(answer["body"]) == (status == 404)
+    assert (b"content-length" in dict(answer["headers"])) == (status == 404)
+
+
+def test_one_id_and_no_word_for_the_proxy() -> None:
+    def answered(body: bytes) -> Any:
+        twice = PlainTextResponse("ok")
+        twice.raw_headers += [(b"x-request-id", b"r7"), (b"X-Request-ID", b"r7")]
+        return twice
+
+    sent = [(b"X-Request-Disconnect-Disabled", b"?1"), (b"x-request-id", b"bad id"), (b"a", b"b")]
+    replicas = Replicas(answered)
+    _, answer = asked(Again(replicas), headers=sent)
+    [told] = [value for name, value in answer["headers"] if name.lower() == b"x-request-id"]
+    assert told.isalnum()
+    assert replicas.headers["x-request-id"] == told.decode()
+    assert sorted(replicas.headers.keys()) == ["a", "x-request-id"]
+    _, answer = asked(Again(replicas), headers=[(b"a", b"\xff")])
+    assert answer["status"] == 400
+
+
+def test_the_paths_of_the_proxy_are_its_own() -> None:
+    replicas = Replicas(missing)
+    _, answer = asked(Again(replicas), path="/-/healthz")
+    assert (answer["status"], len(replicas.sent)) == (503, 1)
 
 
 def test_what_is_no_request_is_none_of_its_business() -> None:

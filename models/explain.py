@@ -175,6 +175,7 @@ def without_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
     return replace(graph, x=graph.x[stay], edge_index=place[graph.edge_index])
 
 
+@torch.inference_mode(False)  # within one nothing remembers what it was computed from
 def slopes(network: NodeScorer, graph: Graph, knobs: Knobs, node: int) -> np.ndarray:
     """d score / d log w of the weight w that attention gives to the edges between `node` and each
     other node, (N,): a first guess of their effects, from one gradient through all steps.

@@ -300,6 +300,7 @@ def through_unit(force: Tensor, u_hat: Tensor, length: Tensor) -> Tensor:
 
 
 @cache
+@torch.inference_mode(False)  # who asks next may want gradients
 def orthonormal(width: int) -> Tensor:
     """A fixed orthonormal basis (width, width), float64; its first r columns are the map to r."""
     drawn = torch.randn(

@@ -167,6 +167,18 @@ def test_all_of_it_is_in_tensors(asked):
                 assert share[:, memory["memory"]].mean() == pytest.approx(memory["share"], abs=1e-5)
 
 
+def test_an_explanation_of_a_hub(client) -> None:
+    """Which of more neighbours than are tried are, gradients tell."""
+    chance = np.random.default_rng(2)
+    x = chance.standard_normal((60, 5)).round(3).tolist()
+    star = [[0] * 59, list(range(1, 60))]
+    body = {"model": "et-small", "graph": {"x": x, "edge_index": star}, "targets": [0]}
+    answer = client.post("/anomaly/score", json=body | {"include": ["explanation"]})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()["results"][0]["explanation"]["neighbours"]
+    assert (told["parts"], told["tried"]) == (59, 32)
+
+
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_explanations(client, sample, name):
     path, body, schema = ASKED[name]

@@ -1,9 +1,9 @@
 """A graph of ten million edges, scored in parts on two Ray nodes, half-way through which all dies.
 
 The graph is that of `benchmarks.stored_graphs`, with a tenth as many nodes. It is scored whole, in
-one process; in parts, by one process; and in parts on two Ray nodes of this machine, of which one is
-killed with the command itself once half of the work is done, and the command given again. The bits
-of the two in parts are compared, and their distance from the whole.
+one process; in parts, by one process; and in parts on two Ray nodes of this machine, of which one
+is killed with the command itself once half of the work is done, and the command given again. The
+bits of the two in parts are compared, and their distance from the whole.
 
     python -m benchmarks.bulk [edges]
 """
@@ -111,7 +111,9 @@ def main(edges: int) -> None:
         paths = tables(folder, edges)
         at_once, seconds = whole(*paths)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"{len(at_once):,} nodes, {edges:,} edges; whole {seconds:.1f} s, peak {peak:.1f} GiB")
+        print(
+            f"{len(at_once):,} nodes, {edges:,} edges; whole {seconds:.1f} s, peak {peak:.1f} GiB"
+        )
         alone, seconds = Command(*paths, folder / "alone").finish()
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
         total = done(folder / "alone")

@@ -13,9 +13,7 @@ def cluster(count: int = 2, cpus: int = 1) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     about = {"num_cpus": cpus, "object_store_memory": 256 << 20}
-    found = Cluster(
-        initialize_head=True, head_node_args=about | {"include_dashboard": False}
-    )
+    found = Cluster(initialize_head=True, head_node_args=about | {"include_dashboard": False})
     try:
         for _ in range(count - 1):
             found.add_node(**about)

@@ -156,9 +156,7 @@ def main(rounds: int, kills: int) -> None:
     os.environ["BASIN_PORT"] = str(free_port())
     with redis() as url, cluster() as found:
         os.environ["BASIN_REDIS_URL"] = url
-        ray.init(
-            address=found.address, namespace="basin", runtime_env=RUNTIME, log_to_driver=False
-        )
+        ray.init(address=found.address, namespace="basin", runtime_env=RUNTIME, log_to_driver=False)
         rates: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(rounds):
             for count, each in rates.items():

@@ -157,7 +157,6 @@ class Plan:
         (folder / "plan.tmp").replace(folder / _FILE)
         return planned
 
-
     def ids(self, folder: Path) -> pd.DataFrame:
         """Those that it was begun with."""
         return pd.read_parquet(folder / _IDS)

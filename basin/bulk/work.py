@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import final
 
@@ -50,7 +51,7 @@ class Work:
         """Some rows of the whole graph, which ascend."""
         cuts = np.searchsorted(rows, self.bounds)
         found: np.ndarray | None = None
-        for part, (start, stop) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        for part, (start, stop) in enumerate(pairwise(cuts)):
             if start < stop:
                 there = self.get(name, part)
                 if found is None:

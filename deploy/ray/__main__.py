@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray import serve
-
 from deploy.ray import roster
 from deploy.ray.serving import application
+from ray import serve
 from service.process import settings_or_exit
 from service.settings import Settings
 

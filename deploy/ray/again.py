@@ -32,8 +32,8 @@ class Again:
     Where a replica died the proxy says nothing, where there is none it says so in its own words;
     Basin's errors are JSON. What computes may be done twice, and what is stored or changed twice is
     as once; what was forgotten when the replica died is told to be. A job without an
-    Idempotency-Key may run twice, and a key is charged for both. Of an answer that has begun nothing
-    can be taken back: a stream that breaks is the client's to ask for again.
+    Idempotency-Key may run twice, and a key is charged for both. Of an answer that has begun
+    nothing can be taken back: a stream that breaks is the client's to ask for again.
 
     Args:
         patience_s: how long another replica is looked for once one was lost.
@@ -122,7 +122,10 @@ class _Answer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            kind, status = Headers(raw=message["headers"]).get("content-type", ""), message["status"]
+            kind, status = (
+                Headers(raw=message["headers"]).get("content-type", ""),
+                message["status"],
+            )
             self.refused = kind.startswith("text/plain") and (status >= 500 or status == 404)
             if not self.refused:
                 self._kept.forget()

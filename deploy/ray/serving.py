@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, final
 
-import ray
 import structlog
+
+import ray
+from deploy.ray.roster import roster
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
-
-from deploy.ray.roster import roster
 from service.process import Beside, config_of, prepared
 from service.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
     from ray.serve import Application
 
 BACKLOG = "backlog_s"

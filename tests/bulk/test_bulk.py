@@ -93,7 +93,9 @@ def test_as_whole(tmp_path: Path, kind: type[NodeScorer], name: str) -> None:
         assert convergence.keys() == course.keys()
         for what, value in course.items():
             found = convergence[what]
-            assert found == (pytest.approx(value, rel=1e-4, abs=1e-4) if value.__class__ is float else value)
+            assert found == (
+                pytest.approx(value, rel=1e-4, abs=1e-4) if value.__class__ is float else value
+            )
 
 
 def test_more_parts_than_nodes_and_no_edge(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_more_parts_than_nodes_and_no_edge(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
-class Killed(Exception):
+class Killed(Exception):  # noqa: N818
     pass
 
 

@@ -99,7 +99,7 @@ def test_whoever_is_alive_answers_the_whole_of_it() -> None:
         JSONResponse({"type": "urn:basin:problem:deadline"}, 504),
         JSONResponse({}, 503, media_type="application/problem+json"),
         PlainTextResponse("# HELP", 200),
-        PlainTextResponse("no", 404),
+        JSONResponse({"status": 404}, 404),
         StreamingResponse(iter([b"a", b"b"]), media_type="text/event-stream"),
     ],
     ids=["json", "problem", "text", "error of the client", "stream"],

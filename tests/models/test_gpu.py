@@ -30,9 +30,7 @@ def both(name: str) -> tuple[Architecture, Architecture, list[Any]]:
 @each
 def test_answers_and_energies(name: str) -> None:
     here, there, items = both(name)
-    found = [
-        network.infer(network.pack(items), [KNOBS] * len(items)) for network in (here, there)
-    ]
+    found = [network.infer(network.pack(items), [KNOBS] * len(items)) for network in (here, there)]
     torch.testing.assert_close(found[1].logits.cpu(), found[0].logits, atol=1e-4, rtol=1e-4)
     for one, other in zip(*(output.solutions for output in found), strict=True):
         assert one.stop_reasons == other.stop_reasons

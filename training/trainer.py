@@ -107,7 +107,8 @@ def fit(
     identity = {"recipe": plain(asdict(recipe)), "seed": seed} | problem.identity()
     state = _State(network, optimizer, identity, run)
     # All have read the state before one writes it.
-    if (epochs := fabric.all_gather(torch.tensor(state.epoch))).unique().numel() > 1:
+    epochs = fabric.all_gather(torch.tensor(state.epoch))
+    if isinstance(epochs, Tensor) and epochs.unique().numel() > 1:
         raise ValueError(f"processes are at the epochs {epochs.tolist()}: they must share {run}")
     if not fabric.is_global_zero:
         state.run = run = None

@@ -99,6 +99,7 @@ def over_ray(address: str) -> Iterator[Over]:
     """
     try:
         import ray
+        from ray.exceptions import RayError
     except ModuleNotFoundError:
         raise BulkError("Ray is missing: pip install 'basin[ray]'") from None
     try:
@@ -117,7 +118,7 @@ def over_ray(address: str) -> Iterator[Over]:
         rows = ray.data.from_items([{"part": p} for p in parts], override_num_blocks=len(parts))
         try:
             rows.map(one, num_cpus=1).materialize()
-        except ray.exceptions.RayError as error:
+        except RayError as error:
             raise BulkError(f"a part failed: {error}") from error
 
     try:

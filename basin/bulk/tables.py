@@ -55,9 +55,9 @@ def score_tables(
         if plan is None:
             frames = read_table(nodes), read_table(edges)
             graph = _graph(*frames, manifest)
-            plan = asked.begin(folder, graph, frames[0][["id"]])
+            plan = asked.begin(folder, graph, frames[0]["id"].to_frame())
             del frames, graph
-        ids = asked.ids(folder)["id"]
+        ids = pd.Index(asked.ids(folder)["id"])
         rows = np.arange(len(ids)) if targets is None else _rows(ids, targets)
         logits_N, convergence = score(folder, plan, working, track)
     columns = labelled(manifest, logits_N, rows)
@@ -87,7 +87,9 @@ def _graph(nodes: pd.DataFrame, edges: pd.DataFrame, manifest: Manifest) -> Grap
     if not len(given.x):
         raise BulkError("there is no node")
     if (wrong := ~np.isfinite(given.x).all(1)).any():
-        raise BulkError(f"the features of node {nodes['id'][wrong].iloc[0]} are not finite")
+        raise BulkError(
+            f"the features of node {nodes['id'].iloc[int(wrong.argmax())]} are not finite"
+        )
     return Graph(given.x, given.edge_index, _types(edges, manifest))
 
 
@@ -98,13 +100,14 @@ def _types(edges: pd.DataFrame, manifest: Manifest) -> np.ndarray | None:
         return None
     if "type" not in edges.columns:
         raise BulkError(f"the edges need a column type: {manifest.name} has {relations} relations")
-    if not edges["type"].isin(range(relations)).all():
+    types = edges["type"].to_numpy()
+    if not np.isin(types, range(relations)).all():
         raise BulkError(f"the type of an edge is a whole number from 0 to {relations - 1}")
-    return edges["type"].to_numpy(np.int64)
+    return types.astype(np.int64)
 
 
-def _rows(ids: pd.Series, targets: Sequence[Any]) -> np.ndarray:
-    found = pd.Index(ids).get_indexer(pd.Index(targets))
+def _rows(ids: pd.Index, targets: Sequence[Any]) -> np.ndarray:
+    found = ids.get_indexer(pd.Index(targets))
     if (missing := found < 0).any():
         raise KeyError(f"there is no node {targets[int(missing.argmax())]}")
     return found

@@ -40,6 +40,7 @@ def deploy(settings: Settings, *, proxies: str = "EveryNode", **about: Any) -> N
     found = application(settings, **about)
     serve.start(
         proxy_location=proxies,
+        logging_config={"enable_access_log": False},
         http_options={
             "host": settings.host,
             "port": settings.port,

@@ -15,8 +15,12 @@ from service.errors import Problem
 
 _FIRST_S, _LONGEST_S = 0.05, 1.0
 _DEATHS = 2  # more than these a request may have caused
-_OF_RAY = frozenset(  # by which strangers would tell the proxy what to do
-    (b"x-request-disconnect-disabled", b"x-request-timeout-seconds", b"serve_multiplexed_model_id")
+_ID = b"x-request-id"
+_MEANT = frozenset(  # for the proxy, which strangers do not tell what to do
+    (
+        *(_ID, b"x-request-disconnect-disabled", b"x-request-timeout-seconds"),
+        b"serve_multiplexed_model_id",
+    )
 )
 
 
@@ -48,9 +52,8 @@ class Again:
             await self._app(scope, receive, send)
             return
         request_id = request_id_of(scope)
-        headers = [pair for pair in scope["headers"] if pair[0].lower() not in _OF_RAY]
-        headers = [pair for pair in headers if pair[0].lower() != b"x-request-id"]
-        scope = scope | {"headers": [*headers, (b"x-request-id", request_id.encode())]}
+        headers = [pair for pair in scope["headers"] if pair[0] not in _MEANT]
+        scope = {**scope, "headers": [*headers, (_ID, request_id.encode())]}
         if not all(_is_text(part) for pair in headers for part in pair):
             problem = Problem("bad-request", "a header is not UTF-8")
             await _refuse(problem, request_id, scope, receive, send)

@@ -71,6 +71,7 @@ def application(
         max_ongoing_requests=settings.max_connections,
         graceful_shutdown_timeout_s=settings.deadline_s + settings.shutdown_timeout_s + 5,
         health_check_period_s=5,
+        logging_config={"enable_access_log": False, "log_level": "WARNING"},  # Basin has its own
         autoscaling_config=AutoscalingConfig(
             min_replicas=replicas[0],
             max_replicas=replicas[1],

@@ -160,10 +160,10 @@ def test_what_was_forgotten_twice_was_forgotten(deaths: int, status: int) -> Non
 def test_one_id_and_no_word_for_the_proxy() -> None:
     def answered(body: bytes) -> Any:
         twice = PlainTextResponse("ok")
-        twice.raw_headers += [(b"x-request-id", b"r7"), (b"X-Request-ID", b"r7")]
+        twice.raw_headers += [(b"x-request-id", b"r7"), (b"x-request-id", b"r8")]
         return twice
 
-    sent = [(b"X-Request-Disconnect-Disabled", b"?1"), (b"x-request-id", b"bad id"), (b"a", b"b")]
+    sent = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-id", b"bad id"), (b"a", b"b")]
     replicas = Replicas(answered)
     _, answer = asked(Again(replicas), headers=sent)
     [told] = [value for name, value in answer["headers"] if name.lower() == b"x-request-id"]

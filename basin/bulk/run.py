@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -103,10 +104,11 @@ def over_ray(address: str) -> Iterator[Over]:
     except ModuleNotFoundError:
         raise BulkError("Ray is missing: pip install 'basin[ray]'") from None
     try:
-        ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=False, logging_level="warning")
     except ConnectionError as error:
         raise BulkError(f"{address}: {error}") from error
     ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def over(do: Callable[[int], None], parts: Sequence[int]) -> None:
         def one(row: dict[str, Any]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ def test_a_server_that_ends_loads_no_more(
 ) -> None:
     registry, read, ready = Registry(), [], registries._ready
 
-    def first(path: Path) -> object:
+    def first(path: Path, device: str) -> object:
         read.append(path)
         registry.leave()
-        return ready(path)
+        return ready(path, device)
 
     monkeypatch.setattr(registries, "_ready", first)
     registry.load(checkpoints)

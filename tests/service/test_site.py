@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from basin.command import app as basin
 from examples.walk import alike, blocks, run
 from training.__main__ import app
 
@@ -152,6 +153,10 @@ def test_commands_that_take_long_are_commands(page: str, line: str) -> None:
         files = [words[i + 1] for i, word in enumerate(words) if word == "-f"]
         assert all((REPO / file).is_file() for file in files)
         return
+    if words[0] == "basin":
+        command = typer.main.get_command(basin).commands[words[1]]  # type: ignore[attr-defined]
+        command.make_context(words[1], words[2:])
+        return
     assert words[:2] == ["python", "-m"]
     if words[2:] == ["training", "--help"]:
         return
@@ -159,7 +164,8 @@ def test_commands_that_take_long_are_commands(page: str, line: str) -> None:
         command = typer.main.get_command(app).commands[words[3]]  # type: ignore[attr-defined]
         command.make_context(words[3], words[4:])
         return
-    assert (REPO / words[2].replace(".", "/")).with_suffix(".py").is_file()
+    module = REPO / words[2].replace(".", "/")
+    assert module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
 
 
 def test_what_is_alike() -> None:

@@ -30,32 +30,40 @@ from models import checkpoint
 from models.contract import Knobs
 from models.graph import Graph
 
+NODES, EDGES = "nodes.parquet", "edges.parquet"
 CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / MODEL
 
 
-def tables(folder: Path, edges: int) -> tuple[Path, Path]:
+def tables(folder: Path, edges: int) -> None:
     """Nodes and edges, as Parquet."""
     features = checkpoint.load(CHECKPOINT).manifest.features
     graph = market(edges, features)
     nodes = pd.DataFrame(graph.x, columns=[feature.name for feature in features])
-    paths = folder / "nodes.parquet", folder / "edges.parquet"
-    nodes.assign(id=graph.node_ids).to_parquet(paths[0])
+    nodes.assign(id=graph.node_ids).to_parquet(folder / NODES)
     ends = dict(zip(("source", "target"), graph.edge_index, strict=True))
-    pd.DataFrame(ends).to_parquet(paths[1])
-    return paths
+    pd.DataFrame(ends).to_parquet(folder / EDGES)
+    print(f"{len(nodes):,} nodes, {edges:,} edges", flush=True)
 
 
-def whole(nodes: Path, edges: Path) -> tuple[np.ndarray, float]:
-    """The logits of all nodes at once, and the seconds of packing and inference."""
+def whole(folder: Path) -> None:
+    """Write the logits of all nodes at once, and tell how long it took; a process of its own, whose
+    memory is its own."""
     loaded = checkpoint.load(CHECKPOINT)
-    frame, ends = pd.read_parquet(nodes), pd.read_parquet(edges)
     names = [feature.name for feature in loaded.manifest.features]
-    graph = Graph(frame[names].to_numpy(np.float32), ends.to_numpy().T)
-    network: Any = loaded.network
-    network.infer(network.pack([Graph(graph.x[:2], np.zeros((2, 1), np.int64))]), [Knobs()])
     start = time.perf_counter()
+    x = pd.read_parquet(folder / NODES)[names].to_numpy(np.float32)
+    graph = Graph(x, pd.read_parquet(folder / EDGES).to_numpy().T)
+    network: Any = loaded.network
     output = network.infer(network.pack([graph]), [Knobs()])
-    return output.logits.numpy(), time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    np.save(folder / "whole.npy", output.logits.numpy())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"whole: {seconds:.1f} s from reading the tables on, peak {peak:.1f} GiB", flush=True)
+
+
+def _run(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.bulk", *map(str, arguments)]
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 class Command:
@@ -108,16 +116,15 @@ def main(edges: int) -> None:
     print(describe())
     with TemporaryDirectory() as place:
         folder = Path(place)
-        paths = tables(folder, edges)
-        at_once, seconds = whole(*paths)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(
-            f"{len(at_once):,} nodes, {edges:,} edges; whole {seconds:.1f} s, peak {peak:.1f} GiB"
-        )
+        _run("tables", folder, str(edges))
+        _run("whole", folder)
+        paths, at_once = (folder / NODES, folder / EDGES), np.load(folder / "whole.npy")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         alone, seconds = Command(*paths, folder / "alone").finish()
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        told = f"{peak / 2**20:.1f} GiB" if peak > before else "no more than whole"
         total = done(folder / "alone")
-        print(f"one process: {total} parts of passes, {seconds:.1f} s, peak {peak:.1f} GiB")
+        print(f"one process: {total} parts of passes, {seconds:.1f} s, peak {told}", flush=True)
         found = killed_half_way(*paths, folder / "killed", total // 2)
     same = "the same bits" if found.tobytes() == alone.tobytes() else "OTHER BITS"
     print(f"killed half-way and by one process: {same}")
@@ -126,4 +133,9 @@ def main(edges: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000_000))
+    if sys.argv[1:2] == ["tables"]:
+        tables(Path(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1:2] == ["whole"]:
+        whole(Path(sys.argv[2]))
+    else:
+        main(int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000_000)

@@ -35,13 +35,13 @@ EDGES, REQUESTS, WARM = 10, 300, 20
 SAFETENSORS = "application/vnd.safetensors"
 
 
-def _graph(nodes: int, features: int) -> Graph:
+def graph_of(nodes: int, features: int) -> Graph:
     rng = np.random.default_rng(nodes)
     x = rng.random((nodes, features)).astype(np.float32)
     return Graph(x, rng.integers(0, nodes, (2, EDGES * nodes)))
 
 
-def _body(graph: Graph, form: str) -> tuple[bytes, str]:
+def body_of(graph: Graph, form: str) -> tuple[bytes, str]:
     if form == "application/json":
         arrays = {"x": graph.x.round(4).tolist(), "edge_index": graph.edge_index.tolist()}
         return json.dumps({"model": MODEL, "graph": arrays}).encode(), form
@@ -59,8 +59,8 @@ def _compare(
     form: str,
     count: int,
 ) -> str:
-    graph = _graph(nodes, len(network.config.features))
-    content, media_type = _body(graph, form)
+    graph = graph_of(nodes, len(network.config.features))
+    content, media_type = body_of(graph, form)
     batch, headers = network.pack([graph]), {"content-type": media_type}
     if form != "application/json":
         headers["accept"] = SAFETENSORS

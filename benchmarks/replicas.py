@@ -1,9 +1,9 @@
 """Replicas on two Ray nodes of this machine: how much more do two do, and what is lost with one?
 
-Clients of `examples/tolokers.json` ask as fast as they are answered, first one replica, then two;
-the median of some rounds of each, taken in turn. Then a replica is killed with SIGKILL every few
-seconds; every answer is compared with the first. Beside it one server without Ray, by the same
-clients. Needs redis-server.
+Clients ask as fast as they are answered, first one replica, then two: for scores of the 60 nodes of
+`examples/tolokers.json`, and of graphs of 3,000 nodes and 30,000 edges; the medians of some rounds,
+taken in turn. Then a replica is killed with SIGKILL every few seconds; every answer is compared
+with the first. Beside it one server without Ray, by the same clients. Needs redis-server.
 
     python -m benchmarks.replicas [rounds] [kills]
 """
@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import orjson
 import psutil
@@ -29,10 +30,20 @@ import psutil
 from benchmarks.client import Connection, example
 from benchmarks.machine import describe
 from benchmarks.nodes import cluster
+from benchmarks.overhead import body_of, graph_of
 from benchmarks.server import process
 
 CLIENTS, SECONDS, APART_S = 16, 8.0, 12.0
 _REPLICA = "ray::ServeReplica"
+
+
+class Asked(NamedTuple):
+    body: bytes
+    media_type: str
+
+
+SMALL = Asked(example(), "application/json")
+LARGE = Asked(*body_of(graph_of(3000, 10), "safetensors"))
 
 
 @dataclass
@@ -40,6 +51,7 @@ class Load:
     """What clients of a port were answered."""
 
     port: int
+    asked: Asked
     until: float
     statuses: dict[int, int] = field(default_factory=dict)
     scores: set[bytes] = field(default_factory=set)
@@ -47,17 +59,17 @@ class Load:
     slowest_s: float = 0.0
 
     async def client(self) -> None:
-        body, connection = example(), Connection(self.port)
+        connection = Connection(self.port)
         while time.perf_counter() < self.until:
             try:
-                reply = await connection.post("/anomaly/score", body, "application/json")
+                reply = await connection.post("/anomaly/score", *self.asked)
             except OSError:
                 self.broken += 1
                 connection = Connection(self.port)
                 continue
             self.statuses[reply.status] = self.statuses.get(reply.status, 0) + 1
             self.slowest_s = max(self.slowest_s, reply.seconds)
-            if reply.status == 200:
+            if reply.status == 200 and self.asked is SMALL:
                 scores = [round(one["score"], 4) for one in orjson.loads(reply.body)["results"]]
                 self.scores.add(orjson.dumps(scores))
 
@@ -66,8 +78,10 @@ class Load:
         return self.statuses.get(200, 0)
 
 
-def load(port: int, seconds: float, *beside: Callable[[], Awaitable[None]]) -> Load:
-    found = Load(port, time.perf_counter() + seconds)
+def load(
+    port: int, seconds: float, *beside: Callable[[], Awaitable[None]], asked: Asked = SMALL
+) -> Load:
+    found = Load(port, asked, time.perf_counter() + seconds)
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:
@@ -134,11 +148,10 @@ def killing(kills: int) -> Callable[[], Awaitable[None]]:
     return run
 
 
-def told(name: str, rates: list[float], peer: float) -> float:
-    median = statistics.median(rates)
-    spread = f"{min(rates):.1f} to {max(rates):.1f}"
-    print(f"{name:24}{median:8.1f} a second ({spread}), {median / peer if peer else 1:.2f}")
-    return median
+def rates(port: int, into: dict[tuple[str, Asked], list[float]], who: str) -> None:
+    for asked in (SMALL, LARGE):
+        answered = load(port, SECONDS, asked=asked).answered
+        into.setdefault((who, asked), []).append(answered / SECONDS)
 
 
 def main(rounds: int, kills: int) -> None:
@@ -148,30 +161,31 @@ def main(rounds: int, kills: int) -> None:
 
     print(describe())
     os.environ |= {"BASIN_CACHE_BYTES": "0", "BASIN_LOG_LEVEL": "error", "BASIN_THREADS": "1"}
+    found: dict[tuple[str, Asked], list[float]] = {}
     with process() as (_, client):
         port = client.base_url.port
         assert port is not None
         load(port, 3.0)
-        bare = told("one server, no Ray", [_rate(port) for _ in range(rounds)], 0)
-    os.environ["BASIN_PORT"] = str(free_port())
-    with redis() as url, cluster() as found:
-        os.environ["BASIN_REDIS_URL"] = url
-        ray.init(address=found.address, namespace="basin", runtime_env=RUNTIME, log_to_driver=False)
-        rates: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(rounds):
-            for count, each in rates.items():
+            rates(port, found, "no Ray")
+    os.environ["BASIN_PORT"] = str(port := free_port())
+    with redis() as url, cluster() as nodes:
+        os.environ["BASIN_REDIS_URL"] = url
+        ray.init(address=nodes.address, namespace="basin", runtime_env=RUNTIME, log_to_driver=False)
+        for _ in range(rounds):
+            for count in (1, 2):
                 serve(count)
-                each.append(_rate(int(os.environ["BASIN_PORT"])))
-        one = told("one replica", rates[1], bare)
-        told("two replicas", rates[2], one)
-        last = load(int(os.environ["BASIN_PORT"]), kills * APART_S, killing(kills))
+                rates(port, found, f"{count} of Ray")
+        for asked, name in ((SMALL, "60 nodes"), (LARGE, "3,000 nodes")):
+            one = statistics.median(found["1 of Ray", asked])
+            for who in ("no Ray", "1 of Ray", "2 of Ray"):
+                each = found[who, asked]
+                median, spread = statistics.median(each), f"{min(each):.1f} to {max(each):.1f}"
+                print(f"{name:12}{who:10}{median:8.1f} a second ({spread}){median / one:6.2f}")
+        last = load(port, kills * APART_S, killing(kills))
         print(f"{kills} replicas killed: {last.statuses} answers, {last.broken} broken connections")
         print(f"{len(last.scores)} different answers, slowest {last.slowest_s:.1f} s")
         ray.shutdown()
-
-
-def _rate(port: int) -> float:
-    return load(port, SECONDS).answered / SECONDS
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ First eight clients ask for whatever there is, mixed, as fast as they can: the c
 many requests come as 70 % of that, at random moments. After ten minutes of it are watched: the
 memory of the server and of its processes, its descriptors and threads, its queue and its jobs.
 Printed is what each was in the first and the last quarter, and its slope an hour with the standard
-error, of a straight line through the medians of each minute.
+error, of a straight line through the medians of each minute. What requests leave behind that come
+one after the other, without a queue, is told by `benchmarks.leftover`.
 
     python -m benchmarks.soak [minutes]
 """
@@ -34,6 +35,7 @@ from benchmarks.server import process
 
 CLIENTS, WARM_S, MEASURE_S, SHARE = 8, 30.0, 60.0, 0.7
 BEFORE_S, EVERY_S = 600.0, 5.0
+APART = 10
 IDLE_S = 2.0  # of a connection that is used again; the server closes it after five
 REPO = Path(__file__).resolve().parents[1]
 JSON = "application/json"
@@ -194,13 +196,18 @@ def _gauge(text: str, name: str) -> float:
 
 
 def _slope(values: list[float]) -> tuple[float, float]:
-    """Growth an hour and its standard error, by the medians of each minute."""
+    """Growth an hour by the medians of each minute, and its standard error, for which minutes less
+    than `APART` apart are alike (Newey and West 1987): a burst is remembered for some."""
     size = round(60 / EVERY_S)
     parts = [values[i : i + size] for i in range(0, len(values) - size + 1, size)]
     y = np.array([statistics.median(part) for part in parts])
     x = np.arange(len(y)) / 60
-    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
-    return float(slope), float(covariance[0, 0] ** 0.5)
+    slope = np.polyfit(x, y, 1)[0]
+    x -= x.mean()
+    pull = x * (y - slope * x - y.mean())
+    lags = range(1, min(APART, len(y)))
+    varies = pull @ pull + sum(2 * (1 - lag / APART) * (pull[lag:] @ pull[:-lag]) for lag in lags)
+    return float(slope), float(max(varies, 0.0) ** 0.5 / (x @ x))
 
 
 async def _run(port: int, server: psutil.Process, minutes: float) -> None:

@@ -3,7 +3,8 @@
 Clients ask as fast as they are answered, first one replica, then two: for scores of the 60 nodes of
 `examples/tolokers.json`, and of graphs of 3,000 nodes and 30,000 edges; the medians of some rounds,
 taken in turn. Then a replica is killed with SIGKILL every few seconds; every answer is compared
-with the first. Beside it one server without Ray, by the same clients. Needs redis-server.
+with the first. Beside it one server without Ray and two, by as many clients: what is there to be
+had. Needs redis-server.
 
     python -m benchmarks.replicas [rounds] [kills]
 """
@@ -18,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
@@ -50,7 +51,7 @@ LARGE = Asked(*body_of(graph_of(3000, 10), "safetensors"))
 class Load:
     """What clients of a port were answered."""
 
-    port: int
+    ports: Sequence[int]
     asked: Asked
     until: float
     statuses: dict[int, int] = field(default_factory=dict)
@@ -58,14 +59,14 @@ class Load:
     broken: int = 0
     slowest_s: float = 0.0
 
-    async def client(self) -> None:
-        connection = Connection(self.port)
+    async def client(self, port: int) -> None:
+        connection = Connection(port)
         while time.perf_counter() < self.until:
             try:
                 reply = await connection.post("/anomaly/score", *self.asked)
             except OSError:
                 self.broken += 1
-                connection = Connection(self.port)
+                connection = Connection(port)
                 continue
             self.statuses[reply.status] = self.statuses.get(reply.status, 0) + 1
             self.slowest_s = max(self.slowest_s, reply.seconds)
@@ -79,14 +80,17 @@ class Load:
 
 
 def load(
-    port: int, seconds: float, *beside: Callable[[], Awaitable[None]], asked: Asked = SMALL
+    ports: Sequence[int],
+    seconds: float,
+    *beside: Callable[[], Awaitable[None]],
+    asked: Asked = SMALL,
 ) -> Load:
-    found = Load(port, asked, time.perf_counter() + seconds)
+    found = Load(ports, asked, time.perf_counter() + seconds)
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(CLIENTS):
-                group.create_task(found.client())
+            for i in range(CLIENTS):
+                group.create_task(found.client(ports[i % len(ports)]))
             for one in beside:
                 group.create_task(one())  # pyright: ignore[reportArgumentType]
 
@@ -132,7 +136,7 @@ def serve(count: int) -> None:
     deploy(Settings(), replicas=(count, count), proxies="HeadOnly")
     while len(replicas()) != count:
         time.sleep(0.2)
-    load(Settings().port, 3.0)  # until it is warm
+    load([Settings().port], 3.0)  # until it is warm
 
 
 def killing(kills: int) -> Callable[[], Awaitable[None]]:
@@ -148,9 +152,10 @@ def killing(kills: int) -> Callable[[], Awaitable[None]]:
     return run
 
 
-def rates(port: int, into: dict[tuple[str, Asked], list[float]], who: str) -> None:
+def rates(ports: Sequence[int], into: dict[tuple[str, Asked], list[float]], who: str) -> None:
+    """Of all clients, who ask each of the ports in equal numbers."""
     for asked in (SMALL, LARGE):
-        answered = load(port, SECONDS, asked=asked).answered
+        answered = load(ports, SECONDS, asked=asked).answered
         into.setdefault((who, asked), []).append(answered / SECONDS)
 
 
@@ -162,12 +167,12 @@ def main(rounds: int, kills: int) -> None:
     print(describe())
     os.environ |= {"BASIN_CACHE_BYTES": "0", "BASIN_LOG_LEVEL": "error", "BASIN_THREADS": "1"}
     found: dict[tuple[str, Asked], list[float]] = {}
-    with process() as (_, client):
-        port = client.base_url.port
-        assert port is not None
-        load(port, 3.0)
+    with process() as (_, one), process() as (_, other):
+        ports = [client.base_url.port or 0 for client in (one, other)]
+        load(ports, 6.0)
         for _ in range(rounds):
-            rates(port, found, "no Ray")
+            rates(ports[:1], found, "no Ray")
+            rates(ports, found, "2, no Ray")
     os.environ["BASIN_PORT"] = str(port := free_port())
     with redis() as url, cluster() as nodes:
         os.environ["BASIN_REDIS_URL"] = url
@@ -175,14 +180,14 @@ def main(rounds: int, kills: int) -> None:
         for _ in range(rounds):
             for count in (1, 2):
                 serve(count)
-                rates(port, found, f"{count} of Ray")
+                rates([port], found, f"{count} of Ray")
         for asked, name in ((SMALL, "60 nodes"), (LARGE, "3,000 nodes")):
             one = statistics.median(found["1 of Ray", asked])
-            for who in ("no Ray", "1 of Ray", "2 of Ray"):
+            for who in ("no Ray", "2, no Ray", "1 of Ray", "2 of Ray"):
                 each = found[who, asked]
                 median, spread = statistics.median(each), f"{min(each):.1f} to {max(each):.1f}"
                 print(f"{name:12}{who:10}{median:8.1f} a second ({spread}){median / one:6.2f}")
-        last = load(port, kills * APART_S, killing(kills))
+        last = load([port], kills * APART_S, killing(kills))
         print(f"{kills} replicas killed: {last.statuses} answers, {last.broken} broken connections")
         print(f"{len(last.scores)} different answers, slowest {last.slowest_s:.1f} s")
         ray.shutdown()

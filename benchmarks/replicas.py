@@ -3,7 +3,7 @@
 Clients ask as fast as they are answered, first one replica, then two: for scores of the 60 nodes of
 `examples/tolokers.json`, and of graphs of 3,000 nodes and 30,000 edges; the medians of some rounds,
 taken in turn. Then a replica is killed with SIGKILL every few seconds; every answer is compared
-with the first. Beside it one server without Ray and two, by as many clients: what is there to be
+with the first; and one replica is left to grow. Beside it one server without Ray and two, by as many clients: what is there to be
 had. Needs redis-server.
 
     python -m benchmarks.replicas [rounds] [kills]
@@ -35,6 +35,7 @@ from benchmarks.overhead import body_of, graph_of
 from benchmarks.server import process
 
 CLIENTS, SECONDS, APART_S = 16, 8.0, 12.0
+GROWING_S, BACKLOG_S = 40.0, 0.2
 _REPLICA = "ray::ServeReplica"
 
 
@@ -128,12 +129,12 @@ def redis() -> Iterator[str]:
             running.wait()
 
 
-def serve(count: int) -> None:
-    """So many replicas and no fewer, once they are there."""
+def serve(count: int, most: int | None = None) -> None:
+    """So many replicas, and up to `most` where there is some backlog, once they are there."""
     from deploy.ray.__main__ import deploy
     from service.settings import Settings
 
-    deploy(Settings(), replicas=(count, count), proxies="HeadOnly")
+    deploy(Settings(), replicas=(count, most or count), target_s=BACKLOG_S, proxies="HeadOnly")
     while len(replicas()) != count:
         time.sleep(0.2)
     load([Settings().port], 3.0)  # until it is warm
@@ -190,6 +191,9 @@ def main(rounds: int, kills: int) -> None:
         last = load([port], kills * APART_S, killing(kills))
         print(f"{kills} replicas killed: {last.statuses} answers, {last.broken} broken connections")
         print(f"{len(last.scores)} different answers, slowest {last.slowest_s:.1f} s")
+        serve(1, 2)
+        grown = load([port], GROWING_S, asked=LARGE)
+        print(f"from 1 replica to {len(replicas())} under load, {grown.statuses} answers")
         ray.shutdown()
 
 

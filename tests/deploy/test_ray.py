@@ -61,6 +61,7 @@ def test_a_replica_killed_under_load_loses_nothing() -> None:
     assert statuses[200] > 50
     assert " 0 broken connections" in last
     assert "1 different answers" in last
+    assert "from 1 replica to 2 under load, {200:" in last
 
 
 @pytest.mark.slow

@@ -2,9 +2,9 @@
 
 Clients ask as fast as they are answered, first one replica, then two: for scores of the 60 nodes of
 `examples/tolokers.json`, and of graphs of 3,000 nodes and 30,000 edges; the medians of some rounds,
-taken in turn. Then a replica is killed with SIGKILL every few seconds; every answer is compared
-with the first; and one replica is left to grow. Beside it one server without Ray and two, by as many clients: what is there to be
-had. Needs redis-server.
+taken in turn. Then a replica is killed with SIGKILL every few seconds, and every answer compared
+with the first; and one replica is left to become two. Beside it one server without Ray and two, by
+as many clients: what is there to be had. Needs redis-server.
 
     python -m benchmarks.replicas [rounds] [kills]
 """
@@ -191,6 +191,7 @@ def main(rounds: int, kills: int) -> None:
         last = load([port], kills * APART_S, killing(kills))
         print(f"{kills} replicas killed: {last.statuses} answers, {last.broken} broken connections")
         print(f"{len(last.scores)} different answers, slowest {last.slowest_s:.1f} s")
+        serve(1)
         serve(1, 2)
         grown = load([port], GROWING_S, asked=LARGE)
         print(f"from 1 replica to {len(replicas())} under load, {grown.statuses} answers")

@@ -104,7 +104,7 @@ def over_ray(address: str) -> Iterator[Over]:
     except ModuleNotFoundError:
         raise BulkError("Ray is missing: pip install 'basin[ray]'") from None
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="warning")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise BulkError(f"{address}: {error}") from error
     ray.data.DataContext.get_current().enable_progress_bars = False

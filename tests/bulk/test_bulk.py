@@ -11,11 +11,13 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from basin.bulk import BulkError, score_tables
 from basin.bulk.plan import Plan, held
 from basin.bulk.run import here, score
 from basin.bulk.work import Work
+from basin.command import app
 from models import checkpoint
 from models.architectures.cdat import CDAT
 from models.architectures.et import ET
@@ -289,3 +291,30 @@ def test_nodes_that_are_none(tables, tmp_path: Path) -> None:
     pd.concat([frame, frame[:1]]).to_parquet(tmp_path / "c.parquet")
     with pytest.raises(KeyError, match="'n0' is there twice"):
         score_tables(tmp_path / "c.parquet", edges, tmp_path / "work", model="random")
+
+
+def test_the_command(tables, tmp_path: Path) -> None:
+    def run(*arguments: object) -> Any:
+        asked = ["score", *map(str, tables), "--model", "random", *map(str, arguments)]
+        return CliRunner().invoke(app, asked)
+
+    pd.DataFrame({"id": ["n7", "n2"]}).to_csv(tmp_path / "targets.csv", index=False)
+    work, out = tmp_path / "work", tmp_path / "scores.parquet"
+    done = run("--bulk", work, "--parts", 3, "--set", "steps=2", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert "steps 8" in done.stderr  # two relations, two blocks
+    told = pd.read_parquet(out)
+    expected, _ = whole(tmp_path / "models/random", market(), Knobs(steps=2))
+    np.testing.assert_allclose(told["score"], expected, atol=2e-5)
+    some = run(
+        "--bulk", work, "--parts", 3, "--set", "steps=2", "--targets", tmp_path / "targets.csv"
+    )
+    assert [line.split(",")[0] for line in some.stdout.split()] == ["node_id", "n7", "n2"]
+    for wrong, why in (
+        (["--bulk", work, "--server", "http://127.0.0.1:1"], "without a server"),
+        (["--parts", 3], "go with --bulk"),
+        (["--bulk", work, "--set", "noise=1"], "without noise"),
+        (["--bulk", work, "--set", "steps=3"], "another graph, model, dynamics"),
+        (["--bulk", tmp_path / "other", "--model", "none"], "no model none"),
+    ):
+        assert why in str(run(*wrong).exception)

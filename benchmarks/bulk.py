@@ -77,9 +77,12 @@ class Command:
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # as Ray's workers have
         )
 
-    def finish(self) -> tuple[np.ndarray, float]:
-        assert self._process.wait() == 0
-        return pd.read_parquet(self.out)["score"].to_numpy(), time.perf_counter() - self._start
+    def finish(self) -> tuple[np.ndarray, float, float]:
+        """The scores, the seconds that it took, and the most GiB that it had."""
+        _, status, usage = os.wait4(self._process.pid, 0)
+        assert status == 0
+        seconds = time.perf_counter() - self._start
+        return pd.read_parquet(self.out)["score"].to_numpy(), seconds, usage.ru_maxrss / 2**20
 
     def require_running(self) -> None:
         assert self._process.poll() is None
@@ -107,7 +110,7 @@ def killed_half_way(nodes: Path, edges: Path, folder: Path, half: int) -> np.nda
         found.remove_node(found.list_all_nodes()[-1], allow_graceful=False)
         print(f"two nodes: all killed after {seconds:.1f} s, {before} of {2 * half} parts done")
         found.add_node(num_cpus=1, object_store_memory=256 << 20)
-        logits, seconds = Command(nodes, edges, folder, "--ray", found.address).finish()
+        logits, seconds, _ = Command(nodes, edges, folder, "--ray", found.address).finish()
         print(f"two nodes: the rest {seconds:.1f} s")
     return logits
 
@@ -119,12 +122,12 @@ def main(edges: int) -> None:
         _run("tables", folder, str(edges))
         _run("whole", folder)
         paths, at_once = (folder / NODES, folder / EDGES), np.load(folder / "whole.npy")
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        alone, seconds = Command(*paths, folder / "alone").finish()
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        told = f"{peak / 2**20:.1f} GiB" if peak > before else "no more than whole"
+        alone, seconds, peak = Command(*paths, folder / "alone").finish()
         total = done(folder / "alone")
-        print(f"one process: {total} parts of passes, {seconds:.1f} s, peak {told}", flush=True)
+        print(
+            f"one process: {total} parts of passes, {seconds:.1f} s, peak {peak:.1f} GiB",
+            flush=True,
+        )
         found = killed_half_way(*paths, folder / "killed", total // 2)
     same = "the same bits" if found.tobytes() == alone.tobytes() else "OTHER BITS"
     print(f"killed half-way and by one process: {same}")

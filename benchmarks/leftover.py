@@ -3,7 +3,7 @@
 Rounds of scores, and of scores as jobs, by one client; after each the server is left alone until it
 has given back what it does not need. Where each round adds less than the one before, nothing leaks.
 
-    python -m benchmarks.leftover [scores and jobs of a round]
+    python -m benchmarks.leftover [scores of a round] [jobs of a round]
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ async def _round(port: int, kind: str, count: int) -> None:
     connection.close()
 
 
-async def _run(port: int, server: psutil.Process, count: int) -> None:
+async def _run(port: int, server: psutil.Process, counts: dict[str, int]) -> None:
     await _round(port, "score", 500)
     await asyncio.sleep(QUIET_S)
     before = server.memory_info().rss / 2**20
     print(f"after 500 scores{before:18.1f} MiB", flush=True)
     for kind in ROUNDS:
-        await _round(port, kind, count)
+        await _round(port, kind, counts[kind])
         await asyncio.sleep(QUIET_S)
         now = server.memory_info().rss / 2**20
-        print(f"{count:6} {kind}s more{now:18.1f} MiB{now - before:+8.1f}", flush=True)
+        print(f"{counts[kind]:6} {kind}s more{now:18.1f} MiB{now - before:+8.1f}", flush=True)
         before = now
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
+    given = [int(count) for count in sys.argv[1:]]
+    counts = dict(zip(("score", "job"), (given + [8000, 4000][len(given) :]), strict=True))
     print(describe())
     with TemporaryDirectory() as own:
-        settings = {"BASIN_JOB_STORE": f"{own}/jobs", "BASIN_MAX_JOBS": str(4 * count)}
+        settings = {"BASIN_JOB_STORE": f"{own}/jobs", "BASIN_MAX_JOBS": str(4 * counts["job"])}
         settings |= {
             "BASIN_GRAPH_STORE": f"{own}/graphs",
             "BASIN_MEMORY_STORE": str(Path(own, "m")),
@@ -60,7 +61,7 @@ def main() -> None:
         with process(**settings, BASIN_THREADS="1") as (started, client):
             port = client.base_url.port
             assert port is not None
-            asyncio.run(_run(port, psutil.Process(started.pid), count))
+            asyncio.run(_run(port, psutil.Process(started.pid), counts))
 
 
 if __name__ == "__main__":

@@ -242,7 +242,9 @@ def _files(folder: Path) -> list[Path]:
         Problem: there is a folder, and it cannot be read.
     """
     try:
-        return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+        return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
         raise _unread(folder, error) from None
 

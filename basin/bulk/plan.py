@@ -22,6 +22,7 @@ from models.features import described_by
 from models.graph import Graph
 from models.layouts import EdgeList, Window
 from models.node_scorer import NodeScorer
+from models.resonance import Resonance
 
 _FILE, _LOCK = "plan.json", "lock"
 _EDGES = 1_000_000  # of a part, as a node at either end sees them
@@ -67,6 +68,7 @@ class Plan:
     beta: float | None
     beta_scale: float
     step_size: float | None
+    resonance: dict[str, Any] | None
     parts: int | None
     bounds: tuple[int, ...] = field(default=(), compare=False)
 
@@ -94,12 +96,14 @@ class Plan:
             knobs.beta,
             knobs.beta_scale,
             knobs.step_size,
+            None if knobs.resonance is None else knobs.resonance.model_dump(),
             parts,
         )
 
     @property
     def knobs(self) -> Knobs:
-        return Knobs(self.steps, self.beta, self.beta_scale, self.step_size)
+        asked = None if self.resonance is None else Resonance.model_validate(self.resonance)
+        return Knobs(self.steps, self.beta, self.beta_scale, self.step_size, resonance=asked)
 
     def checkpoint(self) -> Checkpoint:
         """

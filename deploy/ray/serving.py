@@ -63,6 +63,8 @@ def application(
         logs.configure(settings.log_level)
         return create_app(prepared(settings))
 
+    if ":" in settings.device:
+        raise ValueError("BASIN_DEVICE: cuda or cpu; which GPU a replica has, Ray says")
     actor = {"num_cpus": settings.threads or 1, "num_gpus": settings.device.startswith("cuda")}
 
     @serve.deployment(

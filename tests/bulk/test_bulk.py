@@ -100,6 +100,19 @@ def test_as_whole(tmp_path: Path, kind: type[NodeScorer], name: str) -> None:
             )
 
 
+def test_a_resonance_that_is_silenced(tmp_path: Path) -> None:
+    """It moves as nothing that was trained did, so nothing is told of what that would mean."""
+    loud = {"strength": 0.7, "vigilance": 0.1}
+    graph, model = market(), saved(tmp_path, CDAT, market(), resonance=loud)
+    with pytest.raises(BulkError, match="strength 0"):
+        Plan.of(model, "a graph", Knobs(), 2)
+    silent = Knobs(resonance=Resonance.model_validate({"strength": 0.0}))
+    expected, course = whole(model, graph, silent)
+    logits, convergence = score(*begun(tmp_path / "work", model, graph, silent, 2), here)
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+    assert convergence["out_of_distribution"] is course["out_of_distribution"] is None
+
+
 def test_more_parts_than_nodes_and_no_edge(tmp_path: Path) -> None:
     graph = replace(market(3, 0), edge_type=np.zeros(0, np.int64))
     model = saved(tmp_path, CDAT, market())

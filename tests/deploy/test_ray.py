@@ -36,6 +36,8 @@ def test_what_it_cannot_serve_with() -> None:
         application(Settings())
     with pytest.raises(ValueError, match="BASIN_ADMIN_PORT"):
         application(Settings(redis_url="redis://127.0.0.1:1/0", admin_port=1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="BASIN_DEVICE"):
+        application(Settings(redis_url="redis://127.0.0.1:1/0", device="cuda:1"))  # type: ignore[arg-type]
 
 
 def test_the_roster_forgets(monkeypatch: pytest.MonkeyPatch) -> None:

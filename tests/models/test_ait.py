@@ -37,6 +37,19 @@ def _others(seed: int) -> list[Picture]:
     ]
 
 
+def test_a_question_in_every_patch() -> None:
+    """No token of its own; it matters to the answer, and each request has its own."""
+    network, pictures = _example(asked="patches")
+    assert network.config.tokens == network.config.patches == len(network.places_LD)
+    whole = network.infer(network.pack(pictures), [Knobs()] * 3).logits
+    for row, picture in enumerate(pictures):
+        alone = network.infer(network.pack([picture]), [Knobs()]).logits[0]
+        torch.testing.assert_close(whole[row], alone)
+    other = replace(pictures[0], question=pictures[1].question)
+    asked = network.infer(network.pack([other]), [Knobs()]).logits[0]
+    assert (asked - whole[0]).abs().max() > 1e-4
+
+
 def test_requests_of_one_batch_are_independent_bit_for_bit() -> None:
     network, pictures = _example()
     knobs = [Knobs(steps=2, beta=3.0, noise=0.1, seed=4), Knobs(), Knobs()]

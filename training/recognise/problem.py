@@ -68,6 +68,10 @@ class RecogniseProblem(Problem):
     def __init__(
         self, dataset: PictureDataset, tokens: int, recipe: RecogniseRecipe, device: torch.device
     ) -> None:
+        if recipe.fresh and (dataset.draw is None or dataset.questions is not None):
+            raise ValueError(f"{dataset.name}: fresh pictures there are none")
+        if recipe.fresh and recipe.augment is not None:
+            raise ValueError("fresh pictures need no augmenting")
         self.dataset, self.recipe, self.tokens, self.device = dataset, recipe, tokens, device
         self.split = dataset.split
         # The labels of the test part are not here: what is not there cannot be read.
@@ -95,8 +99,7 @@ class RecogniseProblem(Problem):
 
     def _fresh(self, count: int, seed: tuple[int, ...], first: bool) -> Step:
         draw = self.dataset.draw
-        if draw is None:
-            raise ValueError(f"{self.dataset.name} is not generated: fresh pictures there are none")
+        assert draw is not None
         pixels, labels = draw(count, seed)
         pixels_RCHW = torch.from_numpy(pixels).to(self.device).float() / 255
         batch = PictureBatch(pixels_RCHW, None, self.tokens)

@@ -211,17 +211,17 @@ def test_ablations_train(ablation: str, dataset: NodeDataset, split: Split, fabr
 
 def test_mixed_precision_learns_a_strength(dataset: NodeDataset, split: Split) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    chosen = _small(epochs=12)
+    chosen = _small(epochs=24)
     chosen.config.update(resonance={"strength": 1.0, "rank": 4}, learn_strength=True)
     result = train_nodes(dataset, split, chosen, seed=0, fabric=half)
-    assert result.evaluation.parts["test"].roc_auc > 0.8  # by which much depends on the processor
+    assert result.evaluation.parts["test"].roc_auc > 0.85
 
 
 @pytest.mark.parametrize("baseline", [None, "gcn", "graph_transformer"])
 def test_mixed_precision_learns(baseline: str | None, dataset: NodeDataset, split: Split) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    result = train_nodes(dataset, split, _small(epochs=12), seed=0, fabric=half, baseline=baseline)
-    assert result.evaluation.parts["test"].roc_auc > 0.8
+    result = train_nodes(dataset, split, _small(epochs=24), seed=0, fabric=half, baseline=baseline)
+    assert result.evaluation.parts["test"].roc_auc > 0.85
 
 
 def test_a_part_without_fraud_is_refused_at_once(

@@ -142,6 +142,26 @@ def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) 
         next(problem.steps(1, cast(Fabric, Of(2, 0))))
 
 
+def test_fresh_pictures_are_another_each_epoch_and_the_same_each_time(
+    triangle: PictureDataset,
+) -> None:
+    problem = RecogniseProblem(triangle, 4, _recipe(fresh=True, augment=None), torch.device("cpu"))
+
+    def drawn(epoch: int) -> list[bytes]:
+        steps = list(problem.steps(epoch, Fabric(accelerator="cpu", devices=1)))
+        for step in steps:
+            assert step.batch.pixels_RCHW.shape[2:] == (64, 64)
+            assert set(step.target_R.tolist()) == {0, 1}
+        return [step.batch.pixels_RCHW.numpy().tobytes() for step in steps]
+
+    assert drawn(1) == drawn(1)
+    assert not set(drawn(1)) & set(drawn(2))
+    for wrong in (_recipe(fresh=True, augment="turn"), _recipe(fresh=True, augment=None)):
+        dataset = triangle if wrong.augment else replace(triangle, draw=None)
+        with pytest.raises(ValueError, match="fresh pictures"):
+            RecogniseProblem(dataset, 4, wrong, torch.device("cpu"))
+
+
 def test_shifted_pictures_are_moved_and_mirrored() -> None:
     rng = np.random.default_rng(0)
     picture = np.zeros((200, 2, 16, 16), np.uint8)

@@ -12,7 +12,6 @@ import json
 import math
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import Any
 import httpx
 import matplotlib as mpl
 
-from benchmarks.server import serving
+from benchmarks.server import free_port, redis, serving
 
 REPO = Path(__file__).resolve().parents[1]
 _SETTINGS = {"BASIN_CACHE_BYTES": "1000000", "BASIN_QUEUE_SIZE": "6"}
@@ -35,27 +34,9 @@ _UNLIKE = ("C" * 60, "[Na+].[Cl-]", "F" + "C(F)(F)" * 20 + "F", "OCC(O)C(O)C(O)C
 
 
 @contextmanager
-def redis() -> Iterator[str]:
-    """The address of one."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder],
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            yield f"redis://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait()
-
-
-@contextmanager
 def prometheus(target: str, every: str = "2s") -> Iterator[httpx.Client]:
     """One with our rules, that asks `target` so often."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     config = {
         "global": {"scrape_interval": every, "evaluation_interval": every},
         "rule_files": [str(REPO / "docker/prometheus/rules/*.yml")],

@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import orjson
@@ -32,7 +28,7 @@ from benchmarks.client import Connection, example
 from benchmarks.machine import describe
 from benchmarks.nodes import cluster
 from benchmarks.overhead import body_of, graph_of
-from benchmarks.server import process
+from benchmarks.server import free_port, process, redis
 
 CLIENTS, SECONDS, APART_S = 16, 8.0, 12.0
 GROWING_S, BACKLOG_S = 40.0, 0.2
@@ -107,26 +103,6 @@ def replicas() -> list[psutil.Process]:
             if any(word.startswith(_REPLICA) for word in one.cmdline()):
                 found.append(one)
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
-@contextmanager
-def redis() -> Iterator[str]:
-    server = shutil.which("redis-server")
-    assert server is not None, "redis-server is needed"
-    port = free_port()
-    with TemporaryDirectory() as folder:
-        options = ["--port", str(port), "--dir", folder, "--save", ""]
-        running = subprocess.Popen([server, *options], stdout=subprocess.DEVNULL)
-        try:
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            running.terminate()
-            running.wait()
 
 
 def serve(count: int, most: int | None = None) -> None:

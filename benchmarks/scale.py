@@ -41,7 +41,7 @@ def _graph(edges: int) -> Graph:
     return Graph(x, np.stack([a, b]).astype(np.int32))
 
 
-def _peak_kib(*, reset: bool = False) -> int:
+def peak_kib(*, reset: bool = False) -> int:
     """Peak resident memory of this process (Linux); `reset` starts it anew from what is held."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
@@ -58,7 +58,7 @@ def _measure(edges: int) -> dict[str, float]:
     network, batch = CDAT.fitted(config, [small], 0)
     network.eval()
     network.infer(batch, [Knobs()])
-    before = _peak_kib(reset=True)
+    before = peak_kib(reset=True)
     packing, inference = [], []
     for _ in range(ROUNDS):
         start = time.perf_counter()
@@ -70,7 +70,7 @@ def _measure(edges: int) -> dict[str, float]:
         assert output.logits.isfinite().all()
         assert batch.relations[0].num_edges == 2 * edges
         del batch, output
-    peak = _peak_kib()
+    peak = peak_kib()
     return {
         "edges": edges,
         "pack_s": statistics.median(packing),

@@ -1,16 +1,23 @@
-"""A server of the benchmark's own, in another process."""
+"""Servers of the benchmark's own, in other processes."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import httpx
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
 
 
 @contextmanager
@@ -28,8 +35,7 @@ def serving(**settings: str) -> Iterator[httpx.Client]:
 @contextmanager
 def process(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
     """As `serving`, with its process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     # What is asked again is computed again.
     own = {"BASIN_PORT": str(port), "BASIN_LOG_LEVEL": "error", "BASIN_CACHE_BYTES": "0"}
     env = os.environ | own | settings
@@ -46,8 +52,7 @@ def process(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Cl
 @contextmanager
 def floor() -> Iterator[int]:
     """Port of a server that does nothing with what it is sent, while the context lasts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "uvicorn", "benchmarks.floor:app", "--port", str(port)]
     server = subprocess.Popen([*command, "--log-level", "error", "--no-access-log"])
     try:
@@ -62,6 +67,22 @@ def floor() -> Iterator[int]:
     finally:
         server.terminate()
         server.wait()
+
+
+@contextmanager
+def redis() -> Iterator[str]:
+    """The address of an empty one."""
+    server = shutil.which("redis-server")
+    assert server is not None, "redis-server is needed"
+    port = free_port()
+    with TemporaryDirectory() as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
+        running = subprocess.Popen([server, *options], stdout=subprocess.DEVNULL)
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            running.terminate()
+            running.wait()
 
 
 def _wait(client: httpx.Client) -> None:

@@ -28,6 +28,10 @@ from service.streaming import Feed
 
 T = TypeVar("T")
 Work = Callable[[bytes], Coroutine[Any, Any, Answer]]
+COMPUTING = frozenset(
+    ("/anomaly/score", "/classify", "/complete", "/sample", "/images/classify", "/images/answer")
+)
+"""Paths to which POST is answered by `exchange` alone, in the same way."""
 _BRIEF = 1 << 18  # bytes of a body that are read even where no place is free: it may need none
 
 
@@ -62,7 +66,7 @@ async def exchange(
     streams = as_events and not of_job
     state.feed = feed = Feed(services.codec) if streams else None
     cache = None if streams else services.cache
-    if cache is None or not _is_brief(request):
+    if cache is None or not _is_brief(request) or services.pace.flooded:
         services.engine.require_room()
     patience_s = None if of_job else settings.body_timeout_s
     async with AsyncExitStack() as held:

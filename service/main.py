@@ -19,6 +19,7 @@ from service.errors import Problem, answer_http_exception, answer_problem
 from service.heap import keep_trimmed
 from service.open_inference.faults import Faults
 from service.open_inference.tensors import HEADER
+from service.pace import Paced
 from service.routes import ADMIN, ROUTERS, WORKER
 from service.services import Services
 from service.settings import Settings
@@ -111,7 +112,8 @@ def _furnish(
     encrypted = settings.tls_certificate is not None
     access = {"metrics": services.metrics, "traces": services.traces, "encrypted": encrypted}
     app.add_middleware(Access, **access)
-    app.add_middleware(Faults)  # the outermost
+    app.add_middleware(Faults)
+    app.add_middleware(Paced, pace=services.pace, hold=services.metrics.held.inc)  # the outermost
     app.add_exception_handler(Problem, answer_problem)
     app.add_exception_handler(HTTPException, answer_http_exception)
     for router in routers:

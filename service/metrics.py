@@ -54,6 +54,11 @@ class Metrics:
         self.problems = Counter(
             "basin_problems", "Requests refused, by problem type.", ["type"], registry=registry
         )
+        self.held = Counter(
+            "basin_refusals_held",
+            "Refusals whose connection was not read again at once, as there were too many.",
+            registry=registry,
+        )
         self.seconds = Histogram(
             "basin_request_seconds",
             "Seconds a request spent in each phase, of none where it came to no model.",

@@ -26,6 +26,7 @@ from service.kept import Kept
 from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.molecules.parser import MoleculeParser
+from service.pace import Pace
 from service.parsing.large import LargeBodies
 from service.pictures.reader import PictureReader
 from service.redis.link import Link
@@ -63,6 +64,7 @@ class Services:
     traces: Traces | None
     large: LargeBodies = field(default_factory=LargeBodies)
     pictures: PictureReader = field(default_factory=PictureReader)
+    pace: Pace = field(default_factory=Pace)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
     )

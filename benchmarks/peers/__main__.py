@@ -22,7 +22,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,7 @@ from PIL import Image
 
 from benchmarks.client import Connection, example
 from benchmarks.machine import describe
-from benchmarks.server import serving
+from benchmarks.server import free_port, serving
 from benchmarks.throughput import trained_tolerance, untrained
 from models import checkpoint
 from models.checkpoint import EnergyReference, Manifest
@@ -108,8 +107,7 @@ async def _load(port: int, path: str, bodies: list[bytes], clients: int, seconds
 
 @contextmanager
 def _peer(module: tuple[str, ...], work: str, folder: Path, body: bytes) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     env = os.environ | {
         "PEER_WORK": work,
         "PEER_CHECKPOINT": str(folder),

@@ -25,9 +25,8 @@ class LayerNorm(nn.Module):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         """Activations g (N, D) of states x (N, D)."""
-        centred = x_ND - x_ND.mean(-1, keepdim=True)
-        scale = (centred.pow(2).mean(-1, keepdim=True) + self.eps).rsqrt()
-        return self.log_gamma.exp() * centred * scale + self.delta_D
+        gamma_D = self.log_gamma.exp().expand_as(self.delta_D)
+        return nn.functional.layer_norm(x_ND, x_ND.shape[-1:], gamma_D, self.delta_D, self.eps)
 
     def lagrangian(self, x_ND: Tensor) -> Tensor:
         """L (N,) of eq. 2, with dL/dx = g."""

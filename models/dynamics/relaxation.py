@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.dynamics.motion import Motion, under
-from models.energies import Energy, Terms
+from models.energies import Energy, Field, Terms
 from models.layouts import Layout
 
 
@@ -78,11 +78,19 @@ Watch = Callable[[Tensor, Moment], None]
 
 
 class System(NamedTuple):
-    """What makes a state move: the activation g = norm(x), E(g), and the motion under -dE/dg."""
+    """What makes a state move: the activation g = norm(x), E(g), and the motion under -dE/dg.
+
+    `field` is the energy's, made ready for all steps.
+    """
 
     energy: Energy
     motion: Motion
     norm: nn.Module
+    field: Field
+
+    @classmethod
+    def of(cls, energy: Energy, motion: Motion, norm: nn.Module) -> System:
+        return cls(energy, motion, norm, energy.field())
 
 
 @final
@@ -165,7 +173,7 @@ class Relaxation:
 
     def step(self) -> None:
         """Move every row that still moves, once."""
-        (energy, motion, norm), layout, knobs = self.system, self.layout, self.knobs
+        (_, motion, norm, field_of), layout, knobs = self.system, self.layout, self.knobs
         going_R = torch.tensor([reason is None for reason in self.reasons]).to(self.x_ND.device)
         moves_R = going_R & self.begun_R
         x_ND, residual_R = self._moved(moves_R) if moves_R.any() else (self.x_ND, self.residual_R)
@@ -173,7 +181,7 @@ class Relaxation:
         # Try the step; rows where it is not finite keep the state they had.
         g_ND = norm(x_ND)
         more = bool((going_R & (self.steps_R + self.begun_R < knobs.steps_R)).any())
-        terms = energy(g_ND, layout, knobs.beta_RH, with_force=more)
+        terms = field_of(g_ND, layout, knobs.beta_RH, more)
         whole_R = layout.sum_rows(x_ND.sum(-1) + terms.token_energy_N) + residual_R
         _mark(self.reasons, moves_R & ~whole_R.isfinite(), StopReason.DIVERGED)
         step_R = moves_R & whole_R.isfinite()

@@ -34,10 +34,10 @@ def relax(
     energy: Energy, motion: Motion, norm: nn.Module, x_ND: Tensor, layout: Layout, knobs: RowKnobs
 ) -> Tensor:
     """`solve` for training: every row takes its steps, nothing is measured, gradients flow."""
-    alpha_N1 = knobs.step_size_R[layout.row_of_N, None]
+    alpha_N1, field = knobs.step_size_R[layout.row_of_N, None], energy.field()
     drawn_by = generators(knobs)
     for t in range(int(knobs.steps_R.max())):
-        terms = energy(norm(x_ND), layout, knobs.beta_RH)
+        terms = field(norm(x_ND), layout, knobs.beta_RH, True)
         moved = x_ND + alpha_N1 * motion.drift(x_ND, terms.force_ND)
         moved = moved + noise(x_ND, layout, knobs, drawn_by)
         going_N1 = (knobs.steps_R > t)[layout.row_of_N, None]
@@ -60,7 +60,7 @@ def solve(
 
     See `Relaxation` for what a step is. Who takes the steps is up to `driven_by`.
     """
-    relaxation = Relaxation.begin(System(energy, motion, norm), x_ND, layout, knobs, watch)
+    relaxation = Relaxation.begin(System.of(energy, motion, norm), x_ND, layout, knobs, watch)
     _driver.get()(relaxation, interrupt)
     return relaxation.solution()
 

@@ -2,7 +2,7 @@
 
 from models.energies.associative_memory import AssociativeMemory
 from models.energies.attention import Attending, DotProductAttention, VonMisesFisherAttention
-from models.energies.base import Energy, Terms
+from models.energies.base import Energy, Featured, Field, Terms
 from models.energies.hopfield import Hopfield
 from models.energies.mixture import Balanced, Sum
 from models.energies.modern_hopfield import ModernHopfield
@@ -13,6 +13,8 @@ __all__ = [
     "Balanced",
     "DotProductAttention",
     "Energy",
+    "Featured",
+    "Field",
     "Hopfield",
     "ModernHopfield",
     "Sum",

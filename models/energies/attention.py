@@ -12,12 +12,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from models.energies.base import Energy, Terms
+from models.energies.base import Featured
 from models.layouts import Layout
 from models.resonance import through_unit, unit
 
 
-class Attending(Energy):
+class Attending(Featured):
     """Keys and queries of H heads of width Y from g, and the way back."""
 
     name = "attention"
@@ -39,14 +39,14 @@ class Attending(Energy):
         beta_NH = beta_RH[layout.row_of_N]
         return -layout.attend(*self.ends(g_ND), beta_NH).lse_NH / beta_NH
 
-    def _project(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
-        weight = torch.cat([self.query_HYD, self.key_HYD]).flatten(0, 1)
-        both = (g_ND @ weight.T).view(len(g_ND), 2, self.heads, self.head_dim)
-        return both[:, 0], both[:, 1]
+    def directions(self) -> Tensor:
+        """Those of all queries, then those of all keys: (2 H Y, D)."""
+        return torch.cat([self.query_HYD, self.key_HYD]).flatten(0, 1)
 
-    def _back(self, to_query_NHY: Tensor, to_key_NHY: Tensor) -> Tensor:
-        weight = torch.cat([self.query_HYD, self.key_HYD]).flatten(0, 1)
-        return torch.cat([to_query_NHY, to_key_NHY], 1).flatten(1) @ weight
+    def _parted(self, u_NF: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys, (N, H, Y) each."""
+        both = u_NF.unflatten(1, (2, self.heads, self.head_dim))
+        return both[:, 0], both[:, 1]
 
     def _token_energy(self, lse_NH: Tensor, beta_NH: Tensor) -> Tensor:
         return -(lse_NH / beta_NH).sum(-1)
@@ -61,16 +61,15 @@ class DotProductAttention(Attending):
     """
 
     def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
-        return self._project(g_ND)
+        return self._parted(g_ND @ self.directions().T)
 
-    def forward(
-        self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
-    ) -> Terms:
-        q_NHY, k_NHY = self._project(g_ND)
+    def potential(
+        self, u_NF: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
         beta_NH = beta_RH[layout.row_of_N]
-        lse_NH, pk_NHY, ptq_NHY = layout.attend(q_NHY, k_NHY, beta_NH)
-        force_ND = self._back(pk_NHY, ptq_NHY) if with_force else None
-        return Terms({self.name: self._token_energy(lse_NH, beta_NH)}, force_ND)
+        lse_NH, pk_NHY, ptq_NHY = layout.attend(*self._parted(u_NF), beta_NH)
+        pull_NF = torch.cat([pk_NHY, ptq_NHY], 1).flatten(1) if with_force else None
+        return {self.name: self._token_energy(lse_NH, beta_NH)}, pull_NF
 
 
 @final
@@ -87,20 +86,18 @@ class VonMisesFisherAttention(Attending):
     """
 
     def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
-        q_NHY, k_NHY = self._project(g_ND)
+        q_NHY, k_NHY = self._parted(g_ND @ self.directions().T)
         return unit(k_NHY)[0], unit(q_NHY)[0]
 
-    def forward(
-        self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
-    ) -> Terms:
-        q_NHY, k_NHY = self._project(g_ND)
-        q_hat, q_length = unit(q_NHY)
-        k_hat, k_length = unit(k_NHY)
+    def potential(
+        self, u_NF: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        unit_NGY, length_NG1 = unit(u_NF.unflatten(1, (2 * self.heads, self.head_dim)))
+        q_hat, k_hat = unit_NGY.chunk(2, 1)
         beta_NH = beta_RH[layout.row_of_N]
         lse_NH, pq_NHY, ptk_NHY = layout.attend(k_hat, q_hat, beta_NH)
-        force_ND = None
+        pull_NF = None
         if with_force:
-            to_query = through_unit(ptk_NHY, q_hat, q_length)
-            to_key = through_unit(pq_NHY, k_hat, k_length)
-            force_ND = self._back(to_query, to_key)
-        return Terms({self.name: self._token_energy(lse_NH, beta_NH)}, force_ND)
+            pull_NGY = torch.cat([ptk_NHY, pq_NHY], 1)
+            pull_NF = through_unit(pull_NGY, unit_NGY, length_NG1).flatten(1)
+        return {self.name: self._token_energy(lse_NH, beta_NH)}, pull_NF

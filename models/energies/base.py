@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, final
 
+import torch
 from torch import Tensor, nn
 
 from models.layouts import Layout
@@ -29,8 +31,16 @@ class Terms(NamedTuple):
         return total
 
 
+Field = Callable[[Tensor, Layout, Tensor, bool], Terms]
+"""What `Energy.forward` is, called with all of its arguments."""
+
+
 class Energy(nn.Module, ABC):
     """A scalar function of the activations g (N, D) of each row, with its closed-form force."""
+
+    def field(self) -> Field:
+        """The same function with all made ready that does not depend on g, for many steps."""
+        return self
 
     @abstractmethod
     def forward(
@@ -47,3 +57,60 @@ class Energy(nn.Module, ABC):
     def leaves(self) -> list[tuple[Tensor | float, Energy]]:
         """The energies that this one is a sum of, each with its weight."""
         return [(1.0, self)]
+
+
+class Featured(Energy):
+    """E(g) = phi(U g), of F linear features u = U g, so that the force is -U^T dphi/du."""
+
+    @abstractmethod
+    def directions(self) -> Tensor:
+        """U (F, D)."""
+
+    @abstractmethod
+    def potential(
+        self, u_NF: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """phi per token by component, and -dphi/du (N, F), None if no force is asked for."""
+
+    def field(self) -> Field:
+        return SumField([(1.0, self)])
+
+    def forward(
+        self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
+    ) -> Terms:
+        return self.field()(g_ND, layout, beta_RH, with_force)
+
+
+@final
+class SumField:
+    """sum_i w_i phi_i(U_i g), with one product for the features of all."""
+
+    def __init__(self, leaves: Sequence[tuple[Tensor | float, Featured]]) -> None:
+        self._leaves = [leaf for _, leaf in leaves]
+        self._weights = [weight for weight, _ in leaves]
+        directions = [leaf.directions() for leaf in self._leaves]
+        self._widths = [len(u_FD) for u_FD in directions]
+        self._to_DF = (directions[0] if len(directions) == 1 else torch.cat(directions)).T
+        # Fewer than there are features of tokens, to be weighed.
+        self._back = [_times(w, u_FD) for w, u_FD in zip(self._weights, directions, strict=True)]
+
+    def __call__(
+        self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
+    ) -> Terms:
+        features = (g_ND @ self._to_DF).split(self._widths, 1)
+        parts: dict[str, Tensor] = {}
+        force_ND = None
+        for leaf, weight, u_NF, back_FD in zip(
+            self._leaves, self._weights, features, self._back, strict=True
+        ):
+            found, pull_NF = leaf.potential(u_NF, layout, beta_RH, with_force)
+            parts |= {name: _times(weight, part_N) for name, part_N in found.items()}
+            if pull_NF is not None:
+                # Where precision is mixed, forces are added in that of the state.
+                pulled_ND = (pull_NF @ back_FD).to(g_ND.dtype)
+                force_ND = pulled_ND if force_ND is None else force_ND + pulled_ND
+        return Terms(parts, force_ND)
+
+
+def _times(weight: Tensor | float, value: Tensor) -> Tensor:
+    return value if isinstance(weight, float) and weight == 1 else weight * value

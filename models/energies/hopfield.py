@@ -7,14 +7,14 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from models.energies.base import Energy, Terms
+from models.energies.base import Featured
 from models.layouts import Layout
 
 Kind = Literal["relu2", "relu", "power", "softmax"]
 
 
 @final
-class Hopfield(Energy):
+class Hopfield(Featured):
     """E = - sum_B sum_mu G(xi_mu . g_B), Energy Transformer eq. 5, force as in eq. 9.
 
     `kind` chooses G, with r = G' in the force sum_mu xi_mu r(xi_mu . g):
@@ -35,10 +35,13 @@ class Hopfield(Energy):
         self.memories_MD = nn.Parameter(torch.randn(memories, dim) * dim**-0.5)
         self.log_sharpness = nn.Parameter(torch.zeros(()), requires_grad=kind == "softmax")
 
-    def forward(
-        self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
-    ) -> Terms:
-        s_NM = g_ND @ self.memories_MD.T
+    def directions(self) -> Tensor:
+        return self.memories_MD
+
+    def potential(
+        self, u_NF: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        s_NM = u_NF
         if self.kind == "relu2":
             r = s_NM.relu()
             value = torch.linalg.vector_norm(r, dim=-1).square() / 2  # one pass over r
@@ -50,7 +53,7 @@ class Hopfield(Energy):
         else:
             b = self.log_sharpness.exp()
             value, r = torch.logsumexp(b * s_NM, -1) / b, torch.softmax(b * s_NM, -1)
-        return Terms({"hopfield": -value}, r @ self.memories_MD if with_force else None)
+        return {"hopfield": -value}, r if with_force else None
 
     def fired(self, g_ND: Tensor, layout: Layout, beta_RH: Tensor) -> tuple[Tensor, Tensor]:
         """Activations r, by which memories pull, and their shares of the energy, (N, M) each.

@@ -8,14 +8,14 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-from models.energies.base import Energy, Terms
+from models.energies.base import Energy, Featured, Field, SumField, Terms
 from models.layouts import Layout
 
 
 class _Weighted(Energy):
     """sum_i w_i E_i."""
 
-    def __init__(self, *energies: Energy) -> None:
+    def __init__(self, *energies: Featured) -> None:
         super().__init__()
         self.energies = nn.ModuleList(energies)
 
@@ -24,23 +24,19 @@ class _Weighted(Energy):
         """One weight for each energy."""
 
     def leaves(self) -> list[tuple[Tensor | float, Energy]]:
-        return [
-            (weight * of_leaf, leaf)
-            for weight, energy in zip(self.weights(), self.energies, strict=True)
-            for of_leaf, leaf in cast(Energy, energy).leaves()
-        ]
+        return list(self._weighted())
+
+    def field(self) -> Field:
+        return SumField(self._weighted())
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
-        parts: dict[str, Tensor] = {}
-        force_ND = torch.zeros_like(g_ND) if with_force else None
-        for weight, energy in zip(self.weights(), self.energies, strict=True):
-            terms: Terms = energy(g_ND, layout, beta_RH, with_force)
-            parts |= {name: weight * part for name, part in terms.parts.items()}
-            if force_ND is not None and terms.force_ND is not None:
-                force_ND = force_ND + weight * terms.force_ND
-        return Terms(parts, force_ND)
+        return self.field()(g_ND, layout, beta_RH, with_force)
+
+    def _weighted(self) -> list[tuple[Tensor | float, Featured]]:
+        energies = [cast(Featured, energy) for energy in self.energies]
+        return list(zip(self.weights(), energies, strict=True))
 
 
 @final
@@ -61,7 +57,7 @@ class Balanced(_Weighted):
         initial: lambda_v before training, between 0 and 1.
     """
 
-    def __init__(self, first: Energy, second: Energy, initial: float = 0.5) -> None:
+    def __init__(self, first: Featured, second: Featured, initial: float = 0.5) -> None:
         super().__init__(first, second)
         self.balance = nn.Parameter(torch.tensor(initial).logit())
 

@@ -74,5 +74,7 @@ class Layout(ABC):
 
     def sum_rows(self, values_N: Tensor) -> Tensor:
         """Sum per row, in float64: a small drop of a large energy must not drown in rounding."""
+        if self.rows == 1:
+            return values_N.sum(0, keepdim=True, dtype=torch.float64)
         out_R = torch.zeros(self.rows, dtype=torch.float64, device=values_N.device)
         return out_R.index_add(0, self.row_of_N, values_N.double())

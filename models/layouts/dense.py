@@ -69,6 +69,9 @@ class Dense(Pairwise):
     def num_pairs(self) -> int:
         return int(self.mask_RLL.sum())
 
+    def sum_rows(self, values_N: Tensor) -> Tensor:
+        return values_N.reshape(self.rows, self.length).sum(1, dtype=torch.float64)
+
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """(R, H, L, L), of those too that are masked."""
         return torch.einsum("rchy,rbhy->rhcb", self._by_row(q_NHY), self._by_row(k_NHY))

@@ -9,6 +9,7 @@ from tests.service.test_service_complete import body as picture
 FAMILIES = {
     "basin_requests": "counter",
     "basin_problems": "counter",
+    "basin_refusals_held": "counter",
     "basin_request_seconds": "histogram",
     "basin_energy_per_node": "histogram",
     "basin_energy_drop_per_node": "histogram",

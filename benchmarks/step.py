@@ -1,0 +1,206 @@
+"""The step of Energy Transformer against the papers' way: the gradient of the energy, by autograd.
+
+Both take as many steps with equal weights from equal states, and end where the other does. On
+images (tokens that all see each other) and on edge lists. `relax` is the loop alone; `solve` also
+measures: energies by component, residuals, and what is finite, after each step. Rounds take turns;
+printed are medians, their ratios, and the share of the peak of a large product of float32,
+measured in the same run. Peak memory is that of a process of its own for each way.
+
+    python -m benchmarks.step [images | edges]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.utils import scatter
+
+from benchmarks.machine import describe
+from benchmarks.scale import peak_kib
+from models.contract import Block, Config, Knobs
+from models.dynamics import Descent, LayerNorm
+from models.energies import DotProductAttention, Hopfield, Sum
+from models.layouts import Dense, EdgeList, Layout
+
+ROUNDS = 9
+IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
+    (1, 196, 768, 12, 64, 3072, 12),
+    (8, 196, 768, 12, 64, 3072, 12),
+    (1, 196, 256, 4, 64, 1024, 12),
+    (1, 196, 128, 2, 64, 512, 12),
+)
+NODES, EDGES, GRAPH = 12_000, (400_000, 4_400_000), (64, 2, 32, 256, 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One block and what it moves; `flops` of all its steps where products are all there is."""
+
+    block: Block
+    layout: Layout
+    x_ND: Tensor
+    knobs: list[Knobs]
+    autograd: Callable[[Tensor, Tensor], Tensor]
+    flops: float
+
+
+def block_of(dim: int, heads: int, head_dim: int, memories: int, steps: int) -> Block:
+    torch.manual_seed(0)
+    config = Config(
+        dim=dim, heads=heads, head_dim=head_dim, memories=memories, steps=steps, step_size=0.1
+    )
+    energy = Sum(DotProductAttention(dim, heads, head_dim), Hopfield(dim, memories))
+    return Block(energy, Descent(), LayerNorm(dim), config).eval()
+
+
+def images(rows: int, tokens: int, *shape: int) -> Case:
+    dim, heads, head_dim, memories, steps = shape
+    block = block_of(*shape)
+    layout = Dense(torch.ones(1, tokens, tokens, dtype=torch.bool).expand(rows, -1, -1))
+    attention, hopfield = block.energy.energies  # type: ignore[union-attr]
+    query_KD, key_KD = attention.query_HYD.flatten(0, 1), attention.key_HYD.flatten(0, 1)
+
+    def energy(g_ND: Tensor, beta_H: Tensor) -> Tensor:
+        def heads_of(weight_KD: Tensor) -> Tensor:
+            return (g_ND @ weight_KD.T).view(rows, tokens, heads, head_dim).transpose(1, 2)
+
+        beta_H11 = beta_H[:, None, None]
+        logits_RHLL = (heads_of(query_KD) * beta_H11) @ heads_of(key_KD).transpose(2, 3)
+        attend = (torch.logsumexp(logits_RHLL, -1) / beta_H11[..., 0]).sum()
+        return -attend - (g_ND @ hopfield.memories_MD.T).relu().square().sum() / 2
+
+    inner = heads * head_dim
+    flops = 4 * tokens * dim * (2 * inner + memories) + 6 * inner * tokens**2
+    x_ND = torch.randn(rows * tokens, dim)
+    return Case(block, layout, x_ND, [Knobs()] * rows, energy, rows * steps * flops)
+
+
+def graph(edges: int, *shape: int) -> Case:
+    _, heads, head_dim, _, _ = shape
+    block = block_of(*shape)
+    rng = np.random.default_rng(0)
+    layout = EdgeList.from_edges(rng.integers(0, NODES, (2, edges // 2)), NODES)
+    sees, seen = layout.receivers_E, layout.indices_E.long()
+    attention, hopfield = block.energy.energies  # type: ignore[union-attr]
+
+    def energy(g_ND: Tensor, beta_H: Tensor) -> Tensor:
+        q_NHY = (g_ND @ attention.query_HYD.flatten(0, 1).T).view(NODES, heads, head_dim)
+        k_NHY = (g_ND @ attention.key_HYD.flatten(0, 1).T).view(NODES, heads, head_dim)
+        s_EH = (q_NHY.index_select(0, sees) * k_NHY.index_select(0, seen)).sum(-1) * beta_H
+        top_NH = scatter(s_EH.detach(), sees, 0, NODES, "max")
+        sum_NH = scatter((s_EH - top_NH.index_select(0, sees)).exp(), sees, 0, NODES, "sum")
+        lse_NH = (sum_NH.clamp(min=1e-30).log() + top_NH) * (layout.degree_N > 0)[:, None]
+        up = (g_ND @ hopfield.memories_MD.T).relu()
+        return -(lse_NH / beta_H).sum() - up.square().sum() / 2
+
+    return Case(block, layout, torch.randn(NODES, shape[0]), [Knobs()], energy, math.nan)
+
+
+def by_autograd(case: Case) -> Tensor:
+    """The papers' way."""
+    block, x_ND = case.block, case.x_ND
+    beta_H = block.log_beta_H.detach().exp()
+    for _ in range(block.steps):
+        with torch.enable_grad():
+            g_ND = block.norm(x_ND).detach().requires_grad_()
+            (slope_ND,) = torch.autograd.grad(case.autograd(g_ND, beta_H), g_ND)
+        x_ND = x_ND - block.step_size * slope_ND
+    return x_ND
+
+
+def by_relax(case: Case) -> Tensor:
+    return case.block.relax(case.x_ND, case.layout, case.knobs)
+
+
+def by_solve(case: Case) -> Tensor:
+    return case.block.solve(case.x_ND, case.layout, case.knobs, lambda: None).x_ND
+
+
+WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve}
+
+
+def peak_gflops() -> float:
+    """Of a large product, the best of some."""
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    return max(2 * 2048**3 / _seconds(lambda: a @ b) / 1e9 for _ in range(8))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+@torch.no_grad()
+def compare(name: str, case: Case) -> None:
+    ends = {way: work(case) for way, work in WAYS.items()}
+    scale = float(ends["autograd"].abs().max())
+    for x_ND in ends.values():
+        torch.testing.assert_close(x_ND, ends["autograd"], rtol=1e-3, atol=1e-4 * scale)
+    took: dict[str, list[float]] = {way: [] for way in WAYS}
+    peaks = list[float]()
+    for _ in range(ROUNDS):
+        peaks.append(peak_gflops())
+        for way, work in WAYS.items():
+            took[way].append(_seconds(lambda work=work: work(case)))
+    peak = statistics.median(peaks)
+    medians = {way: statistics.median(each) for way, each in took.items()}
+    for way, median in medians.items():
+        ratios = [a / b for a, b in zip(took["autograd"], took[way], strict=True)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        share = case.flops / median / 1e9 / peak
+        of_peak = "" if math.isnan(share) else f"  {share:5.2f} of {peak:.0f} GFLOP/s"
+        ratio = statistics.median(ratios)
+        print(
+            f"{name:30} {way:9}{1e3 * median:9.1f} ms  ratio {ratio:5.2f} ({spread}){of_peak}",
+            flush=True,
+        )
+
+
+@torch.no_grad()
+def _grown_mib(way: str, edges: int) -> float:
+    """Peak memory beyond what stood before, in this process."""
+    case = graph(edges, *GRAPH)
+    WAYS[way](graph(1000, *GRAPH))
+    before = peak_kib(reset=True)
+    WAYS[way](case)
+    return (peak_kib() - before) / 1024
+
+
+def _memory(edges: int) -> None:
+    grown = {}
+    for way in WAYS:
+        command = [sys.executable, "-m", "benchmarks.step", way, str(edges)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        grown[way] = json.loads(done.stdout)
+    told = ", ".join(f"{way} {mib:,.0f}" for way, mib in grown.items())
+    print(f"{edges:,} edges, peak MiB: {told}", flush=True)
+
+
+def main(which: str = "") -> None:
+    print(describe())
+    if which != "edges":
+        for shape in IMAGES:
+            rows, tokens, dim = shape[:3]
+            compare(f"{rows} x {tokens} tokens, D = {dim}", images(*shape))
+    if which != "images":
+        for edges in EDGES:
+            compare(f"{NODES:,} nodes, {edges:,} edges", graph(edges, *GRAPH))
+            _memory(edges)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        print(json.dumps(_grown_mib(sys.argv[1], int(sys.argv[2]))))
+    else:
+        main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"""Many who are refused and ask again at once: told in few words, and never for what they asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from service.access import HARDENED
+from service.exchange import COMPUTING
+from tests.service.conftest import Sample, Server, answers_with, depth, gauge, wait_until
+from tests.service.scraped import families, value
+from tests.service.test_service_bad_input import check
+from tests.service.test_service_load import send
+
+FLOOD = 300  # two seconds remember enough of it
+
+
+@pytest.fixture(scope="module")
+def server(start, checkpoints) -> Server:
+    """One place, and answers are kept."""
+    one = start(
+        checkpoints=checkpoints,
+        default_anomaly_model="et-small",
+        max_steps=100_000_000,
+        queue_size=0,
+        cache_bytes=1 << 20,
+    )
+    wait_until(lambda: answers_with(one, "/health/ready", 200))
+    return one
+
+
+@pytest.fixture
+def full(server: Server, sample: Callable[..., Sample]) -> Iterator[socket.socket]:
+    """What has the place, until it is closed; and a flood of those who want it."""
+    running = send(server, sample(1).arrays(dynamics={"steps": 100_000_000}))
+    wait_until(lambda: depth(server) == 1)
+    try:
+        with httpx.Client(base_url=server.url) as client:
+            for seed in range(FLOOD):
+                answer = client.post(f"/anomaly/score?timeout_ms={seed + 1}", json={})
+                assert answer.status_code == 429
+        yield running
+    finally:
+        running.close()
+        wait_until(lambda: depth(server) == 0)
+
+
+def head(path: str, length: int, *lines: str) -> bytes:
+    told = "\r\n".join(["Host: h", "Content-Type: application/json", *lines])
+    return f"POST {path} HTTP/1.1\r\n{told}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def replies(line: socket.socket, count: int) -> list[bytes]:
+    """The heads of so many answers with their bodies."""
+    raw, found = b"", list[bytes]()
+    while len(found) < count:
+        parted = raw.partition(b"\r\n\r\n")
+        if parted[1]:
+            (length,) = (
+                int(told.partition(b":")[2])
+                for told in parted[0].split(b"\r\n")
+                if told.lower().startswith(b"content-length:")
+            )
+            if len(parted[2]) >= length:
+                found.append(raw[: len(parted[0]) + 4 + length])
+                raw = parted[2][length:]
+                continue
+        got = line.recv(1 << 16)
+        assert got, "it was closed"
+        raw += got
+    assert not raw
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(COMPUTING))
+def test_it_is_told_what_it_always_is(full, server, path):
+    with server.client() as client:
+        before = families(client)
+        told = {"x-request-id": "mine"}
+        answer = client.post(f"{path}?timeout_ms=7", content=b"no JSON", headers=told)
+        after = families(client)
+        problem = check(answer, 429, "queue-full")
+    assert problem.request_id == answer.headers["x-request-id"] == "mine"
+    assert int(answer.headers["retry-after"]) >= 1
+    assert HARDENED.items() <= answer.headers.items()
+    label = {"route": path, "status": "429"}
+    counted = [value(each["basin_requests"], "_total", **label) for each in (before, after)]
+    assert counted[1] - counted[0] == 1
+    # By the wire: nothing but what is counted comes of it.
+    assert not any(line.get("request_id") == "mine" for line in server.log_lines())
+
+
+def test_a_body_that_comes_late_is_no_request(full, server, sample):
+    body = json.dumps(sample(2).arrays()).encode()
+    with socket.create_connection(("127.0.0.1", server.port), 20) as line:
+        line.sendall(head("/anomaly/score", len(body)))
+        assert replies(line, 1)[0].startswith(b"HTTP/1.1 429 ")
+        line.sendall(body[:100])
+        line.sendall(body[100:] + head("/anomaly/score", 2))
+        assert replies(line, 1)[0].startswith(b"HTTP/1.1 429 ")
+        line.sendall(b"{}GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert replies(line, 1)[0].startswith(b"HTTP/1.1 200 ")
+
+
+def test_requests_at_once_are_answered_in_their_order(full, server):
+    asked = head("/anomaly/score", 2, "X-Request-ID: a") + b"{}"
+    asked += b"GET /health/live HTTP/1.1\r\nHost: h\r\nX-Request-ID: b\r\n\r\n"
+    asked += head("/anomaly/score", 2, "X-Request-ID: c") + b"{}"
+    with socket.create_connection(("127.0.0.1", server.port), 20) as line:
+        line.sendall(asked)
+        told = replies(line, 3)
+    assert [reply.split(b" ")[1] for reply in told] == [b"429", b"200", b"429"]
+    for name, reply in zip("abc", told, strict=True):
+        assert f"x-request-id: {name}\r\n".encode() in reply
+
+
+def test_whoever_wants_it_closed_has_it_closed(full, server):
+    with socket.create_connection(("127.0.0.1", server.port), 20) as line:
+        line.sendall(head("/anomaly/score", 2, "Connection: close") + b"{}")
+        got = b"".join(iter(lambda: line.recv(1 << 16), b""))
+    assert got.startswith(b"HTTP/1.1 429 ")
+    assert b"connection: close" in got.lower()
+
+
+def test_a_job_is_still_promised(full, server, sample):
+    with server.client() as client:
+        later = client.post(
+            "/anomaly/score", json=sample(3).arrays(), headers={"prefer": "respond-async"}
+        )
+        assert later.status_code == 202
+        assert client.delete(later.headers["location"]).status_code in (200, 204)
+
+
+def test_what_computes_nothing_is_answered(full, server):
+    with server.client() as client:
+        assert client.get("/models").status_code == 200
+        assert client.get("/anomaly/score").status_code == 405
+        assert client.post("/no/such/path", json={}).status_code == 404
+
+
+def test_once_there_is_room_the_next_is_answered_on_the_same_connection(full, server, sample):
+    with server.client() as client:
+        one = sample(4).arrays()
+        assert client.post("/anomaly/score", json=one).status_code == 429
+        full.close()
+        wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
+        assert client.post("/anomaly/score", json=one).status_code == 200
+        assert client.post("/anomaly/score", json=one).headers["x-cache"] == "hit"

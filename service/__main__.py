@@ -36,6 +36,7 @@ def main() -> None:
     logs.configure(settings.log_level)
     settings = prepared(settings)
     # Seconds of torch, which no key is made with.
+    from service.heap import spare_what_is_there
     from service.main import create_admin, create_app
     from service.services import usable
 
@@ -55,6 +56,7 @@ def main() -> None:
     # uvicorn shuts down and then raises the signal again, which would not be exit 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = _Server(config, admin)
+    spare_what_is_there()
     with suppress(KeyboardInterrupt):
         server.run(sockets)
     sys.exit(0 if server.started else STARTUP_FAILURE)

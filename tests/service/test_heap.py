@@ -1,4 +1,4 @@
-"""What is free is given back."""
+"""What is free is given back, and garbage is found."""
 
 from __future__ import annotations
 
@@ -35,3 +35,34 @@ def test_free_memory_goes_back() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[0]) > 60
+
+
+LOOPS = """
+import asyncio, gc, weakref
+from service import heap
+
+heap._EVERY_S = 0.05
+gc.disable()  # as good as: what is old is looked at once in hours
+
+class Loop:
+    def __init__(self):
+        self.itself = self
+
+async def play():
+    heap.spare_what_is_there()
+    trimming = asyncio.create_task(heap.keep_trimmed())
+    loop = weakref.ref(Loop())
+    await asyncio.sleep(0.5)
+    print(loop() is None, gc.get_freeze_count())
+    trimming.cancel()
+
+asyncio.run(play())
+"""
+
+
+def test_garbage_is_found_without_a_look_at_what_was_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOPS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, spared = done.stdout.split()
+    assert found == "True"
+    assert int(spared) > 5_000

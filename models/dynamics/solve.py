@@ -38,6 +38,7 @@ def relax(
     drawn_by = generators(knobs)
     for t in range(int(knobs.steps_R.max())):
         terms = field(norm(x_ND), layout, knobs.beta_RH, True)
+        assert terms.force_ND is not None
         moved = x_ND + alpha_N1 * motion.drift(x_ND, terms.force_ND)
         moved = moved + noise(x_ND, layout, knobs, drawn_by)
         going_N1 = (knobs.steps_R > t)[layout.row_of_N, None]

@@ -83,33 +83,39 @@ class Featured(Energy):
 
 @final
 class SumField:
-    """sum_i w_i phi_i(U_i g), with one product for the features of all."""
+    """sum_i w_i E_i(g), with one product for the features of all that are `Featured`."""
 
-    def __init__(self, leaves: Sequence[tuple[Tensor | float, Featured]]) -> None:
-        self._leaves = [leaf for _, leaf in leaves]
-        self._weights = [weight for weight, _ in leaves]
-        directions = [leaf.directions() for leaf in self._leaves]
+    def __init__(self, leaves: Sequence[tuple[Tensor | float, Energy]]) -> None:
+        self._featured = [(w, leaf) for w, leaf in leaves if isinstance(leaf, Featured)]
+        self._rest = [(w, leaf.field()) for w, leaf in leaves if not isinstance(leaf, Featured)]
+        directions = [leaf.directions() for _, leaf in self._featured]
         self._widths = [len(u_FD) for u_FD in directions]
-        self._to_DF = (directions[0] if len(directions) == 1 else torch.cat(directions)).T
-        # Fewer than there are features of tokens, to be weighed.
-        self._back = [_times(w, u_FD) for w, u_FD in zip(self._weights, directions, strict=True)]
+        self._all_FD = torch.cat(directions) if directions else None
+        # There are fewer of them to be weighed than features of tokens.
+        weights = [weight for weight, _ in self._featured]
+        self._back = [_times(w, u_FD) for w, u_FD in zip(weights, directions, strict=True)]
 
     def __call__(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
-        features = (g_ND @ self._to_DF).split(self._widths, 1)
         parts: dict[str, Tensor] = {}
-        force_ND = None
-        for leaf, weight, u_NF, back_FD in zip(
-            self._leaves, self._weights, features, self._back, strict=True
-        ):
-            found, pull_NF = leaf.potential(u_NF, layout, beta_RH, with_force)
-            parts |= {name: _times(weight, part_N) for name, part_N in found.items()}
-            if pull_NF is not None:
-                # Where precision is mixed, forces are added in that of the state.
-                pulled_ND = (pull_NF @ back_FD).to(g_ND.dtype)
-                force_ND = pulled_ND if force_ND is None else force_ND + pulled_ND
-        return Terms(parts, force_ND)
+        forces = list[Tensor]()
+        if self._all_FD is not None:
+            features = (g_ND @ self._all_FD.T).split(self._widths, 1)
+            for (weight, leaf), u_NF, back_FD in zip(
+                self._featured, features, self._back, strict=True
+            ):
+                found, pull_NF = leaf.potential(u_NF, layout, beta_RH, with_force)
+                parts |= {name: _times(weight, part_N) for name, part_N in found.items()}
+                if pull_NF is not None:
+                    # Where precision is mixed, forces are added in that of the state.
+                    forces.append((pull_NF @ back_FD).to(g_ND.dtype))
+        for weight, field in self._rest:
+            terms = field(g_ND, layout, beta_RH, with_force)
+            parts |= {name: _times(weight, part_N) for name, part_N in terms.parts.items()}
+            if terms.force_ND is not None:
+                forces.append(_times(weight, terms.force_ND))
+        return Terms(parts, sum(forces[1:], forces[0]) if forces else None)
 
 
 def _times(weight: Tensor | float, value: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-from models.energies.base import Energy, Featured, Field, SumField, Terms
+from models.energies.base import Energy, Field, SumField, Terms
 from models.layouts import Layout
 
 
 class _Weighted(Energy):
     """sum_i w_i E_i."""
 
-    def __init__(self, *energies: Featured) -> None:
+    def __init__(self, *energies: Energy) -> None:
         super().__init__()
         self.energies = nn.ModuleList(energies)
 
@@ -24,19 +24,19 @@ class _Weighted(Energy):
         """One weight for each energy."""
 
     def leaves(self) -> list[tuple[Tensor | float, Energy]]:
-        return list(self._weighted())
+        return [
+            (weight * of_leaf, leaf)
+            for weight, energy in zip(self.weights(), self.energies, strict=True)
+            for of_leaf, leaf in cast(Energy, energy).leaves()
+        ]
 
     def field(self) -> Field:
-        return SumField(self._weighted())
+        return SumField(self.leaves())
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
         return self.field()(g_ND, layout, beta_RH, with_force)
-
-    def _weighted(self) -> list[tuple[Tensor | float, Featured]]:
-        energies = [cast(Featured, energy) for energy in self.energies]
-        return list(zip(self.weights(), energies, strict=True))
 
 
 @final
@@ -57,7 +57,7 @@ class Balanced(_Weighted):
         initial: lambda_v before training, between 0 and 1.
     """
 
-    def __init__(self, first: Featured, second: Featured, initial: float = 0.5) -> None:
+    def __init__(self, first: Energy, second: Energy, initial: float = 0.5) -> None:
         super().__init__(first, second)
         self.balance = nn.Parameter(torch.tensor(initial).logit())
 

@@ -14,11 +14,25 @@ from models.energies import (
     Hopfield,
     ModernHopfield,
     Sum,
+    Terms,
     VonMisesFisherAttention,
 )
 from models.layouts import Dense, EdgeList, Layout
 
 DIM, LENGTH, ROWS = 7, 6, 3
+
+
+class Well(Energy):
+    """|g - 1|^4 / 4: of no features."""
+
+    def forward(
+        self, g_ND: torch.Tensor, layout: Layout, beta_RH: torch.Tensor, with_force: bool = True
+    ) -> Terms:
+        away_ND = g_ND - 1
+        square_N = away_ND.square().sum(-1)
+        force_ND = -square_N[:, None] * away_ND if with_force else None
+        return Terms({"well": square_N.square() / 4}, force_ND)
+
 
 ENERGIES = {
     "dot_product": lambda: DotProductAttention(DIM, 2, 4),
@@ -33,6 +47,7 @@ ENERGIES = {
     ),
     "sum": lambda: Sum(DotProductAttention(DIM, 2, 4), Hopfield(DIM, 9, "relu2")),
     "balanced": lambda: Balanced(VonMisesFisherAttention(DIM, 2, 4), Hopfield(DIM, 9, "relu")),
+    "of_others": lambda: Balanced(Sum(Well(), DotProductAttention(DIM, 2, 4)), Hopfield(DIM, 9)),
 }
 
 

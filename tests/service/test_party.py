@@ -129,6 +129,9 @@ def test_where_all_have_left_it_stops(kitchen: Kitchen) -> None:
         orders[2].cancel()
         await asyncio.gather(*orders, return_exceptions=True)
         assert await kitchen.order("next") == "next!"
+        async with asyncio.timeout(10):
+            while not kitchen.stopped:  # it may hear of it after the next one was done
+                await asyncio.sleep(0.005)
         assert kitchen.stopped == 1
 
     asyncio.run(play())

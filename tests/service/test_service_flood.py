@@ -94,6 +94,14 @@ def test_it_is_told_what_it_always_is(full, server, path):
     assert not any(line.get("request_id") == "mine" for line in server.log_lines())
 
 
+def test_they_are_all_routes_that_compute_in_one_way(server):
+    with server.client() as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    others = ("/v2/", "/graphs/", "/memories/")
+    posts = {path for path, of in paths.items() if "post" in of and not path.startswith(others)}
+    assert posts == COMPUTING
+
+
 def test_a_body_that_comes_late_is_no_request(full, server, sample):
     body = json.dumps(sample(2).arrays()).encode()
     with socket.create_connection(("127.0.0.1", server.port), 20) as line:

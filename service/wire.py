@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from types import SimpleNamespace
-from typing import Any, cast, final
+from typing import Any, final
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.access import HARDENED, request_id_of
 from service.errors import Problem
 from service.exchange import COMPUTING
+from service.pace import Paced
 from service.services import Services
 
 _HEAD_BYTES = 1 << 16  # of the path, and names and values of headers
@@ -26,7 +26,6 @@ _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
 # Who sends one of these may be told something else than that there is no room.
 _TELLING = frozenset((b"prefer", b"idempotency-key", b"expect", b"origin"))
-
 _COMPUTING = frozenset(path.encode() for path in COMPUTING)
 
 
@@ -39,7 +38,6 @@ class Wire(HttpToolsProtocol):
         services: Services = self.config.app.state.services  # type: ignore[union-attr]
         self._settings, self._metrics = services.settings, services.metrics
         self._engine, self._pace = services.engine, services.pace
-        self._held: asyncio.TimerHandle | None = None  # until it is heard again
         self._in_head, self._head, self._unread = False, 0, 0
         self._refusal: Problem | None = None
         self._deferred: Problem | None = None  # until those before it are answered
@@ -55,7 +53,7 @@ class Wire(HttpToolsProtocol):
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._late, self._looking, self._held):
+        for timer in (self._late, self._looking):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -92,10 +90,13 @@ class Wire(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        whole = self.app
         if (problem := self._no_room()) is not None:
-            self._turn_away(problem)
-        else:
+            self.app = self._turning_away(problem)  # type: ignore[assignment]
+        try:
             super().on_headers_complete()  # which may fail, and is of the head then
+        finally:
+            self.app = whole
         self._in_head = False
         if self._late is not None:
             self._late.cancel()
@@ -115,13 +116,11 @@ class Wire(HttpToolsProtocol):
     def _no_room(self) -> Problem | None:
         """Why the request that begins here is refused whatever follows: in a flood of them the app
         would do little else."""
-        path = self.url.partition(b"?")[0]
-        if not self._pace.flooded or path not in _COMPUTING or self._held is not None:
-            return None
         assert self.parser is not None
-        waits = self.cycle is not None and not self.cycle.response_complete
+        if not self._pace.flooded or self.url.partition(b"?")[0] not in _COMPUTING:
+            return None
         telling = any(name in _TELLING for name, _ in self.headers)
-        if waits or telling or self.parser.get_method() != b"POST":
+        if telling or self.parser.get_method() != b"POST":
             return None
         try:
             self._engine.require_room()
@@ -129,26 +128,18 @@ class Wire(HttpToolsProtocol):
             return problem
         return None
 
-    def _turn_away(self, problem: Problem) -> None:
-        """Answer it, take what follows of it for nothing, and hear the next one when it is time."""
-        assert self.parser is not None
-        closing = not self.parser.should_keep_alive()
-        path, scope = self.url.partition(b"?")[0].decode(), cast(Scope, self.scope)
-        self._write(problem, path, request_id_of(scope), closing)
-        # As a cycle of uvicorn's looks once it is over.
-        over = SimpleNamespace(response_complete=True, message_event=asyncio.Event())
-        self.cycle = over  # type: ignore[assignment]
-        wait_s = self._pace.refuse()
-        if wait_s and not closing:
-            self._metrics.held.inc()
-            self.flow.pause_reading()
-            self._held = self.loop.call_later(wait_s, self._hear)
-        else:
-            self.on_response_complete()
+    def _turning_away(self, problem: Problem) -> ASGIApp:
+        """An app that says so in few words, in its turn on this connection."""
 
-    def _hear(self) -> None:
-        self._held = None
-        self.on_response_complete()
+        async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["state"]["problem"] = problem.kind
+            answer = problem.response(request_id := request_id_of(scope))
+            answer.headers.update(HARDENED | {"x-request-id": request_id})
+            self._metrics.problems.labels(problem.kind).inc()
+            self._metrics.requests.labels(scope["path"], str(problem.status)).inc()
+            await answer(scope, receive, send)
+
+        return Paced(refuse, self._pace, self._metrics.held.inc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -209,23 +200,18 @@ class Wire(HttpToolsProtocol):
         else:
             self._write(problem)  # its own body is broken
 
-    def _write(
-        self, problem: Problem, route: str = "unmatched", request_id: str = "", closing: bool = True
-    ) -> None:
+    def _write(self, problem: Problem) -> None:
         if self.transport.is_closing():
             return
-        request_id = request_id or secrets.token_hex(12)
+        request_id = secrets.token_hex(12)
         answer = problem.response(request_id)
-        headers = HARDENED | {"x-request-id": request_id}
-        if closing:
-            headers["connection"] = "close"
+        headers = HARDENED | {"x-request-id": request_id, "connection": "close"}
         lines = [f"{name}: {value}" for name, value in (*answer.headers.items(), *headers.items())]
         head = "\r\n".join((f"HTTP/1.1 {problem.status} {problem.title}", *lines, "", ""))
         self.transport.write(head.encode("latin-1") + bytes(answer.body))
-        if closing:
-            self.transport.close()
+        self.transport.close()
         self._metrics.problems.labels(problem.kind).inc()
-        self._metrics.requests.labels(route, str(problem.status)).inc()
+        self._metrics.requests.labels("unmatched", str(problem.status)).inc()
 
 
 def _too_large() -> Problem:

@@ -126,6 +126,25 @@ def test_requests_at_once_are_answered_in_their_order(full, server):
         assert f"x-request-id: {name}\r\n".encode() in reply
 
 
+def test_what_follows_a_refusal_that_is_held_keeps_its_order(full, server, sample):
+    """All come in one piece: a job takes longer to promise than what stands behind it to answer."""
+    later = json.dumps(sample(5).arrays()).encode()
+    live = b"GET /health/live HTTP/1.1\r\nHost: h\r\nX-Request-ID: z\r\n\r\n"
+    asked = b"".join(head("/anomaly/score", 2, f"X-Request-ID: {i}") + b"{}" for i in range(30))
+    promised = head("/anomaly/score", len(later), "X-Request-ID: y", "Prefer: respond-async")
+    with server.client() as client:
+        before = value(families(client)["basin_refusals_held"], "_total")
+        with socket.create_connection(("127.0.0.1", server.port), 60) as line:
+            line.sendall(asked + promised + later + live)
+            told = replies(line, 32)
+        after = value(families(client)["basin_refusals_held"], "_total")
+    names = [*map(str, range(30)), "y", "z"]
+    for name, reply in zip(names, told, strict=True):
+        assert f"x-request-id: {name}\r\n".encode() in reply
+    assert [reply.split(b" ")[1] for reply in told] == [b"429"] * 30 + [b"202", b"200"]
+    assert after > before
+
+
 def test_whoever_wants_it_closed_has_it_closed(full, server):
     with socket.create_connection(("127.0.0.1", server.port), 20) as line:
         line.sendall(head("/anomaly/score", 2, "Connection: close") + b"{}")

@@ -4,7 +4,8 @@ First eight clients ask for whatever there is, mixed, as fast as they can: the c
 many requests come as 70 % of that, at random moments. After ten minutes of it are watched: the
 memory of the server and of its processes, its descriptors and threads, its queue and its jobs.
 Printed is what each was in the first and the last quarter, and its slope an hour with the standard
-error, of a straight line through the medians of each minute. What requests leave behind that come
+error, of a straight line through the medians of each minute. Memory is told at an equal queue too:
+a machine that slows down makes the queue longer, and the server holds what is in it. What requests leave behind that come
 one after the other, without a queue, is told by `benchmarks.leftover`.
 
     python -m benchmarks.soak [minutes]
@@ -21,6 +22,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -195,16 +197,23 @@ def _gauge(text: str, name: str) -> float:
     return float(found[1])
 
 
-def _slope(values: list[float]) -> tuple[float, float]:
-    """Growth an hour by the medians of each minute, and its standard error, for which minutes less
-    than `APART` apart are alike (Newey and West 1987): a burst is remembered for some."""
+def _minutes(values: list[float], of: Callable[[list[float]], float]) -> np.ndarray:
     size = round(60 / EVERY_S)
-    parts = [values[i : i + size] for i in range(0, len(values) - size + 1, size)]
-    y = np.array([statistics.median(part) for part in parts])
+    return np.array([of(values[i : i + size]) for i in range(0, len(values) - size + 1, size)])
+
+
+def _slope(values: list[float], equal: list[float] | None = None) -> tuple[float, float]:
+    """Growth an hour by the medians of each minute, and its standard error, for which minutes less
+    than `APART` apart are alike (Newey and West 1987): a burst is remembered for some. What the
+    means of `equal` explain is no growth (by partial regression)."""
+    y = _minutes(values, statistics.median)
     x = np.arange(len(y)) / 60
-    slope = np.polyfit(x, y, 1)[0]
-    x -= x.mean()
-    pull = x * (y - slope * x - y.mean())
+    known = np.ones((len(y), 1))
+    if equal is not None:
+        known = np.column_stack((known, _minutes(equal, statistics.mean)))
+    x, y = (each - known @ np.linalg.lstsq(known, each)[0] for each in (x, y))
+    slope = x @ y / (x @ x)
+    pull = x * (y - slope * x)
     lags = range(1, min(APART, len(y)))
     varies = pull @ pull + sum(2 * (1 - lag / APART) * (pull[lag:] @ pull[:-lag]) for lag in lags)
     return float(slope), float(max(varies, 0.0) ** 0.5 / (x @ x))
@@ -235,6 +244,9 @@ async def _run(port: int, server: psutil.Process, minutes: float) -> None:
         slope, error = _slope(values)
         grown = f"{slope:+.2f} ± {error:.2f}"
         print(f"{name:14}{first:9.1f}{last:9.1f}{max(values):9.1f}{grown:>22}")
+    memory, queue = ([each[name] for each in told] for name in ("memory, MiB", "queue"))
+    slope, error = _slope(memory, equal=queue)
+    print(f"memory, at an equal queue: {slope:+.2f} ± {error:.2f} MiB an hour")
 
 
 def main() -> None:

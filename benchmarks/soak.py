@@ -5,8 +5,8 @@ many requests come as 70 % of that, at random moments. After ten minutes of it a
 memory of the server and of its processes, its descriptors and threads, its queue and its jobs.
 Printed is what each was in the first and the last quarter, and its slope an hour with the standard
 error, of a straight line through the medians of each minute. Memory is told at an equal queue too:
-a machine that slows down makes the queue longer, and the server holds what is in it. What requests leave behind that come
-one after the other, without a queue, is told by `benchmarks.leftover`.
+a machine that slows down makes the queue longer, and the server holds what is in it. What requests
+leave behind that come one after the other, without a queue, is told by `benchmarks.leftover`.
 
     python -m benchmarks.soak [minutes]
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # an extra
     from service.tracing import Traces
 
 CLIENT_CLOSED = 499  # nginx's number for it; never on the wire, only in logs and metrics
-HARDENED = {
+_HARDENED = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -28,7 +28,6 @@ HARDENED = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
-"""Of every answer, where its route says nothing else: nothing here is a page, or for others."""
 _PAGES = {
     "/docs": "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; "
     "img-src 'self' data: https://fastapi.tiangolo.com; script-src 'unsafe-inline' "
@@ -36,6 +35,13 @@ _PAGES = {
 }
 """But for these, with what they load."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def hardened(encrypted: bool = False) -> dict[str, str]:
+    """Headers of every answer, where its route says nothing else: nothing here is a page, or for
+    others; and where this server encrypts, browsers may be told to insist."""
+    insist = {"strict-transport-security": "max-age=31536000"} if encrypted else {}
+    return _HARDENED | insist
 
 
 def request_id_of(scope: Scope) -> str:
@@ -49,16 +55,14 @@ class Access:
 
     Args:
         traces: where requests are told, if anywhere.
-        encrypted: by this server, so that browsers may be told to insist.
+        encrypted: by this server.
     """
 
     def __init__(
         self, app: ASGIApp, metrics: Metrics, traces: Traces | None, encrypted: bool = False
     ) -> None:
-        self._app, self._metrics, self._headers = app, metrics, dict(HARDENED)
+        self._app, self._metrics, self._headers = app, metrics, hardened(encrypted)
         self._traces = traces
-        if encrypted:
-            self._headers["strict-transport-security"] = "max-age=31536000"
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -91,7 +91,8 @@ class Paced:
 
         async def send_all_but_end(message: Message) -> None:
             nonlocal wait_s
-            if message["type"] == "http.response.start" and message["status"] < 300:
+            starts = message["type"] == "http.response.start" and message["status"] < 300
+            if starts and "cost" in scope["state"]:  # it was computed: others need no place
                 self._pace.answer()
             ends = message["type"] == "http.response.body" and not message.get("more_body")
             if ends and scope["state"].get("problem") == BUSY:

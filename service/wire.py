@@ -13,7 +13,8 @@ from typing import Any, final
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.access import HARDENED, request_id_of
+from service.access import hardened, request_id_of
+from service.doors.door import require_key
 from service.errors import Problem
 from service.exchange import COMPUTING
 from service.pace import Paced
@@ -25,7 +26,7 @@ _PIPELINED = 32  # requests that wait behind the one that is being answered
 _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
 # Who sends one of these may be told something else than that there is no room.
-_TELLING = frozenset((b"prefer", b"idempotency-key", b"expect", b"origin"))
+_TELLING = frozenset((b"prefer", b"expect", b"origin"))
 _COMPUTING = frozenset(path.encode() for path in COMPUTING)
 
 
@@ -38,6 +39,8 @@ class Wire(HttpToolsProtocol):
         services: Services = self.config.app.state.services  # type: ignore[union-attr]
         self._settings, self._metrics = services.settings, services.metrics
         self._engine, self._pace = services.engine, services.pace
+        self._keyring = services.keyring
+        self._hardened = hardened(services.settings.tls_certificate is not None)
         self._in_head, self._head, self._unread = False, 0, 0
         self._refusal: Problem | None = None
         self._deferred: Problem | None = None  # until those before it are answered
@@ -129,12 +132,20 @@ class Wire(HttpToolsProtocol):
         return None
 
     def _turning_away(self, problem: Problem) -> ASGIApp:
-        """An app that says so in few words, in its turn on this connection."""
+        """An app that says so in few words, in its turn on this connection; whoever has no key for
+        it is a stranger to the app."""
+        whole = self.app
 
         async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                if self._keyring is not None:
+                    require_key(scope, self._keyring)
+            except Problem:
+                await whole(scope, receive, send)  # type: ignore[arg-type, misc]
+                return
             scope["state"]["problem"] = problem.kind
             answer = problem.response(request_id := request_id_of(scope))
-            answer.headers.update(HARDENED | {"x-request-id": request_id})
+            answer.headers.update(self._hardened | {"x-request-id": request_id})
             self._metrics.problems.labels(problem.kind).inc()
             self._metrics.requests.labels(scope["path"], str(problem.status)).inc()
             await answer(scope, receive, send)
@@ -205,7 +216,7 @@ class Wire(HttpToolsProtocol):
             return
         request_id = secrets.token_hex(12)
         answer = problem.response(request_id)
-        headers = HARDENED | {"x-request-id": request_id, "connection": "close"}
+        headers = self._hardened | {"x-request-id": request_id, "connection": "close"}
         lines = [f"{name}: {value}" for name, value in (*answer.headers.items(), *headers.items())]
         head = "\r\n".join((f"HTTP/1.1 {problem.status} {problem.title}", *lines, "", ""))
         self.transport.write(head.encode("latin-1") + bytes(answer.body))

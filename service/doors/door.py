@@ -9,7 +9,8 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.doors.keys import ANYONE, SECRET
+from service.doors.keyring import Keyring
+from service.doors.keys import ANYONE, SECRET, Key
 from service.errors import Problem
 from service.services import Services
 
@@ -46,18 +47,7 @@ class Door:
         state["caller"] = ANYONE
         if keyring is None or scope["path"] in OPEN:
             return
-        if state.get("replayed"):  # a job has shown its key, which may have gone since
-            caller = keyring.named(state["owner"])
-        else:
-            caller = keyring.holder(_secret(scope))
-        if caller is None:
-            raise _unauthenticated("this key is not known, or no longer")
-        state["caller"] = caller
-        if caller.expired:
-            raise _unauthenticated("this key has expired")
-        if not caller.admits(scope["method"], self._under + scope["path"]):
-            challenge = {"www-authenticate": 'Bearer error="insufficient_scope"'}
-            raise Problem("forbidden", "this key is not for this route", headers=challenge)
+        caller = require_key(scope, keyring, self._under)
         if not state.get("replayed"):
             await self._services.tolls.enter(caller)
 
@@ -68,6 +58,28 @@ class Door:
         if route := next(found, None):
             scope["route"] = route
         await problem.response(state["request_id"])(scope, receive, send)
+
+
+def require_key(scope: Scope, keyring: Keyring, under: str = "") -> Key:
+    """Whose key is shown, which is for this route. Sets `caller` as soon as it is known.
+
+    Raises:
+        Problem: there is none.
+    """
+    state = scope["state"]
+    if state.get("replayed"):  # a job has shown its key, which may have gone since
+        caller = keyring.named(state["owner"])
+    else:
+        caller = keyring.holder(_secret(scope))
+    if caller is None:
+        raise _unauthenticated("this key is not known, or no longer")
+    state["caller"] = caller
+    if caller.expired:
+        raise _unauthenticated("this key has expired")
+    if not caller.admits(scope["method"], under + scope["path"]):
+        challenge = {"www-authenticate": 'Bearer error="insufficient_scope"'}
+        raise Problem("forbidden", "this key is not for this route", headers=challenge)
+    return caller
 
 
 def _secret(scope: Scope) -> str:

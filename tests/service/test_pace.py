@@ -146,3 +146,28 @@ def test_whoever_leaves_meanwhile_is_missed_by_nobody(refusing):
     with httpx.Client(base_url=url) as client:
         assert client.get("/other").status_code == 429
     assert len(held) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "counts"), [("/computed", True), ("/metrics", False), ("/failed", False)]
+)
+def test_an_answer_is_what_was_computed(path: str, counts: bool):
+    async def answer(scope, receive, send):
+        status = 500 if scope["path"] == "/failed" else 200
+        if scope["path"] != "/metrics":
+            scope["state"]["cost"] = 1.0
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def ignore(message):
+        pass
+
+    clock = Clock()
+    pace = Pace(0.5, clock)
+    app = Paced(answer, pace, lambda: None)
+    for _ in range(5):
+        scope = {"type": "http", "path": path, "state": {}}
+        asyncio.run(app(scope, None, ignore))  # type: ignore[arg-type]
+    # Five of late are 2.5 a second, and for each two may be refused.
+    wait_s = pace.refuse()
+    assert wait_s < 0.3 if counts else wait_s > 0.9

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from service.access import HARDENED
+from service.access import hardened
 from service.exchange import COMPUTING
 from tests.service.conftest import Sample, Server, answers_with, depth, gauge, wait_until
 from tests.service.scraped import families, value
@@ -87,7 +87,7 @@ def test_it_is_told_what_it_always_is(full, server, path):
         problem = check(answer, 429, "queue-full")
     assert problem.request_id == answer.headers["x-request-id"] == "mine"
     assert int(answer.headers["retry-after"]) >= 1
-    assert HARDENED.items() <= answer.headers.items()
+    assert hardened().items() <= answer.headers.items()
     label = {"route": path, "status": "429"}
     counted = [value(each["basin_requests"], "_total", **label) for each in (before, after)]
     assert counted[1] - counted[0] == 1

@@ -17,7 +17,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.access import HARDENED
+from service.access import hardened
 from tests.service.conftest import Server, answers_with, gauge, wait_until
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: h\r\n"
@@ -79,7 +79,7 @@ def refused(raw: bytes, status: int, kind: str) -> None:
     first, *lines = head.decode().split("\r\n")
     assert first.startswith(f"HTTP/1.1 {status} ")
     headers = dict(line.split(": ", 1) for line in lines)
-    assert headers.items() >= HARDENED.items()
+    assert headers.items() >= hardened().items()
     assert headers["content-type"] == "application/problem+json"
     assert int(headers["content-length"]) == len(body)
     told = json.loads(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -148,6 +149,12 @@ def test_beyond_this_machine_with_keys_and_tls_for_one_site(
             other = client.get("/memories", headers=headers | {"origin": "https://evil.example"})
             assert "access-control-allow-origin" not in other.headers
         check(client.get("/memories"), 401, "unauthenticated")
+    with (
+        socket.create_connection(("127.0.0.1", server.port), 20) as line,
+        trusted.wrap_socket(line, server_hostname="127.0.0.1") as safe,
+    ):
+        safe.sendall(b"no request\r\n\r\n")
+        assert b"strict-transport-security: max-age=31536000\r\n" in safe.recv(1 << 16)
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://127.0.0.1:{server.port}/health/live")
 

@@ -238,6 +238,18 @@ def sample(
     print(json.dumps(told.diagnostics, indent=1), file=sys.stderr)
 
 
+@app.command()
+def onnx(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a checkpoint.")],
+    out: Annotated[Path, typer.Argument(help="Folder for block-0.onnx and so on.")],
+) -> None:
+    """Write the step of each block as an ONNX graph, with its weights in it."""
+    from basin.exported import export_steps
+
+    for path in export_steps(checkpoint, out):
+        print(path)
+
+
 def main() -> None:
     try:
         app(standalone_mode=True)

@@ -6,14 +6,17 @@ from benchmarks import (
     classify,
     company,
     faithfulness,
+    feedforward,
+    growth,
     include,
     sample,
     scale,
+    step,
     throughput,
 )
 
 for benchmark in (
-    *(attend, scale, sample, classify, company),
+    *(step, growth, feedforward, attend, scale, sample, classify, company),
     *(blocking, throughput, include, faithfulness),
 ):
     print(f"\n## {benchmark.__name__}")

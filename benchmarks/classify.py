@@ -10,9 +10,7 @@ count, of which a molecule reads a few rows. Rounds are interleaved; medians, an
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +21,7 @@ import torch
 
 from benchmarks.machine import describe
 from benchmarks.server import serving
+from benchmarks.turns import medians
 from models import checkpoint
 from models.contract import Knobs
 from models.graph import Graph
@@ -33,39 +32,28 @@ from training.classify.baselines import GIN
 from training.datasets import GraphDataset
 from training.datasets.sources import data_folder
 
-ROUNDS, SIZES = 9, (1, 64, 1024)
+SIZES = (1, 64, 1024)
 
 
-def _size(network: torch.nn.Module) -> int:
+def size_of(network: torch.nn.Module) -> int:
     """Parameters that multiply: without the tables that are looked up in."""
     tables = ("table_VD", "colours.weight")
     return sum(p.numel() for name, p in network.named_parameters() if not name.endswith(tables))
 
 
-def _peer(network: GraphClassifier) -> GIN:
+def peer_of(network: GraphClassifier) -> GIN:
     """The GIN of four layers whose size is nearest."""
     labels = np.zeros((0, len(network.config.tasks)), np.int64)
     columns = ATOM_COLUMNS, BOND_COLUMNS
     none = GraphDataset("none", (), labels, network.config.tasks, *columns)
     made = (GIN(none, dim, 4, 0.0) for dim in range(16, 513, 4))
-    return min(made, key=lambda gin: abs(_size(gin) - _size(network))).eval()
-
-
-def _medians(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    took: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(ROUNDS + 1):
-        for name, work in works.items():
-            start = time.perf_counter()
-            for _ in range(repeats):
-                work()
-            took[name].append((time.perf_counter() - start) / repeats)
-    return {name: statistics.median(times[1:]) for name, times in took.items()}
+    return min(made, key=lambda gin: abs(size_of(gin) - size_of(network))).eval()
 
 
 @torch.no_grad()
 def _measure(network: GraphClassifier, name: str, smiles: list[str], client: httpx.Client) -> None:
-    gin = _peer(network)
-    print(f"{name}: {_size(network)} parameters that multiply, its GIN {_size(gin)}")
+    gin = peer_of(network)
+    print(f"{name}: {size_of(network)} parameters that multiply, its GIN {size_of(gin)}")
     for size in SIZES:
         part = smiles[:size]
         graphs: list[Graph] = [parse(text).graph for text in part]
@@ -81,7 +69,7 @@ def _measure(network: GraphClassifier, name: str, smiles: list[str], client: htt
             "GIN alone": lambda batch=batch: gin(batch),
             "over HTTP": lambda body=body: client.post("/classify", json=body).raise_for_status(),
         }
-        took = _medians(works, repeats=max(1, 64 // size))
+        took = medians(works, repeats=max(1, 64 // size))
         forward, peer = took["relax alone"], took["GIN alone"]
         print(
             f"{size:5} molecules: "

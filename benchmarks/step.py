@@ -2,7 +2,8 @@
 
 Both take as many steps with equal weights from equal states, and end where the other does. On
 images (tokens that all see each other) and on edge lists. `relax` is the loop alone; `solve` also
-measures: energies by component, residuals, and what is finite, after each step. Rounds take turns;
+measures: energies by component, residuals, and what is finite, after each step; on images `onnx` is
+`solve` on ONNX Runtime. Rounds take turns;
 printed are medians, their ratios, and the share of the peak of a large product of float32,
 measured in the same run. Peak memory is that of a process of its own for each way.
 
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,6 +33,7 @@ from models.contract import Block, Config, Knobs
 from models.dynamics import Descent, LayerNorm
 from models.energies import DotProductAttention, Hopfield, Sum
 from models.layouts import Dense, EdgeList, Layout
+from models.onnx_step import OnnxSystem
 
 ROUNDS = 9
 IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
@@ -50,6 +53,7 @@ class Case:
     layout: Layout
     x_ND: Tensor
     knobs: list[Knobs]
+    onnx: OnnxSystem | None
     autograd: Callable[[Tensor, Tensor], Tensor]
     flops: float
 
@@ -82,28 +86,29 @@ def images(rows: int, tokens: int, *shape: int) -> Case:
     inner = heads * head_dim
     flops = 4 * tokens * dim * (2 * inner + memories) + 6 * inner * tokens**2
     x_ND = torch.randn(rows * tokens, dim)
-    return Case(block, layout, x_ND, [Knobs()] * rows, energy, rows * steps * flops)
+    onnx = OnnxSystem.of_block(block, torch.get_num_threads())
+    return Case(block, layout, x_ND, [Knobs()] * rows, onnx, energy, rows * steps * flops)
 
 
-def graph(edges: int, *shape: int) -> Case:
+def graph(nodes: int, edges: int, *shape: int) -> Case:
     _, heads, head_dim, _, _ = shape
     block = block_of(*shape)
     rng = np.random.default_rng(0)
-    layout = EdgeList.from_edges(rng.integers(0, NODES, (2, edges // 2)), NODES)
+    layout = EdgeList.from_edges(rng.integers(0, nodes, (2, edges // 2)), nodes)
     sees, seen = layout.receivers_E, layout.indices_E.long()
     attention, hopfield = block.energy.energies  # type: ignore[union-attr]
 
     def energy(g_ND: Tensor, beta_H: Tensor) -> Tensor:
-        q_NHY = (g_ND @ attention.query_HYD.flatten(0, 1).T).view(NODES, heads, head_dim)
-        k_NHY = (g_ND @ attention.key_HYD.flatten(0, 1).T).view(NODES, heads, head_dim)
+        q_NHY = (g_ND @ attention.query_HYD.flatten(0, 1).T).view(nodes, heads, head_dim)
+        k_NHY = (g_ND @ attention.key_HYD.flatten(0, 1).T).view(nodes, heads, head_dim)
         s_EH = (q_NHY.index_select(0, sees) * k_NHY.index_select(0, seen)).sum(-1) * beta_H
-        top_NH = scatter(s_EH.detach(), sees, 0, NODES, "max")
-        sum_NH = scatter((s_EH - top_NH.index_select(0, sees)).exp(), sees, 0, NODES, "sum")
+        top_NH = scatter(s_EH.detach(), sees, 0, nodes, "max")
+        sum_NH = scatter((s_EH - top_NH.index_select(0, sees)).exp(), sees, 0, nodes, "sum")
         lse_NH = (sum_NH.clamp(min=1e-30).log() + top_NH) * (layout.degree_N > 0)[:, None]
         up = (g_ND @ hopfield.memories_MD.T).relu()
         return -(lse_NH / beta_H).sum() - up.square().sum() / 2
 
-    return Case(block, layout, torch.randn(NODES, shape[0]), [Knobs()], energy, math.nan)
+    return Case(block, layout, torch.randn(nodes, shape[0]), [Knobs()], None, energy, math.nan)
 
 
 def by_autograd(case: Case) -> Tensor:
@@ -126,6 +131,14 @@ def by_solve(case: Case) -> Tensor:
     return case.block.solve(case.x_ND, case.layout, case.knobs, lambda: None).x_ND
 
 
+def by_onnx(case: Case) -> Tensor:
+    case.block.prepared = case.onnx
+    try:
+        return by_solve(case)
+    finally:
+        case.block.prepared = None
+
+
 WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve}
 
 
@@ -143,15 +156,16 @@ def _seconds(work: Callable[[], object]) -> float:
 
 @torch.no_grad()
 def compare(name: str, case: Case) -> None:
-    ends = {way: work(case) for way, work in WAYS.items()}
+    ways = WAYS if case.onnx is None else WAYS | {"onnx": by_onnx}
+    ends = {way: work(case) for way, work in ways.items()}
     scale = float(ends["autograd"].abs().max())
     for x_ND in ends.values():
         torch.testing.assert_close(x_ND, ends["autograd"], rtol=1e-3, atol=1e-4 * scale)
-    took: dict[str, list[float]] = {way: [] for way in WAYS}
+    took: dict[str, list[float]] = {way: [] for way in ways}
     peaks = list[float]()
     for _ in range(ROUNDS):
         peaks.append(peak_gflops())
-        for way, work in WAYS.items():
+        for way, work in ways.items():
             took[way].append(_seconds(lambda work=work: work(case)))
     peak = statistics.median(peaks)
     medians = {way: statistics.median(each) for way, each in took.items()}
@@ -170,8 +184,8 @@ def compare(name: str, case: Case) -> None:
 @torch.no_grad()
 def _grown_mib(way: str, edges: int) -> float:
     """Peak memory beyond what stood before, in this process."""
-    case = graph(edges, *GRAPH)
-    WAYS[way](graph(1000, *GRAPH))
+    case = graph(NODES, edges, *GRAPH)
+    WAYS[way](graph(NODES, 1000, *GRAPH))
     before = peak_kib(reset=True)
     WAYS[way](case)
     return (peak_kib() - before) / 1024
@@ -187,7 +201,7 @@ def _memory(edges: int) -> None:
     print(f"{edges:,} edges, peak MiB: {told}", flush=True)
 
 
-def main(which: str = "") -> None:
+def main(which: Literal["", "images", "edges"] = "") -> None:
     print(describe())
     if which != "edges":
         for shape in IMAGES:
@@ -195,12 +209,14 @@ def main(which: str = "") -> None:
             compare(f"{rows} x {tokens} tokens, D = {dim}", images(*shape))
     if which != "images":
         for edges in EDGES:
-            compare(f"{NODES:,} nodes, {edges:,} edges", graph(edges, *GRAPH))
+            compare(f"{NODES:,} nodes, {edges:,} edges", graph(NODES, edges, *GRAPH))
             _memory(edges)
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         print(json.dumps(_grown_mib(sys.argv[1], int(sys.argv[2]))))
+    elif len(sys.argv) == 2 and sys.argv[1] not in ("images", "edges"):
+        sys.exit(__doc__)
     else:
-        main(*sys.argv[1:])
+        main(*sys.argv[1:])  # type: ignore[arg-type]

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.dynamics import Interrupt, Motion, RowKnobs, Solution, Watch, relax, solve
+from models.dynamics import Interrupt, Motion, RowKnobs, Solution, System, Watch, relax, rest
 from models.energies import Energy
 from models.layouts import Layout
 from models.resonance import ResolvedResonance, Resonance, Resonant
@@ -88,8 +89,14 @@ class Config(BaseModel):
 
 
 class Block(nn.Module):
-    """One energy, the norm that activates it, and the motion on it."""
+    """One energy, the norm that activates it, and the motion on it.
 
+    Attributes:
+        prepared: the system, where all that does not depend on the state is made ready for good:
+            for weights that do not change any more.
+    """
+
+    prepared: System | None
     step_size: float
     steps: int
     stream: int
@@ -97,7 +104,7 @@ class Block(nn.Module):
 
     def __init__(self, energy: Energy, motion: Motion, norm: nn.Module, config: Config) -> None:
         super().__init__()
-        self.stream = 0
+        self.stream, self.prepared = 0, None
         self.energy, self.motion, self.norm = energy, motion, norm
         self.steps, self.step_size = config.steps, config.step_size
         beta = config.beta or config.head_dim**-0.5
@@ -107,7 +114,6 @@ class Block(nn.Module):
 
     def resolve(self, knobs: Sequence[Knobs]) -> RowKnobs:
         """Trained values where a row asks for none."""
-        device = self.log_beta_H.device
         beta = self.log_beta_H.exp()
         beta_RH = torch.stack(
             [
@@ -116,18 +122,16 @@ class Block(nn.Module):
             ]
         )
 
-        def column(values: list[Any], dtype: torch.dtype | None = None) -> Tensor:
-            return torch.tensor(values, device=device, dtype=dtype or beta.dtype)
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, device=beta.device, dtype=beta.dtype)
 
         return RowKnobs(
-            steps_R=column(
-                [self.steps if k.steps is None else k.steps for k in knobs], torch.int64
-            ),
+            steps_R=np.array([self.steps if k.steps is None else k.steps for k in knobs], np.int64),
             beta_RH=beta_RH,
             step_size_R=column(
                 [self.step_size if k.step_size is None else k.step_size for k in knobs]
             ),
-            tolerance_R=column([k.tolerance for k in knobs]),
+            tolerance_R=np.array([k.tolerance for k in knobs], np.float64),
             noise_R=column([k.noise for k in knobs]),
             seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
         )
@@ -149,7 +153,12 @@ class Block(nn.Module):
         watch: Watch | None = None,
     ) -> Solution:
         layout, resolved = self.resonating(layout, knobs), self.resolve(knobs)
-        return solve(self.energy, self.motion, self.norm, x_ND, layout, resolved, interrupt, watch)
+        return rest(self.prepared or self.system(), x_ND, layout, resolved, interrupt, watch)
+
+    @torch.no_grad()
+    def system(self) -> System:
+        """As the weights are now."""
+        return System.of(self.energy, self.motion, self.norm)
 
 
 @dataclass(frozen=True)

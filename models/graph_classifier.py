@@ -19,6 +19,7 @@ from models.graph import Column, Graph
 from models.heads import ClassHead
 from models.heads.classes import Readout
 from models.layouts import Layout
+from models.products import Linear
 from models.tokens import TokenBatch, Tokeniser, Tokens, collate
 
 
@@ -92,7 +93,7 @@ class GraphClassifier(Architecture):
         self.cls_D = nn.Parameter(torch.randn(c.dim) * 0.02)
         self.nodes = ColumnEncoder(c.node_features, c.dim)
         self.edges = ColumnEncoder(c.edge_features, c.dim) if c.edge_features else None
-        self.positions = nn.Linear(self.tokeniser.width, c.dim, bias=False)
+        self.positions = Linear(self.tokeniser.width, c.dim, bias=False)
         self.colours = ColourEncoder(c.colours, c.dim, c.dropout) if c.colours else None
         self.encoder = _encoder(c)
         self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
@@ -253,8 +254,8 @@ def _encoder(config: GraphConfig) -> nn.Module | None:
     if not config.encoder:
         return None
     return nn.Sequential(
-        nn.Linear(config.dim, config.encoder),
+        Linear(config.dim, config.encoder),
         nn.GELU(),
         nn.Dropout(config.dropout),
-        nn.Linear(config.encoder, config.dim),
+        Linear(config.encoder, config.dim),
     )

@@ -17,6 +17,7 @@ from models.graph import Graph
 from models.graphs import GraphBatch, pack
 from models.heads import AnomalyHead
 from models.layouts import Layout
+from models.products import Linear
 
 _ROWS = 8192
 
@@ -204,12 +205,12 @@ class NodeScorer(Architecture):
 def embedding(config: NodeConfig) -> nn.Module:
     """E of eq. 10: (N, P) -> (N, D)."""
     if not config.encoder:
-        return nn.Linear(config.encoding, config.dim)
+        return Linear(config.encoding, config.dim)
     return nn.Sequential(
-        nn.Linear(config.encoding, config.encoder),
+        Linear(config.encoding, config.encoder),
         nn.ReLU(),
         nn.Dropout(config.dropout),
-        nn.Linear(config.encoder, config.dim),
+        Linear(config.encoder, config.dim),
     )
 
 

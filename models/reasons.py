@@ -246,7 +246,7 @@ def told_by(network: Architecture) -> frozenset[str]:
 
 def _attended(energy: Attending, layout: Pairwise, rest: _Rest) -> Attended:
     ends = energy.ends(rest.g_ND)
-    beta_NH = rest.beta_RH[layout.row_of_N]
+    beta_NH = layout.of_tokens(rest.beta_RH)
     weights = cache(lambda: layout.weights(*ends, beta_NH))
     cosines = cache(lambda: layout.cosines(*ends))
     return Attended(

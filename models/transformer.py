@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from models.heard import Attended, Pairs, of_all, tell
+from models.products import Linear
 from models.resonance import Prior, Resonance, Resonant
 
 
@@ -29,9 +30,9 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.query = nn.Linear(dim, heads * head_dim, bias=False)
-        self.key_value = nn.Linear(dim, 2 * heads * head_dim, bias=False)
-        self.out = nn.Linear(heads * head_dim, dim)
+        self.query = Linear(dim, heads * head_dim, bias=False)
+        self.key_value = Linear(dim, 2 * heads * head_dim, bias=False)
+        self.out = Linear(heads * head_dim, dim)
         self.dropout = nn.Dropout(dropout)
         self.resonant = Resonant(heads, resonance, learn_strength)
 
@@ -74,10 +75,10 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.mlp = nn.Sequential(
-            nn.Linear(dim, hidden),
+            Linear(dim, hidden),
             nn.GELU(),
             nn.Dropout(dropout),
-            nn.Linear(hidden, dim),
+            Linear(hidden, dim),
             nn.Dropout(dropout),
         )
 

@@ -37,11 +37,11 @@ def main() -> None:
     settings = prepared(settings)
     # Seconds of torch, which no key is made with.
     from service.heap import spare_what_is_there
+    from service.machine import missing
     from service.main import create_admin, create_app
-    from service.services import usable
 
-    if not usable(settings.device):
-        sys.exit("BASIN_DEVICE: there is no such GPU here that torch can use")
+    if (reason := missing(settings)) is not None:
+        sys.exit(reason)
     try:
         app = create_app(settings, worker)
     except KeysError as error:

@@ -11,11 +11,11 @@ from typing import Any, TypeVar, final
 
 import structlog
 
-from models import checkpoint
 from models.checkpoint import CheckpointError
 from service.errors import Problem, refuse
+from service.machine import Machine
 from service.parsing.arrays import listing
-from service.served import Model, served
+from service.served import Model
 
 M = TypeVar("M", bound=Model[Any])
 
@@ -41,22 +41,22 @@ class Registry:
     that come after.
 
     Args:
-        device: where models run.
+        machine: on what models run.
         names: of the models that may be seen, all if None; whoever names another is refused,
             whether there is one or not.
     """
 
     def __init__(
         self,
-        device: str = "cpu",
+        machine: Machine = Machine(),  # noqa: B008, it is frozen
         names: frozenset[str] | None = None,
         shared: _Served | None = None,
     ) -> None:
-        self._device, self._names, self._shared = device, names, shared or _Served()
+        self._machine, self._names, self._shared = machine, names, shared or _Served()
 
     def within(self, names: frozenset[str] | None) -> Registry:
         """This registry, as who may use these models alone sees it, or all of it."""
-        return Registry(self._device, names, self._shared)
+        return Registry(self._machine, names, self._shared)
 
     @property
     def stamp(self) -> bytes:
@@ -77,7 +77,7 @@ class Registry:
             if self._shared.leaving:
                 return
             try:
-                model = _ready(path, self._device)
+                model = self._machine.ready(path)
             except CheckpointError as error:
                 log.error("checkpoint refused", reason=str(error))
                 continue
@@ -105,7 +105,7 @@ class Registry:
         self._require_seen(name)
         with self._shared.replacing:  # the last that asks has the last word
             try:
-                model = _ready(path, self._device)
+                model = self._machine.ready(path)
             except CheckpointError:
                 raise
             except Exception as error:
@@ -133,7 +133,8 @@ class Registry:
         return model
 
     def _publish(self, models: dict[str, Model[Any]]) -> None:
-        every = sorted((model.name, model.sha256) for model in models.values())
+        # Another runtime rounds in another way.
+        every = sorted((model.name, model.sha256, model.runtime) for model in models.values())
         shared = self._shared
         shared.models, shared.stamp = models, hashlib.sha256(repr(every).encode()).digest()
         shared.changes += 1
@@ -213,9 +214,3 @@ class Registry:
         if not self._sees(name):
             rule = "the key is not for this model; GET /models lists those that it is for"
             raise refuse("forbidden", "/model", "out_of_scope", rule)
-
-
-def _ready(path: Path, device: str) -> Model[Any]:
-    model = served(checkpoint.load(path, device))
-    model.warm_up()
-    return model

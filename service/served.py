@@ -12,9 +12,11 @@ from scipy.special import softmax
 from models.architectures.ait import AiT, AiTConfig
 from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.contract import Architecture, Knobs
+from models.dynamics import System
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier, Task
 from models.image_completer import ImageCompleter, ImageConfig
+from models.layouts import Layout
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.node_scorer import NodeScorer
 from models.patches import MaskedImage
@@ -49,6 +51,16 @@ class Model(ABC, Generic[N]):
         """Of its weights and buffers."""
         tensors = [*self.network.parameters(), *self.network.buffers()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def runtime(self) -> str:
+        """Whose kernels it runs on."""
+        every = (block.prepared or block.system() for block in self.network.blocks_in_order())
+        return next((system.runtime for system in every), System.runtime)
+
+    def layouts(self) -> list[Layout]:
+        """What its blocks relax on."""
+        return self.network.layouts(self.network.pack([self._smallest()]))
 
     def warm_up(self) -> None:
         """Run once, so that no client waits for kernels to load."""

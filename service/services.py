@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
-import torch
 from starlette.requests import Request
 
 from models.molecules import Limits
@@ -23,6 +22,7 @@ from service.graphs import GraphStore
 from service.idempotency import Keys
 from service.jobs import Jobs
 from service.kept import Kept
+from service.machine import Machine
 from service.memories import MemoryStore
 from service.metrics import Metrics
 from service.molecules.parser import MoleculeParser
@@ -100,7 +100,7 @@ class Services:
         keys = Keys(settings.keep_jobs_s)
         keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
-            *(settings, Registry(_device(settings)), engine, metrics, bodies),
+            *(settings, Registry(Machine.of(settings)), engine, metrics, bodies),
             *(kept.memories, kept.graphs, jobs),
             *(molecules, kept.cache, keys, keyring, Tolls(kept.limiter, metrics)),
             *(kept.link, traces),
@@ -148,19 +148,6 @@ async def services(
     whole = cast(Services, request.app.state.services)
     caller: Key = request.state.caller
     return whole.of(caller) if caller.name else whole
-
-
-def usable(device: str) -> bool:
-    """Is there what `BASIN_DEVICE` asks for?"""
-    if not device.startswith("cuda"):
-        return True
-    return int(device.partition(":")[2] or 0) < torch.cuda.device_count()
-
-
-def _device(settings: Settings) -> str:
-    if settings.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return settings.device
 
 
 def _traces() -> Traces:

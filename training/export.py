@@ -101,7 +101,7 @@ def energy_reference(
     for start in range(0, len(examples), _AT_A_TIME):
         part = examples[start : start + _AT_A_TIME]
         output = network.infer(network.pack(part), [Knobs()] * len(part))
-        totals.append(np.sum([s.trace[-1].energy_R.numpy() for s in output.solutions], 0))
+        totals.append(np.sum([s.trace[-1].energy_R for s in output.solutions], 0))
     return quantiles(np.concatenate(totals, dtype=np.float64) / tokens)
 
 

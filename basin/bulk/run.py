@@ -54,7 +54,7 @@ def score(
     solutions, logits_N = _solutions(work, every), np.concatenate(list(work.every("logits")))
     told = [solution.residual_R for solution in solutions]
     told += [moment.energy_R for solution in solutions for moment in solution.trace]
-    if not (np.isfinite(logits_N).all() and torch.cat(told).isfinite().all()):
+    if not (np.isfinite(logits_N).all() and np.isfinite(np.concatenate(told)).all()):
         raise BulkError("the dynamics diverged: lower step_size or steps")
     courses = Courses(solutions, as_trained=as_trained(network, plan.knobs))
     return logits_N, courses.row(0, len(logits_N), loaded.manifest.energy, ())
@@ -72,16 +72,17 @@ def _solutions(work: Work, every: Sequence[Pass]) -> list[Solution]:
 
 
 def _solution(course_T3: np.ndarray) -> Solution:
-    energy_T, speed_T, size_T = torch.from_numpy(course_T3).T
+    energy_T, speed_T, size_T = course_T3.T
     steps, nothing = len(energy_T) - 1, torch.zeros(0)
-    residual = (speed_T / size_T.clamp(min=1e-24)).sqrt()[steps - 1] if steps else speed_T[0]
+    residual_T = np.sqrt(speed_T / np.maximum(size_T, 1e-24))
+    residual = residual_T[steps - 1] if steps else speed_T[0]
     return Solution(
         nothing,
         Known(0, None),
-        torch.tensor([steps]),
-        residual[None],
+        np.array([steps]),
+        np.array([residual]),
         (StopReason.STEP_LIMIT,),
-        [Moment(t, energy[None], {}, None) for t, energy in enumerate(energy_T)],
+        [Moment(t, np.array([energy]), {}, None) for t, energy in enumerate(energy_T)],
     )
 
 

@@ -17,6 +17,7 @@ from models.graph_classifier import Task
 from models.layouts import Layout, Stored
 from models.patches import patchify
 from models.pictures import Picture, PictureBatch, collate_pictures
+from models.products import Linear
 from models.resonance import Resonance
 from models.transformer import Attention, FeedForward
 from models.workspace import Workspace
@@ -117,7 +118,7 @@ class Layer(nn.Module):
             self.workspace = Workspace(
                 c.dim, c.memories, c.slot_dim, c.slot_heads, c.share, c.decay, *resonance
             )
-            self.lift = nn.Linear(c.slot_dim, c.dim)
+            self.lift = Linear(c.slot_dim, c.dim)
             if c.hopfield:
                 self.block = block
             else:
@@ -198,14 +199,14 @@ class AiT(Architecture):
         channels = c.shape[0]
         self.register_buffer("mean_C", torch.zeros(channels))
         self.register_buffer("std_C", torch.ones(channels))
-        self.embed = nn.Linear(channels * c.patch**2, c.dim)
+        self.embed = Linear(channels * c.patch**2, c.dim)
         self.places_LD = nn.Parameter(torch.randn(c.patches, c.dim) * 0.02)
         self.ask = _asked(c)
         self.layers = nn.ModuleList(Layer(c, self.block()) for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):
             block.stream = stream
         self.norm = nn.LayerNorm(c.dim)
-        self.head = nn.Linear(c.dim, len(c.tasks[0].labels))
+        self.head = Linear(c.dim, len(c.tasks[0].labels))
         self.balance = torch.zeros(())
 
     def block(self) -> Block:
@@ -346,6 +347,6 @@ def _asked(config: AiTConfig) -> nn.Module | None:
         return None
     return nn.Sequential(
         nn.LayerNorm(config.question),
-        nn.Linear(config.question, config.dim),
+        Linear(config.question, config.dim),
         nn.LayerNorm(config.dim),
     )

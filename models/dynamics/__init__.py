@@ -9,9 +9,10 @@ from models.dynamics.relaxation import (
     RowKnobs,
     Solution,
     StopReason,
+    System,
     Watch,
 )
-from models.dynamics.solve import Driver, Interrupt, drive, driven_by, relax, solve
+from models.dynamics.solve import Driver, Interrupt, drive, driven_by, relax, rest, solve
 
 __all__ = [
     "Company",
@@ -26,10 +27,12 @@ __all__ = [
     "RowKnobs",
     "Solution",
     "StopReason",
+    "System",
     "Watch",
     "company_of",
     "drive",
     "driven_by",
     "relax",
+    "rest",
     "solve",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -159,6 +160,7 @@ def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
         whole.begun_R[rows],
         whole.steps_R[rows],
         whole.residual_R[rows],
+        whole.size_R[rows],
         whole.work_R[rows],
         whole.generators[rows],
         whole.reasons[rows],
@@ -168,8 +170,8 @@ def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
 def _joined(parts: Sequence[Relaxation]) -> Relaxation:
     """The rows of several, all of which move, as one."""
 
-    def cat(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts])
+    def cat(name: str) -> Any:
+        return _cat([getattr(part, name) for part in parts])
 
     first = parts[0]
     names = dict.fromkeys(name for part in parts for name in part.terms.parts)
@@ -191,6 +193,7 @@ def _joined(parts: Sequence[Relaxation]) -> Relaxation:
         cat("begun_R"),
         cat("steps_R"),
         cat("residual_R"),
+        cat("size_R"),
         cat("work_R"),
         [generator for part in parts for generator in part.generators],
         [reason for part in parts for reason in part.reasons],
@@ -199,22 +202,34 @@ def _joined(parts: Sequence[Relaxation]) -> Relaxation:
 
 def _knobs(several: Sequence[RowKnobs], rows: slice = slice(None)) -> RowKnobs:
     """Of all rows, or of some."""
-    tensors = [field.name for field in fields(RowKnobs) if field.name != "seeds"]
+    arrays = [field.name for field in fields(RowKnobs) if field.name != "seeds"]
     return RowKnobs(
-        **{name: torch.cat([getattr(knobs, name)[rows] for knobs in several]) for name in tensors},
+        **{name: _cat([getattr(knobs, name)[rows] for knobs in several]) for name in arrays},
         seeds=tuple(seed for knobs in several for seed in knobs.seeds[rows]),
     )
+
+
+def _cat(several: Sequence[Any]) -> Any:
+    """Tensors, or arrays, one after the other."""
+    if isinstance(several[0], Tensor):
+        return torch.cat(list(several))
+    return np.concatenate(several)
 
 
 def _take(place: _Place, batch: Relaxation) -> None:
     """What became of the rows of a relaxation in `batch`, and all its moments so far."""
     whole, rows, tokens = place.relaxation, place.at, place.tokens
-    moving_r = torch.tensor(place.rows, device=whole.x_ND.device)
     every = len(place.rows) == whole.rows
-    moving_n = moving_r if every else torch.isin(whole.layout.row_of_N, moving_r).nonzero()[:, 0]
+    row_of_N = whole.layout.row_of_N
+    moving_r = torch.tensor(place.rows, device=row_of_N.device)
+    moving_n = moving_r if every else torch.isin(row_of_N, moving_r).nonzero()[:, 0]
 
-    def of_rows(old_R: Tensor, new_r: Tensor, at: slice = rows) -> Tensor:
-        return new_r[at] if every else old_R.index_copy(0, moving_r, new_r[at])
+    def of_rows(old_R: np.ndarray, new_r: np.ndarray, at: slice = rows) -> np.ndarray:
+        if every:
+            return new_r[at]
+        found_R = old_R.copy()
+        found_R[place.rows] = new_r[at]
+        return found_R
 
     def of_tokens(old_N: Tensor, new_n: Tensor) -> Tensor:
         return new_n[tokens] if every else old_N.index_copy(0, moving_n, new_n[tokens])
@@ -231,6 +246,7 @@ def _take(place: _Place, batch: Relaxation) -> None:
     whole.begun_R = of_rows(whole.begun_R, batch.begun_R)
     whole.steps_R = of_rows(whole.steps_R, batch.steps_R)
     whole.residual_R = of_rows(whole.residual_R, batch.residual_R)
+    whole.size_R = of_rows(whole.size_R, batch.size_R)
     whole.work_R = of_rows(whole.work_R, batch.work_R)
     for row, reason in zip(place.rows, batch.reasons[rows], strict=True):
         whole.reasons[row] = reason

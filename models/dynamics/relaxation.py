@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, final
+from functools import cached_property
+from typing import ClassVar, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +29,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True)
 class RowKnobs:
-    """What may differ from row to row.
+    """What may differ from row to row. What only says when a row stops is on the host.
 
     Attributes:
         steps_R: most steps to take, int64, at least 0.
@@ -38,22 +40,23 @@ class RowKnobs:
         seeds: one per row for that noise, so no row's noise depends on its neighbours in a batch.
     """
 
-    steps_R: Tensor
+    steps_R: np.ndarray
     beta_RH: Tensor
     step_size_R: Tensor
-    tolerance_R: Tensor
+    tolerance_R: np.ndarray
     noise_R: Tensor
     seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Moment:
-    """All rows at one step: energy (R,), its components, and V where the motion is controlled."""
+    """All rows at one step: energy (R,), its components, and V where the motion is controlled, in
+    float64."""
 
     step: int
-    energy_R: Tensor
-    components: dict[str, Tensor]
-    storage_R: Tensor | None
+    energy_R: np.ndarray
+    components: dict[str, np.ndarray]
+    storage_R: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class Solution:
 
     x_ND: Tensor
     layout: Layout
-    steps_R: Tensor
-    residual_R: Tensor
+    steps_R: np.ndarray
+    residual_R: np.ndarray
     stop_reasons: tuple[StopReason, ...]
     trace: list[Moment] = field(default_factory=list)
 
@@ -77,11 +80,16 @@ Watch = Callable[[Tensor, Moment], None]
 """Is shown the state x (N, D) at each moment, as it is reached."""
 
 
-class System(NamedTuple):
+@dataclass(frozen=True)
+class System:
     """What makes a state move: the activation g = norm(x), E(g), and the motion under -dE/dg.
 
-    `field` is the energy's, made ready for all steps.
+    Attributes:
+        field: the energy's, made ready for all steps.
+        runtime: whose kernels look.
     """
+
+    runtime: ClassVar[str] = "torch"
 
     energy: Energy
     motion: Motion
@@ -91,6 +99,13 @@ class System(NamedTuple):
     @classmethod
     def of(cls, energy: Energy, motion: Motion, norm: nn.Module) -> System:
         return cls(energy, motion, norm, energy.field())
+
+    def look(
+        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
+    ) -> tuple[Tensor, Terms]:
+        """g (N, D) at a state, and its energy there."""
+        g_ND = self.norm(x_ND)
+        return g_ND, self.field(g_ND, layout, beta_RH, with_force)
 
 
 @final
@@ -110,6 +125,7 @@ class Relaxation:
         terms: of the energy at g; no force once no row moves any more.
         begun_R: has the row been looked at?
         steps_R, residual_R: of the last step that a row took, see `Solution`.
+        size_R: |x|^2 of each row.
         work_R: what control has done so far, the sum in V.
         generators: of the noise of each row that has any.
         reasons: why each row stopped, None while it moves.
@@ -121,10 +137,11 @@ class Relaxation:
     x_ND: Tensor
     g_ND: Tensor
     terms: Terms
-    begun_R: Tensor
-    steps_R: Tensor
-    residual_R: Tensor
-    work_R: Tensor
+    begun_R: np.ndarray
+    steps_R: np.ndarray
+    residual_R: np.ndarray
+    size_R: np.ndarray
+    work_R: np.ndarray
     generators: list[torch.Generator | None]
     reasons: list[StopReason | None]
     trace: list[Moment] = field(default_factory=list)
@@ -141,7 +158,7 @@ class Relaxation:
         watch: Watch | None = None,
     ) -> Relaxation:
         """At x (N, D), before the first step."""
-        nothing_R = torch.zeros(layout.rows, dtype=torch.float64, device=x_ND.device)
+        nothing_R = np.zeros(layout.rows)
         return cls(
             system,
             layout,
@@ -149,8 +166,9 @@ class Relaxation:
             x_ND,
             x_ND,
             Terms({}, torch.zeros_like(x_ND)),
-            torch.zeros_like(knobs.steps_R, dtype=torch.bool),
-            torch.zeros_like(knobs.steps_R),
+            np.zeros(layout.rows, bool),
+            np.zeros(layout.rows, np.int64),
+            nothing_R,
             nothing_R,
             nothing_R,
             generators(knobs),
@@ -171,35 +189,49 @@ class Relaxation:
         """All rows stay where they are."""
         self.reasons = [reason or why for reason in self.reasons]
 
+    @np.errstate(over="ignore", invalid="ignore")  # of rows that diverge
     def step(self) -> None:
         """Move every row that still moves, once."""
-        (_, motion, norm, field_of), layout, knobs = self.system, self.layout, self.knobs
-        going_R = torch.tensor([reason is None for reason in self.reasons]).to(self.x_ND.device)
+        system, layout, knobs = self.system, self.layout, self.knobs
+        going_R = np.array([reason is None for reason in self.reasons])
         moves_R = going_R & self.begun_R
-        x_ND, residual_R = self._moved(moves_R) if moves_R.any() else (self.x_ND, self.residual_R)
-
-        # Try the step; rows where it is not finite keep the state they had.
-        g_ND = norm(x_ND)
+        x_ND, drift_ND = self._moved(moves_R) if moves_R.any() else (self.x_ND, None)
         more = bool((going_R & (self.steps_R + self.begun_R < knobs.steps_R)).any())
-        terms = field_of(g_ND, layout, knobs.beta_RH, more)
-        whole_R = layout.sum_rows(x_ND.sum(-1) + terms.token_energy_N) + residual_R
-        _mark(self.reasons, moves_R & ~whole_R.isfinite(), StopReason.DIVERGED)
-        step_R = moves_R & whole_R.isfinite()
-        held, holds = self._control(), None
-        if step_R.any() and held is not None:
-            holds = motion.control(x_ND)
-            assert holds is not None
-            done_R = layout.sum_rows(((held + holds) / 2 * (g_ND - self.g_ND)).sum(-1))
-            self.work_R = torch.where(step_R, self.work_R + done_R, self.work_R)
-        self._stand(step_R | ~self.begun_R, x_ND, g_ND, terms)
+        g_ND, terms = system.look(x_ND, layout, knobs.beta_RH, more)
+        told, holds = {"size": _squared(x_ND), **terms.parts}, None
+        if drift_ND is not None:
+            told["speed"] = _squared(drift_ND)
+            if (held := self._control()) is not None:
+                holds = system.motion.control(x_ND)
+                assert holds is not None
+                told["work"] = ((held + holds) / 2 * (g_ND - self.g_ND)).sum(-1)
+        told_R = self._summed(told)
+        components = {name: told_R[name] for name in terms.parts}
+        energy_R = sum(components.values(), np.zeros(self.rows))
+
+        # Rows where the step is not finite keep the state they had.
+        step_R = moves_R
+        if drift_ND is not None:
+            residual_R = np.sqrt(told_R["speed"] / np.maximum(self.size_R, 1e-24))
+            whole_R = np.isfinite(told_R["size"] + energy_R + residual_R)
+            _mark(self.reasons, moves_R & ~whole_R, StopReason.DIVERGED)
+            step_R = moves_R & whole_R
+            self.residual_R = np.where(step_R, residual_R, self.residual_R)
+            if holds is not None:
+                self.work_R = np.where(step_R, self.work_R + told_R["work"], self.work_R)
+        stands_R = step_R | ~self.begun_R
+        self._stand(stands_R, x_ND, g_ND, terms)
+        if not stands_R.all():
+            components = self._summed(self.terms.parts)
+            energy_R = sum(components.values(), np.zeros(self.rows))
         if holds is not None:
             self._held = x_ND, holds
-        self.begun_R = torch.ones_like(self.begun_R)
-        self.steps_R = self.steps_R + step_R.long()
-        self.residual_R = torch.where(step_R, residual_R, self.residual_R)
-        finite_R = self._observe()
+        self.begun_R = np.ones_like(self.begun_R)
+        self.size_R = np.where(stands_R, told_R["size"], self.size_R)
+        self.steps_R = self.steps_R + step_R
+        self._remember(energy_R, components)
         _mark(self.reasons, step_R & (self.residual_R < knobs.tolerance_R), StopReason.CONVERGED)
-        _mark(self.reasons, ~finite_R, StopReason.DIVERGED)
+        _mark(self.reasons, ~np.isfinite(energy_R), StopReason.DIVERGED)
         _mark(self.reasons, self.steps_R >= knobs.steps_R, StopReason.STEP_LIMIT)
 
     def solution(self) -> Solution:
@@ -208,20 +240,23 @@ class Relaxation:
         assert len(reasons) == self.rows
         return Solution(self.x_ND, self.layout, self.steps_R, self.residual_R, reasons, self.trace)
 
-    def _moved(self, moves_R: Tensor) -> tuple[Tensor, Tensor]:
-        """The next state, and how fast each row gets there."""
-        knobs, layout, x_ND = self.knobs, self.layout, self.x_ND
+    def _moved(self, moves_R: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The next state, and dx/dt of every row."""
+        layout, x_ND = self.layout, self.x_ND
         assert self.terms.force_ND is not None
         drift_ND = under(self.terms.force_ND, self._control())
-        alpha_N1 = knobs.step_size_R[layout.row_of_N, None]
         # A row draws when it moves: what it draws must not depend on the others.
         moving = zip(self.generators, moves_R.tolist(), strict=True)
         drawing = [generator if moves else None for generator, moves in moving]
-        drawn = noise(x_ND, layout, knobs, drawing)
-        speed_R = layout.sum_rows(drift_ND.pow(2).sum(-1)).sqrt()
-        size_R = layout.sum_rows(x_ND.pow(2).sum(-1)).sqrt()
-        moved_ND = _where(moves_R, layout, x_ND + alpha_N1 * drift_ND + drawn, x_ND)
-        return moved_ND, torch.where(moves_R, speed_R / size_R.clamp(min=1e-12), self.residual_R)
+        moved_ND = torch.addcmul(x_ND, self._alpha_N1, drift_ND)
+        drawn = noise(x_ND, layout, self.knobs, drawing)
+        if drawn is not None:
+            moved_ND = moved_ND + drawn
+        return _where(moves_R, layout, moved_ND, x_ND), drift_ND
+
+    @cached_property
+    def _alpha_N1(self) -> Tensor:
+        return self.layout.of_tokens(self.knobs.step_size_R[:, None])
 
     def _control(self) -> Tensor | None:
         """Of where the rows are; computed once for each place."""
@@ -229,7 +264,7 @@ class Relaxation:
             self._held = self.x_ND, self.system.motion.control(self.x_ND)
         return self._held[1]
 
-    def _stand(self, where_R: Tensor, x_ND: Tensor, g_ND: Tensor, terms: Terms) -> None:
+    def _stand(self, where_R: np.ndarray, x_ND: Tensor, g_ND: Tensor, terms: Terms) -> None:
         """Some rows are here now."""
         if where_R.all():
             self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
@@ -245,16 +280,16 @@ class Relaxation:
             force_ND,
         )
 
-    def _observe(self) -> Tensor:
-        """Remember the moment; which rows have a finite energy?"""
-        parts = self.terms.parts.items()
-        components = {name: self.layout.sum_rows(part_N) for name, part_N in parts}
-        energy_R = torch.stack(list(components.values())).sum(0)
+    def _summed(self, told: dict[str, Tensor]) -> dict[str, np.ndarray]:
+        """Over each row; by one transfer to the host, where all is decided that concerns rows."""
+        sums = self.layout.sum_rows(torch.stack(list(told.values()))).cpu().numpy()
+        return dict(zip(told, sums, strict=True))
+
+    def _remember(self, energy_R: np.ndarray, components: dict[str, np.ndarray]) -> None:
         storage_R = energy_R + self.work_R if self.system.motion.controlled else None
         self.trace.append(Moment(len(self.trace), energy_R, components, storage_R))
         if self.watch is not None:
             self.watch(self.x_ND, self.trace[-1])
-        return energy_R.isfinite()
 
 
 def generators(knobs: RowKnobs) -> list[torch.Generator | None]:
@@ -271,27 +306,32 @@ def noise(
     layout: Layout,
     knobs: RowKnobs,
     generators: Sequence[torch.Generator | None],
-) -> Tensor | float:
-    """sigma sqrt(alpha) eps (N, D) of one step, each row's from its own generator."""
+) -> Tensor | None:
+    """sigma sqrt(alpha) eps (N, D) of one step, each row's from its own generator, if any has."""
     if not any(generators):
-        return 0.0
+        return None
     counts = torch.bincount(layout.row_of_N, minlength=layout.rows).tolist()
     eps_ND = torch.zeros(x_ND.shape, dtype=x_ND.dtype)
     for part_LD, generator in zip(eps_ND.split(counts), generators, strict=True):
         if generator is not None:
             part_LD.normal_(generator=generator)
-    scale_N1 = (knobs.noise_R * knobs.step_size_R.sqrt())[layout.row_of_N, None]
+    scale_N1 = layout.of_tokens((knobs.noise_R * knobs.step_size_R.sqrt())[:, None])
     return scale_N1 * eps_ND.to(x_ND.device)
 
 
-def _mark(reasons: list[StopReason | None], where_R: Tensor, why: StopReason) -> None:
-    for row in where_R.nonzero().flatten().tolist():
+def _squared(values_ND: Tensor) -> Tensor:
+    """|v|^2 of each token, (N,), in one pass."""
+    return torch.linalg.vector_norm(values_ND, dim=-1).square()
+
+
+def _mark(reasons: list[StopReason | None], where_R: np.ndarray, why: StopReason) -> None:
+    for row in where_R.nonzero()[0].tolist():
         reasons[row] = reasons[row] or why
 
 
-def _where(where_R: Tensor, layout: Layout, new: Tensor, old: Tensor | None) -> Tensor:
+def _where(where_R: np.ndarray, layout: Layout, new: Tensor, old: Tensor | None) -> Tensor:
     """`new` (N, ...) for some rows, `old` for the others, if there are any."""
     if old is None or where_R.all():
         return new
-    where_N = where_R[layout.row_of_N]
-    return torch.where(where_N if new.ndim == 1 else where_N[:, None], new, old)
+    where_N1 = layout.of_tokens(torch.from_numpy(where_R)[:, None].to(new.device))
+    return torch.where(where_N1[:, 0] if new.ndim == 1 else where_N1, new, old)

@@ -34,19 +34,23 @@ def relax(
     energy: Energy, motion: Motion, norm: nn.Module, x_ND: Tensor, layout: Layout, knobs: RowKnobs
 ) -> Tensor:
     """`solve` for training: every row takes its steps, nothing is measured, gradients flow."""
-    alpha_N1, field = knobs.step_size_R[layout.row_of_N, None], energy.field()
+    alpha_N1, field = layout.of_tokens(knobs.step_size_R[:, None]), energy.field()
     drawn_by = generators(knobs)
     for t in range(int(knobs.steps_R.max())):
         terms = field(norm(x_ND), layout, knobs.beta_RH, True)
         assert terms.force_ND is not None
         moved = x_ND + alpha_N1 * motion.drift(x_ND, terms.force_ND)
-        moved = moved + noise(x_ND, layout, knobs, drawn_by)
-        going_N1 = (knobs.steps_R > t)[layout.row_of_N, None]
-        x_ND = torch.where(going_N1, moved, x_ND)
+        drawn = noise(x_ND, layout, knobs, drawn_by)
+        if drawn is not None:
+            moved = moved + drawn
+        going_R = knobs.steps_R > t
+        if not going_R.all():
+            going_R1 = torch.from_numpy(going_R)[:, None].to(x_ND.device)
+            moved = torch.where(layout.of_tokens(going_R1), moved, x_ND)
+        x_ND = moved
     return x_ND
 
 
-@torch.no_grad()
 def solve(
     energy: Energy,
     motion: Motion,
@@ -57,11 +61,24 @@ def solve(
     interrupt: Interrupt = lambda: None,
     watch: Watch | None = None,
 ) -> Solution:
-    """Move every row of `x_ND` (N, D) along `motion` until it converges or its steps are used up.
+    """`rest` of a system of these."""
+    return rest(System.of(energy, motion, norm), x_ND, layout, knobs, interrupt, watch)
+
+
+@torch.no_grad()
+def rest(
+    system: System,
+    x_ND: Tensor,
+    layout: Layout,
+    knobs: RowKnobs,
+    interrupt: Interrupt = lambda: None,
+    watch: Watch | None = None,
+) -> Solution:
+    """Move every row of `x_ND` (N, D) until it converges or its steps are used up.
 
     See `Relaxation` for what a step is. Who takes the steps is up to `driven_by`.
     """
-    relaxation = Relaxation.begin(System.of(energy, motion, norm), x_ND, layout, knobs, watch)
+    relaxation = Relaxation.begin(system, x_ND, layout, knobs, watch)
     _driver.get()(relaxation, interrupt)
     return relaxation.solution()
 

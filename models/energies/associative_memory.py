@@ -29,10 +29,10 @@ class AssociativeMemory(Energy):
         """Components `retrieval` (the log-sum-exp) and `confinement` (the rest)."""
         if not isinstance(layout, Stored) or beta_RH.shape[1] != 1:
             raise ValueError("this energy needs a row's attractors and one inverse temperature")
-        beta_N1 = beta_RH[layout.row_of_N]
+        beta_N1 = layout.of_tokens(beta_RH)
         z_NM = beta_N1 * layout.match(g_ND)
         floor_N = math.log(z_NM.shape[1]) / beta_N1[:, 0]
-        zeta_N = layout.reach()[layout.row_of_N]
+        zeta_N = layout.of_tokens(layout.reach()[:, None])[:, 0]
         parts = {
             "retrieval": -torch.logsumexp(z_NM, -1) / beta_N1[:, 0],
             "confinement": g_ND.pow(2).sum(-1) / 2 + floor_N + zeta_N.pow(2) / 2,
@@ -46,5 +46,5 @@ class AssociativeMemory(Energy):
         """softmax(beta a . xi) (N, M), the weight of each attractor in what is retrieved; twice, as
         its share is the same."""
         assert isinstance(layout, Stored)
-        weight_NM = torch.softmax(beta_RH[layout.row_of_N] * layout.match(g_ND), -1)
+        weight_NM = torch.softmax(layout.of_tokens(beta_RH) * layout.match(g_ND), -1)
         return weight_NM, weight_NM

@@ -36,7 +36,7 @@ class Attending(Featured):
 
     def head_energy(self, g_ND: Tensor, layout: Layout, beta_RH: Tensor) -> Tensor:
         """-lse / beta of each token and head, (N, H): what the energy is the sum of."""
-        beta_NH = beta_RH[layout.row_of_N]
+        beta_NH = layout.of_tokens(beta_RH)
         return -layout.attend(*self.ends(g_ND), beta_NH).lse_NH / beta_NH
 
     def directions(self) -> Tensor:
@@ -66,7 +66,7 @@ class DotProductAttention(Attending):
     def potential(
         self, u_NF: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        beta_NH = beta_RH[layout.row_of_N]
+        beta_NH = layout.of_tokens(beta_RH)
         lse_NH, pk_NHY, ptq_NHY = layout.attend(*self._parted(u_NF), beta_NH)
         pull_NF = torch.cat([pk_NHY, ptq_NHY], 1).flatten(1) if with_force else None
         return {self.name: self._token_energy(lse_NH, beta_NH)}, pull_NF
@@ -94,7 +94,7 @@ class VonMisesFisherAttention(Attending):
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         unit_NGY, length_NG1 = unit(u_NF.unflatten(1, (2 * self.heads, self.head_dim)))
         q_hat, k_hat = unit_NGY.chunk(2, 1)
-        beta_NH = beta_RH[layout.row_of_N]
+        beta_NH = layout.of_tokens(beta_RH)
         lse_NH, pq_NHY, ptk_NHY = layout.attend(k_hat, q_hat, beta_NH)
         pull_NF = None
         if with_force:

@@ -44,7 +44,7 @@ class ModernHopfield(Energy):
         """Components `retrieval` (the log-sum-exp) and `confinement` (the rest)."""
         if beta_RH.shape[1] != self.heads:
             raise ValueError("this energy has one inverse temperature per row")
-        beta_N1 = beta_RH[layout.row_of_N]
+        beta_N1 = layout.of_tokens(beta_RH)
         z_NK = beta_N1 * self.match(g_ND)
         parts = {
             "retrieval": -torch.logsumexp(z_NK, -1) / beta_N1[:, 0],

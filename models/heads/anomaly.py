@@ -7,6 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from models.products import Linear
+
 
 @final
 class AnomalyHead(nn.Module):
@@ -30,10 +32,10 @@ class AnomalyHead(nn.Module):
         width = dim * (1 + (relations if combine == "concat" else 1))
         self.mlp = nn.Sequential(
             nn.Dropout(state_dropout),
-            nn.Linear(width, hidden),
+            Linear(width, hidden),
             nn.GELU(),
             nn.Dropout(dropout),
-            nn.Linear(hidden, 1),
+            Linear(hidden, 1),
         )
 
     def forward(self, first_ND: Tensor, last: list[Tensor]) -> Tensor:

@@ -72,9 +72,17 @@ class Layout(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be joined")
 
-    def sum_rows(self, values_N: Tensor) -> Tensor:
-        """Sum per row, in float64: a small drop of a large energy must not drown in rounding."""
+    def of_tokens(self, values_RH: Tensor) -> Tensor:
+        """What each token's row has, (N, H)."""
         if self.rows == 1:
-            return values_N.sum(0, keepdim=True, dtype=torch.float64)
-        out_R = torch.zeros(self.rows, dtype=torch.float64, device=values_N.device)
-        return out_R.index_add(0, self.row_of_N, values_N.double())
+            return values_RH.expand(len(self.row_of_N), -1)
+        return values_RH[self.row_of_N]
+
+    def sum_rows(self, values_N: Tensor) -> Tensor:
+        """Sum per row of (..., N), in float64: a small drop of a large energy must not drown in
+        rounding."""
+        if self.rows == 1:
+            return values_N.sum(-1, keepdim=True, dtype=torch.float64)
+        shape = *values_N.shape[:-1], self.rows
+        out_R = torch.zeros(shape, dtype=torch.float64, device=values_N.device)
+        return out_R.index_add(-1, self.row_of_N, values_N.double())

@@ -33,12 +33,15 @@ class Dense(Pairwise):
         self.row_of_N = torch.arange(self.rows, device=mask_RLL.device).repeat_interleave(
             self.length
         )
-        mask_rLL = mask_RLL[: 1 if _shared(mask_RLL) else self.rows]
+        mask_rLL = self.shared_mask
         seen_rL = mask_rLL.any(-1)
         # A row of -inf alone would make NaN in the softmax and in its gradient.
-        hidden_rLL = torch.zeros(mask_rLL.shape, device=mask_RLL.device)
-        hidden_rLL = hidden_rLL.masked_fill(seen_rL[..., None] & ~mask_rLL, -torch.inf)
-        self._hidden_R1LL = hidden_rLL[:, None].expand(self.rows, 1, -1, -1)
+        hides_rLL = seen_rL[..., None] & ~mask_rLL
+        self._hidden_R1LL: Tensor | None = None
+        if hides_rLL.any():
+            hidden_rLL = torch.zeros(mask_rLL.shape, device=mask_RLL.device)
+            hidden_rLL = hidden_rLL.masked_fill(hides_rLL, -torch.inf)
+            self._hidden_R1LL = hidden_rLL[:, None].expand(self.rows, 1, -1, -1)
         self._seen_RL = seen_rL.expand(self.rows, -1)
         self._all_see = bool(seen_rL.all())
 
@@ -47,6 +50,11 @@ class Dense(Pairwise):
         layout = copy(self)
         layout.weight_RHLL, layout.bias_RHLL = weight_RHLL, bias_RHLL
         return layout
+
+    @property
+    def shared_mask(self) -> Tensor:
+        """The mask of each row; of the first, where all see alike."""
+        return self.mask_RLL[:1] if _shared(self.mask_RLL) else self.mask_RLL
 
     @property
     def _weighs(self) -> Hashable:
@@ -70,11 +78,11 @@ class Dense(Pairwise):
         return int(self.mask_RLL.sum())
 
     def sum_rows(self, values_N: Tensor) -> Tensor:
-        return values_N.reshape(self.rows, self.length).sum(1, dtype=torch.float64)
+        return values_N.unflatten(-1, (self.rows, self.length)).sum(-1, dtype=torch.float64)
 
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """(R, H, L, L), of those too that are masked."""
-        return torch.einsum("rchy,rbhy->rhcb", self._by_row(q_NHY), self._by_row(k_NHY))
+        return self._by_head(q_NHY) @ self._by_head(k_NHY).transpose(2, 3)
 
     def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
         i_P, j_P = self.mask_RLL[row].nonzero().T
@@ -87,9 +95,9 @@ class Dense(Pairwise):
         s_RHLL = self.products(q_NHY * beta_NH[..., None], k_NHY)
         if self.weight_RHLL is not None:
             s_RHLL = s_RHLL * self.weight_RHLL
-        for term_RHLL in (self.bias_RHLL, bias, self._hidden_R1LL.to(s_RHLL.dtype)):
+        for term_RHLL in (self.bias_RHLL, bias, self._hidden_R1LL):
             if term_RHLL is not None:
-                s_RHLL = s_RHLL + term_RHLL
+                s_RHLL = s_RHLL + term_RHLL.to(s_RHLL.dtype)
         p_RHLL = torch.softmax(s_RHLL, -1)
         # The largest p is exp(s - lse) of the largest s: it tells lse without another exp of all.
         lse_RHL = s_RHLL.amax(-1) - p_RHLL.amax(-1).log()
@@ -105,13 +113,16 @@ class Dense(Pairwise):
         return prior(cosines, lambda value_PH: value_PH[..., None, None])
 
     def _read(self, weight: Tensor, k_NHY: Tensor) -> Tensor:
-        return torch.einsum("rhcb,rbhy->rchy", weight, self._by_row(k_NHY)).flatten(0, 1)
+        return self._by_token(weight @ self._by_head(k_NHY))
 
     def _write(self, weight: Tensor, q_NHY: Tensor) -> Tensor:
-        return torch.einsum("rhcb,rchy->rbhy", weight, self._by_row(q_NHY)).flatten(0, 1)
+        return self._by_token(weight.transpose(2, 3) @ self._by_head(q_NHY))
 
-    def _by_row(self, u_NHY: Tensor) -> Tensor:
-        return u_NHY.reshape(self.rows, self.length, *u_NHY.shape[1:])
+    def _by_head(self, u_NHY: Tensor) -> Tensor:
+        return u_NHY.unflatten(0, (self.rows, self.length)).transpose(1, 2)
+
+    def _by_token(self, u_RHLY: Tensor) -> Tensor:
+        return u_RHLY.transpose(1, 2).flatten(0, 1)
 
 
 def _shared(mask_RLL: Tensor) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from models.checkpoint import EnergyReference
 from models.dynamics import Solution, StopReason
@@ -166,16 +165,16 @@ class _Course:
 
     def __init__(self, solution: Solution) -> None:
         trace = solution.trace
-        self.energy_TR = _stacked([moment.energy_R for moment in trace])
+        self.energy_TR = np.stack([moment.energy_R for moment in trace])
         self.components = {
-            name: _stacked([moment.components[name] for moment in trace])
+            name: np.stack([moment.components[name] for moment in trace])
             for name in trace[0].components
         }
         storage = [moment.storage_R for moment in trace if moment.storage_R is not None]
-        self.storage_TR = _stacked(storage) if storage else None
+        self.storage_TR = np.stack(storage) if storage else None
         self.step_T = [moment.step for moment in trace]
-        self.steps_R = solution.steps_R.cpu().numpy()
-        self.residual_R = solution.residual_R.cpu().numpy()
+        self.steps_R = solution.steps_R
+        self.residual_R = solution.residual_R
         self.reasons = solution.stop_reasons
 
     def totals(self) -> dict[str, np.ndarray]:
@@ -200,7 +199,3 @@ def _added(one_T: np.ndarray, other_T: np.ndarray) -> np.ndarray:
     length = max(len(one_T), len(other_T))
     one_T, other_T = (np.pad(part, (0, length - len(part)), "edge") for part in (one_T, other_T))
     return one_T + other_T
-
-
-def _stacked(parts: Sequence[torch.Tensor]) -> np.ndarray:
-    return torch.stack(list(parts)).cpu().numpy()

@@ -113,5 +113,6 @@ def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
         task=manifest.task,
         route=model.route,
         device=str(model.network.device),
+        runtime=model.runtime,
         default_for=[model.route] if defaults[model.route] == model.name else [],
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from PIL import Image
@@ -189,3 +190,17 @@ def test_tables_that_are_none(tmp_path: Path) -> None:
         read_smiles(tmp_path / "a.smi", None)
     with pytest.raises(FileError):
         write_table(pd.DataFrame({"a": [1]}), tmp_path / "a.xlsx")
+
+
+def test_steps_as_onnx(checkpoints: Path, tmp_path: Path) -> None:
+    for name, first in (("et-tile", {"x", "sees"}), ("et-small", {"x", "receivers", "sources"})):
+        told = CliRunner().invoke(app, ["onnx", str(checkpoints / name), str(tmp_path / name)])
+        assert told.exit_code == 0, told.output
+        sessions = [onnxruntime.InferenceSession(path) for path in told.stdout.splitlines()]
+        assert sessions
+        for session in sessions:
+            names = {each.name for each in session.get_inputs()}
+            assert names == first | {"beta", "step_size"}
+    for refused in ("ait-glyph", "none"):
+        told = CliRunner().invoke(app, ["onnx", str(checkpoints / refused), str(tmp_path / "out")])
+        assert isinstance(told.exception, FileError)

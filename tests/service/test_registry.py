@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service import registry as registries
 from service.errors import Problem
+from service.machine import Machine
 from service.registry import Registry
 from service.served import Scorer
 
@@ -15,14 +15,14 @@ from service.served import Scorer
 def test_a_server_that_ends_loads_no_more(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, read, ready = Registry(), [], registries._ready
+    registry, read, ready = Registry(), [], Machine.ready
 
-    def first(path: Path, device: str) -> object:
+    def first(machine: Machine, path: Path) -> object:
         read.append(path)
         registry.leave()
-        return ready(path, device)
+        return ready(machine, path)
 
-    monkeypatch.setattr(registries, "_ready", first)
+    monkeypatch.setattr(Machine, "ready", first)
     registry.load(checkpoints)
     assert len(read) == 1
     assert registry.loaded() == []

@@ -41,7 +41,7 @@ def see(checkpoint: Checkpoint, rows: Rows) -> Seen:
     for batch, sizes, at in rows.pose():
         with _overheard(cast(Any, network).head.mlp) as heard:
             output = network.infer(batch, [Knobs()] * len(sizes))
-        final_R = sum(s.trace[-1].energy_R.double().numpy() for s in output.solutions)
+        final_R = sum(s.trace[-1].energy_R for s in output.solutions)
         percentile += [manifest.energy.percentile(energy) for energy in final_R / sizes]
         logits.append(output.logits.double().numpy()[at])
         read.append(heard[0].double().numpy()[at])

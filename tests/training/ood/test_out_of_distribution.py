@@ -49,7 +49,7 @@ def test_rows_are_seen_as_each_is_served(trained: Path, name: str) -> None:
     seen = see(checkpoint, source.own["test"])
     [(batch, sizes, at)] = source.own["test"].pose()
     output = network.infer(batch, [Knobs()] * len(sizes))
-    energies = sum(s.trace[-1].energy_R.double().numpy() for s in output.solutions) / sizes
+    energies = sum(s.trace[-1].energy_R for s in output.solutions) / sizes
     percentiles = [manifest.energy.percentile(energy) for energy in energies]
     np.testing.assert_allclose(seen.percentile_R, percentiles)
     logits = network.head.mlp(torch.from_numpy(seen.read_RK).float()).double().numpy()

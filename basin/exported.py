@@ -1,0 +1,38 @@
+"""The steps of a checkpoint as files for whoever has ONNX Runtime, or another that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from basin.files import FileError
+from models import checkpoint
+from models.checkpoint import CheckpointError
+from service.served import served
+
+
+def export_steps(folder: Path, out: Path) -> Iterator[Path]:
+    """Write and tell a file for each block; see `models.onnx_step` for what goes in and comes out.
+
+    Raises:
+        FileError: it is no checkpoint that can be trusted, has blocks of which there are no graphs,
+            or ONNX is not installed.
+    """
+    try:
+        import onnx
+
+        from models.onnx_step import NotExportableError, export, form_of
+    except ModuleNotFoundError as error:
+        raise FileError(f"{error.name} is missing: pip install 'basin[cpu]'") from error
+    try:
+        model = served(checkpoint.load(folder))
+        out.mkdir(parents=True, exist_ok=True)
+        blocks = zip(model.network.blocks_in_order(), model.layouts(), strict=True)
+        for place, (block, layout) in enumerate(blocks):
+            if (form := form_of(layout)) is None:
+                raise NotExportableError(f"{type(layout).__name__} is not exported")
+            path = out / f"block-{place}.onnx"
+            onnx.save(export(block, form), path)
+            yield path
+    except (CheckpointError, NotExportableError) as error:
+        raise FileError(str(error)) from error

@@ -1,0 +1,23 @@
+"""Works that take turns, so that a clock that wanders wanders for all of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+ROUNDS = 9
+
+
+def medians(
+    works: Mapping[str, Callable[[], object]], repeats: int = 1, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """Seconds of each, over `rounds` after one that does not count, of so many `repeats` each."""
+    took: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            for _ in range(repeats):
+                work()
+            took[name].append((time.perf_counter() - start) / repeats)
+    return {name: statistics.median(times[1:]) for name, times in took.items()}

@@ -1,0 +1,199 @@
+"""ONNX Runtime sees what torch sees: in every architecture and every shipped checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from models import checkpoint
+from models.catalog import architectures
+from models.contract import Architecture, Block, Config, Knobs
+from models.dynamics import ControlledDynamics, Descent, LayerNorm
+from models.energies import (
+    AssociativeMemory,
+    Balanced,
+    DotProductAttention,
+    Energy,
+    Hopfield,
+    Sum,
+    VonMisesFisherAttention,
+)
+from models.graph import Graph
+from models.graph_classifier import GraphClassifier
+from models.image_completer import ImageCompleter
+from models.layouts import Dense, EdgeList, Layout
+from models.molecules import ATOM_COLUMNS, parse
+from models.node_scorer import NodeScorer
+from models.onnx_step import Form, NotExportableError, OnnxSystem, export
+from models.patches import MaskedImage
+from models.resonance import Resonance
+
+SHIPPED = sorted((Path(__file__).parents[2] / "checkpoints").iterdir())
+DIM, HEADS, WIDTH = 12, 2, 4
+ENERGIES = {
+    "et": lambda: Sum(DotProductAttention(DIM, HEADS, WIDTH), Hopfield(DIM, 7)),
+    "cdat": lambda: Balanced(VonMisesFisherAttention(DIM, HEADS, WIDTH), Hopfield(DIM, 7, "relu")),
+    "power": lambda: Sum(DotProductAttention(DIM, HEADS, WIDTH), Hopfield(DIM, 7, "power")),
+    "softmax": lambda: Sum(Hopfield(DIM, 7, "softmax")),
+}
+
+
+def _block(energy: Energy) -> Block:
+    config = Config(dim=DIM, heads=HEADS, head_dim=WIDTH, memories=7, step_size=0.1)
+    block = Block(energy, Descent(), LayerNorm(DIM), config)
+    with torch.no_grad():
+        block.norm.delta_D.normal_()  # type: ignore[union-attr, operator]
+        block.norm.log_gamma.fill_(0.3)  # type: ignore[union-attr, operator]
+    return block
+
+
+def _layouts() -> dict[str, Layout]:
+    rng = np.random.default_rng(0)
+    mask = torch.from_numpy(rng.random((3, 8, 8)) < 0.5)
+    mask[1, 2] = False  # it sees none
+    dense, every = Dense(mask), Dense(torch.ones(1, 8, 8, dtype=torch.bool).expand(3, -1, -1))
+    source, receiver = rng.integers(0, 8, (2, 40)) + 8 * rng.integers(0, 3, 40)
+    lonely = (source != 5) & (receiver != 5)
+    edges = EdgeList.from_edges(
+        np.stack([source, receiver])[:, lonely],
+        24,
+        row_of_N=torch.arange(3).repeat_interleave(8),
+        rows=3,
+    )
+    pairs = edges.num_edges, HEADS
+    return {
+        "dense": dense,
+        "every": every,
+        "edges": edges,
+        "dense, weighed": dense.weighed(torch.rand(3, HEADS, 8, 8), torch.randn(3, HEADS, 8, 8)),
+        "edges, weighed": edges.weighed(torch.rand(pairs), torch.randn(pairs)),
+        "edges, biased": edges.weighed(None, torch.randn(pairs)),
+        "no edges": EdgeList.from_edges(
+            np.zeros((2, 0), np.int64),
+            24,
+            row_of_N=torch.arange(3).repeat_interleave(8),
+            rows=3,
+        ),
+    }
+
+
+@pytest.mark.parametrize("layout", _layouts())
+@pytest.mark.parametrize("energy", ENERGIES)
+@torch.no_grad()
+def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
+    torch.manual_seed(1)
+    block, places = _block(ENERGIES[energy]()), _layouts()[layout]
+    x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
+    seen = OnnxSystem.of_block(block, 1)
+    found, known = (each.look(x_ND, places, beta_RH, True) for each in (seen, block.system()))
+    assert seen.sessions, "torch looked"
+    torch.testing.assert_close(found[0], known[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1].force_ND, known[1].force_ND, rtol=1e-4, atol=1e-5)
+    assert found[1].parts.keys() == known[1].parts.keys()
+    for name, part_N in known[1].parts.items():
+        torch.testing.assert_close(found[1].parts[name], part_N, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["dense", "edges"])
+@torch.no_grad()
+def test_a_step_from_the_file_alone(layout: str, tmp_path: Path) -> None:
+    """Whoever has the file needs nothing else of this project."""
+    torch.manual_seed(2)
+    block = _block(ENERGIES["cdat"]())
+    block.motion = ControlledDynamics(DIM, coupling_rank=3, locality=(0.2, 2.0))
+    block.motion.strength_r.normal_()
+    places, x_ND = _layouts()[layout], torch.randn(24, DIM)
+    model = export(block, Form(layout))  # type: ignore[arg-type]
+    assert not any(weight.external_data for weight in model.graph.initializer)
+    onnx.save(model, tmp_path / "step.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx")
+    beta, alpha = np.full((3, HEADS), 0.7, np.float32), np.array([0.1, 0.2, 0.3], np.float32)
+    if isinstance(places, Dense):
+        given = {"x": x_ND.view(3, 8, DIM).numpy(), "sees": places.mask_RLL.numpy()}
+        given |= {"beta": beta, "step_size": alpha}
+    else:
+        assert isinstance(places, EdgeList)
+        row_of_N = places.row_of_N.numpy()
+        ends = places.receivers_E.numpy(), places.indices_E.long().numpy()
+        given = {"x": x_ND.numpy(), "receivers": ends[0], "sources": ends[1]}
+        given |= {"beta": beta[row_of_N], "step_size": alpha[row_of_N]}
+    (found,) = session.run(["next"], given)
+    knobs = [Knobs(steps=1, beta=0.7, step_size=float(each)) for each in alpha]
+    solution = block.solve(x_ND, places, knobs, lambda: None)
+    np.testing.assert_allclose(found.reshape(24, DIM), solution.x_ND.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def _items(network: Architecture) -> list[Any]:
+    """What it was not trained on."""
+    rng = np.random.default_rng(3)
+    if isinstance(network, NodeScorer):
+        relations = tuple(rng.integers(0, 20, (2, 60)) for _ in network.config.relations)
+        x = rng.random((20, len(network.config.features))).astype(np.float32)
+        joined = np.concatenate(relations, 1)
+        kinds = np.repeat(np.arange(len(relations)), 60)
+        return [Graph(x, joined, kinds), Graph(x[::-1].copy(), joined, kinds)]
+    if isinstance(network, GraphClassifier):
+        if network.config.node_features == ATOM_COLUMNS:
+            return [parse(smiles).graph for smiles in ("CCO", "c1ccccc1C(=O)O")]
+        columns = len(network.config.node_features)
+        return [
+            Graph(np.ones((n, columns), np.float32), rng.integers(0, n, (2, 2 * n))) for n in (4, 9)
+        ]
+    assert isinstance(network, ImageCompleter)
+    c = network.config
+    pixels = rng.integers(0, 256, (2, c.size, c.size, c.channels), np.uint8)
+    occluded = rng.random((2, c.size // c.patch, c.size // c.patch)) < 0.5
+    return [MaskedImage(*each) for each in zip(pixels, occluded, strict=True)]
+
+
+@pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
+def test_of_every_shipped_checkpoint(folder: Path) -> None:
+    network = checkpoint.load(folder).network
+    items = _items(network)
+    batch, knobs = network.pack(items), [Knobs()] * len(items)
+    plain = network.infer(batch, knobs)
+    systems = [OnnxSystem.of_block(block, 1) for block in network.blocks_in_order()]
+    for block, system in zip(network.blocks_in_order(), systems, strict=True):
+        block.prepared = system
+    found = network.infer(batch, knobs)
+    assert all(system.sessions for system in systems)
+    scale = float(plain.logits.abs().max())
+    torch.testing.assert_close(found.logits, plain.logits, rtol=1e-3, atol=1e-4 * scale)
+    for one, other in zip(found.solutions, plain.solutions, strict=True):
+        assert one.steps_R.tolist() == other.steps_R.tolist()
+        for mine, its in zip(one.trace, other.trace, strict=True):
+            np.testing.assert_allclose(mine.energy_R, its.energy_R, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", [a.name for a in architectures().values()])
+def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
+    made, items = architectures()[name].example(0)
+    network = made.eval()
+    batch = network.pack(items)
+    plain = network.infer(batch, [Knobs()] * batch.rows)
+    blocks = network.blocks_in_order()
+    if any(isinstance(leaf, AssociativeMemory) for b in blocks for _, leaf in b.energy.leaves()):
+        with pytest.raises(NotExportableError, match="is not exported"):
+            OnnxSystem.of_block(blocks[0])
+        return
+    systems = [OnnxSystem.of_block(block, 1) for block in blocks]
+    for block, system in zip(blocks, systems, strict=True):
+        block.prepared = system
+    found = network.infer(batch, [Knobs()] * batch.rows)
+    assert all(system.sessions for system in systems)
+    torch.testing.assert_close(found.logits, plain.logits, rtol=1e-4, atol=1e-4)
+    for one, other in zip(found.solutions, plain.solutions, strict=True):
+        np.testing.assert_allclose(
+            one.trace[-1].energy_R, other.trace[-1].energy_R, rtol=1e-4, atol=1e-3
+        )
+        assert one.stop_reasons == other.stop_reasons
+    # What it does not know goes to torch.
+    resonant = [Knobs(resonance=Resonance(strength=0.5))] * batch.rows
+    asked = network.infer(batch, resonant)
+    assert (asked.logits - found.logits).abs().max() > 1e-6

@@ -1,0 +1,56 @@
+"""The same models by ONNX Runtime: the same answers, and `GET /models` says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.machine import missing
+from service.settings import Settings
+from tests.service.completing import completed, pictures, told
+from tests.service.conftest import Server, Start, answers_with, wait_until
+
+
+@pytest.fixture(scope="module")
+def servers(start: Start, checkpoints: Path) -> list[Server]:
+    both = [
+        start(checkpoints=checkpoints, default_completion_model="et-tile", backend=backend)
+        for backend in ("torch", "onnx")
+    ]
+    for one in both:
+        wait_until(lambda one=one: answers_with(one, "/health/ready", 200))
+    return both
+
+
+@pytest.mark.parametrize(
+    "dynamics", [{}, {"steps": 7, "beta": 2.0}, {"tolerance": 0.3}, {"resonance": {"strength": 1}}]
+)
+def test_pictures_are_the_same(servers: list[Server], dynamics: dict[str, Any]) -> None:
+    found, energies = [], []
+    for server in servers:
+        with server.client() as client:
+            answer = completed(client, dynamics=dynamics)
+        found.append(pictures(answer)[0].astype(int))
+        energies.append(told(answer)["energy_final"])
+    assert np.abs(found[0] - found[1]).max() <= 1
+    assert energies[0] == pytest.approx(energies[1], rel=1e-4)
+
+
+def test_models_tell_whose_kernels_they_have(servers: list[Server]) -> None:
+    for server, runtime in zip(servers, ("torch", "onnxruntime"), strict=True):
+        with server.client() as client:
+            every = client.get("/models").json()["models"]
+        found = {model["name"]: model["runtime"] for model in every}
+        assert found["et-tile"] == found["et-grey"] == runtime
+        # On edges ours are faster.
+        assert found["et-small"] == found["cdat-small"] == "torch"
+
+
+def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.machine.find_spec", lambda name: None)
+    assert missing(Settings()) is None
+    assert "BASIN_BACKEND" in (missing(Settings(backend="onnx")) or "")
+    assert "BASIN_DEVICE" in (missing(Settings(device="cuda:99")) or "")

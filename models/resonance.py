@@ -296,7 +296,8 @@ def unit(u: Tensor) -> tuple[Tensor, Tensor]:
 
 def through_unit(force: Tensor, u_hat: Tensor, length: Tensor) -> Tensor:
     """Pull a force on u/|u| back to u: (I - u u^T/|u|^2)/|u| (DAR section 4)."""
-    return (force - u_hat * (force * u_hat).sum(-1, keepdim=True)) / length
+    along = (force * u_hat).sum(-1, keepdim=True)
+    return torch.addcmul(force, u_hat, along, value=-1) / length
 
 
 @cache

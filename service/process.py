@@ -61,6 +61,7 @@ def config_of(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here depends on who asks
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,

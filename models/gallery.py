@@ -47,9 +47,10 @@ def gallery(network: Architecture) -> dict[str, Callable[[], Gallery]]:
         return found | {"positions": lambda: positions(codec.position_LD, (along, along))}
     if isinstance(network, AiT):
         c = network.config
-        grid = c.shape[1] // c.patch, c.shape[2] // c.patch
-        found = {"positions": lambda: positions(network.places_LD, grid)}
-        return {"memories": lambda: _attractors(network)} | found if c.workspace else found
+        found = {"positions": lambda: positions(network.places_LD, c.grid)}
+        if not c.workspace or c.stem:  # behind convolutions no patch of pixels is told by a token
+            return found
+        return {"memories": lambda: _attractors(network)} | found
     return {}
 
 

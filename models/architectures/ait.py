@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal, cast, final
 
 import numpy as np
@@ -38,6 +40,11 @@ class AiTConfig(Config):
         description="channels, height and width of a picture"
     )
     patch: PositiveInt = Field(4, description="side of a patch; height and width are multiples")
+    stem: tuple[PositiveInt, ...] = Field(
+        (),
+        description="channels of convolutions before the patches, each of which halves height and "
+        "width",
+    )
     question: NonNegativeInt = Field(0, description="width of a question; 0: there is none")
     asked: Literal["token", "patches"] = Field(
         "token",
@@ -67,7 +74,7 @@ class AiTConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> AiTConfig:
-        if self.shape[1] % self.patch or self.shape[2] % self.patch:
+        if any(side % self.patch for side in self._sides):
             raise ValueError("height and width must be multiples of the patch")
         if self.slot_dim % self.slot_heads:
             raise ValueError("slot_dim must be a multiple of slot_heads")
@@ -79,8 +86,20 @@ class AiTConfig(Config):
         return self.patches + (self.question > 0 and self.asked == "token")
 
     @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        height, width = self._sides
+        return height // self.patch, width // self.patch
+
+    @property
     def patches(self) -> int:
-        return self.shape[1] * self.shape[2] // self.patch**2
+        return math.prod(self.grid)
+
+    @property
+    def _sides(self) -> tuple[int, int]:
+        """Height and width of what is cut into patches."""
+        height, width = (math.ceil(side / 2 ** len(self.stem)) for side in self.shape[1:])
+        return height, width
 
     @property
     def unread(self) -> frozenset[str]:
@@ -199,7 +218,8 @@ class AiT(Architecture):
         channels = c.shape[0]
         self.register_buffer("mean_C", torch.zeros(channels))
         self.register_buffer("std_C", torch.ones(channels))
-        self.embed = Linear(channels * c.patch**2, c.dim)
+        self.stem = _stem(c)
+        self.embed = Linear((channels, *c.stem)[-1] * c.patch**2, c.dim)
         self.places_LD = nn.Parameter(torch.randn(c.patches, c.dim) * 0.02)
         self.ask = _asked(c)
         self.layers = nn.ModuleList(Layer(c, self.block()) for _ in range(c.blocks))
@@ -288,7 +308,9 @@ class AiT(Architecture):
     def _embed(self, batch: PictureBatch) -> Tensor:
         """The tokens of each picture (R, L, D); its question last, where that is one."""
         scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
-        patches_NP = patchify(scaled_RCHW, self.config.patch)
+        # Convolutions are twice as fast where the channels of a pixel lie together.
+        seen_RCHW = self.stem(scaled_RCHW.contiguous(memory_format=torch.channels_last))
+        patches_NP = patchify(seen_RCHW, self.config.patch)
         x_RLD = self.embed(patches_NP.unflatten(0, (batch.rows, -1))) + self.places_LD
         if self.ask is None:
             return x_RLD
@@ -340,6 +362,15 @@ class AiT(Architecture):
             buffer_C.copy_(torch.tensor(channels) / scale)
         network.std_C.clamp_(min=1e-3)
         return network
+
+
+def _stem(config: AiTConfig) -> nn.Module:
+    """Nothing, where no channels are asked for."""
+    made: list[nn.Module] = []
+    for seen, told in pairwise((config.shape[0], *config.stem)):
+        conv = nn.Conv2d(seen, told, 3, stride=2, padding=1, bias=False)
+        made += [conv, nn.BatchNorm2d(told), nn.ReLU()]
+    return nn.Sequential(*made)
 
 
 def _asked(config: AiTConfig) -> nn.Module | None:

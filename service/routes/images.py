@@ -12,6 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
+from models.gallery import gallery
 from models.pictures import Picture
 from models.questions import Question
 from service.answers import Answer, as_json, as_tensors
@@ -159,7 +160,7 @@ def _encode(task: LookRequest, recognised: Recognised, form: str) -> Answer:
     if form == SAFETENSORS:
         return as_tensors(tensors(recognised.reasons), {"results": found} | rest)
     for result, reasons in zip(found, recognised.reasons, strict=False):
-        result["reasons"] = told(reasons, tiles=True)
+        result["reasons"] = told(reasons, tiles="memories" in gallery(task.model.network))
     return as_json({"results": found} | rest)
 
 

@@ -80,7 +80,7 @@ async def describe_model(
             height=height,
             width=width,
             channels=channels,
-            patch=model.config.patch,
+            patch=model.config.patch * 2 ** len(model.config.stem),
             tasks=_tasks(model),
             questions=sentences(model.kinds) if isinstance(model, Answerer) else None,
         )

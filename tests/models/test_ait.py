@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from models.architectures.ait import AiT, AiTConfig
 from models.contract import Knobs
+from models.gallery import gallery
 from models.pictures import Picture
 from models.questions import ANSWERS, COLOURS, QUESTIONS, WIDTH, encode
 from training.recognise.recipes import ABLATIONS
@@ -48,6 +49,25 @@ def test_a_question_in_every_patch() -> None:
     other = replace(pictures[0], question=pictures[1].question)
     asked = network.infer(network.pack([other]), [Knobs()]).logits[0]
     assert (asked - whole[0]).abs().max() > 1e-4
+
+
+def test_convolutions_before_the_patches() -> None:
+    """They halve the sides, rounded up; in service they know of one picture alone."""
+    network, pictures = _example(stem=(6, 5), patch=1)
+    assert network.config.grid == (1, 2)
+    assert network.config.tokens == 3
+    network.train()
+    for _ in range(3):
+        network(network.pack(_others(1))).sum().backward()
+    network.eval()
+    whole = network.infer(network.pack(pictures), [Knobs()] * 3).logits
+    for row, picture in enumerate(pictures):
+        alone = network.infer(network.pack([picture]), [Knobs()]).logits[0]
+        torch.testing.assert_close(whole[row], alone)
+    assert gallery(network).keys() == {"positions"}, "no token is a patch of pixels"
+    assert gallery(network)["positions"]().tiles.shape == (1, 2, 1, 2, 1)
+    with pytest.raises(ValidationError, match="multiples of the patch"):
+        _example(stem=(6,), patch=2)
 
 
 def test_requests_of_one_batch_are_independent_bit_for_bit() -> None:

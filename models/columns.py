@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from models.graph import Column
-from models.products import Linear
 
 
 def categories(columns: Sequence[Column]) -> tuple[int, ...]:
@@ -39,7 +38,7 @@ class ColumnEncoder(nn.Module):
         if self.categories:
             scale = len(columns) ** -0.5
             self.table_VD = nn.Parameter(torch.randn(sum(sizes), width) * scale)
-        self.linear = Linear(len(self.numbers), width) if self.numbers else None
+        self.linear = nn.Linear(len(self.numbers), width) if self.numbers else None
         self.register_buffer("mean_F", torch.zeros(len(self.numbers)))
         self.register_buffer("std_F", torch.ones(len(self.numbers)))
 

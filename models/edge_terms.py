@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from models.columns import ColumnEncoder
 from models.graph import Column
 from models.layouts import EdgeList
-from models.products import Linear
 from models.tokens import Kind, TokenBatch
 
 Weighting = Literal["bias", "multiply", "none"]
@@ -49,7 +48,7 @@ class EdgeTerms(nn.Module):
         self.kind_KH = nn.Parameter(torch.randn(len(Kind), heads) * 0.02)
         self.features = ColumnEncoder(columns, heads) if columns else None
         if pairs == "product":
-            self.ends_D = Linear(dim, 2 * heads * _RANK, bias=False)
+            self.ends_D = nn.Linear(dim, 2 * heads * _RANK, bias=False)
         elif pairs == "convolution":
             self.kernel_9DH = nn.Parameter(torch.randn(9, dim, heads) * (9 * dim) ** -0.5)
 

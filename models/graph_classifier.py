@@ -19,7 +19,6 @@ from models.graph import Column, Graph
 from models.heads import ClassHead
 from models.heads.classes import Readout
 from models.layouts import Layout
-from models.products import Linear
 from models.tokens import TokenBatch, Tokeniser, Tokens, collate
 
 
@@ -93,7 +92,7 @@ class GraphClassifier(Architecture):
         self.cls_D = nn.Parameter(torch.randn(c.dim) * 0.02)
         self.nodes = ColumnEncoder(c.node_features, c.dim)
         self.edges = ColumnEncoder(c.edge_features, c.dim) if c.edge_features else None
-        self.positions = Linear(self.tokeniser.width, c.dim, bias=False)
+        self.positions = nn.Linear(self.tokeniser.width, c.dim, bias=False)
         self.colours = ColourEncoder(c.colours, c.dim, c.dropout) if c.colours else None
         self.encoder = _encoder(c)
         self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
@@ -254,8 +253,8 @@ def _encoder(config: GraphConfig) -> nn.Module | None:
     if not config.encoder:
         return None
     return nn.Sequential(
-        Linear(config.dim, config.encoder),
+        nn.Linear(config.dim, config.encoder),
         nn.GELU(),
         nn.Dropout(config.dropout),
-        Linear(config.encoder, config.dim),
+        nn.Linear(config.encoder, config.dim),
     )

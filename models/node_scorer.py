@@ -17,7 +17,6 @@ from models.graph import Graph
 from models.graphs import GraphBatch, pack
 from models.heads import AnomalyHead
 from models.layouts import Layout
-from models.products import Linear
 
 _ROWS = 8192
 
@@ -205,12 +204,12 @@ class NodeScorer(Architecture):
 def embedding(config: NodeConfig) -> nn.Module:
     """E of eq. 10: (N, P) -> (N, D)."""
     if not config.encoder:
-        return Linear(config.encoding, config.dim)
+        return nn.Linear(config.encoding, config.dim)
     return nn.Sequential(
-        Linear(config.encoding, config.encoder),
+        nn.Linear(config.encoding, config.encoder),
         nn.ReLU(),
         nn.Dropout(config.dropout),
-        Linear(config.encoder, config.dim),
+        nn.Linear(config.encoder, config.dim),
     )
 
 

@@ -348,6 +348,8 @@ class OnnxSystem(System):
             options.intra_op_num_threads = self.threads or len(os.sched_getaffinity(0))
             # Threads that spin between steps take time from others.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            # Shapes differ from batch to batch: nothing is kept for the next of its kind.
+            options.enable_mem_pattern = options.enable_cpu_mem_arena = False
             model = export(self.block, form, steps=False).SerializeToString()
             self.sessions[form] = onnxruntime.InferenceSession(
                 model, options, ["CPUExecutionProvider"]

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from models.dynamics import LayerNorm
-from models.products import Linear
 
 _DEVIATION = 0.3  # of MASK and positions before training
 
@@ -124,11 +123,11 @@ class PatchCodec(nn.Module):
         self.length, self.width = (size // patch) ** 2, channels * patch**2
         self.register_buffer("mean_C", torch.full((channels,), 0.5))
         self.register_buffer("std_C", torch.full((channels,), 0.5))
-        self.encoder = Linear(self.width, dim)
+        self.encoder = nn.Linear(self.width, dim)
         self.mask_D = nn.Parameter(torch.randn(dim) * _DEVIATION)
         self.position_LD = nn.Parameter(torch.randn(self.length, dim) * _DEVIATION)
         self.norm = LayerNorm(dim)
-        self.decoder = Linear(dim, self.width)
+        self.decoder = nn.Linear(dim, self.width)
 
     def fit(self, images: np.ndarray) -> None:
         """Take mean and std from images, uint8 (n, S, S, C)."""

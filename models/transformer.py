@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from models.heard import Attended, Pairs, of_all, tell
-from models.products import Linear
 from models.resonance import Prior, Resonance, Resonant
 
 
@@ -30,9 +29,9 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.query = Linear(dim, heads * head_dim, bias=False)
-        self.key_value = Linear(dim, 2 * heads * head_dim, bias=False)
-        self.out = Linear(heads * head_dim, dim)
+        self.query = nn.Linear(dim, heads * head_dim, bias=False)
+        self.key_value = nn.Linear(dim, 2 * heads * head_dim, bias=False)
+        self.out = nn.Linear(heads * head_dim, dim)
         self.dropout = nn.Dropout(dropout)
         self.resonant = Resonant(heads, resonance, learn_strength)
 
@@ -75,10 +74,10 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.mlp = nn.Sequential(
-            Linear(dim, hidden),
+            nn.Linear(dim, hidden),
             nn.GELU(),
             nn.Dropout(dropout),
-            Linear(hidden, dim),
+            nn.Linear(hidden, dim),
             nn.Dropout(dropout),
         )
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from models.heard import Attended, Pairs, of_all, tell
-from models.products import Linear
 from models.resonance import Resonance, Resonant
 
 _EPSILON = 1e-10
@@ -67,10 +66,10 @@ class Workspace(nn.Module):
     ) -> None:
         super().__init__()
         self.heads, self.share, self.decay = heads, share, decay
-        self.query = Linear(slot_dim, slot_dim, bias=False)
-        self.key = Linear(dim, slot_dim, bias=False)
-        self.value = Linear(dim, slot_dim, bias=False)
-        self.out = Linear(slot_dim, slot_dim, bias=False)
+        self.query = nn.Linear(slot_dim, slot_dim, bias=False)
+        self.key = nn.Linear(dim, slot_dim, bias=False)
+        self.value = nn.Linear(dim, slot_dim, bias=False)
+        self.out = nn.Linear(slot_dim, slot_dim, bias=False)
         self.norm = nn.LayerNorm(slot_dim)
         self.resonant = Resonant(heads, resonance, learn_strength)
         self.register_buffer("memory_MD", torch.empty(slots, slot_dim))

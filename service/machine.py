@@ -34,7 +34,8 @@ class Machine:
         device = settings.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(device, settings.backend == "onnx", settings.threads)
+        wanted = {"auto": _has_onnx(), "torch": False, "onnx": True}
+        return cls(device, wanted[settings.backend], settings.threads)
 
     def ready(self, path: Path) -> Model:
         """The checkpoint at `path`, which has run once.
@@ -61,6 +62,10 @@ class Machine:
         return [block.system() for block in blocks]
 
 
+def _has_onnx() -> bool:
+    return None not in (find_spec("onnxruntime"), find_spec("onnx"))
+
+
 def missing(settings: Settings) -> str | None:
     """What the settings ask for and this machine has not."""
     device = settings.device
@@ -68,6 +73,6 @@ def missing(settings: Settings) -> str | None:
         int(device.partition(":")[2] or 0) >= torch.cuda.device_count()
     ):
         return "BASIN_DEVICE: there is no such GPU here that torch can use"
-    if settings.backend == "onnx" and not (find_spec("onnxruntime") and find_spec("onnx")):
+    if settings.backend == "onnx" and not _has_onnx():
         return "BASIN_BACKEND: pip install 'basin[cpu]'"
     return None

@@ -313,10 +313,10 @@ class Settings(BaseSettings):
         description="where models run: `cpu`, `cuda`, `cuda:1` or, with `auto`, a GPU if there is "
         "one",
     )
-    backend: Literal["torch", "onnx"] = Field(
-        default="torch",
-        description="whose kernels make the steps of pictures on a CPU: `torch` or, with `onnx`, "
-        "ONNX Runtime",
+    backend: Literal["auto", "torch", "onnx"] = Field(
+        default="auto",
+        description="whose kernels make the steps of pictures on a CPU: those of `torch`, of ONNX "
+        "Runtime with `onnx` and, with `auto`, where it is installed",
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"

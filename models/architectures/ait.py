@@ -19,7 +19,6 @@ from models.graph_classifier import Task
 from models.layouts import Layout, Stored
 from models.patches import patchify
 from models.pictures import Picture, PictureBatch, collate_pictures
-from models.products import Linear
 from models.resonance import Resonance
 from models.transformer import Attention, FeedForward
 from models.workspace import Workspace
@@ -137,7 +136,7 @@ class Layer(nn.Module):
             self.workspace = Workspace(
                 c.dim, c.memories, c.slot_dim, c.slot_heads, c.share, c.decay, *resonance
             )
-            self.lift = Linear(c.slot_dim, c.dim)
+            self.lift = nn.Linear(c.slot_dim, c.dim)
             if c.hopfield:
                 self.block = block
             else:
@@ -219,14 +218,14 @@ class AiT(Architecture):
         self.register_buffer("mean_C", torch.zeros(channels))
         self.register_buffer("std_C", torch.ones(channels))
         self.stem = _stem(c)
-        self.embed = Linear((channels, *c.stem)[-1] * c.patch**2, c.dim)
+        self.embed = nn.Linear((channels, *c.stem)[-1] * c.patch**2, c.dim)
         self.places_LD = nn.Parameter(torch.randn(c.patches, c.dim) * 0.02)
         self.ask = _asked(c)
         self.layers = nn.ModuleList(Layer(c, self.block()) for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):
             block.stream = stream
         self.norm = nn.LayerNorm(c.dim)
-        self.head = Linear(c.dim, len(c.tasks[0].labels))
+        self.head = nn.Linear(c.dim, len(c.tasks[0].labels))
         self.balance = torch.zeros(())
 
     def block(self) -> Block:
@@ -378,6 +377,6 @@ def _asked(config: AiTConfig) -> nn.Module | None:
         return None
     return nn.Sequential(
         nn.LayerNorm(config.question),
-        Linear(config.question, config.dim),
+        nn.Linear(config.question, config.dim),
         nn.LayerNorm(config.dim),
     )

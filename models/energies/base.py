@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from models.layouts import Layout
-from models.products import linear
 
 
 class Terms(NamedTuple):
@@ -94,9 +93,7 @@ class SumField:
         self._all_FD = torch.cat(directions) if directions else None
         # There are fewer of them to be weighed than features of tokens.
         weights = [weight for weight, _ in self._featured]
-        self._back = [
-            _times(w, u_FD).T.contiguous() for w, u_FD in zip(weights, directions, strict=True)
-        ]
+        self._back = [_times(w, u_FD) for w, u_FD in zip(weights, directions, strict=True)]
 
     def __call__(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
@@ -104,15 +101,15 @@ class SumField:
         parts: dict[str, Tensor] = {}
         forces = list[Tensor]()
         if self._all_FD is not None:
-            features = linear(g_ND, self._all_FD).split(self._widths, 1)
-            for (weight, leaf), u_NF, back_DF in zip(
+            features = (g_ND @ self._all_FD.T).split(self._widths, 1)
+            for (weight, leaf), u_NF, back_FD in zip(
                 self._featured, features, self._back, strict=True
             ):
                 found, pull_NF = leaf.potential(u_NF, layout, beta_RH, with_force)
                 parts |= {name: _times(weight, part_N) for name, part_N in found.items()}
                 if pull_NF is not None:
                     # Where precision is mixed, forces are added in that of the state.
-                    forces.append(linear(pull_NF, back_DF).to(g_ND.dtype))
+                    forces.append((pull_NF @ back_FD).to(g_ND.dtype))
         for weight, field in self._rest:
             terms = field(g_ND, layout, beta_RH, with_force)
             parts |= {name: _times(weight, part_N) for name, part_N in terms.parts.items()}

@@ -7,8 +7,6 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from models.products import Linear
-
 
 @final
 class AnomalyHead(nn.Module):
@@ -32,10 +30,10 @@ class AnomalyHead(nn.Module):
         width = dim * (1 + (relations if combine == "concat" else 1))
         self.mlp = nn.Sequential(
             nn.Dropout(state_dropout),
-            Linear(width, hidden),
+            nn.Linear(width, hidden),
             nn.GELU(),
             nn.Dropout(dropout),
-            Linear(hidden, 1),
+            nn.Linear(hidden, 1),
         )
 
     def forward(self, first_ND: Tensor, last: list[Tensor]) -> Tensor:

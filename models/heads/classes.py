@@ -7,7 +7,6 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from models.products import Linear
 from models.tokens import TokenBatch
 
 Readout = Literal["cls", "mean", "sum", "max"]
@@ -29,8 +28,8 @@ class ClassHead(nn.Module):
         width = dim * len(readout)
         self.mlp = nn.Sequential(nn.Dropout(dropout))
         if hidden:
-            self.mlp.extend([Linear(width, hidden), nn.GELU(), nn.Dropout(dropout)])
-        self.mlp.append(Linear(hidden or width, outputs))
+            self.mlp.extend([nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout)])
+        self.mlp.append(nn.Linear(hidden or width, outputs))
 
     def state(self, g_ND: Tensor, batch: TokenBatch) -> Tensor:
         """What is read from each graph, (R, D times the readouts)."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.machine import missing
+from service.machine import Machine, missing
 from service.settings import Settings
 from tests.service.completing import completed, pictures, told
 from tests.service.conftest import Server, Start, answers_with, wait_until
@@ -52,5 +52,6 @@ def test_models_tell_whose_kernels_they_have(servers: list[Server]) -> None:
 def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.machine.find_spec", lambda name: None)
     assert missing(Settings()) is None
+    assert not Machine.of(Settings()).onnx
     assert "BASIN_BACKEND" in (missing(Settings(backend="onnx")) or "")
     assert "BASIN_DEVICE" in (missing(Settings(device="cuda:99")) or "")

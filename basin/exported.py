@@ -26,13 +26,14 @@ def export_steps(folder: Path, out: Path) -> Iterator[Path]:
         raise FileError(f"{error.name} is missing: pip install 'basin[cpu]'") from error
     try:
         model = served(checkpoint.load(folder))
-        out.mkdir(parents=True, exist_ok=True)
-        blocks = zip(model.network.blocks_in_order(), model.layouts(), strict=True)
-        for place, (block, layout) in enumerate(blocks):
+        graphs = []
+        for block, layout in zip(model.network.blocks_in_order(), model.layouts(), strict=True):
             if (form := form_of(layout)) is None:
                 raise NotExportableError(f"{type(layout).__name__} is not exported")
-            path = out / f"block-{place}.onnx"
-            onnx.save(export(block, form), path)
-            yield path
+            graphs.append(export(block, form))
     except (CheckpointError, NotExportableError) as error:
         raise FileError(str(error)) from error
+    out.mkdir(parents=True, exist_ok=True)
+    for place, graph in enumerate(graphs):
+        onnx.save(graph, out / f"block-{place}.onnx")
+        yield out / f"block-{place}.onnx"

@@ -150,6 +150,7 @@ def peaks() -> dict[str, Callable[[], float]]:
     a, b = torch.randn(n, n), torch.randn(n, n)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (n, n)) for name in "ac"]
     node, weights = helper.make_node("MatMul", ["a", "b"], ["c"]), numpy_helper.from_array
     graph = helper.make_graph([node], "product", ends[:1], ends[1:], [weights(b.numpy(), "b")])

@@ -93,7 +93,7 @@ class Block(nn.Module):
 
     Attributes:
         prepared: the system, where all that does not depend on the state is made ready for good:
-            for weights that do not change any more.
+            for weights that do not change any more. Copies, and blocks that are moved, have none.
     """
 
     prepared: System | None
@@ -111,6 +111,13 @@ class Block(nn.Module):
         learn = config.learn_beta and config.attention
         self.log_beta_H = nn.Parameter(torch.full((config.heads,), beta).log(), requires_grad=learn)
         self.resonant = Resonant(config.heads, config.resonance, config.learn_strength)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"prepared": None}
+
+    def _apply(self, *how: Any, **more: Any) -> Self:
+        self.prepared = None
+        return super()._apply(*how, **more)
 
     def resolve(self, knobs: Sequence[Knobs]) -> RowKnobs:
         """Trained values where a row asks for none."""

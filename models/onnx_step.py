@@ -2,7 +2,8 @@
 
 The loop stays outside: inputs are the state, who sees whom, beta and the step size, so that one
 graph serves any number of rows, tokens, edges and steps. A graph holds its weights itself and
-refers to no file. Everything is float32, and computed on the CPU.
+refers to no file; what the block was trained with, `beta` of each head, `step_size` and `steps`, is
+in its metadata. Everything is float32, and computed on the CPU.
 
 Inputs, for rows of equal length (`models.layouts.Dense`): `x` (R, L, D), `sees` (R or 1, L, L)
 bool, `beta` (R, H), `step_size` (R,). For graphs (`EdgeList`): `x` (N, D), `receivers` and
@@ -13,7 +14,7 @@ without noise; `g`; `force`, -dE/dg; `energy.{component}` of each token.
 
 from __future__ import annotations
 
-import os
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast, final
 
@@ -112,20 +113,20 @@ class _Graph:
         logits = self._weighed(self("MatMul", hot, self("Transpose", k, perm=[0, 1, 3, 2])))
         # A token that sees none is shown all, and what it makes of them is left out.
         some = self("ReduceMax", self("Cast", "sees", to=_INT), self.constant([2]), keepdims=1)
-        none = self("Equal", some, self.constant([0]))
+        none = self("Equal", some, self.constant([0]))  # (R, L, 1)
         hidden = self("Where", self("Or", "sees", none), *map(self.constant, (0.0, -np.inf)))
         logits = self("Add", logits, self("Unsqueeze", hidden, self.constant([1])))
         p = self("Softmax", logits, axis=-1)
         last = self.constant([-1])
         top = (self("ReduceMax", each, last, keepdims=0) for each in (logits, p))
         lse = self("Sub", next(top), self("Log", next(top)))
-        counts = self("Cast", some, to=_FLOAT)  # (R, L, 1)
-        counts = self("Transpose", counts, perm=[0, 2, 1])  # (R, 1, L)
-        energy = self("Neg", self("Div", self("Mul", lse, counts), beta))
-        counts = self("Unsqueeze", counts, self.constant([3]))
+        none, nothing = self("Transpose", none, perm=[0, 2, 1]), self.constant(0.0)  # (R, 1, L)
+        energy = self("Neg", self("Div", self("Where", none, nothing, lse), beta))
+        none = self("Unsqueeze", none, self.constant([3]))
         w = self("Mul", p, "weight") if self.form.weighed else p
-        pk = self("Mul", self("MatMul", w, k), counts)
-        ptq = self("MatMul", self("Transpose", w, perm=[0, 1, 3, 2]), self("Mul", q, counts))
+        pk = self("Where", none, nothing, self("MatMul", w, k))
+        seeing = self("Where", none, nothing, q)
+        ptq = self("MatMul", self("Transpose", w, perm=[0, 1, 3, 2]), seeing)
         back = (self("Transpose", each, perm=[0, 2, 1, 3]) for each in (pk, ptq))
         return _Attended(self.sum(energy, 1), *back)
 
@@ -135,23 +136,29 @@ class _Graph:
         seen = self("Gather", k, "sources")
         hot = self("Mul", sees, self("Gather", beta, "receivers"))
         logits = self._weighed(self.sum(self("Mul", hot, seen), -1))  # (E, H)
-        to = self("Unsqueeze", "receivers", self.constant([1]))
-        of = self("Unsqueeze", "sources", self.constant([1]))
-        nothing = self("Mul", "beta", self.constant(0.0))
-        lowest = self("Add", nothing, self.constant(float(np.finfo(np.float32).min)))
-        top = self("ScatterND", lowest, to, logits, reduction="max")
+        nothing = self.constant(0.0)
+        top = self._gathered("beta", float(np.finfo(np.float32).min), "receivers", logits, "max")
         e = self("Exp", self("Sub", logits, self("Gather", top, "receivers")))
-        total = self("ScatterND", nothing, to, e, reduction="add")
-        alone = self("Equal", total, self.constant(0.0))
-        lse = self("Add", top, self("Log", total))
-        lse = self("Where", alone, nothing, lse)
+        total = self._gathered("beta", 0.0, "receivers", e, "add")
+        alone = self("Equal", total, nothing)
+        lse = self("Where", alone, nothing, self("Add", top, self("Log", total)))
         p = self("Div", e, self("Gather", total, "receivers"))
         w = self("Mul", p, "weight") if self.form.weighed else p
         w = self("Unsqueeze", w, self.constant([2]))
-        zero = self("Mul", q, self.constant(0.0))
-        pk = self("ScatterND", zero, to, self("Mul", w, seen), reduction="add")
-        ptq = self("ScatterND", zero, of, self("Mul", w, sees), reduction="add")
+        pk = self._gathered(q, 0.0, "receivers", self("Mul", w, seen), "add")
+        ptq = self._gathered(q, 0.0, "sources", self("Mul", w, sees), "add")
         return _Attended(self("Neg", self.sum(self("Div", lse, "beta"), -1)), pk, ptq)
+
+    def _gathered(self, like: str, start: float, tokens: str, values: str, how: str) -> str:
+        """Values of edges (E, ...) at their tokens: (N, ...), of the shape of `like`.
+
+        By ScatterElements, for in ONNX Runtime the threads of ScatterND overtake each other.
+        """
+        begun = self("Expand", self.constant(start), self("Shape", like))
+        ones = [1] * (2 if like != "beta" else 1)
+        index = self("Reshape", tokens, self.constant([-1, *ones]))
+        index = self("Expand", index, self("Shape", values))
+        return self("ScatterElements", begun, index, values, axis=0, reduction=how)
 
     def _weighed(self, logits: str) -> str:
         if self.form.weighed:
@@ -251,7 +258,11 @@ def export(block: Block, form: Form, steps: bool = True) -> onnx.ModelProto:
         alpha = graph("Unsqueeze", "step_size", graph.constant(axes))
         graph.name(graph("Add", "x", graph("Mul", alpha, _drift(graph, block, force))), "next")
         outputs.append("next")
-    return _model(graph, outputs, norm.delta_D.numel())
+    model = _model(graph, outputs, norm.delta_D.numel())
+    beta = block.log_beta_H.exp().tolist()
+    told = {"beta": beta, "step_size": block.step_size, "steps": block.steps}
+    helper.set_model_props(model, {name: json.dumps(value) for name, value in told.items()})
+    return model
 
 
 def _drift(graph: _Graph, block: Block, force: str) -> str:
@@ -307,7 +318,7 @@ class OnnxSystem(System):
     single precision or not on the CPU, goes to torch.
 
     Attributes:
-        threads: of one look; all cores if None.
+        threads: of one look; as many as torch's if None.
     """
 
     runtime = "onnxruntime"
@@ -338,6 +349,7 @@ class OnnxSystem(System):
             name: torch.from_numpy(of)
             for name, of in zip(names, cast(Any, session.run(names, feeds)), strict=True)
         }
+        # The force is there whether it is asked for or not: once a relaxation it is not.
         g_ND, force_ND = (found.pop(name).view(x_ND.shape) for name in ("g", "force"))
         parts = {name.removeprefix("energy."): of.flatten() for name, of in found.items()}
         return g_ND, Terms(parts, force_ND if with_force else None)
@@ -345,7 +357,7 @@ class OnnxSystem(System):
     def _session(self, form: Form) -> onnxruntime.InferenceSession:
         if form not in self.sessions:
             options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = self.threads or len(os.sched_getaffinity(0))
+            options.intra_op_num_threads = self.threads or torch.get_num_threads()
             # Threads that spin between steps take time from others.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
             # Shapes differ from batch to batch: nothing is kept for the next of its kind.

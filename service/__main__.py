@@ -37,13 +37,13 @@ def main() -> None:
     settings = prepared(settings)
     # Seconds of torch, which no key is made with.
     from service.heap import spare_what_is_there
-    from service.machine import missing
+    from service.machine import MachineError
     from service.main import create_admin, create_app
 
-    if (reason := missing(settings)) is not None:
-        sys.exit(reason)
     try:
         app = create_app(settings, worker)
+    except MachineError as error:
+        sys.exit(str(error))
     except KeysError as error:
         structlog.get_logger().error("keys refused", reason=str(error))
         sys.exit(STARTUP_FAILURE)

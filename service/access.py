@@ -33,7 +33,7 @@ _PAGES = {
     "img-src 'self' data: https://fastapi.tiangolo.com; script-src 'unsafe-inline' "
     "https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
 }
-"""But for these, with what they load."""
+"""But of these pages, with what they load."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

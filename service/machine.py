@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import structlog
 import torch
 
 from models import checkpoint
@@ -14,6 +15,10 @@ from models.dynamics import System
 from models.layouts import Dense
 from service.served import Model, served
 from service.settings import Settings
+
+
+class MachineError(Exception):
+    """The settings ask for what this machine has not; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,20 @@ class Machine:
 
     @classmethod
     def of(cls, settings: Settings) -> Machine:
+        """
+        Raises:
+            MachineError: there is no such GPU, or no ONNX Runtime.
+        """
         device = settings.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        wanted = {"auto": _has_onnx(), "torch": False, "onnx": True}
-        return cls(device, wanted[settings.backend], settings.threads)
+        _, _, place = device.partition(":")
+        if device != "cpu" and int(place or 0) >= torch.cuda.device_count():
+            raise MachineError("BASIN_DEVICE: there is no such GPU here that torch can use")
+        there = None not in (find_spec("onnxruntime"), find_spec("onnx"))
+        if settings.backend == "onnx" and not there:
+            raise MachineError("BASIN_BACKEND: pip install 'basin[cpu]'")
+        return cls(device, there and settings.backend != "torch", settings.threads)
 
     def ready(self, path: Path) -> Model:
         """The checkpoint at `path`, which has run once.
@@ -51,28 +65,14 @@ class Machine:
         return model
 
     def _systems(self, model: Model) -> Sequence[System]:
-        blocks, layouts = model.network.blocks_in_order(), model.layouts()
-        if self.onnx and self.device == "cpu" and all(isinstance(of, Dense) for of in layouts):
-            from models.onnx_step import NotExportableError, OnnxSystem  # an extra
-
+        blocks = model.network.blocks_in_order()
+        graphs = self.onnx and self.device == "cpu"
+        if graphs and all(isinstance(layout, Dense) for layout in model.layouts()):
             try:
+                from models.onnx_step import OnnxSystem  # an extra
+
                 return [OnnxSystem.of_block(block, self.threads) for block in blocks]
-            except NotExportableError:
-                pass  # `GET /models` tells whose kernels it has
+            except Exception as error:  # whatever it is, torch can
+                log = structlog.get_logger()
+                log.warning("no ONNX graph", model=model.name, reason=repr(error))
         return [block.system() for block in blocks]
-
-
-def _has_onnx() -> bool:
-    return None not in (find_spec("onnxruntime"), find_spec("onnx"))
-
-
-def missing(settings: Settings) -> str | None:
-    """What the settings ask for and this machine has not."""
-    device = settings.device
-    if device.startswith("cuda") and (
-        int(device.partition(":")[2] or 0) >= torch.cuda.device_count()
-    ):
-        return "BASIN_DEVICE: there is no such GPU here that torch can use"
-    if settings.backend == "onnx" and not _has_onnx():
-        return "BASIN_BACKEND: pip install 'basin[cpu]'"
-    return None

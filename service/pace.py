@@ -39,7 +39,7 @@ class _Rate:
 @final
 class Pace:
     """When whoever was refused is heard again: as if refusals stood in line, two of them served for
-    each answer of late, or `least` a second.
+    each answer computed of late, or `least` a second.
 
     Up to that rate none waits, and beyond it the wait is as long as the line, a second at most,
     which every `Retry-After` has told already. Those who wait are heard by the twentieth of a
@@ -57,7 +57,7 @@ class Pace:
         return self._refusals.at(self._clock()) > _FEW
 
     def answer(self) -> None:
-        """Somebody was answered."""
+        """Somebody's answer was computed."""
         self._answers.add(self._clock())
 
     def refuse(self) -> float:

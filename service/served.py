@@ -55,8 +55,8 @@ class Model(ABC, Generic[N]):
     @property
     def runtime(self) -> str:
         """Whose kernels it runs on."""
-        every = (block.prepared or block.system() for block in self.network.blocks_in_order())
-        return next((system.runtime for system in every), System.runtime)
+        systems = (block.prepared for block in self.network.blocks_in_order())
+        return next((system.runtime for system in systems if system is not None), System.runtime)
 
     def layouts(self) -> list[Layout]:
         """What its blocks relax on."""

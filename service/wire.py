@@ -134,15 +134,9 @@ class Wire(HttpToolsProtocol):
     def _turning_away(self, problem: Problem) -> ASGIApp:
         """An app that says so in few words, in its turn on this connection; whoever has no key for
         it is a stranger to the app."""
-        whole = self.app
+        whole: Any = self.app
 
         async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
-                if self._keyring is not None:
-                    require_key(scope, self._keyring)
-            except Problem:
-                await whole(scope, receive, send)  # type: ignore[arg-type, misc]
-                return
             scope["state"]["problem"] = problem.kind
             answer = problem.response(request_id := request_id_of(scope))
             answer.headers.update(self._hardened | {"x-request-id": request_id})
@@ -150,7 +144,18 @@ class Wire(HttpToolsProtocol):
             self._metrics.requests.labels(scope["path"], str(problem.status)).inc()
             await answer(scope, receive, send)
 
-        return Paced(refuse, self._pace, self._metrics.held.inc)
+        paced = Paced(refuse, self._pace, self._metrics.held.inc)
+
+        async def turn_away(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                if self._keyring is not None:
+                    require_key(scope, self._keyring)
+            except Problem:
+                await whole(scope, receive, send)
+            else:
+                await paced(scope, receive, send)
+
+        return turn_away
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -307,9 +307,9 @@ class AiT(Architecture):
     def _embed(self, batch: PictureBatch) -> Tensor:
         """The tokens of each picture (R, L, D); its question last, where that is one."""
         scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
-        # Convolutions are twice as fast where the channels of a pixel lie together.
-        seen_RCHW = self.stem(scaled_RCHW.contiguous(memory_format=torch.channels_last))
-        patches_NP = patchify(seen_RCHW, self.config.patch)
+        if self.config.stem:  # twice as fast where the channels of a pixel lie together
+            scaled_RCHW = self.stem(scaled_RCHW.contiguous(memory_format=torch.channels_last))
+        patches_NP = patchify(scaled_RCHW, self.config.patch)
         x_RLD = self.embed(patches_NP.unflatten(0, (batch.rows, -1))) + self.places_LD
         if self.ask is None:
             return x_RLD

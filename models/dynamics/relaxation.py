@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import ClassVar, final
+from typing import ClassVar, TypeVar, final
 
 import numpy as np
 import torch
@@ -76,6 +76,7 @@ class Solution:
     trace: list[Moment] = field(default_factory=list)
 
 
+K = TypeVar("K")
 Watch = Callable[[Tensor, Moment], None]
 """Is shown the state x (N, D) at each moment, as it is reached."""
 
@@ -198,37 +199,38 @@ class Relaxation:
         x_ND, drift_ND = self._moved(moves_R) if moves_R.any() else (self.x_ND, None)
         more = bool((going_R & (self.steps_R + self.begun_R < knobs.steps_R)).any())
         g_ND, terms = system.look(x_ND, layout, knobs.beta_RH, more)
-        told, holds = {"size": _squared(x_ND), **terms.parts}, None
+        told, holds = {("energy", name): part_N for name, part_N in terms.parts.items()}, None
+        told["", "size"] = _squared(x_ND)
         if drift_ND is not None:
-            told["speed"] = _squared(drift_ND)
+            told["", "speed"] = _squared(drift_ND)
             if (held := self._control()) is not None:
                 holds = system.motion.control(x_ND)
                 assert holds is not None
-                told["work"] = ((held + holds) / 2 * (g_ND - self.g_ND)).sum(-1)
+                told["", "work"] = ((held + holds) / 2 * (g_ND - self.g_ND)).sum(-1)
         told_R = self._summed(told)
-        components = {name: told_R[name] for name in terms.parts}
+        size_R, components = told_R["", "size"], {n: told_R["energy", n] for n in terms.parts}
         energy_R = sum(components.values(), np.zeros(self.rows))
 
         # Rows where the step is not finite keep the state they had.
-        step_R = moves_R
+        step_R, residual_R, work_R = moves_R, self.residual_R, self.work_R
         if drift_ND is not None:
-            residual_R = np.sqrt(told_R["speed"] / np.maximum(self.size_R, 1e-24))
-            whole_R = np.isfinite(told_R["size"] + energy_R + residual_R)
+            speed_R = np.sqrt(told_R["", "speed"] / np.maximum(self.size_R, 1e-24))
+            whole_R = np.isfinite(size_R + energy_R + speed_R)
             _mark(self.reasons, moves_R & ~whole_R, StopReason.DIVERGED)
             step_R = moves_R & whole_R
-            self.residual_R = np.where(step_R, residual_R, self.residual_R)
+            residual_R = np.where(step_R, speed_R, residual_R)
             if holds is not None:
-                self.work_R = np.where(step_R, self.work_R + told_R["work"], self.work_R)
+                work_R = np.where(step_R, work_R + told_R["", "work"], work_R)
         stands_R = step_R | ~self.begun_R
-        self._stand(stands_R, x_ND, g_ND, terms)
+        x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
         if not stands_R.all():
-            components = self._summed(self.terms.parts)
+            components = self._summed(terms.parts)
             energy_R = sum(components.values(), np.zeros(self.rows))
-        if holds is not None:
-            self._held = x_ND, holds
+        self._held = (x_ND, holds) if holds is not None and stands_R.all() else None
+        self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
         self.begun_R = np.ones_like(self.begun_R)
-        self.size_R = np.where(stands_R, told_R["size"], self.size_R)
-        self.steps_R = self.steps_R + step_R
+        self.size_R = np.where(stands_R, size_R, self.size_R)
+        self.steps_R, self.residual_R, self.work_R = self.steps_R + step_R, residual_R, work_R
         self._remember(energy_R, components)
         _mark(self.reasons, step_R & (self.residual_R < knobs.tolerance_R), StopReason.CONVERGED)
         _mark(self.reasons, ~np.isfinite(energy_R), StopReason.DIVERGED)
@@ -264,24 +266,24 @@ class Relaxation:
             self._held = self.x_ND, self.system.motion.control(self.x_ND)
         return self._held[1]
 
-    def _stand(self, where_R: np.ndarray, x_ND: Tensor, g_ND: Tensor, terms: Terms) -> None:
-        """Some rows are here now."""
+    def _standing(
+        self, where_R: np.ndarray, x_ND: Tensor, g_ND: Tensor, terms: Terms
+    ) -> tuple[Tensor, Tensor, Terms]:
+        """Where all rows are now, of which some have moved there."""
         if where_R.all():
-            self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
-            return
+            return x_ND, g_ND, terms
         old, force_ND = self.terms, terms.force_ND
-        self.x_ND = _where(where_R, self.layout, x_ND, self.x_ND)
-        self.g_ND = _where(where_R, self.layout, g_ND, self.g_ND)
         if force_ND is not None:
             force_ND = _where(where_R, self.layout, force_ND, old.force_ND)
-        parts = terms.parts.items()
-        self.terms = Terms(
-            {name: _where(where_R, self.layout, part, old.parts.get(name)) for name, part in parts},
-            force_ND,
-        )
+        parts = {
+            name: _where(where_R, self.layout, part, old.parts.get(name))
+            for name, part in terms.parts.items()
+        }
+        x_ND = _where(where_R, self.layout, x_ND, self.x_ND)
+        return x_ND, _where(where_R, self.layout, g_ND, self.g_ND), Terms(parts, force_ND)
 
-    def _summed(self, told: dict[str, Tensor]) -> dict[str, np.ndarray]:
-        """Over each row; by one transfer to the host, where all is decided that concerns rows."""
+    def _summed(self, told: dict[K, Tensor]) -> dict[K, np.ndarray]:
+        """Over each row; in one transfer to the host, where all is decided that concerns rows."""
         sums = self.layout.sum_rows(torch.stack(list(told.values()))).cpu().numpy()
         return dict(zip(told, sums, strict=True))
 

@@ -159,8 +159,9 @@ def _encode(task: LookRequest, recognised: Recognised, form: str) -> Answer:
     }
     if form == SAFETENSORS:
         return as_tensors(tensors(recognised.reasons), {"results": found} | rest)
+    tiles = "memories" in gallery(model.network)
     for result, reasons in zip(found, recognised.reasons, strict=False):
-        result["reasons"] = told(reasons, tiles="memories" in gallery(task.model.network))
+        result["reasons"] = told(reasons, tiles=tiles)
     return as_json({"results": found} | rest)
 
 

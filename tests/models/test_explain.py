@@ -169,6 +169,14 @@ def test_a_silenced_memory_is_missing(planted) -> None:
     stay = [m for m in range(16) if m not in (3, 7)]
     torch.testing.assert_close(fewer.memories_MD, memories.memories_MD[stay])
     assert len(memories.memories_MD) == 16
+    # Also where the whole is made ready for good, as in a server.
+    block.prepared = block.system()
+    batch = network.pack([graph])
+    whole, less = (
+        n.infer(batch, [KNOBS]).logits
+        for n in (network, explain.Silence(network).without(tuple((0, m) for m in range(8))))
+    )
+    assert (whole - less).abs().max() > 1e-4
     assert quiet.head.mlp[1].weight is network.head.mlp[1].weight
     rest = AtRest(network, network.infer(network.pack([graph]), [KNOBS]), [KNOBS])
     fired = rest.row(0, {"memories"}, np.array([5, 0])).memories

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from models.gallery import gallery
 from models.heard import listening
 from models.node_scorer import NodeScorer
 from models.reasons import AtRest
+from service.machine import Machine
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 KNOBS = Knobs(steps=4, step_size=0.1)
@@ -36,6 +38,12 @@ def test_answers_and_energies(name: str) -> None:
         assert one.stop_reasons == other.stop_reasons
         for mine, its in zip(one.trace, other.trace, strict=True):
             np.testing.assert_allclose(its.energy_R, mine.energy_R, atol=1e-3, rtol=1e-4)
+
+
+def test_a_server_s_models_load() -> None:
+    for name in ("cdat-ames", "cdat-tolokers", "et-photos"):
+        model = Machine("cuda").ready(Path(__file__).parents[2] / "checkpoints" / name)
+        assert model.runtime == "torch"
 
 
 @each

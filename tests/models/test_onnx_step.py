@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,43 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
         torch.testing.assert_close(found[1].parts[name], part_N, rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_threads_lose_no_edge() -> None:
+    torch.manual_seed(3)
+    block, rng = _block(ENERGIES["et"]()), np.random.default_rng(1)
+    hub = np.where(rng.random(60_000) < 0.5, 0, rng.integers(0, 500, 60_000))
+    places = EdgeList.from_edges(np.stack([hub, rng.integers(0, 500, 60_000)]), 500)
+    x_ND, beta_RH = torch.randn(500, DIM), torch.full((1, HEADS), 0.5)
+    seen, known = OnnxSystem.of_block(block, 4), block.system().look(x_ND, places, beta_RH, True)
+    for _ in range(5):
+        found = seen.look(x_ND, places, beta_RH, True)
+        torch.testing.assert_close(found[1].force_ND, known[1].force_ND, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_row_that_diverges_stops_and_no_other() -> None:
+    torch.manual_seed(4)
+    block, places = _block(ENERGIES["et"]()), _layouts()["every"]
+    block.prepared = OnnxSystem.of_block(block, 1)
+    knobs = [Knobs(steps=4, step_size=size) for size in (0.1, 1e38, 0.1)]
+    solution = block.solve(torch.randn(24, DIM), places, knobs, lambda: None)
+    assert [reason.value for reason in solution.stop_reasons] == [
+        "step_limit",
+        "diverged",
+        "step_limit",
+    ]
+    assert solution.x_ND.isfinite().all()
+    assert all(np.isfinite(moment.energy_R).all() for moment in solution.trace)
+
+
+def test_copies_and_moved_blocks_are_not_prepared() -> None:
+    block = _block(ENERGIES["et"]())
+    block.prepared = block.system()
+    assert deepcopy(block).prepared is None
+    assert block.prepared is not None
+    assert block.double().prepared is None
+
+
 @pytest.mark.parametrize("layout", ["dense", "edges"])
 @torch.no_grad()
 def test_a_step_from_the_file_alone(layout: str, tmp_path: Path) -> None:
@@ -111,6 +150,10 @@ def test_a_step_from_the_file_alone(layout: str, tmp_path: Path) -> None:
     places, x_ND = _layouts()[layout], torch.randn(24, DIM)
     model = export(block, Form(layout))  # type: ignore[arg-type]
     assert not any(weight.external_data for weight in model.graph.initializer)
+    told = {prop.key: json.loads(prop.value) for prop in model.metadata_props}
+    assert told["steps"] == block.steps
+    assert told["step_size"] == block.step_size
+    assert told["beta"] == pytest.approx([WIDTH**-0.5] * HEADS)
     onnx.save(model, tmp_path / "step.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "step.onnx")
     beta, alpha = np.full((3, HEADS), 0.7, np.float32), np.array([0.1, 0.2, 0.3], np.float32)

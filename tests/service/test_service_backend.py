@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.machine import Machine, missing
+from service.machine import Machine, MachineError
 from service.settings import Settings
 from tests.service.completing import completed, pictures, told
 from tests.service.conftest import Server, Start, answers_with, wait_until
@@ -50,8 +50,21 @@ def test_models_tell_whose_kernels_they_have(servers: list[Server]) -> None:
 
 
 def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Machine.of(Settings()).onnx
+    assert not Machine.of(Settings(backend="torch")).onnx
     monkeypatch.setattr("service.machine.find_spec", lambda name: None)
-    assert missing(Settings()) is None
     assert not Machine.of(Settings()).onnx
-    assert "BASIN_BACKEND" in (missing(Settings(backend="onnx")) or "")
-    assert "BASIN_DEVICE" in (missing(Settings(device="cuda:99")) or "")
+    with pytest.raises(MachineError, match="BASIN_BACKEND"):
+        Machine.of(Settings(backend="onnx"))
+    with pytest.raises(MachineError, match="BASIN_DEVICE"):
+        Machine.of(Settings(device="cuda:99"))
+
+
+def test_where_there_is_no_graph_torch_looks(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("models.onnx_step.export", fails)
+    assert Machine(onnx=True).ready(checkpoints / "et-tile").runtime == "torch"

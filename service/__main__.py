@@ -18,6 +18,7 @@ from uvicorn.main import STARTUP_FAILURE
 from service import logs
 from service.doors import command
 from service.doors.keyring import KeysError
+from service.heap import share_arenas, spare_what_is_there
 from service.process import Beside, config_of, prepared, settings_or_exit
 
 
@@ -34,9 +35,9 @@ def main() -> None:
     if settings.tracing and find_spec("opentelemetry") is None:
         sys.exit("BASIN_TRACING: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
+    share_arenas()
     settings = prepared(settings)
     # Seconds of torch, which no key is made with.
-    from service.heap import spare_what_is_there
     from service.machine import MachineError
     from service.main import create_admin, create_app
 

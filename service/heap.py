@@ -13,6 +13,14 @@ import gc
 import platform
 
 _EVERY_S = 30.0
+_ARENAS, _ARENA_MAX = 2, -8  # the second is glibc's number for it
+
+
+def share_arenas() -> None:
+    """All threads allocate from two arenas, which get filled again before others grow; to be called
+    before there are threads. The interpreter lets one thread run at a time anyway."""
+    if (libc := _glibc()) is not None:
+        libc.mallopt(_ARENA_MAX, _ARENAS)
 
 
 def spare_what_is_there() -> None:
@@ -24,9 +32,13 @@ def spare_what_is_there() -> None:
 async def keep_trimmed() -> None:
     """Find garbage again and again; return free memory to the system, where this is Linux with
     glibc."""
-    trim = ctypes.CDLL(None).malloc_trim if platform.libc_ver()[0] == "glibc" else None
+    libc = _glibc()
     while True:
         await asyncio.sleep(_EVERY_S)
         gc.collect()  # on no thread would it keep others waiting less
-        if trim is not None:
-            await asyncio.to_thread(trim, 0)
+        if libc is not None:
+            await asyncio.to_thread(libc.malloc_trim, 0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

@@ -44,6 +44,7 @@ class AiTConfig(Config):
         description="channels of convolutions before the patches, each of which halves height and "
         "width",
     )
+    places: PositiveFloat = Field(0.02, description="deviation of the places before training")
     question: NonNegativeInt = Field(0, description="width of a question; 0: there is none")
     asked: Literal["token", "patches"] = Field(
         "token",
@@ -219,7 +220,7 @@ class AiT(Architecture):
         self.register_buffer("std_C", torch.ones(channels))
         self.stem = _stem(c)
         self.embed = nn.Linear((channels, *c.stem)[-1] * c.patch**2, c.dim)
-        self.places_LD = nn.Parameter(torch.randn(c.patches, c.dim) * 0.02)
+        self.places_LD = nn.Parameter(torch.randn(c.patches, c.dim) * c.places)
         self.ask = _asked(c)
         self.layers = nn.ModuleList(Layer(c, self.block()) for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):

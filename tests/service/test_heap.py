@@ -66,3 +66,36 @@ def test_garbage_is_found_without_a_look_at_what_was_imported() -> None:
     found, spared = done.stdout.split()
     assert found == "True"
     assert int(spared) > 5_000
+
+
+ARENAS = """
+import ctypes, sys, threading
+from service import heap
+
+if sys.argv[1] == "few":
+    heap.share_arenas()
+libc = ctypes.CDLL(None)
+kept = []
+at_once = threading.Barrier(8)
+
+def allocate():
+    at_once.wait()
+    kept.extend(bytes(2000) for _ in range(20_000))
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap is another's")
+def test_threads_share_arenas() -> None:
+    counts = {}
+    for many in ("few", "many"):
+        command = [sys.executable, "-c", ARENAS, many]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        counts[many] = done.stdout.count("<heap nr=")
+    assert 1 <= counts["few"] <= 2 < counts["many"]

@@ -1,13 +1,13 @@
 """The step of Energy Transformer against the papers' way: the gradient of the energy, by autograd.
 
 Both take as many steps with equal weights from equal states, and end where the other does. On
-images (tokens that all see each other) and on edge lists. `relax` is the loop alone; `solve` also
-measures: energies by component, residuals, and what is finite, after each step; on images `onnx` is
-`solve` on ONNX Runtime. Rounds take turns; printed are medians, their ratios, and the share of what
-the same library makes of a large product of float32 in the same run. Peak memory is that of a
-process of its own for each way.
+images (tokens that all see each other), on molecules, which the papers' way fills up to one length,
+and on edge lists. `relax` is the loop alone; `solve` also measures: energies by component,
+residuals, and what is finite, after each step; on images `onnx` is `solve` on ONNX Runtime. Rounds
+take turns; printed are medians, their ratios, and the share of what the same library makes of a
+large product of float32 in the same run. Peak memory is that of a process of its own for each way.
 
-    python -m benchmarks.step [images | edges]
+    python -m benchmarks.step [images | molecules | edges]
 """
 
 from __future__ import annotations
@@ -44,12 +44,16 @@ IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
     (1, 196, 256, 4, 64, 1024, 12),
     (1, 196, 128, 2, 64, 512, 12),
 )
+MOLECULES = (64, 128, 12, 64, 512, 4)  # rows, dim, heads, head_dim, memories, steps
 NODES, EDGES, GRAPH = 12_000, (400_000, 4_400_000), (64, 2, 32, 256, 2)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One block and what it moves; `flops` of all its steps where products are all there is."""
+    """One block and what it moves; `flops` of all its steps where products are all there is.
+
+    Autograd moves `padded` where that is given, whose tokens `kept` are those of `x_ND`.
+    """
 
     block: Block
     layout: Layout
@@ -58,6 +62,8 @@ class Case:
     onnx: OnnxSystem | None
     autograd: Callable[[Tensor, Tensor], Tensor]
     flops: float
+    padded_ND: Tensor | None = None
+    kept_N: Tensor | None = None
 
 
 def block_of(dim: int, heads: int, head_dim: int, memories: int, steps: int) -> Block:
@@ -92,6 +98,47 @@ def images(rows: int, tokens: int, *shape: int) -> Case:
     return Case(block, layout, x_ND, [Knobs()] * rows, onnx, energy, rows * steps * flops)
 
 
+def molecules(rows: int, *shape: int) -> Case:
+    """Chains with a few rings, of 4 to 40 atoms: ours lie one behind the other, with a list of
+    their bonds; the papers' way fills all up to the largest and masks who sees whom."""
+    dim, heads, head_dim, _, _ = shape
+    block, rng = block_of(*shape), np.random.default_rng(0)
+    sizes = np.clip(rng.normal(17, 7, rows).round().astype(int), 4, 40)
+    first, length = np.cumsum([0, *sizes])[:-1], int(sizes.max())
+    bonds = []
+    for size in sizes:
+        chain = np.stack([np.arange(size - 1), np.arange(1, size)])
+        rings = np.sort(rng.integers(0, size, (2, size // 6)), 0)
+        bonds.append(np.concatenate([chain, rings[:, rings[0] < rings[1]]], 1))
+    ours = np.concatenate([pair + at for pair, at in zip(bonds, first, strict=True)], 1)
+    row_of_N = torch.arange(rows).repeat_interleave(torch.from_numpy(sizes))
+    layout = EdgeList.from_edges(ours, int(sizes.sum()), row_of_N=row_of_N, rows=rows)
+    sees_RLL = torch.zeros(rows, length, length, dtype=torch.bool)
+    for row, (a, b) in enumerate(bonds):
+        sees_RLL[row, a, b] = sees_RLL[row, b, a] = True
+    real_RL = torch.arange(length) < torch.from_numpy(sizes)[:, None]
+    attention, hopfield = block.energy.energies  # type: ignore[union-attr]
+    query_KD, key_KD = attention.query_HYD.flatten(0, 1), attention.key_HYD.flatten(0, 1)
+
+    def energy(g_ND: Tensor, beta_H: Tensor) -> Tensor:
+        def heads_of(weight_KD: Tensor) -> Tensor:
+            return (g_ND @ weight_KD.T).view(rows, length, heads, head_dim).transpose(1, 2)
+
+        beta_H11 = beta_H[:, None, None]
+        logits_RHLL = (heads_of(query_KD) * beta_H11) @ heads_of(key_KD).transpose(2, 3)
+        logits_RHLL = logits_RHLL.masked_fill(~sees_RLL[:, None], -1e9)
+        lse_RHL = torch.logsumexp(logits_RHLL, -1) * real_RL[:, None]
+        up_RLM = (g_ND @ hopfield.memories_MD.T).relu().view(rows, length, -1)
+        stored = (up_RLM * real_RL[..., None]).square().sum()
+        return -(lse_RHL / beta_H11[..., 0]).sum() - stored / 2
+
+    kept_N = real_RL.flatten().nonzero()[:, 0]
+    x_ND, padded_ND = torch.randn(len(kept_N), dim), torch.zeros(rows * length, dim)
+    padded_ND[kept_N] = x_ND
+    knobs = [Knobs()] * rows
+    return Case(block, layout, x_ND, knobs, None, energy, math.nan, padded_ND, kept_N)
+
+
 def graph(nodes: int, edges: int, *shape: int) -> Case:
     _, heads, head_dim, _, _ = shape
     block = block_of(*shape)
@@ -115,14 +162,14 @@ def graph(nodes: int, edges: int, *shape: int) -> Case:
 
 def by_autograd(case: Case) -> Tensor:
     """The papers' way."""
-    block, x_ND = case.block, case.x_ND
+    block, x_ND = case.block, case.x_ND if case.padded_ND is None else case.padded_ND
     beta_H = block.log_beta_H.detach().exp()
     for _ in range(block.steps):
         with torch.enable_grad():
             g_ND = block.norm(x_ND).detach().requires_grad_()
             (slope_ND,) = torch.autograd.grad(case.autograd(g_ND, beta_H), g_ND)
         x_ND = x_ND - block.step_size * slope_ND
-    return x_ND
+    return x_ND if case.kept_N is None else x_ND[case.kept_N]
 
 
 def by_relax(case: Case) -> Tensor:
@@ -223,13 +270,15 @@ def _memory(edges: int) -> None:
     print(f"{edges:,} edges, peak MiB: {told}", flush=True)
 
 
-def main(which: Literal["", "images", "edges"] = "") -> None:
+def main(which: Literal["", "images", "molecules", "edges"] = "") -> None:
     print(describe())
-    if which != "edges":
+    if which in ("", "molecules"):
+        compare(f"{MOLECULES[0]} molecules, D = {MOLECULES[1]}", molecules(*MOLECULES))
+    if which in ("", "images"):
         for shape in IMAGES:
             rows, tokens, dim = shape[:3]
             compare(f"{rows} x {tokens} tokens, D = {dim}", images(*shape))
-    if which != "images":
+    if which in ("", "edges"):
         for edges in EDGES:
             compare(f"{NODES:,} nodes, {edges:,} edges", graph(NODES, edges, *GRAPH))
             _memory(edges)
@@ -238,7 +287,7 @@ def main(which: Literal["", "images", "edges"] = "") -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         print(json.dumps(_grown_mib(sys.argv[1], int(sys.argv[2]))))
-    elif len(sys.argv) == 2 and sys.argv[1] not in ("images", "edges"):
+    elif len(sys.argv) == 2 and sys.argv[1] not in ("images", "molecules", "edges"):
         sys.exit(__doc__)
     else:
         main(*sys.argv[1:])  # type: ignore[arg-type]

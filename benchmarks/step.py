@@ -3,7 +3,7 @@
 Both take as many steps with equal weights from equal states, and end where the other does. On
 images (tokens that all see each other), on molecules, which the papers' way fills up to one length,
 and on edge lists. `relax` is the loop alone; `solve` also measures: energies by component,
-residuals, and what is finite, after each step; on images `onnx` is `solve` on ONNX Runtime. Rounds
+residuals, and what is finite, after each step; `onnx` is `solve` on ONNX Runtime. Rounds
 take turns; printed are medians, their ratios, and the share of what the same library makes of a
 large product of float32 in the same run. Peak memory is that of a process of its own for each way.
 
@@ -59,7 +59,7 @@ class Case:
     layout: Layout
     x_ND: Tensor
     knobs: list[Knobs]
-    onnx: OnnxSystem | None
+    onnx: OnnxSystem
     autograd: Callable[[Tensor, Tensor], Tensor]
     flops: float
     padded_ND: Tensor | None = None
@@ -135,8 +135,8 @@ def molecules(rows: int, *shape: int) -> Case:
     kept_N = real_RL.flatten().nonzero()[:, 0]
     x_ND, padded_ND = torch.randn(len(kept_N), dim), torch.zeros(rows * length, dim)
     padded_ND[kept_N] = x_ND
-    knobs = [Knobs()] * rows
-    return Case(block, layout, x_ND, knobs, None, energy, math.nan, padded_ND, kept_N)
+    knobs, onnx = [Knobs()] * rows, OnnxSystem.of_block(block, torch.get_num_threads())
+    return Case(block, layout, x_ND, knobs, onnx, energy, math.nan, padded_ND, kept_N)
 
 
 def graph(nodes: int, edges: int, *shape: int) -> Case:
@@ -157,7 +157,8 @@ def graph(nodes: int, edges: int, *shape: int) -> Case:
         up = (g_ND @ hopfield.memories_MD.T).relu()
         return -(lse_NH / beta_H).sum() - up.square().sum() / 2
 
-    return Case(block, layout, torch.randn(nodes, shape[0]), [Knobs()], None, energy, math.nan)
+    onnx = OnnxSystem.of_block(block, torch.get_num_threads())
+    return Case(block, layout, torch.randn(nodes, shape[0]), [Knobs()], onnx, energy, math.nan)
 
 
 def by_autograd(case: Case) -> Tensor:
@@ -188,7 +189,7 @@ def by_onnx(case: Case) -> Tensor:
         case.block.prepared = None
 
 
-WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve}
+WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve, "onnx": by_onnx}
 
 
 def peaks() -> dict[str, Callable[[], float]]:
@@ -223,17 +224,16 @@ def _seconds(work: Callable[[], object]) -> float:
 
 @torch.no_grad()
 def compare(name: str, case: Case) -> None:
-    ways = WAYS if case.onnx is None else WAYS | {"onnx": by_onnx}
-    ends = {way: work(case) for way, work in ways.items()}
+    ends = {way: work(case) for way, work in WAYS.items()}
     scale = float(ends["autograd"].abs().max())
     for x_ND in ends.values():
         torch.testing.assert_close(x_ND, ends["autograd"], rtol=1e-3, atol=1e-4 * scale)
-    took: dict[str, list[float]] = {way: [] for way in ways}
+    took: dict[str, list[float]] = {way: [] for way in WAYS}
     of_peak, reached = peaks(), dict[str, list[float]]()
     for _ in range(ROUNDS):
         for library, best in of_peak.items():
             reached.setdefault(library, []).append(best())
-        for way, work in ways.items():
+        for way, work in WAYS.items():
             took[way].append(_seconds(lambda work=work: work(case)))
     top = {library: statistics.median(each) for library, each in reached.items()}
     medians = {way: statistics.median(each) for way, each in took.items()}

@@ -15,8 +15,9 @@ without noise; `g`; `force`, -dE/dg; `energy.{component}` of each token.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast, final
+from typing import Any, ClassVar, Literal, NamedTuple, cast, final
 
 import numpy as np
 import onnx
@@ -32,6 +33,7 @@ from models.energies import (
     Energy,
     Featured,
     Hopfield,
+    SumField,
     Terms,
     VonMisesFisherAttention,
 )
@@ -304,7 +306,11 @@ def _model(graph: _Graph, outputs: list[str], dim: int) -> onnx.ModelProto:
         [helper.make_tensor_value_info(name, *each) for name, each in of.items()]
         for of in (shapes, made)
     )
-    body = helper.make_graph(graph.nodes, "step", inputs, told, graph.weights)
+    return _checked(graph, inputs, told)
+
+
+def _checked(graph: _Graph, inputs: Sequence[Any], outputs: Sequence[Any]) -> onnx.ModelProto:
+    body = helper.make_graph(graph.nodes, "step", inputs, outputs, graph.weights)
     opset = [helper.make_opsetid("", _OPSET)]
     model = helper.make_model(body, opset_imports=opset, ir_version=_IR, producer_name="basin")
     onnx.checker.check_model(model, full_check=True)
@@ -312,10 +318,56 @@ def _model(graph: _Graph, outputs: list[str], dim: int) -> onnx.ModelProto:
 
 
 @final
+class OnnxField(SumField):
+    """A sum of energies whose products ONNX Runtime makes, where they are large: calls cost."""
+
+    _LEAST: ClassVar = 1 << 21  # multiply-adds
+
+    def __init__(
+        self, leaves: Sequence[tuple[Tensor | float, Energy]], threads: int | None
+    ) -> None:
+        super().__init__(leaves)
+        assert self.all_FD is not None
+        self._up = _session(_products([self.all_FD.T]), threads)
+        self._back = _session(_products(self.weighed), threads)
+
+    def features(self, g_ND: Tensor) -> Sequence[Tensor]:
+        if not self._is_worth(g_ND):
+            return super().features(g_ND)
+        return self._run(self._up, [g_ND]).split(self.widths, 1)
+
+    def back(self, pulls: Sequence[Tensor]) -> Tensor:
+        return self._run(self._back, pulls) if self._is_worth(pulls[0]) else super().back(pulls)
+
+    def _is_worth(self, tokens_N: Tensor) -> bool:
+        assert self.all_FD is not None
+        return _takes(tokens_N) and len(tokens_N) * self.all_FD.numel() >= self._LEAST
+
+    @staticmethod
+    def _run(session: onnxruntime.InferenceSession, given: Sequence[Tensor]) -> Tensor:
+        feeds = {f"x{i}": x_NK.contiguous().numpy() for i, x_NK in enumerate(given)}
+        (found,) = cast(Any, session.run(None, feeds))
+        return torch.from_numpy(found)
+
+
+def _products(weights: Sequence[Tensor]) -> onnx.ModelProto:
+    """sum_i x_i W_i."""
+    graph = _Graph(Form("edges"))
+    each = [graph("MatMul", f"x{i}", graph.constant(w)) for i, w in enumerate(weights)]
+    graph.name(graph("Sum", *each), "y")
+    inputs = [
+        helper.make_tensor_value_info(f"x{i}", _FLOAT, ("N", len(w))) for i, w in enumerate(weights)
+    ]
+    output = helper.make_tensor_value_info("y", _FLOAT, ("N", weights[0].shape[1]))
+    return _checked(graph, inputs, [output])
+
+
+@final
 @dataclass(frozen=True)
 class OnnxSystem(System):
-    """A system at whose states ONNX Runtime looks, where it can: what resonates, or is not of
-    single precision or not on the CPU, goes to torch.
+    """A system at whose states ONNX Runtime looks where tokens of a row all lie beside each other;
+    on the edges of graphs, and where something resonates, it makes the products. What is not of
+    single precision, or not on the CPU, goes to torch.
 
     Attributes:
         threads: of one look; as many as torch's if None.
@@ -334,14 +386,14 @@ class OnnxSystem(System):
             NotExportableError: a part of the block is not known here.
         """
         export(block, Form("dense"), steps=False)
-        known = System.of(block.energy, block.motion, block.norm)
-        return cls(known.energy, known.motion, known.norm, known.field, block, threads)
+        field = OnnxField(block.energy.leaves(), threads)
+        return cls(block.energy, block.motion, block.norm, field, block, threads)
 
     def look(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
     ) -> tuple[Tensor, Terms]:
-        form, single = form_of(layout), x_ND.dtype == torch.float32
-        if form is None or not single or x_ND.device.type != "cpu":
+        form = form_of(layout)
+        if form is None or form.layout == "edges" or not _takes(x_ND):
             return super().look(x_ND, layout, beta_RH, with_force)
         session, feeds = self._session(form), _feeds(x_ND, layout, beta_RH)
         names = [output.name for output in session.get_outputs()]
@@ -356,17 +408,23 @@ class OnnxSystem(System):
 
     def _session(self, form: Form) -> onnxruntime.InferenceSession:
         if form not in self.sessions:
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = self.threads or torch.get_num_threads()
-            # Threads that spin between steps take time from others.
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-            # Shapes differ from batch to batch: nothing is kept for the next of its kind.
-            options.enable_mem_pattern = options.enable_cpu_mem_arena = False
-            model = export(self.block, form, steps=False).SerializeToString()
-            self.sessions[form] = onnxruntime.InferenceSession(
-                model, options, ["CPUExecutionProvider"]
-            )
+            self.sessions[form] = _session(export(self.block, form, steps=False), self.threads)
         return self.sessions[form]
+
+
+def _takes(x_ND: Tensor) -> bool:
+    return x_ND.dtype == torch.float32 and x_ND.device.type == "cpu"
+
+
+def _session(model: onnx.ModelProto, threads: int | None) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    # Threads that spin between steps take time from others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Shapes differ from batch to batch: nothing is kept for the next of its kind.
+    options.enable_mem_pattern = options.enable_cpu_mem_arena = False
+    told = model.SerializeToString()
+    return onnxruntime.InferenceSession(told, options, ["CPUExecutionProvider"])
 
 
 def form_of(layout: Layout) -> Form | None:

@@ -12,7 +12,6 @@ import torch
 
 from models import checkpoint
 from models.dynamics import System
-from models.layouts import Dense
 from service.served import Model, served
 from service.settings import Settings
 
@@ -23,12 +22,8 @@ class MachineError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """A torch `device`, whether ONNX Runtime looks at states, and by how many threads: all cores if
-    None.
-
-    It looks where tokens all see each other, as patches do. On the edges of graphs its scatters
-    take twice as long as `models.layouts.kernels`.
-    """
+    """A torch `device`, whether ONNX Runtime looks at states as far as it can, and by how many
+    threads: all cores if None."""
 
     device: str = "cpu"
     onnx: bool = False
@@ -49,7 +44,9 @@ class Machine:
         there = None not in (find_spec("onnxruntime"), find_spec("onnx"))
         if settings.backend == "onnx" and not there:
             raise MachineError("BASIN_BACKEND: pip install 'basin[cpu]'")
-        return cls(device, there and settings.backend != "torch", settings.threads)
+        # Where both have several threads, they get in each other's way.
+        onnx = {"auto": there and settings.threads == 1, "torch": False, "onnx": True}
+        return cls(device, onnx[settings.backend], settings.threads)
 
     def ready(self, path: Path) -> Model:
         """The checkpoint at `path`, which has run once.
@@ -66,12 +63,14 @@ class Machine:
 
     def _systems(self, model: Model) -> Sequence[System]:
         blocks = model.network.blocks_in_order()
-        graphs = self.onnx and self.device == "cpu"
-        if graphs and all(isinstance(layout, Dense) for layout in model.layouts()):
+        if self.onnx and self.device == "cpu":
             try:
-                from models.onnx_step import OnnxSystem  # an extra
+                from models.onnx_step import NotExportableError, OnnxSystem  # an extra
 
-                return [OnnxSystem.of_block(block, self.threads) for block in blocks]
+                try:
+                    return [OnnxSystem.of_block(block, self.threads) for block in blocks]
+                except NotExportableError:
+                    pass  # `GET /models` tells whose kernels it has
             except Exception as error:  # whatever it is, torch can
                 log = structlog.get_logger()
                 log.warning("no ONNX graph", model=model.name, reason=repr(error))

@@ -13,7 +13,7 @@ class ModelSummary(ModelRef):
     task: str
     route: str = Field(description="the route it answers")
     device: str = Field(description="where it runs: cpu, or cuda:0 and the like")
-    runtime: str = Field(description="whose kernels make its steps: torch or onnxruntime")
+    runtime: str = Field(description="whose products its steps take: torch or onnxruntime")
     default_for: list[str] = Field(description="routes that use it where a request names none")
 
 

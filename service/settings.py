@@ -315,8 +315,8 @@ class Settings(BaseSettings):
     )
     backend: Literal["auto", "torch", "onnx"] = Field(
         default="auto",
-        description="whose kernels make the steps of pictures on a CPU: those of `torch`, of ONNX "
-        "Runtime with `onnx` and, with `auto`, where it is installed",
+        description="whose products the steps on a CPU take: those of `torch`, of ONNX Runtime "
+        "with `onnx` and, with `auto`, where it is installed and `BASIN_THREADS` is 1",
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"

@@ -2,7 +2,7 @@
 
 from models.energies.associative_memory import AssociativeMemory
 from models.energies.attention import Attending, DotProductAttention, VonMisesFisherAttention
-from models.energies.base import Energy, Featured, Field, Terms
+from models.energies.base import Energy, Featured, Field, SumField, Terms
 from models.energies.hopfield import Hopfield
 from models.energies.mixture import Balanced, Sum
 from models.energies.modern_hopfield import ModernHopfield
@@ -18,6 +18,7 @@ __all__ = [
     "Hopfield",
     "ModernHopfield",
     "Sum",
+    "SumField",
     "Terms",
     "VonMisesFisherAttention",
 ]

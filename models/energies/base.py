@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,6 @@ class Featured(Energy):
         return self.field()(g_ND, layout, beta_RH, with_force)
 
 
-@final
 class SumField:
     """sum_i w_i E_i(g), with one product for the features of all that are `Featured`."""
 
@@ -89,33 +88,42 @@ class SumField:
         self._featured = [(w, leaf) for w, leaf in leaves if isinstance(leaf, Featured)]
         self._rest = [(w, leaf.field()) for w, leaf in leaves if not isinstance(leaf, Featured)]
         directions = [leaf.directions() for _, leaf in self._featured]
-        self._widths = [len(u_FD) for u_FD in directions]
-        self._all_FD = torch.cat(directions) if directions else None
+        self.widths = [len(u_FD) for u_FD in directions]
+        self.all_FD = torch.cat(directions) if directions else None
         # There are fewer of them to be weighed than features of tokens.
         weights = [weight for weight, _ in self._featured]
-        self._back = [_times(w, u_FD) for w, u_FD in zip(weights, directions, strict=True)]
+        self.weighed = [_times(w, u_FD) for w, u_FD in zip(weights, directions, strict=True)]
+
+    def features(self, g_ND: Tensor) -> Sequence[Tensor]:
+        """U g of each that has features."""
+        assert self.all_FD is not None
+        return (g_ND @ self.all_FD.T).split(self.widths, 1)
+
+    def back(self, pulls: Sequence[Tensor]) -> Tensor:
+        """w U^T (-dphi/du), summed."""
+        forces = [pull_NF @ u_FD for pull_NF, u_FD in zip(pulls, self.weighed, strict=True)]
+        return sum(forces[1:], forces[0])
 
     def __call__(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
         parts: dict[str, Tensor] = {}
-        forces = list[Tensor]()
-        if self._all_FD is not None:
-            features = (g_ND @ self._all_FD.T).split(self._widths, 1)
-            for (weight, leaf), u_NF, back_FD in zip(
-                self._featured, features, self._back, strict=True
-            ):
-                found, pull_NF = leaf.potential(u_NF, layout, beta_RH, with_force)
-                parts |= {name: _times(weight, part_N) for name, part_N in found.items()}
-                if pull_NF is not None:
-                    # Where precision is mixed, forces are added in that of the state.
-                    forces.append((pull_NF @ back_FD).to(g_ND.dtype))
+        forces, pulls = list[Tensor](), list[Tensor]()
+        features = self.features(g_ND) if self._featured else ()
+        for (weight, leaf), u_NF in zip(self._featured, features, strict=True):
+            found, pull_NF = leaf.potential(u_NF, layout, beta_RH, with_force)
+            parts |= {name: _times(weight, part_N) for name, part_N in found.items()}
+            if pull_NF is not None:
+                pulls.append(pull_NF)
+        if pulls:
+            forces.append(self.back(pulls))
         for weight, field in self._rest:
             terms = field(g_ND, layout, beta_RH, with_force)
             parts |= {name: _times(weight, part_N) for name, part_N in terms.parts.items()}
             if terms.force_ND is not None:
                 forces.append(_times(weight, terms.force_ND))
-        return Terms(parts, sum(forces[1:], forces[0]) if forces else None)
+        # Where precision is mixed, forces are in that of the state.
+        return Terms(parts, sum(forces[1:], forces[0]).to(g_ND.dtype) if forces else None)
 
 
 def _times(weight: Tensor | float, value: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from models.energies import (
     Energy,
     Hopfield,
     Sum,
+    Terms,
     VonMisesFisherAttention,
 )
 from models.graph import Graph
@@ -32,7 +33,15 @@ from models.image_completer import ImageCompleter
 from models.layouts import Dense, EdgeList, Layout
 from models.molecules import ATOM_COLUMNS, parse
 from models.node_scorer import NodeScorer
-from models.onnx_step import Form, NotExportableError, OnnxSystem, export
+from models.onnx_step import (
+    Form,
+    NotExportableError,
+    OnnxField,
+    OnnxSystem,
+    _feeds,
+    export,
+    form_of,
+)
 from models.patches import MaskedImage
 from models.resonance import Resonance
 
@@ -85,6 +94,23 @@ def _layouts() -> dict[str, Layout]:
     }
 
 
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every product is."""
+    monkeypatch.setattr(OnnxField, "_LEAST", 0)
+
+
+Seen = tuple[torch.Tensor, Terms]
+
+
+def _same(found: Seen, known: Seen) -> None:
+    torch.testing.assert_close(found[0], known[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1].force_ND, known[1].force_ND, rtol=1e-4, atol=1e-5)
+    assert found[1].parts.keys() == known[1].parts.keys()
+    for name, part_N in known[1].parts.items():
+        torch.testing.assert_close(found[1].parts[name], part_N, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("layout", _layouts())
 @pytest.mark.parametrize("energy", ENERGIES)
 @torch.no_grad()
@@ -92,14 +118,26 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     torch.manual_seed(1)
     block, places = _block(ENERGIES[energy]()), _layouts()[layout]
     x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
-    seen = OnnxSystem.of_block(block, 1)
-    found, known = (each.look(x_ND, places, beta_RH, True) for each in (seen, block.system()))
-    assert seen.sessions, "torch looked"
-    torch.testing.assert_close(found[0], known[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[1].force_ND, known[1].force_ND, rtol=1e-4, atol=1e-5)
-    assert found[1].parts.keys() == known[1].parts.keys()
-    for name, part_N in known[1].parts.items():
-        torch.testing.assert_close(found[1].parts[name], part_N, rtol=1e-4, atol=1e-4)
+    seen, known = OnnxSystem.of_block(block, 1), block.system().look(x_ND, places, beta_RH, True)
+    _same(seen.look(x_ND, places, beta_RH, True), known)
+    assert bool(seen.sessions) is isinstance(places, Dense)
+    _same(_by_file(block, places, x_ND, beta_RH), known)
+
+
+def _by_file(block: Block, places: Layout, x_ND: torch.Tensor, beta_RH: torch.Tensor) -> Seen:
+    """By the whole graph, on four threads."""
+    form = form_of(places)
+    assert form is not None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 4
+    model = export(block, form, steps=False).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options)
+    names = [output.name for output in session.get_outputs()]
+    values = session.run(names, _feeds(x_ND, places, beta_RH))
+    found = {name: torch.from_numpy(of) for name, of in zip(names, values, strict=True)}
+    g_ND, force_ND = (found.pop(name).view(x_ND.shape) for name in ("g", "force"))
+    parts = {name.removeprefix("energy."): of.flatten() for name, of in found.items()}
+    return g_ND, Terms(parts, force_ND)
 
 
 @torch.no_grad()
@@ -109,9 +147,9 @@ def test_threads_lose_no_edge() -> None:
     hub = np.where(rng.random(60_000) < 0.5, 0, rng.integers(0, 500, 60_000))
     places = EdgeList.from_edges(np.stack([hub, rng.integers(0, 500, 60_000)]), 500)
     x_ND, beta_RH = torch.randn(500, DIM), torch.full((1, HEADS), 0.5)
-    seen, known = OnnxSystem.of_block(block, 4), block.system().look(x_ND, places, beta_RH, True)
+    known = block.system().look(x_ND, places, beta_RH, True)
     for _ in range(5):
-        found = seen.look(x_ND, places, beta_RH, True)
+        found = _by_file(block, places, x_ND, beta_RH)
         torch.testing.assert_close(found[1].force_ND, known[1].force_ND, rtol=1e-3, atol=1e-3)
 
 
@@ -205,7 +243,6 @@ def test_of_every_shipped_checkpoint(folder: Path) -> None:
     for block, system in zip(network.blocks_in_order(), systems, strict=True):
         block.prepared = system
     found = network.infer(batch, knobs)
-    assert all(system.sessions for system in systems)
     scale = float(plain.logits.abs().max())
     torch.testing.assert_close(found.logits, plain.logits, rtol=1e-3, atol=1e-4 * scale)
     for one, other in zip(found.solutions, plain.solutions, strict=True):
@@ -229,14 +266,17 @@ def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
     for block, system in zip(blocks, systems, strict=True):
         block.prepared = system
     found = network.infer(batch, [Knobs()] * batch.rows)
-    assert all(system.sessions for system in systems)
     torch.testing.assert_close(found.logits, plain.logits, rtol=1e-4, atol=1e-4)
     for one, other in zip(found.solutions, plain.solutions, strict=True):
         np.testing.assert_allclose(
             one.trace[-1].energy_R, other.trace[-1].energy_R, rtol=1e-4, atol=1e-3
         )
         assert one.stop_reasons == other.stop_reasons
-    # What it does not know goes to torch.
+    # Where something resonates it makes the products.
     resonant = [Knobs(resonance=Resonance(strength=0.5))] * batch.rows
     asked = network.infer(batch, resonant)
     assert (asked.logits - found.logits).abs().max() > 1e-6
+    for block in blocks:
+        block.prepared = None
+    known = network.infer(batch, resonant)
+    torch.testing.assert_close(asked.logits, known.logits, rtol=1e-4, atol=1e-4)

@@ -44,16 +44,16 @@ def test_models_tell_whose_kernels_they_have(servers: list[Server]) -> None:
         with server.client() as client:
             every = client.get("/models").json()["models"]
         found = {model["name"]: model["runtime"] for model in every}
-        assert found["et-tile"] == found["et-grey"] == runtime
-        # On edges ours are faster.
-        assert found["et-small"] == found["cdat-small"] == "torch"
+        assert {found[name] for name in ("et-tile", "et-grey", "et-small", "cdat-mol")} == {runtime}
+        assert found["ait-glyph"] == "torch", "whose memories no graph has"
 
 
 def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Machine.of(Settings()).onnx
-    assert not Machine.of(Settings(backend="torch")).onnx
+    assert Machine.of(Settings(threads=1)).onnx
+    assert not Machine.of(Settings(threads=2)).onnx
+    assert not Machine.of(Settings(threads=1, backend="torch")).onnx
     monkeypatch.setattr("service.machine.find_spec", lambda name: None)
-    assert not Machine.of(Settings()).onnx
+    assert not Machine.of(Settings(threads=1)).onnx
     with pytest.raises(MachineError, match="BASIN_BACKEND"):
         Machine.of(Settings(backend="onnx"))
     with pytest.raises(MachineError, match="BASIN_DEVICE"):

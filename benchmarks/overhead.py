@@ -24,10 +24,11 @@ import torch
 
 from benchmarks.machine import describe
 from benchmarks.server import floor, serving
-from models import checkpoint
 from models.contract import Knobs
 from models.graph import Graph
 from models.node_scorer import NodeScorer
+from service.machine import Machine
+from service.settings import Settings
 
 MODEL = "cdat-tolokers"
 CASES = ((30, "application/json"), (500, "safetensors"), (5000, "safetensors"))
@@ -95,7 +96,8 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
     torch.set_num_threads(1)
     print(describe())
-    network = checkpoint.load(Path("checkpoints") / MODEL).network
+    # Made ready as the server does it.
+    network = Machine.of(Settings(threads=1)).ready(Path("checkpoints") / MODEL).network
     assert isinstance(network, NodeScorer)
     print(
         "| nodes | body | request, ms | forward, ms | overhead, ms | floor, ms | phases told, ms |"

@@ -97,13 +97,15 @@ def main() -> None:
     torch.set_num_threads(1)
     print(describe())
     # Made ready as the server does it.
-    network = Machine.of(Settings(threads=1)).ready(Path("checkpoints") / MODEL).network
+    network = (
+        Machine.of(Settings(threads=1, device="cpu")).ready(Path("checkpoints") / MODEL).network
+    )
     assert isinstance(network, NodeScorer)
     print(
         "| nodes | body | request, ms | forward, ms | overhead, ms | floor, ms | phases told, ms |"
     )
     print("|---|---|---|---|---|---|---|")
-    with serving(BASIN_THREADS="1") as server, floor() as port:
+    with serving(BASIN_THREADS="1", BASIN_DEVICE="cpu") as server, floor() as port:
         client = HTTPConnection("127.0.0.1", server.base_url.port)
         empty = HTTPConnection("127.0.0.1", port)
         for nodes, form in CASES:

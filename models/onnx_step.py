@@ -339,9 +339,9 @@ class OnnxField(SumField):
     def back(self, pulls: Sequence[Tensor]) -> Tensor:
         return self._run(self._back, pulls) if self._is_worth(pulls[0]) else super().back(pulls)
 
-    def _is_worth(self, tokens_N: Tensor) -> bool:
+    def _is_worth(self, x_NK: Tensor) -> bool:
         assert self.all_FD is not None
-        return _takes(tokens_N) and len(tokens_N) * self.all_FD.numel() >= self._LEAST
+        return _takes(x_NK) and len(x_NK) * self.all_FD.numel() >= self._LEAST
 
     @staticmethod
     def _run(session: onnxruntime.InferenceSession, given: Sequence[Tensor]) -> Tensor:
@@ -386,8 +386,8 @@ class OnnxSystem(System):
             NotExportableError: a part of the block is not known here.
         """
         export(block, Form("dense"), steps=False)
-        field = OnnxField(block.energy.leaves(), threads)
-        return cls(block.energy, block.motion, block.norm, field, block, threads)
+        products = OnnxField(block.energy.leaves(), threads)
+        return cls(block.energy, block.motion, block.norm, products, block, threads)
 
     def look(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool

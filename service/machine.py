@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +11,7 @@ import structlog
 import torch
 
 from models import checkpoint
+from models.contract import Block
 from models.dynamics import System
 from service.served import Model, served
 from service.settings import Settings
@@ -55,23 +56,24 @@ class Machine:
             CheckpointError: it cannot be trusted.
         """
         model = served(checkpoint.load(path, self.device))
-        blocks = model.network.blocks_in_order()
-        for block, system in zip(blocks, self._systems(model), strict=True):
-            block.prepared = system  # the weights change no more
-        model.warm_up()
-        return model
-
-    def _systems(self, model: Model) -> Sequence[System]:
-        blocks = model.network.blocks_in_order()
         if self.onnx and self.device == "cpu":
             try:
-                from models.onnx_step import NotExportableError, OnnxSystem  # an extra
-
-                try:
-                    return [OnnxSystem.of_block(block, self.threads) for block in blocks]
-                except NotExportableError:
-                    pass  # `GET /models` tells whose kernels it has
+                self._by_onnx(model)
+                return model
             except Exception as error:  # whatever it is, torch can
                 log = structlog.get_logger()
-                log.warning("no ONNX graph", model=model.name, reason=repr(error))
-        return [block.system() for block in blocks]
+                log.info("no ONNX graph", model=model.name, reason=repr(error))
+        _prepare(model, Block.system)
+        return model
+
+    def _by_onnx(self, model: Model) -> None:
+        from models.onnx_step import OnnxSystem  # an extra
+
+        _prepare(model, lambda block: OnnxSystem.of_block(block, self.threads))
+
+
+def _prepare(model: Model, system_of: Callable[[Block], System]) -> None:
+    """Its weights change no more; run it once."""
+    for block in model.network.blocks_in_order():
+        block.prepared = system_of(block)
+    model.warm_up()

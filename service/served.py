@@ -54,7 +54,7 @@ class Model(ABC, Generic[N]):
 
     @property
     def runtime(self) -> str:
-        """Whose kernels it runs on."""
+        """Whose products its steps take."""
         systems = (block.prepared for block in self.network.blocks_in_order())
         return next((system.runtime for system in systems if system is not None), System.runtime)
 

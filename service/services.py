@@ -73,8 +73,10 @@ class Services:
     def create(cls, settings: Settings) -> Services:
         """
         Raises:
+            MachineError: the settings ask for what this machine has not.
             KeysError: there is a file of keys that cannot be read.
         """
+        machine = Machine.of(settings)
         engine = Engine(
             settings.queue_size,
             settings.threads,
@@ -100,7 +102,7 @@ class Services:
         keys = Keys(settings.keep_jobs_s)
         keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
-            *(settings, Registry(Machine.of(settings)), engine, metrics, bodies),
+            *(settings, Registry(machine), engine, metrics, bodies),
             *(kept.memories, kept.graphs, jobs),
             *(molecules, kept.cache, keys, keyring, Tolls(kept.limiter, metrics)),
             *(kept.link, traces),

@@ -87,7 +87,7 @@ class System:
 
     Attributes:
         field: the energy's, made ready for all steps.
-        runtime: whose kernels look.
+        runtime: whose products it takes.
     """
 
     runtime: ClassVar[str] = "torch"

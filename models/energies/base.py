@@ -100,8 +100,9 @@ class SumField:
         return (g_ND @ self.all_FD.T).split(self.widths, 1)
 
     def back(self, pulls: Sequence[Tensor]) -> Tensor:
-        """w U^T (-dphi/du), summed."""
-        forces = [pull_NF @ u_FD for pull_NF, u_FD in zip(pulls, self.weighed, strict=True)]
+        """w U^T (-dphi/du), summed; where precision is mixed, in that of U."""
+        both = zip(pulls, self.weighed, strict=True)
+        forces = [(pull_NF @ u_FD).to(u_FD.dtype) for pull_NF, u_FD in both]
         return sum(forces[1:], forces[0])
 
     def __call__(
@@ -121,8 +122,7 @@ class SumField:
             terms = field(g_ND, layout, beta_RH, with_force)
             parts |= {name: _times(weight, part_N) for name, part_N in terms.parts.items()}
             if terms.force_ND is not None:
-                forces.append(_times(weight, terms.force_ND))
-        # Where precision is mixed, forces are in that of the state.
+                forces.append(_times(weight, terms.force_ND).to(g_ND.dtype))
         return Terms(parts, sum(forces[1:], forces[0]).to(g_ND.dtype) if forces else None)
 
 

@@ -162,7 +162,7 @@ async def _load(port: int, mix: Mix, rate: float, seconds: float) -> Counter[int
 
 
 async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]) -> None:
-    """Keep what is seen every few seconds, and print every hundredth of it, lest it be lost."""
+    """Keep what is seen every few seconds, and print one of each minute, lest it be lost."""
     while True:
         connection = Connection(port)  # another each time: the server closes idle ones
         text = (await connection.ask("GET", "/metrics")).body.decode()
@@ -179,7 +179,7 @@ async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]
                 "jobs": _gauge(text, "basin_jobs_unfinished"),
             }
         )
-        if len(told) % 100 == 1:
+        if len(told) % round(60 / EVERY_S) == 1:
             print(json.dumps(told[-1]), flush=True)
         await asyncio.sleep(EVERY_S)
 

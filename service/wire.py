@@ -10,14 +10,12 @@ import asyncio
 import secrets
 from typing import Any, final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.access import hardened, request_id_of
 from service.doors.door import require_key
 from service.errors import Problem
 from service.exchange import COMPUTING
-from service.pace import Paced
 from service.services import Services
 
 _HEAD_BYTES = 1 << 16  # of the path, and names and values of headers
@@ -26,8 +24,18 @@ _PIPELINED = 32  # requests that wait behind the one that is being answered
 _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
 # Who sends one of these may be told something else than that there is no room.
-_TELLING = frozenset((b"prefer", b"expect", b"origin"))
+_TELLING = frozenset((b"prefer", b"expect", b"origin", b"upgrade"))
 _COMPUTING = frozenset(path.encode() for path in COMPUTING)
+
+
+class _Turned:
+    """A request that its head has refused, in the place of uvicorn's cycle. Its body goes nowhere,
+    and the next request of this connection is begun when this one is complete."""
+
+    def __init__(self, keep_alive: bool) -> None:
+        self.keep_alive, self.disconnected = keep_alive, False
+        self.response_started, self.response_complete, self.more_body = True, False, True
+        self.message_event = asyncio.Event()
 
 
 @final
@@ -40,7 +48,8 @@ class Wire(HttpToolsProtocol):
         self._settings, self._metrics = services.settings, services.metrics
         self._engine, self._pace = services.engine, services.pace
         self._keyring = services.keyring
-        self._hardened = hardened(services.settings.tls_certificate is not None)
+        always = hardened(services.settings.tls_certificate is not None)
+        self._hardened = "".join(f"{name}: {value}\r\n" for name, value in always.items())
         self._in_head, self._head, self._unread = False, 0, 0
         self._refusal: Problem | None = None
         self._deferred: Problem | None = None  # until those before it are answered
@@ -93,13 +102,10 @@ class Wire(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        whole = self.app
         if (problem := self._no_room()) is not None:
-            self.app = self._turning_away(problem)  # type: ignore[assignment]
-        try:
+            self._turn_away(problem)
+        else:
             super().on_headers_complete()  # which may fail, and is of the head then
-        finally:
-            self.app = whole
         self._in_head = False
         if self._late is not None:
             self._late.cancel()
@@ -107,7 +113,8 @@ class Wire(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
-        super().on_body(body)
+        if not isinstance(self.cycle, _Turned):
+            super().on_body(body)
 
     def on_response_complete(self) -> None:
         if self._deferred is not None and len(self.pipeline) <= (not self._in_head):
@@ -118,9 +125,12 @@ class Wire(HttpToolsProtocol):
 
     def _no_room(self) -> Problem | None:
         """Why the request that begins here is refused whatever follows: in a flood of them the app
-        would do little else."""
+        would do little else. What waits behind others on this connection is the app's, and what
+        has no key for its route: that is told something else."""
         assert self.parser is not None
-        if not self._pace.flooded or self.url.partition(b"?")[0] not in _COMPUTING:
+        path = self.url.partition(b"?")[0]
+        waits = self.flow.write_paused or (self.cycle and not self.cycle.response_complete)
+        if waits or not self._pace.flooded or path not in _COMPUTING:
             return None
         telling = any(name in _TELLING for name, _ in self.headers)
         if telling or self.parser.get_method() != b"POST":
@@ -128,34 +138,40 @@ class Wire(HttpToolsProtocol):
         try:
             self._engine.require_room()
         except Problem as problem:
-            return problem
+            return problem if self._known(path) else None
         return None
 
-    def _turning_away(self, problem: Problem) -> ASGIApp:
-        """An app that says so in few words, in its turn on this connection; whoever has no key for
-        it is a stranger to the app."""
-        whole: Any = self.app
+    def _known(self, path: bytes) -> bool:
+        """Is there a key with the request, where one is asked for?"""
+        if self._keyring is None:
+            return True
+        self.scope["method"], self.scope["path"] = "POST", path.decode("ascii")
+        try:
+            require_key(dict(self.scope), self._keyring)
+        except Problem:
+            return False
+        return True
 
-        async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["state"]["problem"] = problem.kind
-            answer = problem.response(request_id := request_id_of(scope))
-            answer.headers.update(self._hardened | {"x-request-id": request_id})
-            self._metrics.problems.labels(problem.kind).inc()
-            self._metrics.requests.labels(scope["path"], str(problem.status)).inc()
-            await answer(scope, receive, send)
+    def _turn_away(self, problem: Problem) -> None:
+        """Answer at once, with neither a task nor the app, and hear the next as `Paced` does."""
+        assert self.parser is not None
+        keeps = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        self.cycle = turned = _Turned(keeps)  # type: ignore[assignment]
+        path = self.url.partition(b"?")[0].decode("ascii")
+        self._send(problem, request_id_of(dict(self.scope)), path, closes=not keeps)
+        if wait_s := self._pace.refuse():
+            self._metrics.held.inc()
+            self.loop.call_later(wait_s, self._hear_next, turned)
+        else:
+            self._hear_next(turned)
 
-        paced = Paced(refuse, self._pace, self._metrics.held.inc)
-
-        async def turn_away(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
-                if self._keyring is not None:
-                    require_key(scope, self._keyring)
-            except Problem:
-                await whole(scope, receive, send)
-            else:
-                await paced(scope, receive, send)
-
-        return turn_away
+    def _hear_next(self, turned: _Turned) -> None:
+        if turned.disconnected:
+            return
+        turned.response_complete = True
+        if not turned.keep_alive:  # nor where the server ends meanwhile
+            self.transport.close()
+        self.on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -217,17 +233,20 @@ class Wire(HttpToolsProtocol):
             self._write(problem)  # its own body is broken
 
     def _write(self, problem: Problem) -> None:
-        if self.transport.is_closing():
-            return
-        request_id = secrets.token_hex(12)
+        if not self.transport.is_closing():
+            self._send(problem, secrets.token_hex(12), "unmatched", closes=True)
+            self.transport.close()
+
+    def _send(self, problem: Problem, request_id: str, route: str, closes: bool) -> None:
         answer = problem.response(request_id)
-        headers = self._hardened | {"x-request-id": request_id, "connection": "close"}
-        lines = [f"{name}: {value}" for name, value in (*answer.headers.items(), *headers.items())]
-        head = "\r\n".join((f"HTTP/1.1 {problem.status} {problem.title}", *lines, "", ""))
-        self.transport.write(head.encode("latin-1") + bytes(answer.body))
-        self.transport.close()
+        headers = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
+        last = "connection: close\r\n" if closes else ""
+        head = f"{headers}{self._hardened}x-request-id: {request_id}\r\n{last}\r\n"
+        dated = [b"%s: %s\r\n" % each for each in self.server_state.default_headers]
+        begin = STATUS_LINE[problem.status]
+        self.transport.write(b"".join((begin, *dated, head.encode("latin-1"), answer.body)))
         self._metrics.problems.labels(problem.kind).inc()
-        self._metrics.requests.labels("unmatched", str(problem.status)).inc()
+        self._metrics.requests.labels(route, str(problem.status)).inc()
 
 
 def _too_large() -> Problem:

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -88,6 +89,7 @@ def test_it_is_told_what_it_always_is(full, server, path):
     assert problem.request_id == answer.headers["x-request-id"] == "mine"
     assert int(answer.headers["retry-after"]) >= 1
     assert hardened().items() <= answer.headers.items()
+    assert "date" in answer.headers
     label = {"route": path, "status": "429"}
     counted = [value(each["basin_requests"], "_total", **label) for each in (before, after)]
     assert counted[1] - counted[0] == 1
@@ -155,6 +157,23 @@ def test_whoever_wants_it_closed_has_it_closed(full, server):
         got = b"".join(iter(lambda: line.recv(1 << 16), b""))
     assert got.startswith(b"HTTP/1.1 429 ")
     assert b"connection: close" in got.lower()
+
+
+def test_what_is_left_of_a_body_is_read_by_nobody(full, server):
+    """Nor is it the next request, however long its sender takes and whatever it looks like; many
+    who ask at once have those held that come after them."""
+    body, live = head("/anomaly/score", 0), b"GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+    where = ("127.0.0.1", server.port)
+    with ExitStack() as opened:
+        lines = [opened.enter_context(socket.create_connection(where, 60)) for _ in range(60)]
+        for line in lines:
+            line.sendall(head("/anomaly/score", 3 * len(body)) + body)
+        for line in lines:
+            assert replies(line, 1)[0].startswith(b"HTTP/1.1 429 ")
+            line.sendall(body)
+        for line in lines:
+            line.sendall(body + live)
+            assert replies(line, 1)[0].startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_job_is_still_promised(full, server, sample):

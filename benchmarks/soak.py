@@ -41,7 +41,7 @@ APART = 10
 IDLE_S = 2.0  # of a connection that is used again; the server closes it after five
 REPO = Path(__file__).resolve().parents[1]
 JSON = "application/json"
-_ATOMS = ("C", "N", "O", "CC", "C(=O)", "C(C)", "c1ccccc1", "C1CCCCC1", "S", "C(F)(F)")
+ATOMS = ("C", "N", "O", "CC", "C(=O)", "C(C)", "c1ccccc1", "C1CCCCC1", "S", "C(F)(F)")
 
 
 class Asked(NamedTuple):
@@ -67,7 +67,7 @@ class Mix:
         if kind < 0.50:  # a cached answer, now and then
             return Asked(f"/anomaly/score?timeout_ms={draw(20_000, 29_999)}", self._score)
         if kind < 0.85:
-            smiles = ["".join(self._chance.choices(_ATOMS, k=draw(1, 12))) for _ in range(4)]
+            smiles = ["".join(self._chance.choices(ATOMS, k=draw(1, 12))) for _ in range(4)]
             return Asked("/classify", _json(model="cdat-ames", smiles=smiles))
         if kind < 0.90:
             sampled = {"memory": "mnist-3", "steps": draw(20, 200), "seed": draw(1000)}

@@ -18,6 +18,8 @@ from models.energies import Energy
 from models.layouts import Layout
 from models.resonance import ResolvedResonance, Resonance, Resonant
 
+Solver = Literal["euler", "nesterov"]
+
 
 @dataclass(frozen=True)
 class Knobs:
@@ -25,6 +27,8 @@ class Knobs:
 
     `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
     `resonance` replaces the trained one as a whole; of strength 0 it is as if there were none.
+    `solver` is how a state moves on: by steps as in training, or by those with momentum, see
+    `Relaxation`, of which there are fewer on the way to rest. It is for `infer`; and not for noise.
     Of `seed` 32 bits count, as many as torch's generator takes. `deterministic` is for whoever
     runs requests side by side: such a row never shares a batch with those of others, so that sums
     are always rounded alike.
@@ -37,6 +41,7 @@ class Knobs:
     tolerance: float = 0.0
     noise: float = 0.0
     seed: int = 0
+    solver: Solver = "euler"
     resonance: Resonance | None = None
     deterministic: bool = False
 
@@ -140,6 +145,7 @@ class Block(nn.Module):
             ),
             tolerance_R=np.array([k.tolerance for k in knobs], np.float64),
             noise_R=column([k.noise for k in knobs]),
+            nesterov_R=np.array([k.solver == "nesterov" for k in knobs]),
             seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
         )
 

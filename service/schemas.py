@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from models.contract import Knobs
+from models.contract import Knobs, Solver
 from models.dynamics import StopReason
 from models.resonance import ResolvedResonance, Resonance
 from service.parsing.names import NodeId
@@ -52,6 +52,11 @@ class Dynamics(Strict):
         0.0, ge=0, le=10, description="sigma of sigma * sqrt(step_size) * eps added to each step"
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of that noise")
+    solver: Solver = Field(
+        "euler",
+        description="euler moves as in training; nesterov carries on by momentum, and gives it up "
+        "where the energy would rise: fewer steps to where the state rests. Not with noise",
+    )
     resonance: Resonance | None = Field(
         None,
         description="prior on the logits of every attention, for pairs whose query and key agree; "
@@ -70,6 +75,12 @@ class Dynamics(Strict):
             raise ValueError("give beta or beta_scale, not both")
         return self
 
+    @model_validator(mode="after")
+    def _noise_or_momentum(self) -> Dynamics:
+        if self.noise and self.solver != "euler":
+            raise ValueError("there is noise with solver euler alone")
+        return self
+
     def knobs(self) -> Knobs:
         return Knobs(
             steps=self.steps,
@@ -79,6 +90,7 @@ class Dynamics(Strict):
             tolerance=self.tolerance,
             noise=self.noise,
             seed=self.seed,
+            solver=self.solver,
             resonance=self.resonance,
             deterministic=self.deterministic,
         )
@@ -216,6 +228,7 @@ class ResolvedDynamics(BaseModel):
     tolerance: float
     noise: float
     seed: int
+    solver: Solver
     deterministic: bool
     resonance: ResolvedResonance | None = Field(
         description="null where none was trained or asked for"

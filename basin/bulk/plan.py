@@ -84,8 +84,8 @@ class Plan:
             raise BulkError(f"{found.manifest.name} does not score nodes")
         if (heard := found.network.resonance(knobs.resonance)) and heard.strength != 0:
             raise BulkError("in parts nothing resonates: ask for a resonance of strength 0")
-        if knobs.tolerance or knobs.noise:
-            raise BulkError("in parts all steps are taken, without noise")
+        if knobs.tolerance or knobs.noise or knobs.solver != "euler":
+            raise BulkError("in parts all steps are taken, without noise and as in training")
         if parts is not None and parts < 1:
             raise BulkError("there is at least one part")
         return cls(

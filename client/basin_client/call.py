@@ -38,6 +38,7 @@ class Dynamics(TypedDict, total=False):
     tolerance: float
     noise: float
     seed: int
+    solver: Literal["euler", "nesterov"]
     deterministic: bool
     resonance: Resonance
 

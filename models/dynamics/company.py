@@ -14,6 +14,7 @@ from torch import Tensor
 from models.dynamics.relaxation import Moment, Relaxation, RowKnobs, StopReason
 from models.energies import Terms
 
+_OF_ROWS = ("begun_R", "steps_R", "residual_R", "size_R", "work_R", "energy_R", "carried_R")
 _IDLE = 8  # one in so many rows may have stopped before the others close ranks
 
 
@@ -157,13 +158,10 @@ def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
             {name: part_N[tokens] for name, part_N in terms.parts.items()},
             None if terms.force_ND is None else terms.force_ND[tokens],
         ),
-        whole.begun_R[rows],
-        whole.steps_R[rows],
-        whole.residual_R[rows],
-        whole.size_R[rows],
-        whole.work_R[rows],
-        whole.generators[rows],
-        whole.reasons[rows],
+        **{name: getattr(whole, name)[rows] for name in _OF_ROWS},
+        plain_ND=None if whole.plain_ND is None else whole.plain_ND[tokens],
+        generators=whole.generators[rows],
+        reasons=whole.reasons[rows],
     )
 
 
@@ -190,13 +188,12 @@ def _joined(parts: Sequence[Relaxation]) -> Relaxation:
             },
             torch.cat(forces),
         ),
-        cat("begun_R"),
-        cat("steps_R"),
-        cat("residual_R"),
-        cat("size_R"),
-        cat("work_R"),
-        [generator for part in parts for generator in part.generators],
-        [reason for part in parts for reason in part.reasons],
+        **{name: cat(name) for name in _OF_ROWS},
+        plain_ND=_cat([part.x_ND if part.plain_ND is None else part.plain_ND for part in parts])
+        if any(part.plain_ND is not None for part in parts)
+        else None,
+        generators=[generator for part in parts for generator in part.generators],
+        reasons=[reason for part in parts for reason in part.reasons],
     )
 
 
@@ -243,11 +240,11 @@ def _take(place: _Place, batch: Relaxation) -> None:
     whole.terms = Terms(
         {name: of_tokens(old.parts.get(name, part_N), part_N) for name, part_N in parts}, force_ND
     )
-    whole.begun_R = of_rows(whole.begun_R, batch.begun_R)
-    whole.steps_R = of_rows(whole.steps_R, batch.steps_R)
-    whole.residual_R = of_rows(whole.residual_R, batch.residual_R)
-    whole.size_R = of_rows(whole.size_R, batch.size_R)
-    whole.work_R = of_rows(whole.work_R, batch.work_R)
+    if batch.plain_ND is not None:
+        before_ND = whole.x_ND if whole.plain_ND is None else whole.plain_ND
+        whole.plain_ND = of_tokens(before_ND, batch.plain_ND)
+    for name in _OF_ROWS:
+        setattr(whole, name, of_rows(getattr(whole, name), getattr(batch, name)))
     for row, reason in zip(place.rows, batch.reasons[rows], strict=True):
         whole.reasons[row] = reason
     for trace, at in [*place.past, (batch.trace, place.at)]:

@@ -37,6 +37,7 @@ class RowKnobs:
         step_size_R: alpha = dt / tau.
         tolerance_R: stop once the residual is below it; 0 never stops early.
         noise_R: sigma of the term sigma sqrt(alpha) eps added to each step.
+        nesterov_R: is the row carried on by momentum, see `Relaxation`?
         seeds: one per row for that noise, so no row's noise depends on its neighbours in a batch.
     """
 
@@ -45,6 +46,7 @@ class RowKnobs:
     step_size_R: Tensor
     tolerance_R: np.ndarray
     noise_R: Tensor
+    nesterov_R: np.ndarray
     seeds: tuple[int, ...]
 
 
@@ -119,6 +121,11 @@ class Relaxation:
     its tolerance. A row whose next state, residual or energy is not finite has diverged and stays
     at its last finite state. `watch` sees every moment of the trace.
 
+    Momentum (Nesterov 1983) carries a row on from y_t+1, where the step above would have ended,
+    to y_t+1 + k/(k + 3) (y_t+1 - y_t). Where that is higher than the row was, in E, or in V where
+    the motion is controlled, the row stays and k, the steps so far, is 0 again (the restarts of
+    O'Donoghue and Candes 2015): what falls at every step still does.
+
     Where the motion is controlled, V of CDAT eq. 6 is accumulated with the trapezoidal rule,
     V_t = E_t + sum_s (c(x_s) + c(x_s+1))/2 . (g_s+1 - g_s), c being `motion.control`.
 
@@ -128,6 +135,9 @@ class Relaxation:
         steps_R, residual_R: of the last step that a row took, see `Solution`.
         size_R: |x|^2 of each row.
         work_R: what control has done so far, the sum in V.
+        energy_R: of where the row is.
+        carried_R: steps since its momentum was last lost, k above.
+        plain_ND: y above, where there is momentum.
         generators: of the noise of each row that has any.
         reasons: why each row stopped, None while it moves.
     """
@@ -143,6 +153,9 @@ class Relaxation:
     residual_R: np.ndarray
     size_R: np.ndarray
     work_R: np.ndarray
+    energy_R: np.ndarray
+    carried_R: np.ndarray
+    plain_ND: Tensor | None
     generators: list[torch.Generator | None]
     reasons: list[StopReason | None]
     trace: list[Moment] = field(default_factory=list)
@@ -172,6 +185,9 @@ class Relaxation:
             nothing_R,
             nothing_R,
             nothing_R,
+            nothing_R,
+            np.zeros(layout.rows, np.int64),
+            None,
             generators(knobs),
             [None] * layout.rows,
             watch=watch,
@@ -211,16 +227,19 @@ class Relaxation:
         size_R, components = told_R["", "size"], {n: told_R["energy", n] for n in terms.parts}
         energy_R = sum(components.values(), np.zeros(self.rows))
 
-        # Rows where the step is not finite keep the state they had.
+        # Rows where the step is not finite keep the state they had, as those that momentum lifts.
         step_R, residual_R, work_R = moves_R, self.residual_R, self.work_R
+        lifted_R = np.zeros_like(moves_R)
         if drift_ND is not None:
             speed_R = np.sqrt(told_R["", "speed"] / np.maximum(self.size_R, 1e-24))
-            whole_R = np.isfinite(size_R + energy_R + speed_R)
+            done_R = work_R if holds is None else work_R + told_R["", "work"]
+            falls_R = energy_R + done_R <= self.energy_R + work_R
+            lifted_R = moves_R & knobs.nesterov_R & (self.carried_R > 0) & ~falls_R
+            whole_R = np.isfinite(size_R + energy_R + speed_R) | lifted_R
             _mark(self.reasons, moves_R & ~whole_R, StopReason.DIVERGED)
-            step_R = moves_R & whole_R
+            step_R = moves_R & whole_R & ~lifted_R
             residual_R = np.where(step_R, speed_R, residual_R)
-            if holds is not None:
-                work_R = np.where(step_R, work_R + told_R["", "work"], work_R)
+            work_R = np.where(step_R, done_R, work_R)
         stands_R = step_R | ~self.begun_R
         x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
         if not stands_R.all():
@@ -230,7 +249,9 @@ class Relaxation:
         self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
         self.begun_R = np.ones_like(self.begun_R)
         self.size_R = np.where(stands_R, size_R, self.size_R)
-        self.steps_R, self.residual_R, self.work_R = self.steps_R + step_R, residual_R, work_R
+        self.steps_R, self.carried_R = self.steps_R + (step_R | lifted_R), self.carried_R + step_R
+        self.carried_R[lifted_R] = 0
+        self.residual_R, self.work_R, self.energy_R = residual_R, work_R, energy_R
         self._remember(energy_R, components)
         _mark(self.reasons, step_R & (self.residual_R < knobs.tolerance_R), StopReason.CONVERGED)
         _mark(self.reasons, ~np.isfinite(energy_R), StopReason.DIVERGED)
@@ -250,11 +271,22 @@ class Relaxation:
         # A row draws when it moves: what it draws must not depend on the others.
         moving = zip(self.generators, moves_R.tolist(), strict=True)
         drawing = [generator if moves else None for generator, moves in moving]
-        moved_ND = torch.addcmul(x_ND, self._alpha_N1, drift_ND)
+        moved_ND = self._carried(torch.addcmul(x_ND, self._alpha_N1, drift_ND))
         drawn = noise(x_ND, layout, self.knobs, drawing)
         if drawn is not None:
             moved_ND = moved_ND + drawn
         return _where(moves_R, layout, moved_ND, x_ND), drift_ND
+
+    def _carried(self, plain_ND: Tensor) -> Tensor:
+        """The end of a step, with momentum where there is any."""
+        if not self.knobs.nesterov_R.any():
+            return plain_ND
+        before_ND, self.plain_ND = self.plain_ND, plain_ND
+        if before_ND is None:
+            return plain_ND
+        momentum_R = np.where(self.knobs.nesterov_R, self.carried_R / (self.carried_R + 3), 0.0)
+        momentum_N1 = self.layout.of_tokens(torch.from_numpy(momentum_R)[:, None].to(plain_ND))
+        return torch.addcmul(plain_ND, momentum_N1, plain_ND - before_ND)
 
     @cached_property
     def _alpha_N1(self) -> Tensor:

@@ -20,6 +20,7 @@ def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
         "tolerance": knobs.tolerance,
         "noise": knobs.noise,
         "seed": knobs.seed,
+        "solver": knobs.solver,
         "deterministic": knobs.deterministic,
         "resonance": None if resonance is None else resonance.model_dump(mode="json"),
     }

@@ -199,6 +199,7 @@ def test_what_is_no_longer_needed_is_gone(tmp_path: Path) -> None:
     [
         (Knobs(tolerance=0.1), "all steps"),
         (Knobs(noise=0.1), "without noise"),
+        (Knobs(solver="nesterov"), "as in training"),
         (Knobs(resonance=Resonance.model_validate({})), "resonance"),
     ],
 )

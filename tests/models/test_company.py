@@ -65,6 +65,7 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
             noise=0.2 * noisy,
             tolerance=0.3 * loose,
             step_size=0.05 + 1e200 * wild.double(),
+            nesterov=np.array(data.draw(several, "momentum")) > 4,
             seeds=range(10 * seed, 10 * seed + rows),
         )
         posed.append((x, layout, knobs, data.draw(st.integers(0, 6), "joins at")))

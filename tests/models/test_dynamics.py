@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -16,8 +18,16 @@ from models.dynamics import (
     relax,
     solve,
 )
-from models.energies import Balanced, DotProductAttention, Hopfield, Sum, VonMisesFisherAttention
-from models.layouts import EdgeList
+from models.energies import (
+    Balanced,
+    DotProductAttention,
+    Energy,
+    Hopfield,
+    Sum,
+    Terms,
+    VonMisesFisherAttention,
+)
+from models.layouts import EdgeList, Layout
 
 DIM = 8
 
@@ -53,6 +63,7 @@ def _knobs(rows: int, **changed) -> RowKnobs:
         column("step_size"),
         column("tolerance").numpy(),
         column("noise"),
+        np.broadcast_to(np.asarray(values.get("nesterov", False)), rows),
         tuple(values.get("seeds", range(rows))),
     )
 
@@ -78,25 +89,28 @@ def _rises(values: list[np.ndarray]) -> float:
     return float((np.diff(series, axis=0) / scale).max())
 
 
+@pytest.mark.parametrize("nesterov", [False, True], ids=["euler", "nesterov"])
 @pytest.mark.parametrize("seed", range(3))
-def test_energy_never_rises_in_et(seed: int) -> None:
+def test_energy_never_rises_in_et(seed: int, nesterov: bool) -> None:
     layout, x = _graphs(150, seed)
-    solution = solve(*_et(seed), x, layout, _knobs(150))
+    solution = solve(*_et(seed), x, layout, _knobs(150, nesterov=nesterov))
     assert _rises([moment.energy_R for moment in solution.trace]) < 1e-12
     dropped = solution.trace[0].energy_R - solution.trace[-1].energy_R
     assert (dropped > 0).all()
 
 
+@pytest.mark.parametrize("nesterov", [False, True], ids=["euler", "nesterov"])
 @pytest.mark.parametrize("kind", ["relu2", "softmax"])
 @pytest.mark.parametrize("seed", range(3))
-def test_storage_never_rises_in_cdat(seed: int, kind: str) -> None:
+def test_storage_never_rises_in_cdat(seed: int, kind: str, nesterov: bool) -> None:
     """CDAT theorem 3.3, while its energy itself may rise.
 
     States start with spread: where damping takes one through zero variance, LayerNorm turns over
     within a step however small, and no discretisation follows it.
     """
     layout, x = _graphs(150, seed)
-    solution = solve(*_cdat(seed, kind), 3 * x, layout, _knobs(150, step_size=0.01))
+    knobs = _knobs(150, step_size=0.01, nesterov=nesterov)
+    solution = solve(*_cdat(seed, kind), 3 * x, layout, knobs)
     storage = [m.storage_R for m in solution.trace if m.storage_R is not None]
     assert len(storage) == 41
     assert _rises(storage) < 1e-12
@@ -212,6 +226,74 @@ def test_knobs_are_per_row() -> None:
     assert many.stop_reasons[3] is StopReason.CONVERGED
     assert many.steps_R[3] < 200
     assert many.residual_R[3] < 0.4
+
+
+class _Bowl(Energy):
+    """E = g . H g / 2, H of any spectrum."""
+
+    def __init__(self, curved_D: list[float]) -> None:
+        super().__init__()
+        self.curved_D = torch.tensor(curved_D, dtype=torch.float64)
+
+    def forward(
+        self, g_ND: torch.Tensor, layout: Layout, beta_RH: torch.Tensor, with_force: bool = True
+    ) -> Terms:
+        force_ND = -self.curved_D * g_ND
+        return Terms({"bowl": -(force_ND * g_ND).sum(-1) / 2}, force_ND)
+
+
+def _in_a_bowl(
+    x: torch.Tensor, curved_D: list[float], step_size: float, **changed: Any
+) -> Solution:
+    layout = EdgeList.from_edges(
+        np.zeros((2, 0), np.int64), len(x), row_of_N=torch.arange(len(x)), rows=len(x)
+    )
+    knobs = _knobs(len(x), step_size=step_size, **changed)
+    return solve(_Bowl(curved_D), Descent(), torch.nn.Identity(), x, layout, knobs)
+
+
+def test_momentum_is_that_of_the_method() -> None:
+    """Written out, with its restarts: a bowl in which it is carried up the other side."""
+    curved, alpha, x = [1.0, 9.0], 0.1, torch.tensor([[3.0, 1.0]], dtype=torch.float64)
+    found = [
+        _in_a_bowl(x, curved, alpha, steps=steps, nesterov=True).x_ND[0] for steps in range(40)
+    ]
+    at, before, count, lost = x[0], x[0], 0, 0
+    curved_D = torch.tensor(curved, dtype=torch.float64)
+    for t in range(40):
+        torch.testing.assert_close(found[t], at, rtol=1e-12, atol=1e-12)
+        plain = at - alpha * curved_D * at
+        ahead = plain + count / (count + 3) * (plain - before)
+        if (curved_D * ahead**2).sum() > (curved_D * at**2).sum():
+            count, lost = 0, lost + 1
+        else:
+            at, before, count = ahead, plain, count + 1
+    assert lost > 1
+
+
+def test_momentum_saves_steps() -> None:
+    """Of a hundred times as long a way across the bowl as down: about the root of that."""
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 2)))
+    asked = {"curved_D": [0.1, 10.0], "step_size": 0.1, "tolerance": 0.01, "steps": 10_000}
+    euler, nesterov = (_in_a_bowl(x, **asked, nesterov=on) for on in (False, True))
+    for solution in (euler, nesterov):
+        assert set(solution.stop_reasons) == {StopReason.CONVERGED}
+    assert 3 * nesterov.steps_R.mean() < euler.steps_R.mean()
+    mixed = _in_a_bowl(x, **asked, nesterov=np.arange(50) % 2 == 1)
+    for row in range(50):
+        alone = (euler, nesterov)[row % 2]
+        assert mixed.steps_R[row] == alone.steps_R[row]
+        assert torch.equal(mixed.x_ND[row], alone.x_ND[row])
+
+
+def test_what_momentum_throws_out_of_all_bounds_has_not_diverged() -> None:
+    """It is given up there; without it such a step size diverges, and is told to."""
+    x = torch.tensor([[1.0, 1.0]], dtype=torch.float64)
+    thrown = _in_a_bowl(x, [1.0, 1.0], 1.9, steps=200, nesterov=True)
+    assert thrown.stop_reasons == (StopReason.STEP_LIMIT,)
+    assert _rises([moment.energy_R for moment in thrown.trace]) <= 0
+    lost = _in_a_bowl(x, [1.0, 1.0], 1e200, nesterov=True)
+    assert lost.stop_reasons == (StopReason.DIVERGED,)
 
 
 def test_divergence_is_not_convergence() -> None:

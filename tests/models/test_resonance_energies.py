@@ -145,6 +145,7 @@ def test_the_energy_never_rises(name: str, gate: str, layout: str) -> None:
         step_size_R=torch.full((3,), 2e-3, dtype=torch.float64),
         tolerance_R=np.zeros(3),
         noise_R=torch.zeros(3, dtype=torch.float64),
+        nesterov_R=np.zeros(3, bool),
         seeds=(0, 0, 0),
     )
     norm = LayerNorm(energies.DIM).double()

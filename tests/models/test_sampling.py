@@ -93,7 +93,13 @@ def test_without_noise_it_is_the_loop_that_relaxes_everything(known: int) -> Non
         walk.step(torch.zeros_like(at), torch.zeros(4))
     one = torch.ones(4, dtype=torch.float64)
     knobs = RowKnobs(
-        np.full(4, steps), 7 * one[:, None], 0.2 * one, np.zeros(4), 0 * one, seeds=(0,) * 4
+        np.full(4, steps),
+        7 * one[:, None],
+        0.2 * one,
+        np.zeros(4),
+        0 * one,
+        np.zeros(4, bool),
+        seeds=(0,) * 4,
     )
     layout = Dense(torch.ones(4, 1, 1, dtype=torch.bool))
     rest = solve(energy, Descent(), torch.nn.Identity(), at, layout, knobs)

@@ -140,6 +140,12 @@ BAD_ENVELOPE = {
         "out_of_range",
         "/dynamics/tolerance",
     ),
+    "solver": (arrays() | {"dynamics": {"solver": SECRET}}, "not_allowed", "/dynamics/solver"),
+    "momentum of noise": (
+        arrays() | {"dynamics": {"solver": "nesterov", "noise": 0.1}},
+        "conflict",
+        "/dynamics",
+    ),
     "noise": (arrays() | {"dynamics": {"noise": 1e9}}, "out_of_range", "/dynamics/noise"),
     "seed": (arrays() | {"dynamics": {"seed": 2**32}}, "out_of_range", "/dynamics/seed"),
     "dynamics is a list": (arrays() | {"dynamics": []}, "wrong_type", "/dynamics"),

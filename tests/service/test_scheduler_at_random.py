@@ -53,15 +53,23 @@ class Engine(RuleBasedStateMachine):
         steps=st.integers(0, 30),
         noise=st.sampled_from([0.0, 0.1]),
         tolerance=st.sampled_from([0.0, 0.05]),
+        solver=st.sampled_from(["euler", "nesterov"]),
         alone=st.booleans(),
         job=st.booleans(),
         fails=st.sampled_from([False, False, False, True]),
         size=st.sampled_from([0, 0, ABREAST // 2, 2 * ABREAST]),
     )
-    def submit(self, model, item, steps, noise, tolerance, alone, job, fails, size) -> None:
+    def submit(self, model, item, steps, noise, tolerance, solver, alone, job, fails, size) -> None:
         network, items = self.models[model]
         seed = len(self.posed)
-        knobs = Knobs(steps=steps, noise=noise, tolerance=tolerance, seed=seed, deterministic=alone)
+        knobs = Knobs(
+            steps=steps,
+            noise=noise,
+            tolerance=tolerance,
+            seed=seed,
+            solver=solver,
+            deterministic=alone,
+        )
         work = work_of(network, items[item], knobs, fails)
         self.submitted += 1
         weight = 0.25 if job else 1.0

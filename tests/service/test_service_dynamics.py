@@ -104,6 +104,17 @@ def test_tolerance(relax):
     assert relax(steps=64, tolerance=1e-300)["results"] == full["results"]
 
 
+def test_solver(relax):
+    plain, carried = relax(steps=64), relax(steps=64, solver="nesterov")
+    assert changed(plain, carried) == {"solver"}
+    # Momentum begins with the second move.
+    assert energies(carried)[:2] == energies(plain)[:2]
+    assert energies(carried)[2:] != energies(plain)[2:]
+    assert scores(carried) != scores(plain)
+    assert relax(steps=64, solver="euler")["results"] == plain["results"]
+    assert relax(steps=1, solver="nesterov")["results"] == relax(steps=1)["results"]
+
+
 def test_noise_and_seed(relax):
     plain, noisy = relax(), relax(noise=0.5, seed=7)
     assert changed(plain, noisy) == {"noise", "seed"}
@@ -116,7 +127,14 @@ def test_noise_and_seed(relax):
 
 @pytest.mark.parametrize(
     "dynamics",
-    [{"steps": 1}, {"beta_scale": 1.1}, {"noise": 0.1}, {"tolerance": 0.5}, {"resonance": {}}],
+    [
+        {"steps": 1},
+        {"beta_scale": 1.1},
+        {"noise": 0.1},
+        {"tolerance": 0.5},
+        {"solver": "nesterov"},
+        {"resonance": {}},
+    ],
     ids=lambda dynamics: next(iter(dynamics)),
 )
 def test_other_dynamics_are_not_judged_by_energies_of_the_trained_ones(relax, dynamics):

@@ -117,6 +117,7 @@ def test_openapi_describes_bodies_answers_and_errors(document):
             "tolerance",
             "noise",
             "seed",
+            "solver",
             "deterministic",
             "resonance",
         )

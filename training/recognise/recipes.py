@@ -39,8 +39,7 @@ _RECIPES = {
     # something is finds nothing as long as places are a fiftieth of what is seen there.
     "sort-of-clevr": RecogniseRecipe(
         "",
-        _OURS
-        | {"stem": (16, 32, 32, 32), "patch": 1, "share": 1 / 25, "blocks": 3, "places": 0.5},
+        _OURS | {"stem": (16, 32, 32, 32), "patch": 1, "share": 1 / 25, "blocks": 3, "places": 0.5},
         epochs=20,
         learning_rate=1e-3,
         warmup=0.01,

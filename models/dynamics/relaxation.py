@@ -16,6 +16,10 @@ from models.dynamics.motion import Motion, under
 from models.energies import Energy, Field, Terms
 from models.layouts import Layout
 
+_ROUNDED = 8.0
+"""So many units in the last place of an energy are no rise: else momentum would be lost at random
+where it hardly falls any more."""
+
 
 class StopReason(StrEnum):
     """Why a row stopped moving."""
@@ -233,7 +237,9 @@ class Relaxation:
         if drift_ND is not None:
             speed_R = np.sqrt(told_R["", "speed"] / np.maximum(self.size_R, 1e-24))
             done_R = work_R if holds is None else work_R + told_R["", "work"]
-            falls_R = energy_R + done_R <= self.energy_R + work_R
+            before_R = self.energy_R + work_R
+            rounded_R = _ROUNDED * torch.finfo(x_ND.dtype).eps * np.abs(before_R)
+            falls_R = energy_R + done_R <= before_R + rounded_R
             lifted_R = moves_R & knobs.nesterov_R & (self.carried_R > 0) & ~falls_R
             whole_R = np.isfinite(size_R + energy_R + speed_R) | lifted_R
             _mark(self.reasons, moves_R & ~whole_R, StopReason.DIVERGED)

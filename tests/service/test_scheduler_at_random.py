@@ -67,7 +67,7 @@ class Engine(RuleBasedStateMachine):
             noise=noise,
             tolerance=tolerance,
             seed=seed,
-            solver=solver,
+            solver="euler" if noise else solver,
             deterministic=alone,
         )
         work = work_of(network, items[item], knobs, fails)

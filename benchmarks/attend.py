@@ -8,7 +8,6 @@ The peer is what PyTorch users write: `index_select` of queries and keys, a scat
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import softmax
 
+from benchmarks.kept import keep
 from benchmarks.machine import describe
 from models.layouts import EdgeList
 
@@ -65,7 +65,8 @@ def main() -> None:
             ("forward and backward", backward(kernels), backward(gathered)),
         ):
             times = [(_time(ours), _time(peer)) for _ in range(ROUNDS + 1)][1:]
-            mine, theirs = (statistics.median(column) for column in zip(*times, strict=True))
+            took = dict(zip(("kernels", "gathered"), zip(*times, strict=True), strict=True))
+            mine, theirs = keep(f"{layout.num_edges} edges, {name}", "gathered", took).values()
             print(
                 f"{layout.num_edges:>8,} edges, {name:20}  kernels {1e3 * mine:7.1f} ms  "
                 f"gathered {1e3 * theirs:7.1f} ms  ratio {theirs / mine:5.1f}",

@@ -69,7 +69,7 @@ def _measure(network: GraphClassifier, name: str, smiles: list[str], client: htt
             "GIN alone": lambda batch=batch: gin(batch),
             "over HTTP": lambda body=body: client.post("/classify", json=body).raise_for_status(),
         }
-        took = medians(works, repeats=max(1, 64 // size))
+        took = medians(works, f"{name}, {size}", "GIN alone", repeats=max(1, 64 // size))
         forward, peer = took["relax alone"], took["GIN alone"]
         print(
             f"{size:5} molecules: "

@@ -139,7 +139,8 @@ def compare(name: str, network: Architecture, case: Case) -> None:
 
     closed = case.ours()
     torch.testing.assert_close(before(), closed, rtol=1e-3, atol=1e-3 * float(closed.abs().max()))
-    took = medians({"peer": case.peer, "before": before, "after": case.ours}, repeats=3)
+    works = {"peer": case.peer, "before": before, "after": case.ours}
+    took = medians(works, f"{name}, {case.name}", "peer", repeats=3)
     ratios = " | ".join(f"{took[way] / took['peer']:.2f}" for way in ("before", "after"))
     times = " | ".join(f"{1e3 * took[way]:.2f}" for way in ("peer", "before", "after"))
     print(f"| {name} | {case.name} | {times} | {ratios} |", flush=True)

@@ -77,7 +77,7 @@ def main() -> None:
     for curve in CURVES:
         cases = {f"{size:,}": curve.case(size) for size in curve.sizes}
         works = {name: lambda case=case: by_solve(case) for name, case in cases.items()}
-        took = medians(works, rounds=ROUNDS)
+        took = medians(works, curve.name, next(iter(works)), rounds=ROUNDS)
         told = ", ".join(f"{name}: {1e3 * each:.1f}" for name, each in took.items())
         found = exponent(curve.sizes, list(took.values()))
         print(f"| {curve.name} | {told} | {found:.2f} | {curve.theory} |", flush=True)

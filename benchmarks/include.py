@@ -10,13 +10,13 @@ so that what else the machine does falls on all alike; medians, and their ratio 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
 
 import httpx
 
+from benchmarks.kept import keep
 from benchmarks.machine import describe
 from benchmarks.server import serving
 
@@ -47,7 +47,7 @@ def _measure(client: httpx.Client, path: str, body: dict, rounds: int) -> None:
             start = time.perf_counter()
             client.post(path, json=body | fields, headers=headers).raise_for_status()
             took.setdefault(name, []).append(time.perf_counter() - start)
-    median = {name: statistics.median(times[1:]) for name, times in took.items()}
+    median = keep(path, "plain", {name: times[1:] for name, times in took.items()})
     print(f"\n| POST {path} | ms | over plain |\n|---|---|---|")
     for name, seconds in median.items():
         base = median["plain, resonating" if name == "resonance" else "plain"]

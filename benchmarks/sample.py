@@ -9,13 +9,13 @@ at the shape of the step, which are slower, stand beside it. Rounds are interlea
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 
+from benchmarks.kept import keep
 from benchmarks.machine import describe
 from models.energies import ModernHopfield
 from models.sampling import Method, Schedule, run
@@ -70,7 +70,7 @@ def main() -> None:
         "NumPy loop": lambda: _numpy_loop(x.numpy(), start.numpy(), STEPS),
     }
     rounds = [{name: _time(work) for name, work in works.items()} for _ in range(ROUNDS + 1)][1:]
-    took = {name: statistics.median(r[name] for r in rounds) for name in works}
+    took = keep("", "NumPy loop", {name: [r[name] for r in rounds] for name in works})
     peak = 2 * LARGE**3 / took["large product"]
     limit = 4 * CHAINS * PATTERNS * DIM / peak
     shaped, plain = took["two products"] / STEPS, took["NumPy loop"] / STEPS

@@ -29,6 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 from torch_geometric.utils import scatter
 
+from benchmarks.kept import keep
 from benchmarks.machine import describe
 from benchmarks.scale import peak_kib
 from models.contract import Block, Config, Knobs
@@ -236,7 +237,7 @@ def compare(name: str, case: Case) -> None:
         for way, work in WAYS.items():
             took[way].append(_seconds(lambda work=work: work(case)))
     top = {library: statistics.median(each) for library, each in reached.items()}
-    medians = {way: statistics.median(each) for way, each in took.items()}
+    medians = keep(name, "autograd", took)
     for way, median in medians.items():
         ratios = [a / b for a, b in zip(took["autograd"], took[way], strict=True)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"

@@ -17,7 +17,6 @@ a picture; medians of the rounds, which are interleaved.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -27,6 +26,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from benchmarks.kept import keep
 from benchmarks.machine import describe
 from models.catalog import architectures
 from models.contract import Interrupt, Knobs
@@ -138,15 +138,16 @@ def main() -> None:
     }
     rounds = [{name: way() for name, way in ways.items()} for _ in range(ROUNDS + 1)][1:]
     scheduler.close()
-    best = statistics.median(r["offline"].seconds for r in rounds)
+    case, took = f"{PICTURES} pictures", {name: [r[name].seconds for r in rounds] for name in ways}
+    median = keep(case, "offline", took)
     print("| batches of | pictures/s | over offline | median latency | p99 |")
     print("|---|---|---|---|---|")
     for name in ways:
-        seconds = statistics.median(r[name].seconds for r in rounds)
         latencies = np.concatenate([r[name].latencies for r in rounds])
         middle, late = (1e3 * np.percentile(latencies, p) for p in (50, 99))
         told = "| |" if name == "offline" else f"| {middle:.0f} ms | {late:.0f} ms |"
-        print(f"| {name} | {PICTURES / seconds:.0f} | {best / seconds:.2f} {told}")
+        over = median["offline"] / median[name]
+        print(f"| {name} | {PICTURES / median[name]:.0f} | {over:.2f} {told}")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping
+
+from benchmarks.kept import keep
 
 ROUNDS = 9
 
 
 def medians(
-    works: Mapping[str, Callable[[], object]], repeats: int = 1, rounds: int = ROUNDS
+    works: Mapping[str, Callable[[], object]],
+    case: str,
+    peer: str,
+    repeats: int = 1,
+    rounds: int = ROUNDS,
 ) -> dict[str, float]:
-    """Seconds of each, over `rounds` after one that does not count, of so many `repeats` each."""
+    """Seconds of each, over `rounds` after one that does not count, of so many `repeats` each.
+
+    `case` and `peer` are for `benchmarks.kept`.
+    """
     took: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
         for name, work in works.items():
@@ -20,4 +28,4 @@ def medians(
             for _ in range(repeats):
                 work()
             took[name].append((time.perf_counter() - start) / repeats)
-    return {name: statistics.median(times[1:]) for name, times in took.items()}
+    return keep(case, peer, {name: times[1:] for name, times in took.items()})

@@ -40,6 +40,7 @@ from models.energies import (
 from models.layouts import Dense, EdgeList, Layout
 
 _OPSET, _IR = 18, 10
+_LARGEST, _TINY = 127, 1e-20  # in int8; of a scale
 _FLOAT, _INT, _BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
@@ -65,10 +66,14 @@ class _Attended(NamedTuple):
 
 @final
 class _Graph:
-    """Nodes and weights; calling it adds a node and returns the name of what it makes."""
+    """Nodes and weights; calling it adds a node and returns the name of what it makes.
 
-    def __init__(self, form: Form) -> None:
-        self.form = form
+    Args:
+        int8: products with weights are of whole numbers.
+    """
+
+    def __init__(self, form: Form, int8: bool = False) -> None:
+        self.form, self.int8 = form, int8
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
@@ -83,9 +88,32 @@ class _Graph:
 
     def constant(self, value: Tensor | np.ndarray | float | list[int]) -> str:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        if array.dtype not in (np.int8, np.uint8):
+            array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
         self.weights.append(numpy_helper.from_array(array, f"constant_{len(self.weights)}"))
         return self.weights[-1].name
+
+    def product(self, values: Sequence[str], weights: Sequence[Tensor]) -> str:
+        """sum_i x_i W_i, x_i (..., K_i) and W_i (K_i, F).
+
+        As whole numbers each column of a weight has a scale, and each token of each x, so that none
+        is rounded by what else is in its batch.
+        """
+        if not self.int8:
+            value = values[0] if len(values) == 1 else self("Concat", *values, axis=-1)
+            return self("MatMul", value, self.constant(torch.cat(list(weights))))
+        parts = [self._whole(*part) for part in zip(values, weights, strict=True)]
+        return parts[0] if len(parts) == 1 else self("Sum", *parts)
+
+    def _whole(self, value: str, weight_KF: Tensor) -> str:
+        scale_F = (weight_KF.abs().amax(0) / _LARGEST).clamp(min=_TINY)
+        most = self("ReduceMax", self("Abs", value), self.constant([-1]), keepdims=1)
+        scale = self("Max", self.times(most, 1 / _LARGEST), self.constant(_TINY))
+        zero = self.constant(np.array(_LARGEST + 1, np.uint8))
+        rounded = self("QuantizeLinear", self("Div", value, scale), self.constant(1.0), zero)
+        whole_KF = (weight_KF / scale_F).round().to(torch.int8)
+        found = self("MatMulInteger", rounded, self.constant(whole_KF), zero)
+        return self("Mul", self.times(self("Cast", found, to=_FLOAT), scale_F), scale)
 
     def times(self, value: str, weight: Tensor | float) -> str:
         if isinstance(weight, float) and weight == 1:
@@ -225,13 +253,16 @@ class _Graph:
         return self("Div", self("Sub", force, self("Mul", u_hat, along)), length)
 
 
-def export(block: Block, form: Form, steps: bool = True) -> onnx.ModelProto:
+def export(block: Block, form: Form, steps: bool = True, int8: bool = False) -> onnx.ModelProto:
     """A step of `block` as it is now; without `steps` what it is taken by, and no `next`.
+
+    Args:
+        int8: features and force are products of whole numbers.
 
     Raises:
         NotExportableError: a part of it is not known here.
     """
-    graph, norm = _Graph(form), block.norm
+    graph, norm = _Graph(form, int8), block.norm
     if not isinstance(norm, LayerNorm):
         raise _unknown(norm)
     gamma_D = norm.log_gamma.exp().expand_as(norm.delta_D)
@@ -244,7 +275,7 @@ def export(block: Block, form: Form, steps: bool = True) -> onnx.ModelProto:
             raise _unknown(leaf)
         leaves.append((weight, leaf))
     each = [leaf.directions() for _, leaf in leaves]
-    u = graph("MatMul", g, graph.constant(torch.cat(each).T))
+    u = graph.product([g], [torch.cat(each).T])
     outputs, pulls, at = ["g", "force"], list[str](), 0
     for (weight, leaf), u_FD in zip(leaves, each, strict=True):
         part = [[at], [at + len(u_FD)], [-1]]
@@ -253,7 +284,7 @@ def export(block: Block, form: Form, steps: bool = True) -> onnx.ModelProto:
         outputs.append(f"energy.{component}")
         graph.name(graph.times(value, weight), outputs[-1])
         pulls.append(graph.times(pull, weight))
-    force = graph("MatMul", graph("Concat", *pulls, axis=-1), graph.constant(torch.cat(each)))
+    force = graph.product(pulls, each)
     graph.name(force, "force")
     if steps:
         axes = [1, 2] if form.layout == "dense" else [1]
@@ -324,12 +355,12 @@ class OnnxField(SumField):
     _LEAST: ClassVar = 1 << 21  # multiply-adds
 
     def __init__(
-        self, leaves: Sequence[tuple[Tensor | float, Energy]], threads: int | None
+        self, leaves: Sequence[tuple[Tensor | float, Energy]], threads: int | None, int8: bool
     ) -> None:
         super().__init__(leaves)
         assert self.all_FD is not None
-        self._up = _session(_products([self.all_FD.T]), threads)
-        self._back = _session(_products(self.weighed), threads)
+        self._up = _session(_products([self.all_FD.T], int8), threads)
+        self._back = _session(_products(self.weighed, int8), threads)
 
     def features(self, g_ND: Tensor) -> Sequence[Tensor]:
         if not self._is_worth(g_ND):
@@ -350,10 +381,10 @@ class OnnxField(SumField):
         return torch.from_numpy(found)
 
 
-def _products(weights: Sequence[Tensor]) -> onnx.ModelProto:
+def _products(weights: Sequence[Tensor], int8: bool) -> onnx.ModelProto:
     """sum_i x_i W_i."""
-    graph = _Graph(Form("edges"))
-    each = [graph("MatMul", f"x{i}", graph.constant(w)) for i, w in enumerate(weights)]
+    graph = _Graph(Form("edges"), int8)
+    each = [graph.product([f"x{i}"], [w]) for i, w in enumerate(weights)]
     graph.name(graph("Sum", *each), "y")
     inputs = [
         helper.make_tensor_value_info(f"x{i}", _FLOAT, ("N", len(w))) for i, w in enumerate(weights)
@@ -371,23 +402,27 @@ class OnnxSystem(System):
 
     Attributes:
         threads: of one look; as many as torch's if None.
+        int8: products are of whole numbers, where it makes them.
     """
-
-    runtime = "onnxruntime"
 
     block: Block
     threads: int | None
+    int8: bool
     sessions: dict[Form, onnxruntime.InferenceSession] = field(default_factory=dict)
 
+    @property
+    def runtime(self) -> str:
+        return "onnxruntime, int8" if self.int8 else "onnxruntime"
+
     @classmethod
-    def of_block(cls, block: Block, threads: int | None = None) -> OnnxSystem:
+    def of_block(cls, block: Block, threads: int | None = None, int8: bool = False) -> OnnxSystem:
         """
         Raises:
             NotExportableError: a part of the block is not known here.
         """
         export(block, Form("dense"), steps=False)
-        products = OnnxField(block.energy.leaves(), threads)
-        return cls(block.energy, block.motion, block.norm, products, block, threads)
+        products = OnnxField(block.energy.leaves(), threads, int8)
+        return cls(block.energy, block.motion, block.norm, products, block, threads, int8)
 
     def look(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
@@ -408,7 +443,8 @@ class OnnxSystem(System):
 
     def _session(self, form: Form) -> onnxruntime.InferenceSession:
         if form not in self.sessions:
-            self.sessions[form] = _session(export(self.block, form, steps=False), self.threads)
+            model = export(self.block, form, steps=False, int8=self.int8)
+            self.sessions[form] = _session(model, self.threads)
         return self.sessions[form]
 
 

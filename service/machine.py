@@ -23,12 +23,13 @@ class MachineError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """A torch `device`, whether ONNX Runtime looks at states as far as it can, and by how many
-    threads: all cores if None."""
+    """A torch `device`, whether ONNX Runtime looks at states as far as it can, by how many threads,
+    all cores if None, and for which models by products of whole numbers."""
 
     device: str = "cpu"
     onnx: bool = False
     threads: int | None = None
+    int8: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> Machine:
@@ -47,7 +48,10 @@ class Machine:
             raise MachineError("BASIN_BACKEND: pip install 'basin[cpu]'")
         # Where both have several threads, they get in each other's way.
         onnx = {"auto": there and settings.threads == 1, "torch": False, "onnx": True}
-        return cls(device, onnx[settings.backend], settings.threads)
+        by_onnx = onnx[settings.backend] and device == "cpu"
+        if settings.int8 and not by_onnx:
+            raise MachineError("BASIN_INT8: needs a CPU and BASIN_BACKEND=onnx")
+        return cls(device, by_onnx, settings.threads, settings.int8)
 
     def ready(self, path: Path) -> Model:
         """The checkpoint at `path`, which has run once.
@@ -56,7 +60,7 @@ class Machine:
             CheckpointError: it cannot be trusted.
         """
         model = served(checkpoint.load(path, self.device))
-        if self.onnx and self.device == "cpu":
+        if self.onnx:
             try:
                 self._by_onnx(model)
                 return model
@@ -69,7 +73,8 @@ class Machine:
     def _by_onnx(self, model: Model) -> None:
         from models.onnx_step import OnnxSystem  # an extra
 
-        _prepare(model, lambda block: OnnxSystem.of_block(block, self.threads))
+        int8 = model.name in self.int8
+        _prepare(model, lambda block: OnnxSystem.of_block(block, self.threads, int8))
 
 
 def _prepare(model: Model, system_of: Callable[[Block], System]) -> None:

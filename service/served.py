@@ -12,7 +12,6 @@ from scipy.special import softmax
 from models.architectures.ait import AiT, AiTConfig
 from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.contract import Architecture, Knobs
-from models.dynamics import System
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier, Task
 from models.image_completer import ImageCompleter, ImageConfig
@@ -56,7 +55,7 @@ class Model(ABC, Generic[N]):
     def runtime(self) -> str:
         """Whose products its steps take."""
         systems = (block.prepared for block in self.network.blocks_in_order())
-        return next((system.runtime for system in systems if system is not None), System.runtime)
+        return next((system.runtime for system in systems if system is not None), "torch")
 
     def layouts(self) -> list[Layout]:
         """What its blocks relax on."""

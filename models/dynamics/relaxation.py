@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import ClassVar, TypeVar, final
+from typing import TypeVar, final
 
 import numpy as np
 import torch
@@ -93,15 +93,17 @@ class System:
 
     Attributes:
         field: the energy's, made ready for all steps.
-        runtime: whose products it takes.
     """
-
-    runtime: ClassVar[str] = "torch"
 
     energy: Energy
     motion: Motion
     norm: nn.Module
     field: Field
+
+    @property
+    def runtime(self) -> str:
+        """Whose products it takes."""
+        return "torch"
 
     @classmethod
     def of(cls, energy: Energy, motion: Motion, norm: nn.Module) -> System:

@@ -24,6 +24,7 @@ from models.energies import (
     Energy,
     Hopfield,
     Sum,
+    SumField,
     Terms,
     VonMisesFisherAttention,
 )
@@ -122,6 +123,44 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     _same(seen.look(x_ND, places, beta_RH, True), known)
     assert bool(seen.sessions) is isinstance(places, Dense)
     _same(_by_file(block, places, x_ND, beta_RH), known)
+
+
+@pytest.mark.parametrize("layout", _layouts())
+@pytest.mark.parametrize("energy", ENERGIES)
+@torch.no_grad()
+def test_of_whole_numbers_it_sees_nearly_that(energy: str, layout: str) -> None:
+    torch.manual_seed(1)
+    block, places = _block(ENERGIES[energy]()), _layouts()[layout]
+    x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
+    g_ND, known = block.system().look(x_ND, places, beta_RH, True)
+    system = OnnxSystem.of_block(block, 1, int8=True)
+    assert system.runtime == "onnxruntime, int8"
+    found_ND, terms = system.look(x_ND, places, beta_RH, True)
+    torch.testing.assert_close(found_ND, g_ND, rtol=1e-5, atol=1e-5)
+    assert known.force_ND is not None
+    assert terms.force_ND is not None
+    off = (terms.force_ND - known.force_ND).norm() / known.force_ND.norm()
+    assert 1e-5 < off < 0.03
+    assert terms.parts.keys() == known.parts.keys()
+    for name, part_N in known.parts.items():
+        assert (terms.parts[name] - part_N).norm() < 0.03 * part_N.norm() + 0.03
+
+
+@torch.no_grad()
+def test_no_token_is_rounded_by_what_else_is_there() -> None:
+    torch.manual_seed(2)
+    energy = ENERGIES["et"]()
+    products = OnnxField(energy.leaves(), 1, int8=True)
+    x_ND = torch.randn(24, DIM) * torch.logspace(-6, 6, 24)[:, None]
+    x_ND[5] = 0
+    together = torch.cat(list(products.features(x_ND)), 1)
+    for token in range(24):
+        alone = torch.cat(list(products.features(x_ND[token : token + 1])), 1)
+        assert torch.equal(alone[0], together[token])
+    assert not together[5].any()
+    exact = torch.cat(list(SumField(energy.leaves()).features(x_ND)), 1)
+    off_N = (together - exact).norm(dim=1) / exact.norm(dim=1).clamp(min=1e-30)
+    assert off_N.max() < 0.03
 
 
 def _by_file(block: Block, places: Layout, x_ND: torch.Tensor, beta_RH: torch.Tensor) -> Seen:

@@ -56,8 +56,19 @@ def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Machine.of(Settings(threads=1)).onnx
     with pytest.raises(MachineError, match="BASIN_BACKEND"):
         Machine.of(Settings(backend="onnx"))
+    with pytest.raises(MachineError, match="BASIN_INT8"):
+        Machine.of(Settings(threads=1, int8=("et-tile",)))
     with pytest.raises(MachineError, match="BASIN_DEVICE"):
         Machine.of(Settings(device="cuda:99"))
+
+
+def test_the_models_that_are_named_compute_with_whole_numbers(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BASIN_INT8", "et-tile et-none")
+    machine = Machine.of(Settings(threads=1))
+    assert machine.ready(checkpoints / "et-tile").runtime == "onnxruntime, int8"
+    assert machine.ready(checkpoints / "et-small").runtime == "onnxruntime"
 
 
 def test_where_there_is_no_graph_torch_looks(

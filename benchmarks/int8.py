@@ -4,9 +4,10 @@ First the time of the products of a step alone, x W, relu, W^T, as wide as in sh
 and as in the papers. Weights have a scale for each column; what they are multiplied with has one
 for each token (`BASIN_INT8`), so that none is rounded by what else is in its batch. Beside it one
 for all tokens together, as `onnxruntime.quantization` does it, by which requests would change each
-other's answers. Then shipped checkpoints, each on the test part of its data (BASIN_DATA; what is
-not there is left out): ROC-AUC in percent or PSNR in dB, what int8 adds to it, with the standard
-error of the difference on the same rows, and the time for all of them.
+other's answers. Then twelve steps of the pictures of `benchmarks.step`. Then shipped checkpoints,
+each on the test part of its data (BASIN_DATA; what is not there is left out): ROC-AUC in percent or
+PSNR in dB, what int8 adds to it, with the standard error of the difference on the same rows, and
+the time for all of them.
 
     python -m benchmarks.int8
 """
@@ -14,15 +15,18 @@ error of the difference on the same rows, and the time for all of them.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.machine import describe
+from benchmarks.step import IMAGES, by_onnx, images
 from benchmarks.turns import medians
 from models import checkpoint
 from models.contract import Knobs
@@ -105,6 +109,23 @@ def _products() -> None:
         print("|", " | ".join([*map(str, (tokens, dim, features)), *cells]), "|", flush=True)
 
 
+@torch.no_grad()
+def _steps() -> None:
+    print("\n| rows, tokens, width | float32, ms | int8, ms | ratio |\n|---|---|---|---|")
+    for shape in IMAGES:
+        case = images(*shape)
+        systems = {
+            name: OnnxSystem.of_block(case.block, torch.get_num_threads(), int8)
+            for name, int8 in (("float32", False), ("int8", True))
+        }
+        works = {name: partial(by_onnx, replace(case, onnx=each)) for name, each in systems.items()}
+        plain, whole = medians(works, f"steps of {shape}", "float32").values()
+        told = ", ".join(map(str, shape[:3]))
+        print(
+            f"| {told} | {1e3 * plain:.1f} | {1e3 * whole:.1f} | {plain / whole:.2f} |", flush=True
+        )
+
+
 def _scored(subject: Subject, int8: bool) -> tuple[np.ndarray, float]:
     """Scores, and the seconds that they took."""
     network = subject.checkpoint.network
@@ -128,6 +149,7 @@ def _figures() -> None:
         except (FileNotFoundError, ValueError) as why:
             print(f"| {folder.name} | {why} | | | |")
             continue
+        _scored(subject, int8=False)  # which reads the data too
         plain, plain_s = _scored(subject, int8=False)
         whole, whole_s = _scored(subject, int8=True)
         scale, value = SCALES[subject.figure], subject.value(plain)
@@ -140,6 +162,7 @@ def _figures() -> None:
 def main() -> None:
     print(describe())
     _products()
+    _steps()
     _figures()
 
 

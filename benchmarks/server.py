@@ -35,6 +35,14 @@ def serving(**settings: str) -> Iterator[httpx.Client]:
 @contextmanager
 def process(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
     """As `serving`, with its process."""
+    with started(**settings) as (server, client):
+        _wait(client)
+        yield server, client
+
+
+@contextmanager
+def started(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    """As `process`, before it is ready."""
     port = free_port()
     # What is asked again is computed again.
     own = {"BASIN_PORT": str(port), "BASIN_LOG_LEVEL": "error", "BASIN_CACHE_BYTES": "0"}
@@ -42,7 +50,6 @@ def process(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Cl
     server = subprocess.Popen([sys.executable, "-m", "service"], env=env)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            _wait(client)
             yield server, client
     finally:
         server.terminate()

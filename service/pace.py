@@ -18,7 +18,7 @@ _FEW = 50.0  # refusals a second that are no flood
 _FOR_EACH = 2.0  # refusals for an answer; at twice the capacity there is one
 _LEAST = 200.0  # of them a second, however few answers there are
 _OF_LATE_S = 2.0
-_AT_ONCE_S = 0.1  # so many seconds' refusals may come at a time
+_AT_ONCE_S = 0.5  # so many seconds' refusals may come at a time, as where nothing was read for one
 _TOGETHER_S = 0.05  # to hear several at a time takes less than one after the other
 _MOST_S = 1.0 - _TOGETHER_S  # a second is the least that Retry-After says
 

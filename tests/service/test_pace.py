@@ -38,10 +38,10 @@ def test_none_waits_up_to_the_rate():
 def test_a_burst_is_let_pass_and_what_follows_stands_in_line():
     clock = Clock()
     pace = Pace(100, clock)  # there are no answers
-    waits = [pace.refuse() for _ in range(20)]
-    assert waits[:10] == pytest.approx([0] * 10, abs=1e-9)
+    waits = [pace.refuse() for _ in range(60)]
+    assert waits[:50] == pytest.approx([0] * 50, abs=1e-9)
     assert waits == sorted(waits)
-    assert 0 < waits[11] <= 0.1 <= waits[-1] < 0.2  # some of them together
+    assert 0 < waits[51] <= 0.1 <= waits[-1] < 0.2  # some of them together
     clock.now += 0.11
     assert pace.refuse() == pytest.approx(0, abs=1e-9)
 
@@ -53,11 +53,11 @@ def test_who_answers_much_may_refuse_much():
         clock.now += 0.0025
         pace.answer()
         assert i < 4000 or pace.refuse() == 0
-    waits = [pace.refuse() for _ in range(1000)]
+    waits = [pace.refuse() for _ in range(1500)]
     assert 0.9 < waits[-1] <= 1
     clock.now += 60  # nothing is answered, as it takes long
-    waits = [pace.refuse() for _ in range(20)]
-    assert waits[8] == 0 < waits[11] <= 0.1 <= waits[-1] < 0.2
+    waits = [pace.refuse() for _ in range(60)]
+    assert waits[48] == 0 < waits[51] <= 0.1 <= waits[-1] < 0.2
 
 
 def test_a_flood_is_many_a_second():
@@ -126,7 +126,7 @@ def test_a_refusal_is_whole_at_once_and_its_connection_heard_later(refusing):
         other_s = time.monotonic() - began
         assert one.get("/rate-exceeded").text == "rate-exceeded"
         again_s = time.monotonic() - began
-    assert refused_s < other_s < 0.8 < again_s
+    assert refused_s < other_s < 0.4 < again_s
     assert held == [1]
 
 

@@ -89,7 +89,7 @@ def nodes(network: NodeScorer) -> Iterator[Case]:
     def made(dim: int) -> GraphTransformer:
         return GraphTransformer(network.config.model_copy(update={"dim": dim}))
 
-    peer = nearest(made, range(16, 513, 4), size_of(network)).eval()
+    peer = nearest(made, range(16, 513, 4), size_of(network)).eval().to(network.device)
     for count in NODES:
         batch = network.pack([graph_of(count, len(network.config.features))])
         encoded_NP = network.features(batch)
@@ -101,7 +101,7 @@ def nodes(network: NodeScorer) -> Iterator[Case]:
 
 
 def molecules(network: GraphClassifier) -> Iterator[Case]:
-    peer = peer_of(network)
+    peer = peer_of(network).to(network.device)
     for count in MOLECULES:
         batch = network.pack([parse(SMILES).graph] * count)
         yield Case(
@@ -113,7 +113,7 @@ def molecules(network: GraphClassifier) -> Iterator[Case]:
 
 def pictures(network: ImageCompleter) -> Iterator[Case]:
     config, rng = cast(ETImageConfig, network.config), np.random.default_rng(0)
-    peer, along = ViT.like(config).eval(), config.size // config.patch
+    peer, along = ViT.like(config).eval().to(network.device), config.size // config.patch
     for count in PICTURES:
         shape = config.size, config.size, config.channels
         each = [
@@ -146,12 +146,12 @@ def compare(name: str, network: Architecture, case: Case) -> None:
     print(f"| {name} | {case.name} | {times} | {ratios} |", flush=True)
 
 
-def main() -> None:
+def main(device: str = "cpu") -> None:
     print(describe())
     print("| model | of | peer, ms | before, ms | after, ms | before / peer | after / peer |")
     print("|---|---|---|---|---|---|---|")
     for folder in sorted(CHECKPOINTS.iterdir()):
-        network = checkpoint.load(folder).network
+        network = checkpoint.load(folder, device).network
         if folder.name in ("cdat-tolokers", "et-tolokers"):
             cases = nodes(cast(NodeScorer, network))
         elif folder.name in ("cdat-ames", "et-ames"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+import torch
+
 from benchmarks.kept import keep
 
 ROUNDS = 9
@@ -27,5 +29,7 @@ def medians(
             start = time.perf_counter()
             for _ in range(repeats):
                 work()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
             took[name].append((time.perf_counter() - start) / repeats)
     return keep(case, peer, {name: times[1:] for name, times in took.items()})

@@ -76,33 +76,46 @@ def block_of(dim: int, heads: int, head_dim: int, memories: int, steps: int) -> 
     return Block(energy, Descent(), LayerNorm(dim), config).eval()
 
 
-def images(rows: int, tokens: int, *shape: int) -> Case:
-    dim, heads, head_dim, memories, steps = shape
-    block = block_of(*shape)
-    layout = Dense(torch.ones(1, tokens, tokens, dtype=torch.bool).expand(rows, -1, -1))
+def written_out(
+    block: Block, rows: int, sees_RLL: Tensor | None = None, real_RL: Tensor | None = None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The energy as the papers have it, of rows that are filled up to one length."""
     attention, hopfield = block.energy.energies  # type: ignore[union-attr]
     query_KD, key_KD = attention.query_HYD.flatten(0, 1), attention.key_HYD.flatten(0, 1)
 
     def energy(g_ND: Tensor, beta_H: Tensor) -> Tensor:
         def heads_of(weight_KD: Tensor) -> Tensor:
-            return (g_ND @ weight_KD.T).view(rows, tokens, heads, head_dim).transpose(1, 2)
+            found_NK = g_ND @ weight_KD.T
+            return found_NK.view(rows, -1, len(beta_H), attention.head_dim).transpose(1, 2)
 
-        beta_H11 = beta_H[:, None, None]
-        logits_RHLL = (heads_of(query_KD) * beta_H11) @ heads_of(key_KD).transpose(2, 3)
-        attend = (torch.logsumexp(logits_RHLL, -1) / beta_H11[..., 0]).sum()
-        return -attend - (g_ND @ hopfield.memories_MD.T).relu().square().sum() / 2
+        logits_RHLL = (heads_of(query_KD) * beta_H[:, None, None]) @ heads_of(key_KD).mT
+        if sees_RLL is not None:
+            logits_RHLL = logits_RHLL.masked_fill(~sees_RLL[:, None], -1e9)
+        lse_RHL = torch.logsumexp(logits_RHLL, -1)
+        up_RLM = (g_ND @ hopfield.memories_MD.T).relu().view(rows, lse_RHL.shape[2], -1)
+        if real_RL is not None:
+            lse_RHL, up_RLM = lse_RHL * real_RL[:, None], up_RLM * real_RL[..., None]
+        return -(lse_RHL / beta_H[:, None]).sum() - up_RLM.square().sum() / 2
 
+    return energy
+
+
+def images(rows: int, tokens: int, *shape: int) -> Case:
+    dim, heads, head_dim, memories, steps = shape
+    block = block_of(*shape)
+    layout = Dense(torch.ones(1, tokens, tokens, dtype=torch.bool).expand(rows, -1, -1))
     inner = heads * head_dim
-    flops = 4 * tokens * dim * (2 * inner + memories) + 6 * inner * tokens**2
+    flops = rows * steps * (4 * tokens * dim * (2 * inner + memories) + 6 * inner * tokens**2)
     x_ND = torch.randn(rows * tokens, dim)
     onnx = OnnxSystem.of_block(block, torch.get_num_threads())
-    return Case(block, layout, x_ND, [Knobs()] * rows, onnx, energy, rows * steps * flops)
+    energy = written_out(block, rows)
+    return Case(block, layout, x_ND, [Knobs()] * rows, onnx, energy, flops)
 
 
 def molecules(rows: int, *shape: int) -> Case:
     """Chains with a few rings, of 4 to 40 atoms: ours lie one behind the other, with a list of
     their bonds; the papers' way fills all up to the largest and masks who sees whom."""
-    dim, heads, head_dim, _, _ = shape
+    dim, *_ = shape
     block, rng = block_of(*shape), np.random.default_rng(0)
     sizes = np.clip(rng.normal(17, 7, rows).round().astype(int), 4, 40)
     first, length = np.cumsum([0, *sizes])[:-1], int(sizes.max())
@@ -118,21 +131,7 @@ def molecules(rows: int, *shape: int) -> Case:
     for row, (a, b) in enumerate(bonds):
         sees_RLL[row, a, b] = sees_RLL[row, b, a] = True
     real_RL = torch.arange(length) < torch.from_numpy(sizes)[:, None]
-    attention, hopfield = block.energy.energies  # type: ignore[union-attr]
-    query_KD, key_KD = attention.query_HYD.flatten(0, 1), attention.key_HYD.flatten(0, 1)
-
-    def energy(g_ND: Tensor, beta_H: Tensor) -> Tensor:
-        def heads_of(weight_KD: Tensor) -> Tensor:
-            return (g_ND @ weight_KD.T).view(rows, length, heads, head_dim).transpose(1, 2)
-
-        beta_H11 = beta_H[:, None, None]
-        logits_RHLL = (heads_of(query_KD) * beta_H11) @ heads_of(key_KD).transpose(2, 3)
-        logits_RHLL = logits_RHLL.masked_fill(~sees_RLL[:, None], -1e9)
-        lse_RHL = torch.logsumexp(logits_RHLL, -1) * real_RL[:, None]
-        up_RLM = (g_ND @ hopfield.memories_MD.T).relu().view(rows, length, -1)
-        stored = (up_RLM * real_RL[..., None]).square().sum()
-        return -(lse_RHL / beta_H11[..., 0]).sum() - stored / 2
-
+    energy = written_out(block, rows, sees_RLL, real_RL)
     kept_N = real_RL.flatten().nonzero()[:, 0]
     x_ND, padded_ND = torch.randn(len(kept_N), dim), torch.zeros(rows * length, dim)
     padded_ND[kept_N] = x_ND

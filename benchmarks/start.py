@@ -42,18 +42,19 @@ def _started(names: Sequence[str]) -> tuple[float, float, float]:
             (Path(folder) / name).symlink_to(SHIPPED / name)
         start = time.perf_counter()
         with started(BASIN_CHECKPOINTS=folder) as (server, client):
-            live = _until(client, "/health/live", start)
+            live = _until(server, client, "/health/live", start)
             # A server of no models is never ready.
-            ready = _until(client, "/health/ready", start) if names else live
+            ready = _until(server, client, "/health/ready", start) if names else live
             return live, ready, psutil.Process(server.pid).memory_info().rss / 2**20
 
 
-def _until(client: httpx.Client, path: str, start: float) -> float:
-    while True:
+def _until(server: subprocess.Popen[bytes], client: httpx.Client, path: str, start: float) -> float:
+    while server.poll() is None:
         with suppress(httpx.TransportError):
             if client.get(path).status_code == 200:
                 return time.perf_counter() - start
         time.sleep(EVERY_S)
+    raise RuntimeError(f"the server ended with {server.returncode}")
 
 
 def main() -> None:

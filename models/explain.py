@@ -180,7 +180,8 @@ def slopes(network: NodeScorer, graph: Graph, knobs: Knobs, node: int) -> np.nda
     """d score / d log w of the weight w that attention gives to the edges between `node` and each
     other node, (N,): a first guess of their effects, from one gradient through all steps.
 
-    It knows nothing of what neighbours do to the features that a node is described by.
+    It knows nothing of what neighbours do to the features that a node is described by, and takes
+    the steps of training, whatever `knobs.solver` says.
     """
     batch = network.pack([graph]).to(network.device)
     heads, edges = network.config.heads, batch.relations

@@ -40,7 +40,9 @@ from models.energies import (
 from models.layouts import Dense, EdgeList, Layout
 
 _OPSET, _IR = 18, 10
-_LARGEST, _TINY = 127, 1e-20  # in int8; of a scale
+# Of int8: weights have a bit less, for processors without VNNI add two products in 16 bits.
+_LARGEST, _LARGEST_WEIGHT = 127, 63
+_TINY = 1e-20  # of a scale
 _FLOAT, _INT, _BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
@@ -106,7 +108,7 @@ class _Graph:
         return parts[0] if len(parts) == 1 else self("Sum", *parts)
 
     def _whole(self, value: str, weight_KF: Tensor) -> str:
-        scale_F = (weight_KF.abs().amax(0) / _LARGEST).clamp(min=_TINY)
+        scale_F = (weight_KF.abs().amax(0) / _LARGEST_WEIGHT).clamp(min=_TINY)
         most = self("ReduceMax", self("Abs", value), self.constant([-1]), keepdims=1)
         scale = self("Max", self.times(most, 1 / _LARGEST), self.constant(_TINY))
         zero = self.constant(np.array(_LARGEST + 1, np.uint8))
@@ -355,12 +357,12 @@ class OnnxField(SumField):
     _LEAST: ClassVar = 1 << 21  # multiply-adds
 
     def __init__(
-        self, leaves: Sequence[tuple[Tensor | float, Energy]], threads: int | None, int8: bool
+        self, leaves: Sequence[tuple[Tensor | float, Energy]], threads: int | None
     ) -> None:
         super().__init__(leaves)
         assert self.all_FD is not None
-        self._up = _session(_products([self.all_FD.T], int8), threads)
-        self._back = _session(_products(self.weighed, int8), threads)
+        self._up = _session(_products([self.all_FD.T]), threads)
+        self._back = _session(_products(self.weighed), threads)
 
     def features(self, g_ND: Tensor) -> Sequence[Tensor]:
         if not self._is_worth(g_ND):
@@ -381,9 +383,9 @@ class OnnxField(SumField):
         return torch.from_numpy(found)
 
 
-def _products(weights: Sequence[Tensor], int8: bool) -> onnx.ModelProto:
+def _products(weights: Sequence[Tensor]) -> onnx.ModelProto:
     """sum_i x_i W_i."""
-    graph = _Graph(Form("edges"), int8)
+    graph = _Graph(Form("edges"))
     each = [graph.product([f"x{i}"], [w]) for i, w in enumerate(weights)]
     graph.name(graph("Sum", *each), "y")
     inputs = [
@@ -402,7 +404,8 @@ class OnnxSystem(System):
 
     Attributes:
         threads: of one look; as many as torch's if None.
-        int8: products are of whole numbers, where it makes them.
+        int8: where it looks, products are of whole numbers. On the edges of graphs they are not:
+            which of those it makes at all depends on what else is in a batch.
     """
 
     block: Block
@@ -421,7 +424,7 @@ class OnnxSystem(System):
             NotExportableError: a part of the block is not known here.
         """
         export(block, Form("dense"), steps=False)
-        products = OnnxField(block.energy.leaves(), threads, int8)
+        products = OnnxField(block.energy.leaves(), threads)
         return cls(block.energy, block.motion, block.norm, products, block, threads, int8)
 
     def look(

@@ -13,6 +13,7 @@ import torch
 from models import checkpoint
 from models.contract import Block
 from models.dynamics import System
+from models.layouts import Dense
 from service.served import Model, served
 from service.settings import Settings
 
@@ -74,6 +75,9 @@ class Machine:
         from models.onnx_step import OnnxSystem  # an extra
 
         int8 = model.name in self.int8
+        if int8 and not all(isinstance(layout, Dense) for layout in model.layouts()):
+            int8 = False
+            structlog.get_logger().warning("BASIN_INT8 is for pictures", model=model.name)
         _prepare(model, lambda block: OnnxSystem.of_block(block, self.threads, int8))
 
 

@@ -162,8 +162,8 @@ class Wire(HttpToolsProtocol):
         if wait_s := self._pace.refuse():
             self._metrics.held.inc()
             self.loop.call_later(wait_s, self._hear_next, turned)
-        else:
-            self._hear_next(turned)
+        else:  # but not before all that has come is read: what follows may have come too
+            self.loop.call_soon(self._hear_next, turned)
 
     def _hear_next(self, turned: _Turned) -> None:
         if turned.disconnected:

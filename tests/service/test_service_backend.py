@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 
 from service.machine import Machine, MachineError
+from service.registry import Registry
 from service.settings import Settings
 from tests.service.completing import completed, pictures, told
 from tests.service.conftest import Server, Start, answers_with, wait_until
@@ -69,6 +71,15 @@ def test_the_models_that_are_named_compute_with_whole_numbers(
     machine = Machine.of(Settings(threads=1))
     assert machine.ready(checkpoints / "et-tile").runtime == "onnxruntime, int8"
     assert machine.ready(checkpoints / "et-small").runtime == "onnxruntime"
+    monkeypatch.setenv("BASIN_INT8", "et-small et-none")
+    registry = Registry(Machine.of(Settings(threads=1)))
+    with structlog.testing.capture_logs() as logs:
+        registry.load(checkpoints)
+    told = [(line["event"], line["model"]) for line in logs if "INT8" in line["event"]]
+    assert told == [
+        ("BASIN_INT8 is for pictures", "et-small"),
+        ("BASIN_INT8 names no model", "et-none"),
+    ]
 
 
 def test_where_there_is_no_graph_torch_looks(

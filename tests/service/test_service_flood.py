@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -160,8 +161,7 @@ def test_whoever_wants_it_closed_has_it_closed(full, server):
 
 
 def test_what_is_left_of_a_body_is_read_by_nobody(full, server):
-    """Nor is it the next request, however long its sender takes and whatever it looks like; many
-    who ask at once have those held that come after them."""
+    """Nor is it the next request, however long its sender takes and whatever it looks like."""
     body, live = head("/anomaly/score", 0), b"GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n"
     where = ("127.0.0.1", server.port)
     with ExitStack() as opened:
@@ -174,6 +174,26 @@ def test_what_is_left_of_a_body_is_read_by_nobody(full, server):
         for line in lines:
             line.sendall(body + live)
             assert replies(line, 1)[0].startswith(b"HTTP/1.1 200 ")
+
+
+def test_what_comes_with_a_refusal_has_all_its_time(full, server, sample):
+    """The refusal is over at once; a connection without a request ends after five seconds."""
+    with server.client() as client:
+        later = client.post(
+            "/anomaly/score", json=sample(6).arrays(), headers={"prefer": "respond-async"}
+        )
+        at = later.headers["location"]
+        events = f"GET {at}/events HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), 20) as line:
+            line.sendall(head("/anomaly/score", 2) + b"{}" + events.encode())
+            assert line.recv(1 << 16).startswith(b"HTTP/1.1 429 ")
+            line.settimeout(7)
+            got, began = b"", time.monotonic()
+            with suppress(TimeoutError):
+                while (some := line.recv(1 << 16)) and time.monotonic() - began < 7:
+                    got += some
+            assert time.monotonic() - began > 6, "it was cut off"
+        assert client.delete(at).status_code in (200, 204)
 
 
 def test_a_job_is_still_promised(full, server, sample):

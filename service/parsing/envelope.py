@@ -38,7 +38,11 @@ def validated(model: type[M], fields: Mapping[str, Any], *where: str | int) -> M
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise invalid(
-            Fault(pointer(*where, *e["loc"]), _CODES.get(e["type"], _code(e["type"])), e["msg"])
+            Fault(
+                pointer(*where, *e["loc"]),
+                _CODES.get(e["type"], _code(e["type"])),
+                e["msg"].removeprefix("Value error, "),  # of rules that are ours
+            )
             for e in found
         ) from None
 

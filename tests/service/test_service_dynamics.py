@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.service.test_service_bad_input import check
+
 MODELS = {"et-small": 1, "cdat-small": 2}
 
 
@@ -157,3 +159,16 @@ def test_divergence_is_told(relax, client):
         assert found["stop_reason"] == "diverged"
         assert found["steps"] < 64 * len(wild["dynamics"]["beta"])
     assert all(isinstance(score, float) for score in scores(wild))
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "rule"),
+    [
+        ({"beta": 1, "beta_scale": 1}, "give beta or beta_scale, not both"),
+        ({"noise": 0.1, "solver": "nesterov"}, "there is noise with solver euler alone"),
+    ],
+)
+def test_what_does_not_go_together_is_told_as_a_rule(client, sample, dynamics, rule):
+    body = sample(11).arrays(dynamics=dynamics)
+    problem = check(client.post("/anomaly/score", json=body), 422, "invalid-request", "conflict")
+    assert problem.detail == rule

@@ -4,10 +4,10 @@ First the time of the products of a step alone, x W, relu, W^T, as wide as in sh
 and as in the papers. Weights have a scale for each column; what they are multiplied with has one
 for each token (`BASIN_INT8`), so that none is rounded by what else is in its batch. Beside it one
 for all tokens together, as `onnxruntime.quantization` does it, by which requests would change each
-other's answers. Then twelve steps of the pictures of `benchmarks.step`. Then shipped checkpoints,
-each on the test part of its data (BASIN_DATA; what is not there is left out): ROC-AUC in percent or
-PSNR in dB, what int8 adds to it, with the standard error of the difference on the same rows, and
-the time for all of them.
+other's answers. Then twelve steps of the pictures of `benchmarks.step`. Then shipped checkpoints
+that complete pictures, each on the test part of its data (BASIN_DATA; what is not there is left
+out): PSNR in dB, what int8 adds to it, with the standard error of the difference under the same
+masks, and the time for all of them.
 
     python -m benchmarks.int8
 """
@@ -37,7 +37,6 @@ from training.resonate.subject import Subject, subject_of
 SHAPES = ((60, 64, 320), (4000, 64, 320), (64, 128, 768), (1024, 128, 768), (196, 768, 3840))
 KINDS = ("float32", "each token", "all together")
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
-SCALES = {"roc_auc": 100.0, "psnr": 1.0}
 
 
 class _Graph:
@@ -155,9 +154,8 @@ def _figures() -> None:
         _scored(subject, int8=False)  # which reads the data too
         plain, plain_s = _scored(subject, int8=False)
         whole, whole_s = _scored(subject, int8=True)
-        scale, value = SCALES[subject.figure], subject.value(plain)
-        added, error = subject.value(whole) - value, subject.error(whole, plain)
-        told = f"{scale * value:.2f} | {scale * added:+.3f} ± {scale * error:.3f}"
+        value, error = subject.value(plain), subject.error(whole, plain)
+        told = f"{value:.2f} | {subject.value(whole) - value:+.3f} ± {error:.3f}"
         line = f"| {folder.name} | {subject.figure} | {told} | {plain_s / whole_s:.2f} |"
         print(line, flush=True)
 

@@ -320,8 +320,8 @@ class Settings(BaseSettings):
     )
     int8: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)] = Field(
         default=(),
-        description="models, with spaces between their names, whose products ONNX Runtime makes of "
-        "8-bit whole numbers; docs/operations.md tells what that gives and takes",
+        description="models of pictures, with spaces between their names, whose products ONNX "
+        "Runtime makes of 8-bit whole numbers; docs/operations.md tells what that gives and takes",
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"

@@ -2,7 +2,8 @@
 
 First eight clients ask for whatever there is, mixed, as fast as they can: the capacity. Then as
 many requests come as 70 % of that, at random moments. After ten minutes of it are watched: the
-memory of the server and of its processes, its descriptors and threads, its queue and its jobs.
+memory of the server and of its processes, what malloc gave out of it and what it keeps between, its
+descriptors and threads, its queue and its jobs.
 Printed is what each was in the first and the last quarter, and its slope an hour with the standard
 error, of a straight line through the medians of each minute. Memory is told at an equal queue too:
 a machine that slows down makes the queue longer, and the server holds what is in it. What requests
@@ -36,7 +37,7 @@ from benchmarks.machine import describe
 from benchmarks.server import process
 
 CLIENTS, WARM_S, MEASURE_S, SHARE = 8, 30.0, 60.0, 0.7
-BEFORE_S, EVERY_S = 600.0, 5.0
+BEFORE_S, EVERY_S, A_MINUTE = 600.0, 5.0, 12
 APART = 10
 IDLE_S = 2.0  # of a connection that is used again; the server closes it after five
 REPO = Path(__file__).resolve().parents[1]
@@ -162,7 +163,7 @@ async def _load(port: int, mix: Mix, rate: float, seconds: float) -> Counter[int
 
 
 async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]) -> None:
-    """Keep what is seen every few seconds, and print one of each minute, lest it be lost."""
+    """Keep what is seen every few seconds, and print each minute's medians, lest they be lost."""
     while True:
         connection = Connection(port)  # another each time: the server closes idle ones
         text = (await connection.ask("GET", "/metrics")).body.decode()
@@ -172,6 +173,8 @@ async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]
             {
                 "memory, MiB": sum(map(_resident, every)) / 2**20,
                 "its own, MiB": server.memory_info().rss / 2**20,
+                "of it used": _gauge(text, 'basin_heap_bytes{state="in_use"}') / 2**20,
+                "of it free": _gauge(text, 'basin_heap_bytes{state="free"}') / 2**20,
                 "descriptors": server.num_fds(),
                 "threads": server.num_threads(),
                 "processes": len(every),
@@ -179,8 +182,10 @@ async def _watch(port: int, server: psutil.Process, told: list[dict[str, float]]
                 "jobs": _gauge(text, "basin_jobs_unfinished"),
             }
         )
-        if len(told) % round(60 / EVERY_S) == 1:
-            print(json.dumps(told[-1]), flush=True)
+        if len(told) % A_MINUTE == 0:
+            last = told[-A_MINUTE:]
+            medians = {name: statistics.median(each[name] for each in last) for name in last[0]}
+            print(json.dumps(medians), flush=True)
         await asyncio.sleep(EVERY_S)
 
 
@@ -192,14 +197,14 @@ def _resident(process: psutil.Process) -> int:
 
 
 def _gauge(text: str, name: str) -> float:
-    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
     assert found
     return float(found[1])
 
 
 def _minutes(values: list[float], of: Callable[[list[float]], float]) -> np.ndarray:
-    size = round(60 / EVERY_S)
-    return np.array([of(values[i : i + size]) for i in range(0, len(values) - size + 1, size)])
+    starts = range(0, len(values) - A_MINUTE + 1, A_MINUTE)
+    return np.array([of(values[i : i + A_MINUTE]) for i in starts])
 
 
 def _slope(values: list[float], equal: list[float] | None = None) -> tuple[float, float]:

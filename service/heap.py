@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import gc
 import platform
+from typing import NamedTuple
 
 _EVERY_S = 30.0
 _ARENAS, _ARENA_MAX = 2, -8  # the second is glibc's number for it
@@ -21,6 +22,34 @@ def share_arenas() -> None:
     before there are threads. The interpreter lets one thread run at a time anyway."""
     if (libc := _glibc()) is not None:
         libc.mallopt(_ARENA_MAX, _ARENAS)
+
+
+class Heap(NamedTuple):
+    """Bytes that malloc gave out, and bytes that it keeps between them. What Python's objects of up
+    to 512 bytes take is not in it: they have pools of their own."""
+
+    in_use: int
+    free: int
+
+
+def heap() -> Heap | None:
+    """What malloc holds now; none where it is not that of glibc 2.33 or later."""
+    libc = _glibc()
+    if libc is None or not hasattr(libc, "mallinfo2"):
+        return None
+    libc.mallinfo2.restype = _MallInfo
+    told = libc.mallinfo2()
+    return Heap(told.uordblks + told.hblkhd, told.fordblks)
+
+
+class _MallInfo(ctypes.Structure):
+    """`struct mallinfo2` of malloc.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks")),
+        ("keepcost", ctypes.c_size_t),
+    ]
 
 
 def spare_what_is_there() -> None:

@@ -23,6 +23,7 @@ from prometheus_client import (
 from service.cache import AnswerCache
 from service.engine import Engine, Sampled
 from service.graphs import GraphStore
+from service.heap import Heap, heap
 from service.jobs import Jobs
 from service.parsing.classify import Item
 from service.parsing.sample import SampleTask
@@ -189,6 +190,15 @@ class Metrics:
         Gauge(
             "basin_gpu_bytes", "Bytes that tensors take on GPUs.", registry=registry
         ).set_function(_on_gpus)
+        if heap() is not None:
+            state = Gauge(
+                "basin_heap_bytes",
+                "Bytes that malloc gave out, and that it keeps between them.",
+                ["state"],
+                registry=registry,
+            )
+            for each in Heap._fields:
+                state.labels(each).set_function(lambda each=each: getattr(heap(), each))
         Gauge(
             "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
         ).set_function(lambda: engine.admitted)

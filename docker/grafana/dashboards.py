@@ -286,6 +286,7 @@ DASHBOARDS = (
                 "Memory",
                 [
                     ('process_resident_memory_bytes{job="basin"}', "{{instance}}"),
+                    ('basin_heap_bytes{state="in_use"}', "in use by malloc, {{instance}}"),
                     ("basin_gpu_bytes", "GPU, {{instance}}"),
                 ],
                 "bytes",

@@ -99,3 +99,24 @@ def test_threads_share_arenas() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         counts[many] = done.stdout.count("<heap nr=")
     assert 1 <= counts["few"] <= 2 < counts["many"]
+
+
+USED = """
+from service.heap import heap
+
+before = heap()
+held = bytearray(50 << 20)
+pieces = [bytes(1000) for _ in range(10_000)]
+print(heap().in_use - before.in_use)
+del held, pieces[::2]
+print(heap().in_use - before.in_use, heap().free - before.free)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap is another's")
+def test_what_is_in_use_and_what_is_free() -> None:
+    done = subprocess.run([sys.executable, "-c", USED], capture_output=True, text=True, check=True)
+    all_of_it, half, free = map(int, done.stdout.split())
+    assert 62_000_000 < all_of_it < 65_000_000
+    assert 5_000_000 < half < 6_500_000
+    assert 4_500_000 < free < 6_000_000

@@ -29,6 +29,7 @@ FAMILIES = {
     "basin_cache_bytes": "gauge",
     "basin_model_info": "gauge",
     "basin_queue_depth": "gauge",
+    "basin_heap_bytes": "gauge",
 }
 
 

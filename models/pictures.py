@@ -21,13 +21,13 @@ class Picture:
 
 @final
 class PictureBatch:
-    """R pictures of one size, each of them a row: its patches and, last, its question.
+    """R pictures of one size, each of them a row: its patches and, last, its K questions.
 
     No dataclass: Lightning's mixed precision would round the pixels.
     """
 
-    def __init__(self, pixels_RCHW: Tensor, question_RQ: Tensor | None, tokens: int) -> None:
-        self.pixels_RCHW, self.question_RQ, self.tokens = pixels_RCHW, question_RQ, tokens
+    def __init__(self, pixels_RCHW: Tensor, question_RKQ: Tensor | None, tokens: int) -> None:
+        self.pixels_RCHW, self.question_RKQ, self.tokens = pixels_RCHW, question_RKQ, tokens
 
     @property
     def rows(self) -> int:
@@ -42,13 +42,13 @@ class PictureBatch:
         return torch.arange(self.rows, device=self.pixels_RCHW.device)
 
     def to(self, device: torch.device | str) -> PictureBatch:
-        question_RQ = None if self.question_RQ is None else self.question_RQ.to(device)
-        return PictureBatch(self.pixels_RCHW.to(device), question_RQ, self.tokens)
+        question_RKQ = None if self.question_RKQ is None else self.question_RKQ.to(device)
+        return PictureBatch(self.pixels_RCHW.to(device), question_RKQ, self.tokens)
 
 
 def collate_pictures(pictures: Sequence[Picture], tokens: int) -> PictureBatch:
-    """Pictures that `AiT.check` let pass, as one batch."""
+    """Pictures that `AiT.check` let pass, as one batch; K is 1."""
     pixels_RCHW = torch.from_numpy(np.stack([picture.pixels for picture in pictures]))
     questions = [picture.question for picture in pictures if picture.question is not None]
-    question_RQ = torch.from_numpy(np.stack(questions)) if questions else None
-    return PictureBatch(pixels_RCHW, question_RQ, tokens)
+    question_RKQ = torch.from_numpy(np.stack(questions))[:, None] if questions else None
+    return PictureBatch(pixels_RCHW, question_RKQ, tokens)

@@ -70,7 +70,8 @@ class Workspace(nn.Module):
         self.key = nn.Linear(dim, slot_dim, bias=False)
         self.value = nn.Linear(dim, slot_dim, bias=False)
         self.out = nn.Linear(slot_dim, slot_dim, bias=False)
-        self.norm = nn.LayerNorm(slot_dim)
+        # The larger the pool, the smaller what passes; the usual 1e-5 would be larger than that.
+        self.norm = nn.LayerNorm(slot_dim, eps=1e-12)
         self.resonant = Resonant(heads, resonance, learn_strength)
         self.register_buffer("memory_MD", torch.empty(slots, slot_dim))
         self.reset()

@@ -46,10 +46,10 @@ class AiTConfig(Config):
     )
     places: PositiveFloat = Field(0.02, description="deviation of the places before training")
     question: NonNegativeInt = Field(0, description="width of a question; 0: there is none")
-    asked: Literal["token", "patches"] = Field(
+    asked: Literal["token", "apart"] = Field(
         "token",
-        description="where the question goes: a token of its own, or into the embedding of every "
-        "patch",
+        description="what the question is: one more token among the patches, or one that reads "
+        "them and is read by none of them",
     )
     tasks: tuple[Task] = Field(description="what is asked, with its answers")
     memories: PositiveInt = 32
@@ -82,8 +82,13 @@ class AiTConfig(Config):
 
     @property
     def tokens(self) -> int:
-        """Patches of a picture, and its question where that is one."""
-        return self.patches + (self.question > 0 and self.asked == "token")
+        """Patches of a picture, and its question."""
+        return self.patches + (self.question > 0)
+
+    @property
+    def read(self) -> int:
+        """The tokens, from the first, that others attend to and that write into the memory."""
+        return self.patches if self.asked == "apart" else self.tokens
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -131,7 +136,7 @@ class Layer(nn.Module):
         if c.feedforward:
             self.feedforward_norm = nn.LayerNorm(c.dim)
             self.feedforward = FeedForward(c.dim, c.mlp, c.dropout)
-        self.pooled, self.writes = c.pool == "batch", c.write
+        self.pooled, self.writes, self.read = c.pool == "batch", c.write, c.read
         if c.workspace:
             self.workspace_norm = nn.LayerNorm(c.dim)
             self.workspace = Workspace(
@@ -152,14 +157,14 @@ class Layer(nn.Module):
         """
         if self.attention is not None:
             g_RLD = self.attention_norm(x_RLD)
-            x_RLD = x_RLD + self.attention(g_RLD, g_RLD, asked)
+            x_RLD = x_RLD + self.attention(g_RLD, g_RLD[:, : self.read], asked)
         if self.feedforward is not None:
             x_RLD = x_RLD + self.feedforward(self.feedforward_norm(x_RLD))
         balance = x_RLD.new_zeros(())
         if self.workspace is not None:
             rows, length, dim = x_RLD.shape
             xi_RLD = self.workspace_norm(x_RLD)
-            memory_PMD, balance = self._write(self.workspace, xi_RLD, asked)
+            memory_PMD, balance = self._write(self.workspace, xi_RLD[:, : self.read], asked)
             attractors_PMD = self.lift(memory_PMD).to(xi_RLD.dtype)
             if self.block is not None:
                 layout = Stored(attractors_PMD, rows, length)
@@ -197,9 +202,11 @@ class AiT(Architecture):
     In training all patches of a batch compete for the workspace (the squash layer) and what they
     write stays. In evaluation the memory is frozen and each picture competes with itself alone, so
     that no answer depends on another request; k shrinks with the pool (`models.workspace`). A
-    question, LN, linear, LN, is "concatenated to image patch embeddings" (section 5.8), which may
-    be meant of tokens or of features; `asked` has both: one more token, or a part of the linear map
-    that makes every patch a token. Logits are (R, C).
+    question, LN, linear, LN, is "concatenated to image patch embeddings" (section 5.8): one more
+    token. `apart` departs from the paper: no patch knows of the question, whose token reads them in
+    every layer, and the answer is read from it instead of the mean. What a picture is made to know
+    then serves every question about it, and K of them take little longer than one. Logits are
+    (R, C), or (R K, C) of K questions apart.
 
     `balance` is the balance loss of the last `forward`, summed over the layers.
     """
@@ -303,10 +310,15 @@ class AiT(Architecture):
         for layer in self.layers:
             x_RLD, of_layer = layer(x_RLD, retrieve, asked)
             balance = balance + of_layer
-        return self.head(self.norm(x_RLD).mean(1)), balance
+        return self.head(self._told(self.norm(x_RLD))), balance
+
+    def _told(self, x_RLD: Tensor) -> Tensor:
+        """What the answers are read from, (R, D), or (R K, D) of K questions apart."""
+        apart_RKD = x_RLD[:, self.config.read :]
+        return apart_RKD.flatten(0, 1) if apart_RKD.shape[1] else x_RLD.mean(1)
 
     def _embed(self, batch: PictureBatch) -> Tensor:
-        """The tokens of each picture (R, L, D); its question last, where that is one."""
+        """The tokens of each picture (R, L, D), its questions last."""
         scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
         if self.config.stem:  # twice as fast where the channels of a pixel lie together
             scaled_RCHW = self.stem(scaled_RCHW.contiguous(memory_format=torch.channels_last))
@@ -314,11 +326,9 @@ class AiT(Architecture):
         x_RLD = self.embed(patches_NP.unflatten(0, (batch.rows, -1))) + self.places_LD
         if self.ask is None:
             return x_RLD
-        assert batch.question_RQ is not None
-        asked_R1D = self.ask(batch.question_RQ.to(self.places_LD.dtype)).to(x_RLD.dtype)[:, None]
-        if self.config.asked == "patches":
-            return x_RLD + asked_R1D
-        return torch.cat([x_RLD, asked_R1D], 1)
+        assert batch.question_RKQ is not None
+        asked_RKD = self.ask(batch.question_RKQ.to(self.places_LD.dtype)).to(x_RLD.dtype)
+        return torch.cat([x_RLD, asked_RKD], 1)
 
     @classmethod
     def example(cls, seed: int) -> tuple[Architecture, list[Picture]]:

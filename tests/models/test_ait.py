@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from models.architectures.ait import AiT, AiTConfig
 from models.contract import Knobs
 from models.gallery import gallery
-from models.pictures import Picture
+from models.pictures import Picture, PictureBatch
 from models.questions import ANSWERS, COLOURS, QUESTIONS, WIDTH, encode
 from training.recognise.recipes import ABLATIONS
 
@@ -38,17 +38,25 @@ def _others(seed: int) -> list[Picture]:
     ]
 
 
-def test_a_question_in_every_patch() -> None:
-    """No token of its own; it matters to the answer, and each request has its own."""
-    network, pictures = _example(asked="patches")
-    assert network.config.tokens == network.config.patches == len(network.places_LD)
-    whole = network.infer(network.pack(pictures), [Knobs()] * 3).logits
-    for row, picture in enumerate(pictures):
-        alone = network.infer(network.pack([picture]), [Knobs()]).logits[0]
-        torch.testing.assert_close(whole[row], alone)
-    other = replace(pictures[0], question=pictures[1].question)
-    asked = network.infer(network.pack([other]), [Knobs()]).logits[0]
-    assert (asked - whole[0]).abs().max() > 1e-4
+@pytest.mark.parametrize("trained", [False, True])
+def test_questions_apart_do_not_hear_of_each_other(trained: bool) -> None:
+    """Several about one picture are answered as each alone; no patch knows of any."""
+    network, (picture, *others) = _example(asked="apart", pool="picture")
+    network.train(trained)
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    questions = [p.question for p in (picture, *others)]
+    alone = []
+    for question in questions:
+        network.load_state_dict(state)
+        alone.append(network(network.pack([replace(picture, question=question)])))
+    network.load_state_dict(state)
+    asked_RKQ = torch.from_numpy(np.stack([questions, questions[::-1]]))
+    pixels_RCHW = torch.from_numpy(np.stack([picture.pixels] * 2))
+    tokens = network.config.patches + 3
+    together = network(PictureBatch(pixels_RCHW, asked_RKQ, tokens))
+    torch.testing.assert_close(together, torch.cat(alone + alone[::-1]))
+    assert (alone[0] - alone[1]).abs().max() > 1e-4
+    assert [layout.length for layout in network.layouts(network.pack([picture]))] == [7, 7]
 
 
 def test_convolutions_before_the_patches() -> None:

@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from models.architectures.ait import AiT
+from models.architectures.ait import AiT, AiTConfig
 from models.pictures import PictureBatch
 from training.datasets.pictures import PictureDataset
 from training.figures import measure
@@ -49,7 +49,7 @@ class RecogniseRecipe:
 
 
 class Step(NamedTuple):
-    """A batch with its labels (R,), and whether an epoch begins with it."""
+    """A batch with the label of each answer (R,), and whether an epoch begins with it."""
 
     batch: PictureBatch
     target_R: Tensor
@@ -60,19 +60,27 @@ class Step(NamedTuple):
 class RecogniseProblem(Problem):
     """Cross entropy on `split.train` and sigma times the balance loss.
 
-    `validate` is accuracy; equal accuracies are parted by the cross entropy.
+    `validate` is accuracy; equal accuracies are parted by the cross entropy. Where questions are
+    apart, a picture comes with all of its own.
     """
 
     measure = "val_accuracy"
 
     def __init__(
-        self, dataset: PictureDataset, tokens: int, recipe: RecogniseRecipe, device: torch.device
+        self,
+        dataset: PictureDataset,
+        config: AiTConfig,
+        recipe: RecogniseRecipe,
+        device: torch.device,
     ) -> None:
         if recipe.fresh and (dataset.draw is None or dataset.questions is not None):
             raise ValueError(f"{dataset.name}: fresh pictures there are none")
         if recipe.fresh and recipe.augment is not None:
             raise ValueError("fresh pictures need no augmenting")
-        self.dataset, self.recipe, self.tokens, self.device = dataset, recipe, tokens, device
+        self.dataset, self.recipe, self.device = dataset, recipe, device
+        apart = config.question > 0 and config.asked == "apart"
+        self.together = len(dataset.labels) // len(dataset.pixels) if apart else 1
+        self.tokens = config.tokens + self.together - 1
         self.split = dataset.split
         # The labels of the test part are not here: what is not there cannot be read.
         chosen_by = np.union1d(self.split.train, self.split.val)
@@ -83,18 +91,18 @@ class RecogniseProblem(Problem):
         return {"split": self.split.name, "data": self.dataset.fingerprint}
 
     def steps(self, seed: int, fabric: Fabric) -> Iterator[Step]:
-        order = np.random.default_rng(seed).permutation(self.split.train)
+        order = np.random.default_rng(seed).permutation(self._rows(self.split.train))
         size = self.recipe.batch_pictures
         # Whole batches alone: what competes in a pool is always as much.
         starts = range(0, len(order) // size * size, size)
         for step, start in enumerate(share(starts, fabric)):
-            chosen = order[start : start + size]
+            chosen_RK = order[start : start + size]
             # A seed for each batch: what it shows does not depend on how many processes there are.
             if self.recipe.fresh:
                 yield self._fresh(size, (seed, start, _FRESH), step == 0)
                 continue
-            target_R = torch.from_numpy(self.labels[chosen]).to(self.device)
-            batch = self._batch(chosen, np.random.default_rng((seed, start)))
+            target_R = torch.from_numpy(self.labels[chosen_RK.ravel()]).to(self.device)
+            batch = self._batch(chosen_RK, np.random.default_rng((seed, start)))
             yield Step(batch, target_R, step == 0)
 
     def _fresh(self, count: int, seed: tuple[int, ...], first: bool) -> Step:
@@ -121,14 +129,24 @@ class RecogniseProblem(Problem):
         """Logits (S, C) of every sample, in evaluation mode."""
         return self._logits(network, np.arange(len(self.labels)))
 
-    def _batch(self, samples: np.ndarray, rng: np.random.Generator | None = None) -> PictureBatch:
+    def _rows(self, samples: np.ndarray) -> np.ndarray:
+        """Samples by what comes with one picture, (R, K)."""
+        samples_RK = samples.reshape(-1, self.together)
+        of_RK = self.dataset.picture_of[samples_RK]
+        if (of_RK != of_RK[:, :1]).any():
+            raise ValueError(f"{self.dataset.name}: pictures are not asked {self.together} each")
+        return samples_RK
+
+    def _batch(
+        self, samples_RK: np.ndarray, rng: np.random.Generator | None = None
+    ) -> PictureBatch:
         data = self.dataset
-        pixels = data.pixels[data.picture_of[samples]]
+        pixels = data.pixels[data.picture_of[samples_RK[:, 0]]]
         if rng is not None and self.recipe.augment is not None:
             pixels = AUGMENTED[self.recipe.augment](pixels, rng)
         asked = None
         if data.questions is not None:
-            asked = torch.from_numpy(data.questions[samples]).to(self.device)
+            asked = torch.from_numpy(data.questions[samples_RK]).to(self.device)
         return PictureBatch(
             torch.from_numpy(pixels).to(self.device).float() / 255, asked, self.tokens
         )
@@ -137,8 +155,9 @@ class RecogniseProblem(Problem):
     def _logits(self, network: nn.Module, samples: np.ndarray) -> np.ndarray:
         network.eval()
         parts = []
-        for start in range(0, len(samples), _EVALUATED):
-            batch = self._batch(samples[start : start + _EVALUATED])
+        samples_RK = self._rows(samples)
+        for start in range(0, len(samples_RK), _EVALUATED):
+            batch = self._batch(samples_RK[start : start + _EVALUATED])
             parts.append(network(batch).float().cpu().numpy())
         return np.concatenate(parts)
 

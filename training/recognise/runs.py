@@ -44,7 +44,7 @@ def train_pictures(
     config = config_of(dataset, recipe)
     shown = np.unique(dataset.picture_of[dataset.split.train])
     network = AiT.fitted(config, dataset.pixels[shown], seed)
-    problem = RecogniseProblem(dataset, config.tokens, recipe, fabric.device)
+    problem = RecogniseProblem(dataset, config, recipe, fabric.device)
     fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
     logits, labels_S1 = problem.predict(network), dataset.labels[:, None]
     evaluation = evaluate(logits, labels_S1, dataset.split, (dataset.task,))

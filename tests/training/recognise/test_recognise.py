@@ -47,9 +47,13 @@ def _recipe(model: str = "ait", dataset: str = "triangle", **changed) -> Recogni
     return replace(smoke_pictures(recognise_recipe(model, dataset)), **changed)
 
 
+def _problem(dataset: PictureDataset, recipe: RecogniseRecipe) -> RecogniseProblem:
+    return RecogniseProblem(dataset, config_of(dataset, recipe), recipe, torch.device("cpu"))
+
+
 def test_it_learns_what_it_is_shown(triangle: PictureDataset, fabric: Fabric) -> None:
     """By heart at this size; and what is served says what was measured."""
-    recipe = _recipe(epochs=40, learning_rate=5e-3, check_every=20)
+    recipe = _recipe(epochs=40, learning_rate=5e-3, check_every=20, augment=None)
     dataset = replace(triangle, split=replace(triangle.split, val=triangle.split.train))
     result = train_pictures(dataset, recipe, seed=0, fabric=fabric)
     assert result.evaluation.parts["train"][0].accuracy > 0.9
@@ -74,7 +78,7 @@ def test_test_labels_have_no_part(clevr: PictureDataset, fabric: Fabric) -> None
     assert first.by_kind.keys() == {"non-relational", "relational"}
     parts = np.mean(list(first.by_kind.values()))  # as many of each kind
     assert parts == pytest.approx(first.evaluation.parts["test"][0].accuracy)
-    problem = RecogniseProblem(clevr, 1, recipe, torch.device("cpu"))
+    problem = _problem(clevr, recipe)
     assert (problem.labels[clevr.split.test] == -1).all()
 
 
@@ -96,7 +100,7 @@ def test_a_killed_run_goes_on_to_the_same_result(
 
 
 def test_the_loss_is_cross_entropy_and_the_balance(triangle: PictureDataset) -> None:
-    problem = RecogniseProblem(triangle, 4, _recipe(balance=0.5), torch.device("cpu"))
+    problem = _problem(triangle, _recipe(balance=0.5))
     logits, target = torch.randn(6, 2), torch.tensor([0, 1, 1, 0, 0, 1])
 
     class Network:
@@ -121,7 +125,7 @@ def test_the_loss_is_cross_entropy_and_the_balance(triangle: PictureDataset) -> 
 
 
 def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) -> None:
-    problem = RecogniseProblem(triangle, 4, _recipe(augment="shift"), torch.device("cpu"))
+    problem = _problem(triangle, _recipe(augment="shift"))
 
     class Of:
         def __init__(self, world_size: int, rank: int) -> None:
@@ -142,10 +146,31 @@ def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) 
         next(problem.steps(1, cast(Fabric, Of(2, 0))))
 
 
+def test_a_picture_comes_with_all_that_is_asked_of_it(clevr: PictureDataset) -> None:
+    problem = _problem(clevr, _recipe(dataset="sort-of-clevr"))
+    assert clevr.questions is not None
+    labels = {}
+    for step in problem.steps(0, Fabric(accelerator="cpu", devices=1)):
+        assert step.batch.question_RKQ is not None
+        target_RK = step.target_R.view(step.batch.question_RKQ.shape[:2])
+        every = zip(step.batch.pixels_RCHW, step.batch.question_RKQ, target_RK, strict=True)
+        for pixels, asked_KQ, target_K in every:
+            picture = (255 * pixels).byte().numpy()
+            [at] = np.flatnonzero((clevr.pixels == picture).all((1, 2, 3)))
+            mine = np.flatnonzero(clevr.picture_of == at)
+            np.testing.assert_array_equal(asked_KQ, clevr.questions[mine])
+            labels[at] = target_K.tolist(), clevr.labels[mine].tolist()
+    assert labels.keys() == set(clevr.picture_of[clevr.split.train])
+    assert all(shown == asked for shown, asked in labels.values())
+    uneven = replace(clevr, picture_of=np.roll(clevr.picture_of, 1))
+    with pytest.raises(ValueError, match="20 each"):
+        next(_problem(uneven, problem.recipe).steps(0, Fabric(accelerator="cpu", devices=1)))
+
+
 def test_fresh_pictures_are_another_each_epoch_and_the_same_each_time(
     triangle: PictureDataset,
 ) -> None:
-    problem = RecogniseProblem(triangle, 4, _recipe(fresh=True, augment=None), torch.device("cpu"))
+    problem = _problem(triangle, _recipe(fresh=True, augment=None))
 
     def drawn(epoch: int) -> list[bytes]:
         steps = list(problem.steps(epoch, Fabric(accelerator="cpu", devices=1)))
@@ -159,7 +184,7 @@ def test_fresh_pictures_are_another_each_epoch_and_the_same_each_time(
     for wrong in (_recipe(fresh=True, augment="turn"), _recipe(fresh=True, augment=None)):
         dataset = triangle if wrong.augment else replace(triangle, draw=None)
         with pytest.raises(ValueError, match="fresh pictures"):
-            RecogniseProblem(dataset, 4, wrong, torch.device("cpu"))
+            _problem(dataset, wrong)
 
 
 def test_shifted_pictures_are_moved_and_mirrored() -> None:

@@ -33,10 +33,15 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         self.codec = PatchCodec(size, patch, channels, dim)
-        layer = nn.TransformerEncoderLayer(
-            dim, heads, 4 * dim, 0.0, "gelu", batch_first=True, norm_first=True
+        # torch's TransformerEncoder would copy one layer, so that all begin alike.
+        self.layers = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(
+                    dim, heads, 4 * dim, 0.0, "gelu", batch_first=True, norm_first=True
+                )
+                for _ in range(layers)
+            )
         )
-        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, batch: PatchBatch) -> Tensor:
         """Pixels (R, C, S, S)."""

@@ -8,9 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from models.patches import batch_of
 from training.complete.baselines import UNTRAINED
 from training.complete.evaluate import evaluate_images, over_seeds
 from training.complete.problem import ImageRecipe
@@ -95,7 +100,7 @@ def _row(
         patch = recipe.config["patch"]
         complete, share = UNTRAINED[model](patch), recipe.occluded
         measured = evaluate_images(complete, dataset, patch, share, parts=parts, count=count)
-        numbers, setting = 0, "not trained"
+        numbers, work, setting = 0, 0, "not trained"
     else:
         result = train_images(
             dataset,
@@ -108,13 +113,25 @@ def _row(
             progress=progress,
         )
         measured, numbers = result.parts, parameters(result.network)
+        work = operations(result.network, dataset, recipe.config["patch"])
         setting = f"epoch {result.fitted.best_epoch} of {recipe.epochs}"
     return {
         "dataset": dataset.name,
         "setting": setting,
         "parameters": numbers,
+        "operations": work,
         "epochs": recipe.epochs if numbers else None,
     } | {part: over_seeds(measured[part]) for part in parts}
+
+
+@torch.no_grad()
+def operations(network: nn.Module, dataset: ImageDataset, patch: int) -> int:
+    """Floating point operations of the products that complete one image, by torch's counter."""
+    image = torch.from_numpy(np.zeros_like(dataset.images[:1]))
+    hidden_RL = torch.zeros(1, (dataset.size // patch) ** 2, dtype=torch.bool)
+    with FlopCounterMode(display=False) as counter:
+        network(batch_of(image, hidden_RL, patch))
+    return counter.get_total_flops()
 
 
 def reported(dataset: ImageDataset) -> tuple[str, ...]:
@@ -128,14 +145,16 @@ def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
     lines = []
     for part in parts:
         lines += [
-            f"| {part if dataset.sources else dataset.name} | parameters | "
+            f"| {part if dataset.sources else dataset.name} | parameters | MFLOP an image | "
             + " | ".join(title for title, _ in COLUMNS.values())
             + " |",
-            "|---|---|" + "---|" * len(COLUMNS),
+            "|---|---|---|" + "---|" * len(COLUMNS),
         ]
         for model, row in results.items():
             cells = [_cell(row[part], name, scale) for name, (_, scale) in COLUMNS.items()]
-            lines.append(f"| {model} | {row['parameters'] or '-'} | " + " | ".join(cells) + " |")
+            work = f"{row['operations'] / 1e6:.0f}" if row["operations"] else "-"
+            cells = [str(row["parameters"] or "-"), work, *cells]
+            lines.append(f"| {model} | " + " | ".join(cells) + " |")
         lines.append("")
     first = next(iter(results.values()))[parts[0]]
     trained = sorted({str(row["epochs"]) for row in results.values() if row["epochs"] is not None})

@@ -67,7 +67,8 @@ def test_table_command_resumes(folder: Path, tmp_path: Path, monkeypatch) -> Non
     assert first.exit_code == again.exit_code == 0
     table = [line for line in again.stdout.splitlines() if line.startswith("|")]
     assert table == [line for line in first.stdout.splitlines() if line.startswith("|")]
-    assert table[0].startswith("| pictures | parameters | MSE x 1000 |")
+    assert table[0].startswith("| pictures | parameters | MFLOP an image | MSE x 1000 |")
+    assert [row["operations"] > 0 for row in rows] == [True, True, True, False, False]
     assert table[-1].startswith("| mean-colour | - |")
     assert "10 masks of 2 test images" in " ".join(again.stdout.split())
 

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from typing import Any, final
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.access import hardened, request_id_of
@@ -25,6 +26,7 @@ _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
 # Who sends one of these may be told something else than that there is no room.
 _TELLING = frozenset((b"prefer", b"expect", b"origin", b"upgrade"))
+_FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 _COMPUTING = frozenset(path.encode() for path in COMPUTING)
 
 
@@ -51,6 +53,8 @@ class Wire(HttpToolsProtocol):
         always = hardened(services.settings.tls_certificate is not None)
         self._hardened = "".join(f"{name}: {value}\r\n" for name, value in always.items())
         self._in_head, self._head, self._unread = False, 0, 0
+        self._staying = False  # a head is read again, by another parser
+        self._running: Any = None  # the cycle that is being answered; uvicorn keeps the last one
         self._refusal: Problem | None = None
         self._deferred: Problem | None = None  # until those before it are answered
         self._late: asyncio.TimerHandle | None = None
@@ -68,6 +72,10 @@ class Wire(HttpToolsProtocol):
         for timer in (self._late, self._looking):
             if timer is not None:
                 timer.cancel()
+        for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -75,33 +83,57 @@ class Wire(HttpToolsProtocol):
             return
         if self.cycle is None or self.cycle.response_complete:
             self._expect_head()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         # Of a head, or of what follows a body: a header that is not over is told to nobody.
         self._unread += len(data)
         if self._unread > _UNREAD_BYTES:
             self._refuse(_too_large())
 
-    def send_400_response(self, msg: str) -> None:
-        """What the parser does not take, or a callback below has refused."""
-        rule = "it is HTTP/1.1, and says once how long its body is"
-        self._refuse(self._refusal or Problem("bad-request", rule))
+    def _feed(self, data: bytes) -> None:
+        assert self.parser is not None
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as at:
+            self._stay(data[at.args[0] :])
+        except HttpParserError:  # or a callback below has refused
+            rule = "it is HTTP/1.1, and says once how long its body is"
+            self._refuse(self._refusal or Problem("bad-request", rule))
+
+    def _stay(self, rest: bytes) -> None:
+        """There is no other protocol to change to, and the request holds as it is (RFC 9110 7.8).
+        The parser takes it for over, and what follows for a request: another one reads its body."""
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        framing = [b"%s: %s\r\n" % each for each in self.headers if each[0] in _FRAMING]
+        self._staying = True
+        self._feed(b"".join((b"POST / HTTP/1.1\r\n", *framing, b"\r\n")))
+        self._feed(rest)
 
     def on_message_begin(self) -> None:
+        if self._staying:
+            return
         self._in_head, self._head, self._unread = True, 0, 0
         if len(self.pipeline) >= _PIPELINED:
             self._fail(Problem("bad-request", f"at most {_PIPELINED} requests wait for an answer"))
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
+        if self._staying:
+            return
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
         self._unread = 0
-        super().on_header(name, value)
+        if self._in_head:  # behind a body it is a trailer, which nobody here reads
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._staying:
+            self._staying = False
+            return
         if (problem := self._no_room()) is not None:
             self._turn_away(problem)
         else:
@@ -115,6 +147,15 @@ class Wire(HttpToolsProtocol):
         self._unread = 0
         if not isinstance(self.cycle, _Turned):
             super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        assert self.parser is not None
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         if self._deferred is not None and len(self.pipeline) <= (not self._in_head):
@@ -156,7 +197,7 @@ class Wire(HttpToolsProtocol):
         """Answer at once, with neither a task nor the app, and hear the next as `Paced` does."""
         assert self.parser is not None
         keeps = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        self.cycle = turned = _Turned(keeps)  # type: ignore[assignment]
+        self.cycle = self._running = turned = _Turned(keeps)  # type: ignore[assignment]
         path = self.url.partition(b"?")[0].decode("ascii")
         self._send(problem, request_id_of(dict(self.scope)), path, closes=not keeps)
         if wait_s := self._pace.refuse():
@@ -175,11 +216,15 @@ class Wire(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._look_no_more()  # what was left of another answer is no measure of this one
         self._watch_reader()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._looking is not None:  # it has read
+        self._look_no_more()  # it has read
+
+    def _look_no_more(self) -> None:
+        if self._looking is not None:
             self._looking.cancel()
             self._looking = None
 

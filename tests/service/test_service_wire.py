@@ -224,6 +224,45 @@ def test_what_follows_does_not_answer_for_what_came_before(server, sample, next_
     assert results(raw.partition(b"HTTP/1.1 4")[0])
 
 
+@pytest.mark.parametrize("in_chunks", [False, True])
+@pytest.mark.parametrize("pieces", [1, 2, 50])
+def test_whoever_asks_for_another_protocol_is_answered_in_this_one(
+    server, sample, in_chunks, pieces
+):
+    """As Java's client asks, each time. Its body is a body, and what follows is the next."""
+    asks = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
+    body = body_of(sample)
+    size = "Transfer-Encoding: chunked" if in_chunks else f"Content-Length: {len(body)}"
+    head, _ = scoring(sample, *asks, size)
+    sent = head + (chunked(body, 1000) + b"\r\n" if in_chunks else body)
+    plain, _ = scoring(sample, "Connection: close", f"Content-Length: {len(body)}")
+    every = sent + LIVE + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + plain + body
+    cut = [every[len(every) * i // pieces : len(every) * (i + 1) // pieces] for i in range(pieces)]
+    answers = exchange(server, *cut).split(b"HTTP/1.1 ")[1:]
+    assert [answer[:6] for answer in answers] == [b"200 OK"] * 3
+    whole = results(exchange(server, plain, body))
+    assert results(b"HTTP/1.1 " + answers[0]) == results(b"HTTP/1.1 " + answers[2]) == whole
+
+
+def test_a_body_is_not_the_request_that_it_looks_like(server):
+    inner = LIVE + b"Connection: close\r\n\r\n"
+    asks = b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(inner)
+    raw = exchange(server, b"POST /health/live HTTP/1.1\r\nHost: h\r\n" + asks, inner, inner)
+    assert [each[:3] for each in raw.split(b"HTTP/1.1 ")[1:]] == [b"405", b"200"]
+
+
+def test_hanging_up_ends_what_is_answered_whatever_waits_behind(server):
+    asked = b'{"memory": "mnist-3", "steps": 100000, "burn_in": 0, "thin": 1000, "num_samples": 50}'
+    lines = ("POST /sample HTTP/1.1", "Host: h", "Content-Type: application/json")
+    head = "\r\n".join((*lines, f"Content-Length: {len(asked)}", "", "")).encode()
+    with connect(server) as line:
+        line.sendall(head + asked + LIVE + b"\r\n")
+        wait_until(lambda: gauge(server, "basin_queue_depth") == 1)
+    began = time.monotonic()
+    wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
+    assert time.monotonic() - began < 5
+
+
 def test_the_last_that_may_wait_is_answered(server, sample):
     head, body = scoring(sample, f"Content-Length: {len(body_of(sample))}")
     raw = exchange(server, head + body + (LIVE + b"\r\n") * 40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from models.contract import Interrupt
 from service.answers import Answer
 from service.cache import AnswerCache
 from service.engine.party import Alike
-from service.errors import refuse
+from service.errors import Problem, refuse
 from service.idempotency import key_of
 from service.jobs import Progress
 from service.jobs.replay import is_replayed
@@ -28,6 +28,7 @@ from service.streaming import Feed
 
 T = TypeVar("T")
 Work = Callable[[bytes], Coroutine[Any, Any, Answer]]
+Stamp = Callable[[], Awaitable[bytes]]
 COMPUTING = frozenset(
     ("/anomaly/score", "/classify", "/complete", "/sample", "/images/classify", "/images/answer")
 )
@@ -39,7 +40,7 @@ async def exchange(
     request: Request,
     services: Services,
     work: Work,
-    stands_on: bytes,
+    stamp: Stamp,
     as_events: bool = False,
 ) -> Response:
     """The answer that `work` makes of the body, or has made before, signed for this request.
@@ -49,7 +50,7 @@ async def exchange(
     `work` finds a `Progress` at `request.state.progress`, to keep up to date where it is long.
 
     Args:
-        stands_on: tells what the answer depends on beside the request.
+        stamp: tells what the answer depends on beside the request.
 
     Raises:
         Problem: no place in the queue, a body too large or too slow, a key that is another
@@ -66,6 +67,7 @@ async def exchange(
     streams = as_events and not of_job
     state.feed = feed = Feed(services.codec) if streams else None
     cache = None if streams else services.cache
+    stands_on = b"" if cache is None else await stamp()
     if cache is None or not _is_brief(request) or services.pace.flooded:
         services.engine.require_room()
     patience_s = None if of_job else settings.body_timeout_s
@@ -82,7 +84,14 @@ async def exchange(
             if (found := await _looked_up(request, services, cache, place)) is not None:
                 return found
         held.enter_context(services.engine.admission())
-        answering = _answered(request, services, work(body), cache, place, served)
+
+        async def lasts() -> bool:  # else it may be of another model or memory than it stands for
+            try:
+                return services.registry.changes == served and await stamp() == stands_on
+            except Problem:
+                return False
+
+        answering = _answered(request, services, work(body), cache, place, lasts)
         if feed is None:
             return await while_wanted(answering, request.receive, seconds, state.progress)
         kept = held.pop_all()
@@ -182,12 +191,11 @@ async def _answered(
     work: Coroutine[Any, Any, Answer],
     cache: AnswerCache | None,
     place: bytes,
-    served: int,
+    lasts: Callable[[], Awaitable[bool]],
 ) -> Response:
     answer = await work
     request.state.stopwatch.lap("encode")
-    # Where models changed meanwhile, it may be of another than it stands for.
-    if cache is not None and answer.lasting and services.registry.changes == served:
+    if cache is not None and answer.lasting and await lasts():
         phases = tuple(request.state.stopwatch.phases)
         await cache.put(place, replace(answer, phases=phases))
     return await _signed(request, services, answer)

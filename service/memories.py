@@ -8,7 +8,9 @@ import os
 import re
 import tempfile
 import threading
+import time
 from collections import OrderedDict
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from service.errors import Problem, refuse
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _CACHED = 256 << 20  # bytes of memories held decoded
-_PARTIAL = ".partial-"
+_PARTIAL, _ABANDONED_S = ".partial-", 3600.0
 _Stamp = tuple[int, int, int]
 """What tells a file from the one that replaced it."""
 
@@ -50,9 +52,12 @@ class MemoryStore:
         return view
 
     def clean(self) -> None:
-        """Remove what a writer left behind that was killed."""
+        """Remove what a writer left behind that was killed, and nothing that one writes now; where
+        this may not write that is for others to do."""
         for path in self._root.rglob(f"{_PARTIAL}*") if self._root.is_dir() else ():
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink()
 
     def cards(self) -> dict[str, Card]:
         """Every memory there is, by id.

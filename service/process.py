@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import structlog
 import uvicorn
@@ -16,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from service.settings import Settings
 
+_HANDSHAKE_S = 10.0  # of TLS, before which a connection is none that is counted
 _OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
 
 
@@ -66,8 +69,27 @@ def config_of(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
         http=Wire,
+        loop="service.process:new_loop",
         ws="none",
     )
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop as uvicorn would make it, whose servers do not wait for the minute that TLS may take
+    by default."""
+    factory = uvicorn.Config("", loop="auto").get_loop_factory()
+    assert factory is not None
+    made = factory()
+    kind: Any = type(made)
+    made.close()
+
+    class Loop(kind):
+        async def create_server(self, *args: Any, ssl: Any = None, **kwargs: Any) -> Any:
+            if ssl is not None:
+                kwargs["ssl_handshake_timeout"] = _HANDSHAKE_S
+            return await super().create_server(*args, ssl=ssl, **kwargs)
+
+    return Loop()
 
 
 class Beside(uvicorn.Server):

@@ -115,15 +115,31 @@ class Services:
         memories, graphs = self.memories.within(name), self.graphs.within(name)
         return replace(self, registry=registry, memories=memories, graphs=graphs)
 
+    async def models_stamp(self) -> bytes:
+        """Tells the models that there are."""
+        return self.registry.stamp
+
+    async def memories_stamp(self) -> bytes:
+        """Tells the memories that there are."""
+        return await asyncio.to_thread(self.memories.stamp)
+
     def load(self) -> None:
-        """Load the models; takes seconds, so not on the event loop."""
+        """Load the models; takes seconds, so not on the event loop. Whatever fails is told by the
+        log, and this server is never ready."""
+        log = structlog.get_logger()
+        try:
+            self._load()
+        except OSError as error:  # a folder cannot be read
+            log.error("no model to serve", reason=str(error))
+            self.registry.give_up()
+        except Exception:
+            log.exception("no model to serve", reason="of ours")
+            self.registry.give_up()
+
+    def _load(self) -> None:
         self.graphs.start()
         self.memories.clean()
-        try:
-            self.registry.load(self.settings.checkpoints)
-        except OSError as error:  # the folder cannot be read: say so, and never be ready
-            structlog.get_logger().error("no model to serve", reason=str(error))
-            self.registry.give_up()
+        self.registry.load(self.settings.checkpoints)
         self.metrics.serve(self.registry.loaded())
         if any(model.reads_smiles for model in self.registry.every(Classifier)):
             self.molecules.start()

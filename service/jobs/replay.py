@@ -21,7 +21,7 @@ async def replay(
 
     Args:
         body: asked for it once the app reads it.
-        state: of the request, with a `request_id`.
+        state: of the request, with a `request_id`; the template of its route comes to it.
     """
     return await answered(_answer(app, sent, body, state), state["request_id"])
 
@@ -65,5 +65,7 @@ async def _answer(
         "state": state,
     }
     await app(scope, receive, send)
+    if (route := scope.get("route")) is not None:
+        state["route"] = route.path
     answer.body = b"".join(parts)
     return answer

@@ -281,7 +281,7 @@ class Jobs:
         if not starts:
             return  # it has been forgotten
         job.starts = starts
-        about: dict[str, Any] = {"key": job.owner or None, "route": job.route}
+        about: dict[str, Any] = {"key": job.owner or None, "route": "unmatched"}
         watch = Stopwatch()
         try:
             answer = await self._answer(job, about, watch)
@@ -323,6 +323,7 @@ class Jobs:
             }
             answer = await replay(self._app, sent, body, state)
             about |= {name: state.get(name) for name in ("model", "cost")}
+            about["route"] = state.get("route", about["route"])
             if state.get("problem") not in _NOT_YET:
                 return answer
             await asyncio.sleep(_AGAIN_S)

@@ -250,10 +250,10 @@ class _Child:
 
     def ask(self, request: dict[str, Any]) -> None:
         """Send a request, starting the process if there is none."""
-        self.start()
-        assert self._process is not None
-        assert self._process.stdin is not None
         try:
+            self.start()
+            assert self._process is not None
+            assert self._process.stdin is not None
             self._process.stdin.write(frame(request))
         except OSError:
             raise _GoneError("parser_crashed") from None

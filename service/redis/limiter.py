@@ -9,6 +9,7 @@ from service.redis.link import PREFIX, Link, Unavailable
 
 # As `LocalLimiter` does it: of each name, when its bucket will be full again; by the clock of
 # Redis, which is one for all. Lua numbers become whole ones on the way out, text does not.
+# Buckets are as many as names of keys, and stay: what has an end would make room for answers.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -18,13 +19,13 @@ local late = full - now - content
 if late > 1e-6 + 1e-9 * (full - now) then
   return string.format('%.6f', late)
 end
-redis.call('SET', KEYS[1], string.format('%.6f', full), 'PX', math.ceil((full - now) * 1000) + 1)
+redis.call('SET', KEYS[1], string.format('%.6f', full))
 return '0'
 """
 _GIVE_BACK = """
 local full = tonumber(redis.call('GET', KEYS[1]))
 if full then
-  redis.call('SET', KEYS[1], string.format('%.6f', full - tonumber(ARGV[1])), 'KEEPTTL')
+  redis.call('SET', KEYS[1], string.format('%.6f', full - tonumber(ARGV[1])))
 end
 """
 

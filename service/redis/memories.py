@@ -6,6 +6,7 @@ import hashlib
 import re
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ class SharedMemories(MemoryStore):
     def clean(self) -> None:
         super().clean()
         for path in self._root.rglob(f"*{SUFFIX}") if self._root.is_dir() else ():
-            self._held[self._field(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            with suppress(OSError):  # else it is read from Redis again
+                self._held[self._field(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def cards(self) -> Any:
         self._follow()

@@ -58,7 +58,7 @@ async def score_nodes(
         request,
         services,
         partial(answer, content_type=media_type, form=form, services=services, state=request.state),
-        services.registry.stamp,
+        services.models_stamp,
     )
 
 

@@ -61,7 +61,7 @@ async def classify_graphs(
         request,
         services,
         partial(answer, content_type=media_type, form=form, services=services, state=request.state),
-        services.registry.stamp,
+        services.models_stamp,
     )
 
 

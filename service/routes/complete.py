@@ -73,7 +73,7 @@ async def complete_unknown(
             services=services,
             state=request.state,
         ),
-        services.registry.stamp,
+        services.models_stamp,
         as_events=form == EVENTS,
     )
 

@@ -28,7 +28,7 @@ router = APIRouter(tags=["models"])
     "/models/{name}/memories",
     response_model=GalleryBody,
     summary="What a model has learned, as a picture",
-    responses=problems(404, 406, 422, 500, 503) | also(PNG),
+    responses=problems(404, 406, 422, 429, 500, 503) | also(PNG),
 )
 async def show_memories(
     name: str,
@@ -57,7 +57,8 @@ async def show_memories(
         raise refuse("invalid-request", "/show", "not_allowed", rule)
     model = services.registry.get(name)
     on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
-    return await on_codec(_shown, model, show, form, request.state.request_id)
+    with services.engine.admission():  # it takes a thread for as long as a small answer
+        return await on_codec(_shown, model, show, form, request.state.request_id)
 
 
 def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response:

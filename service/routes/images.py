@@ -101,7 +101,7 @@ async def _exchanged(
         state=request.state,
         kind=kind,
     )
-    return await exchange(request, services, work, services.registry.stamp)
+    return await exchange(request, services, work, services.models_stamp)
 
 
 async def answer(

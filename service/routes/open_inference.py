@@ -159,11 +159,10 @@ async def infer(
     require_identity(request)
     if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
         raise Problem("unsupported-media-type", "this route reads JSON and tensors behind it")
-    header, stands_on = request.headers.get(HEADER), services.registry.stamp
-    if isinstance(one, Samples):
-        stands_on = await asyncio.to_thread(services.memories.stamp)
+    header = request.headers.get(HEADER)
+    stamp = services.memories_stamp if isinstance(one, Samples) else services.models_stamp
     work = partial(_answer, one=one, header=header, services=services, state=request.state)
-    return await exchange(request, services, work, stands_on)
+    return await exchange(request, services, work, stamp)
 
 
 @router.post(f"{_VERSION}/infer", summary="Infer with this version", **_INFERRED)

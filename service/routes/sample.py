@@ -54,7 +54,7 @@ async def sample_memory(
         request,
         services,
         partial(answer, content_type=media_type, form=form, services=services, state=request.state),
-        await asyncio.to_thread(services.memories.stamp),
+        services.memories_stamp,
     )
 
 

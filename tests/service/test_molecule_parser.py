@@ -157,6 +157,14 @@ def test_a_process_that_does_not_start_is_no_fault_of_a_molecule() -> None:
     parser.close()
 
 
+def test_where_no_process_can_start_nothing_else_ends() -> None:
+    parser = MoleculeParser(workers=2, batch_seconds=0.5, command=("/no/such/program",))
+    parser.start()
+    assert parser._idle.qsize() == 2
+    assert set(_codes(parser.parse(["C"] * 3))) <= {"parser_crashed", "not_reached"}
+    parser.close()
+
+
 def test_closing_ends_a_call_under_way() -> None:
     parser = MoleculeParser(seconds=60, batch_seconds=60, command=TROUBLED)
     parser.parse(["C"])

@@ -116,4 +116,6 @@ def test_no_job_is_lost_and_none_is_done_twice(serve, sample, wait):
     ends = [line["request_id"] for one in (first, second, third) for line in told(one, "job")]
     for job in (done, *waiting.values()):
         assert ends.count(job["request_id"]) == 1
+    routes = {line["route"] for one in (first, second, third) for line in told(one, "job")}
+    assert routes <= now.keys() | {"unmatched"}
     assert endless["request_id"] not in ends

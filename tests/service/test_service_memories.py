@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def store(start, tmp_path_factory, checkpoints, wait, answers):
     folder: Path = tmp_path_factory.mktemp("store") / "memories"
     folder.mkdir()
     (folder / ".partial-abc").write_bytes(b"left by a writer that was killed")
+    os.utime(folder / ".partial-abc", (0, 0))
     one = start(checkpoints=checkpoints, memory_store=folder, max_memories=3, max_memory_bytes=4096)
     wait(lambda: answers(one, "/health/ready", 200))
     with one.client() as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,37 @@ def test_a_job_whose_worker_is_killed_is_done_by_another(on_redis, start, wait):
         assert done["status"] == "done"
         assert store.client.hget(f"basin:job:{job['id']}", "starts") == b"2"
         assert client.get(done["result"]).status_code == 200
+
+
+def test_an_answer_is_kept_under_the_memory_that_it_is_of(on_redis):
+    """A memory is replaced while the body comes, and later is what it was."""
+    _, (server,) = on_redis(SERVER)
+    first, second = ({"patterns": [[x, 1.0], [1.0, x]]} for x in (0.0, 5.0))
+    asked = json.dumps({"memory": "mine", "steps": 50, "seed": 1}).encode()
+    head = (
+        b"POST /sample HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(asked)
+    )
+
+    def sampled(meanwhile: Callable[[], object] = lambda: None) -> bytes:
+        with socket.create_connection(("127.0.0.1", server.port)) as line:
+            line.sendall(head + asked[:5])
+            time.sleep(0.3)
+            meanwhile()
+            line.sendall(asked[5:])
+            return b"".join(iter(lambda: line.recv(1 << 16), b""))
+
+    with server.client() as client:
+        client.put("/memories/mine", json=first)
+        sampled(lambda: client.put("/memories/mine", json=second))
+        of_second = sampled()
+        client.put("/memories/mine", json=first)
+        of_first = sampled()
+        again = sampled()
+    raw = (of_second, of_first, again)
+    assert [b"x-cache: hit" in each for each in raw] == [False, False, True]
+    one, other, same = (json.loads(each.partition(b"\r\n\r\n")[2])["samples"] for each in raw)
+    assert one != other == same
 
 
 def trouble(store: RedisServer, kind: str, seconds: float) -> None:

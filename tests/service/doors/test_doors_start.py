@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 from pydantic import ValidationError
 
+from service import process
 from service.doors import command
 from service.doors.keyring import Keyring
 from service.doors.keys import SECRET
@@ -109,6 +113,28 @@ def test_a_key_that_is_another_s_or_has_a_password(
             Settings(tls_certificate=made, tls_key=bad)
 
 
+def test_whoever_begins_no_handshake_is_left(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_HANDSHAKE_S", 0.3)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+
+    async def play() -> float:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        began = time.monotonic()
+        assert await reader.read() == b""
+        writer.close()
+        server.close()
+        return time.monotonic() - began
+
+    with asyncio.Runner(loop_factory=process.new_loop) as runner:
+        assert runner.run(play()) < 5
+
+
 def test_beyond_this_machine_with_keys_and_tls_for_one_site(
     start: Start, tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:
@@ -149,6 +175,10 @@ def test_beyond_this_machine_with_keys_and_tls_for_one_site(
             other = client.get("/memories", headers=headers | {"origin": "https://evil.example"})
             assert "access-control-allow-origin" not in other.headers
         check(client.get("/memories"), 401, "unauthenticated")
+    asked = {"BASIN_PORT": str(server.port), "BASIN_TLS_CERTIFICATE": str(made)}
+    ready = [sys.executable, str(REPO / "docker/ready.py")]
+    seen = subprocess.run(ready, env=os.environ | asked, capture_output=True, text=True)
+    assert (seen.returncode, seen.stderr) == (1, ""), "it has no models; but it has answered"
     with (
         socket.create_connection(("127.0.0.1", server.port), 20) as line,
         trusted.wrap_socket(line, server_hostname="127.0.0.1") as safe,

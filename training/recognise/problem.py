@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast, final
 
@@ -27,9 +27,8 @@ class RecogniseRecipe:
     """How to train one network on pictures; `config` goes to the network, the rest to the loop.
 
     `balance` is sigma of the balance loss. To `shift` moves pictures by up to four pixels and
-    mirrors half of them (appendix A.1), to `turn` shows them in any of the eight ways a square can
-    lie. `fresh` draws the pictures to train on as they are needed, no two epochs alike, where the
-    dataset is generated. `reset_memory` is an ablation of table 2.
+    mirrors half of them (appendix A.1). `fresh` draws the pictures to train on as they are needed,
+    no two epochs alike, where the dataset is generated. `reset_memory` is an ablation of table 2.
     """
 
     model: str
@@ -42,7 +41,7 @@ class RecogniseRecipe:
     check_every: int = 1
     batch_pictures: int = 128
     balance: float = 1e-2
-    augment: Literal["shift", "turn"] | None = None
+    augment: Literal["shift"] | None = None
     fresh: bool = False
     reset_memory: bool = False
     centralise: bool = False
@@ -143,7 +142,7 @@ class RecogniseProblem(Problem):
         data = self.dataset
         pixels = data.pixels[data.picture_of[samples_RK[:, 0]]]
         if rng is not None and self.recipe.augment is not None:
-            pixels = AUGMENTED[self.recipe.augment](pixels, rng)
+            pixels = shifted(pixels, rng)
         asked = None
         if data.questions is not None:
             asked = torch.from_numpy(data.questions[samples_RK]).to(self.device)
@@ -173,21 +172,3 @@ def shifted(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     mirrored = rng.random(len(rows)) < 0.5
     moved[mirrored] = moved[mirrored, ..., ::-1]
     return moved
-
-
-def turned(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each picture, a square, turned and mirrored at random."""
-    way = rng.integers(0, 8, len(pixels_RCHW))
-    found = np.empty_like(pixels_RCHW)
-    for quarters in range(4):
-        for mirrored in (False, True):
-            mine = way == 2 * quarters + mirrored
-            as_it_lies = np.rot90(pixels_RCHW[mine], quarters, (2, 3))
-            found[mine] = as_it_lies[..., ::-1] if mirrored else as_it_lies
-    return found
-
-
-AUGMENTED: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
-    "shift": shifted,
-    "turn": turned,
-}

@@ -31,17 +31,19 @@ _OURS: dict[str, Any] = {
     "blocks": 2,
     "pool": "picture",
 }
-# Patches and the share of them that pass the bottleneck are the paper's (appendix A.3), but for
-# Sort-of-CLEVR.
+# CIFAR-10's patches and the share of them that pass the bottleneck are the paper's (appendix A.3).
 _RECIPES = {
     "cifar10": RecogniseRecipe(
         "", _OURS | {"patch": 4, "share": 1 / 64, "dropout": 0.1}, epochs=60, augment="shift"
     ),
+    # Four convolutions make 16 tokens, where the paper cuts four patches of 32 pixels: of those
+    # fifty thousand pictures taught no more than 0.85, as they are or turned. One of each picture
+    # passes. Its pictures are drawn as they are needed, as by the reference.
     "triangle": RecogniseRecipe(
         "",
-        _OURS | {"patch": 32, "share": 1 / 32, "dim": 256, "heads": 8, "mlp": 1024},
-        epochs=60,
-        augment="turn",
+        _OURS | {"stem": (16, 32, 64, 64), "patch": 1, "share": 1 / 16, "places": 0.5},
+        epochs=40,
+        fresh=True,
     ),
     # Four convolutions make 25 tokens of a picture, as in the relation networks of Santoro et al.
     # 2017; the paper cuts it into 225 patches of 5. One of each picture passes. Whoever asks where

@@ -22,7 +22,7 @@ from training.datasets.clevr import load_clevr
 from training.datasets.pictures import PictureDataset
 from training.datasets.triangle import load_triangle
 from training.recognise.export import pictures_of
-from training.recognise.problem import RecogniseProblem, RecogniseRecipe, Step, shifted, turned
+from training.recognise.problem import RecogniseProblem, RecogniseRecipe, Step, shifted
 from training.recognise.recipes import ABLATIONS, recognise_recipe, smoke_pictures
 from training.recognise.runs import config_of, size_of, train_pictures
 from training.trainer import parameters
@@ -53,7 +53,7 @@ def _problem(dataset: PictureDataset, recipe: RecogniseRecipe) -> RecogniseProbl
 
 def test_it_learns_what_it_is_shown(triangle: PictureDataset, fabric: Fabric) -> None:
     """By heart at this size; and what is served says what was measured."""
-    recipe = _recipe(epochs=40, learning_rate=5e-3, check_every=20, augment=None)
+    recipe = _recipe(epochs=40, learning_rate=5e-3, check_every=20, fresh=False)
     dataset = replace(triangle, split=replace(triangle.split, val=triangle.split.train))
     result = train_pictures(dataset, recipe, seed=0, fabric=fabric)
     assert result.evaluation.parts["train"][0].accuracy > 0.9
@@ -87,7 +87,7 @@ def test_a_killed_run_goes_on_to_the_same_result(
     model: str, triangle: PictureDataset, fabric: Fabric, tmp_path: Path
 ) -> None:
     """The memories that the batches wrote are part of what goes on."""
-    recipe = _recipe(model, epochs=4, augment="shift")
+    recipe = _recipe(model, epochs=4, fresh=False, augment="shift")
     whole = train_pictures(triangle, recipe, seed=3, fabric=fabric)
     with killed_after(2):
         train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
@@ -125,7 +125,7 @@ def test_the_loss_is_cross_entropy_and_the_balance(triangle: PictureDataset) -> 
 
 
 def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) -> None:
-    problem = _problem(triangle, _recipe(augment="shift"))
+    problem = _problem(triangle, _recipe(fresh=False, augment="shift"))
 
     class Of:
         def __init__(self, world_size: int, rank: int) -> None:
@@ -170,7 +170,7 @@ def test_a_picture_comes_with_all_that_is_asked_of_it(clevr: PictureDataset) -> 
 def test_fresh_pictures_are_another_each_epoch_and_the_same_each_time(
     triangle: PictureDataset,
 ) -> None:
-    problem = _problem(triangle, _recipe(fresh=True, augment=None))
+    problem = _problem(triangle, _recipe())
 
     def drawn(epoch: int) -> list[bytes]:
         steps = list(problem.steps(epoch, Fabric(accelerator="cpu", devices=1)))
@@ -181,7 +181,7 @@ def test_fresh_pictures_are_another_each_epoch_and_the_same_each_time(
 
     assert drawn(1) == drawn(1)
     assert not set(drawn(1)) & set(drawn(2))
-    for wrong in (_recipe(fresh=True, augment="turn"), _recipe(fresh=True, augment=None)):
+    for wrong in (_recipe(augment="shift"), _recipe()):
         dataset = triangle if wrong.augment else replace(triangle, draw=None)
         with pytest.raises(ValueError, match="fresh pictures"):
             _problem(dataset, wrong)
@@ -296,12 +296,3 @@ def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
 def test_options_that_are_not_there() -> None:
     for asked in (["recognise", "--dataset", "mnist"], ["recognise-table", "--seeds", "0"]):
         assert CliRunner().invoke(app, asked).exit_code == 2
-
-
-def test_turned_pictures_lie_in_each_of_the_eight_ways() -> None:
-    corner = np.zeros((400, 1, 4, 4), np.uint8)
-    corner[:, :, 0, 1] = 1
-    out = turned(corner, np.random.default_rng(0))
-    assert (out.sum((1, 2, 3)) == 1).all()
-    places = {tuple(place) for place in np.argwhere(out[:, 0])[:, 1:].tolist()}
-    assert places == {(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 3), (3, 1), (3, 2)}

@@ -1,7 +1,8 @@
 """Write the example requests beside this file.
 
-`tolokers.json` is a real neighbourhood from tolokers (needs the dataset); the others are random
-graphs within the feature ranges that the checkpoints' manifests state.
+`tolokers.json` is a real neighbourhood from tolokers (needs the dataset); the other graphs are
+random within the feature ranges that the checkpoints' manifests state. `scene.png` is the first test
+picture of Sort-of-CLEVR, four times as large.
 
     python -m examples.make
 """
@@ -12,11 +13,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from models.checkpoint import load
 from models.graphs import pack
 from training.anomaly.sampler import NeighbourSampler
 from training.datasets import load as load_dataset
+from training.datasets.clevr import draw, scenes
 
 HERE = Path(__file__).parent
 CHECKPOINTS = HERE.parent / "checkpoints"
@@ -65,6 +68,13 @@ def tolokers() -> None:
     )
 
 
+def scene() -> None:
+    """Six objects, one of each colour."""
+    pixels_CHW = draw(scenes(1, (0, 2))[0])
+    large = pixels_CHW.transpose(1, 2, 0).repeat(4, 0).repeat(4, 1)
+    Image.fromarray(large).save(HERE / "scene.png", optimize=True)
+
+
 def synthetic(name: str, nodes: int = 12) -> None:
     """A random graph for checkpoint `name`."""
     rng = np.random.default_rng(0)
@@ -81,5 +91,6 @@ def synthetic(name: str, nodes: int = 12) -> None:
 
 if __name__ == "__main__":
     tolokers()
+    scene()
     synthetic("cdat-amazon")
     synthetic("cdat-yelpchi")

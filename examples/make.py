@@ -1,8 +1,8 @@
 """Write the example requests beside this file.
 
 `tolokers.json` is a real neighbourhood from tolokers (needs the dataset); the other graphs are
-random within the feature ranges that the checkpoints' manifests state. `scene.png` is the first test
-picture of Sort-of-CLEVR, four times as large.
+random within the feature ranges that the checkpoints' manifests state. `scene.png` is the first
+test picture of Sort-of-CLEVR, four times as large.
 
     python -m examples.make
 """

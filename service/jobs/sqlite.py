@@ -15,7 +15,7 @@ from starlette.responses import Response
 from service.database import Database, Kind, StoreError
 from service.errors import Problem
 from service.jobs.job import SUSPECT_FROM, Job, Progress, Status
-from service.jobs.store import OVERHEAD, JobStore, Limits
+from service.jobs.store import OVERHEAD, JobStore, Limits, no_room
 from service.sent import Sent
 
 # Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
@@ -58,7 +58,7 @@ class SqliteJobStore(JobStore):
                 if row[0] != fingerprint:
                     raise Problem("key-reused", "take a new key for another request")
                 return _job(row[1:])
-            self._require_room(db, OVERHEAD + len(body))
+            self._require_room(db, OVERHEAD + len(body), job.owner)
             db.execute(
                 "INSERT INTO jobs (id, created, request_id, owner, key, fingerprint, method,"
                 " route, query, headers, status, size, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
@@ -68,7 +68,7 @@ class SqliteJobStore(JobStore):
                     *(job.status, OVERHEAD + len(body), body),
                 ],
             )
-            self._make_room(db)
+            self._make_room(db, job)
         return job
 
     def claim(self) -> Job | None:
@@ -122,7 +122,7 @@ class SqliteJobStore(JobStore):
             )
             if over.rowcount:
                 self._expire(db)
-                self._make_room(db, job.id)
+                self._make_room(db, job)
         return over.rowcount == 1
 
     def get(self, id: str) -> Job | None:
@@ -153,7 +153,7 @@ class SqliteJobStore(JobStore):
     def _expire(self, db: sqlite3.Connection) -> None:
         db.execute("DELETE FROM jobs WHERE ended < ?", [time.time() - self._limits.keep_s])
 
-    def _require_room(self, db: sqlite3.Connection, size: int) -> None:
+    def _require_room(self, db: sqlite3.Connection, size: int, owner: str) -> None:
         """For a request beside those that wait; answers make room."""
         waiting = "SELECT COUNT(*), TOTAL(size) FROM jobs WHERE ended IS NULL"
         count, held = db.execute(waiting).fetchone()
@@ -161,14 +161,19 @@ class SqliteJobStore(JobStore):
             detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
             raise Problem("body-too-large", detail)
         if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
-            detail = f"{count} jobs run or wait already"
-            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+            raise no_room(count)
+        if owner:
+            count, held = db.execute(f"{waiting} AND owner = ?", [owner]).fetchone()
+            most = max(self._limits.max_jobs / 2, 1)
+            if count >= most or held > self._limits.max_bytes / 2:
+                raise no_room(count, half=True)
 
-    def _make_room(self, db: sqlite3.Connection, spare: str = "") -> None:
-        """Drop the oldest answers until the rest fits; that of `spare` is new and stays."""
+    def _make_room(self, db: sqlite3.Connection, new: Job) -> None:
+        """Drop the oldest answers until the rest fits, its owner's before others'; that of `new`
+        stays."""
         (held,) = db.execute("SELECT TOTAL(size) FROM jobs").fetchone()
-        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ? ORDER BY ended"
-        oldest = db.execute(over, [spare])
+        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ?"
+        oldest = db.execute(f"{over} ORDER BY owner != ?, ended", [new.id, new.owner])
         dropped = []
         while held > self._limits.max_bytes and (row := oldest.fetchone()):
             dropped.append(row[:1])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from service.errors import Problem
 from service.jobs.job import Job, Status
 from service.sent import Sent
 
@@ -17,11 +18,18 @@ OVERHEAD = 4096  # bytes of a job beside its body or answer
 @dataclass(frozen=True)
 class Limits:
     """What may be kept: jobs that are not over, bytes of requests and answers, and seconds for
-    which a job that is over stays. Where bytes run out the oldest answers go first."""
+    which a job that is over stays. A key may begin no more once it has half of the jobs or of the
+    bytes. Where bytes run out its own oldest answers go first, then others'."""
 
     max_jobs: int
     max_bytes: int
     keep_s: float
+
+
+def no_room(count: int, half: bool = False) -> Problem:
+    """So many jobs are not over, or so many of one key, which may have half."""
+    detail = f"{count} jobs{' of this key' * half} run or wait already"
+    return Problem("queue-full", detail, headers={"retry-after": "1"})
 
 
 class JobStore(ABC):

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from service.database import StoreError
 from service.errors import Problem
 from service.jobs.job import SUSPECT_FROM, Job, Progress, Status
-from service.jobs.store import OVERHEAD, JobStore, Limits
+from service.jobs.store import OVERHEAD, JobStore, Limits, no_room
 from service.redis.link import PREFIX, Link, Unavailable
 from service.sent import Sent
 
@@ -74,11 +74,26 @@ local function hear()
   return time
 end
 
-local function make_room(most, spare)
-  if held(true) + held(false) <= most then return end
-  for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
-    if held(true) + held(false) <= most then return end
-    if id ~= spare then forget(id) end
+-- Those of an owner that are not over, and their bytes.
+local function begun_by(owner)
+  local count, bytes = 0, 0
+  for _, set in ipairs({{WAITING, RUNNING}}) do
+    for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+      local whose, size = unpack(redis.call('HMGET', JOB .. id, 'owner', 'size'))
+      if whose == owner then count, bytes = count + 1, bytes + size end
+    end
+  end
+  return count, bytes
+end
+
+-- The oldest answers go, those of the owner before others'.
+local function make_room(most, spare, owner)
+  for _, own in ipairs({{true, false}}) do
+    for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
+      if held(true) + held(false) <= most then return end
+      local mine = redis.call('HGET', JOB .. id, 'owner') == owner
+      if id ~= spare and mine == own then forget(id) end
+    end
   end
 end
 
@@ -107,13 +122,17 @@ local count = redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)
 if count >= tonumber(ARGV[5]) or held(false) + size > tonumber(ARGV[6]) then
   return {'full', count}
 end
+if ARGV[8] ~= '' then
+  local mine, bytes = begun_by(ARGV[8])
+  if mine >= math.max(ARGV[5] / 2, 1) or bytes > ARGV[6] / 2 then return {'half', mine} end
+end
 local order = redis.call('INCR', ORDER)
 redis.call('HSET', JOB .. id, 'size', size, 'key', key, 'fingerprint', fingerprint,
-  'order', order, 'starts', 0, unpack(ARGV, 8))
+  'order', order, 'starts', 0, unpack(ARGV, 9))
 if key ~= '' then redis.call('SET', KEY .. key, id) end
 redis.call('ZADD', WAITING, order, id)
 hold(false, size)
-make_room(tonumber(ARGV[6]), '')
+make_room(tonumber(ARGV[6]), '', ARGV[8])
 return {'added', ''}
 """
 _CLAIM = """
@@ -170,7 +189,7 @@ redis.call('ZREM', RUNNING, id)
 hold(false, -was)
 hold(true, size)
 expire(ARGV[3])
-make_room(tonumber(ARGV[4]), id)
+make_room(tonumber(ARGV[4]), id, redis.call('HGET', JOB .. id, 'owner'))
 return 1
 """
 _KEPT = """
@@ -234,10 +253,10 @@ class RedisJobStore(JobStore):
         }
         limits = (self._limits.max_jobs, self._limits.max_bytes, self._limits.keep_s)
         pairs = [part for pair in fields.items() for part in pair]
-        what, told = self._run("add", job.id, size, key or "", fingerprint, *limits, *pairs)
-        if what == b"full":
-            detail = f"{told} jobs run or wait already"
-            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+        asked = (job.id, size, key or "", fingerprint, *limits, job.owner)
+        what, told = self._run("add", *asked, *pairs)
+        if what in (b"full", b"half"):
+            raise no_room(told, half=what == b"half")
         if what == b"reused":
             raise Problem("key-reused", "take a new key for another request")
         if what == b"added":

@@ -58,8 +58,8 @@ def opened(tmp_path):
         store.close()
 
 
-def add(store, body=b"{}", key=None, fingerprint=b"") -> Job:
-    return store.add(Job("/sample", "r"), SENT, body, key, fingerprint)
+def add(store, body=b"{}", key=None, fingerprint=b"", owner="") -> Job:
+    return store.add(Job("/sample", "r", owner=owner), SENT, body, key, fingerprint)
 
 
 def finish(store, job, body=b"x", status=Status.DONE) -> bool:
@@ -171,6 +171,36 @@ def test_requests_that_wait_are_bounded(any_opened):
     refused("queue-full", lambda: add(store))
     finish(store, kept)
     add(store)
+
+
+def test_one_key_leaves_room_for_others(any_opened):
+    store = any_opened(max_jobs=4, max_bytes=100_000)
+    first = add(store, owner="many")
+    add(store, owner="many")
+    refused("queue-full", lambda: add(store, owner="many"))
+    add(store, owner="other")
+    finish(store, first)
+    add(store, b"x" * 50_000, owner="many")
+    refused("queue-full", lambda: add(store, owner="many"))
+
+
+def test_one_key_leaves_bytes_for_others(any_opened):
+    store = any_opened(max_bytes=100_000)
+    add(store, b"x" * 50_000, owner="large")
+    refused("queue-full", lambda: add(store, owner="large"))
+    add(store, owner="other")
+
+
+def test_the_owner_s_answers_make_room_before_others_do(any_opened):
+    store = any_opened(max_bytes=50_000)
+    other, mine, late = (add(store, owner=owner) for owner in ("other", "mine", "mine"))
+    for job in (other, mine, late):
+        finish(store, job, b"x" * 10_000)
+    new = add(store, owner="mine")
+    finish(store, new, b"x" * 10_000)
+    assert [store.get(job.id) is not None for job in (other, mine, late, new)] == [
+        *(True, False, True, True)
+    ]
 
 
 def test_answers_are_kept_for_a_time(any_opened):

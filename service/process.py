@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from uvicorn.loops.auto import auto_loop_factory
 
 from service.settings import Settings
 
@@ -77,9 +78,7 @@ def config_of(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn
 def new_loop() -> asyncio.AbstractEventLoop:
     """A loop as uvicorn would make it, whose servers do not wait for the minute that TLS may take
     by default."""
-    factory = uvicorn.Config("", loop="auto").get_loop_factory()
-    assert factory is not None
-    made = factory()
+    made = auto_loop_factory()()
     kind: Any = type(made)
     made.close()
 

@@ -14,6 +14,7 @@ from training.classify.command import How, classify
 from training.complete.command import complete
 from training.datasets import data_folder, load
 from training.options import Data, Device
+from training.recognise.command import Pictures, recognise
 
 
 def _one_relation(name: str, data: Path | None = None, **given: Any) -> None:
@@ -38,6 +39,7 @@ SHIPPED: dict[str, Callable[..., None]] = {
     "et-ames": partial(_molecules, "et", "AMES", "active", How.SCAFFOLD),
     "cdat-bbbp": partial(_molecules, "cdat", "BBBP", "p_np", How.BALANCED),
     "et-proteins": partial(classify, "et", "PROTEINS"),
+    "ait-clevr": partial(recognise, Pictures.CLEVR),
     "et-photos": partial(complete, "photos", brief=True, precision="bf16-mixed"),
 }
 """What trains each: graphs of fraud on split 0, official or 40 %, molecules by scaffold, others on

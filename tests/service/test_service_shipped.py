@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from basin_client import Client
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
+from models.questions import COLOURS, QUESTIONS
 from training.datasets import (
     GraphDataset,
     Split,
@@ -27,6 +29,7 @@ from training.datasets import (
     load_smiles,
     scaffold_split,
 )
+from training.datasets.clevr import KINDS, answer_on, scenes
 
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPO / "examples").glob("*.json"))
@@ -49,7 +52,7 @@ def shipped(start, wait, answers) -> str:
 def test_the_promised_checkpoints_ship(shipped: str) -> None:
     fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers"}
     assert set(SHIPPED) >= fraud | {
-        *("cdat-ames", "et-ames", "cdat-bbbp", "et-proteins", "et-photos")
+        *("cdat-ames", "et-ames", "cdat-bbbp", "et-proteins", "et-photos", "ait-clevr")
     }
     served = httpx.get(f"{shipped}/models").json()["models"]
     assert sorted(model["name"] for model in served) == SHIPPED
@@ -77,6 +80,20 @@ def test_the_photograph_is_completed(shipped: str) -> None:
     # The photograph itself is known here: nearer to it than its mean colour is.
     error = np.abs(found[hole].astype(float) - whole[hole]).mean()
     assert error < 0.3 * np.abs(whole[hole] - whole[~hole].mean(0)).mean()
+
+
+def test_questions_about_the_scene_are_answered(shipped: str) -> None:
+    """All that there are on one of its objects, of which it was trained on none."""
+    scene = scenes(1, (0, 2))[0]
+    image = base64.b64encode((REPO / "examples" / "scene.png").read_bytes()).decode()
+    right = []
+    for kind, at, colour in product(KINDS, range(3), range(len(COLOURS))):
+        asked = {"asked": QUESTIONS[kind][at], "colour": COLOURS[colour]}
+        told = httpx.post(f"{shipped}/images/answer", json={"image": image, "question": asked})
+        assert told.json()["model"]["name"] == "ait-clevr"
+        truth = answer_on(scene, kind, at, colour)
+        right.append(truth is None or told.json()["results"][0]["answer"] == truth)
+    assert sum(right) >= 33
 
 
 @pytest.mark.parametrize("readme", ["README.md", "client/README.md"])

@@ -15,6 +15,7 @@ from service.settings import Settings
 from training.anomaly.recipes import node_recipe
 from training.classify.recipes import graph_recipe
 from training.complete.recipes import image_recipe
+from training.recognise.recipes import recognise_recipe
 from training.ship import SHIPPED
 
 FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_dir())
@@ -28,6 +29,8 @@ def _recipe(manifest: Manifest) -> Any:
     if manifest.task == "completion":
         of = SimpleNamespace(name=trained["dataset"], size=32, channels=3)
         return image_recipe(model, of, brief=True)  # type: ignore[arg-type]
+    if manifest.task == "images":
+        return recognise_recipe(model, trained["dataset"])
     features = tuple(feature.name for feature in manifest.features)
     molecules = features == tuple(column.name for column in ATOM_COLUMNS)
     return graph_recipe(model, trained["dataset"], molecules=molecules)

@@ -102,9 +102,14 @@ def ask(scene: Scene, kind: str, rng: np.random.Generator) -> tuple[np.ndarray, 
             answer = _on_two(scene, asked, a, b)
             return _encoded(kind, asked, a, b), ANSWERS.index(answer)
         a = int(rng.integers(len(COLOURS)))
-        answer = _on_one(scene, asked, a) if kind == "non-relational" else _related(scene, asked, a)
+        answer = answer_on(scene, kind, asked, a)
         if answer is not None:
             return _encoded(kind, asked, a), ANSWERS.index(answer)
+
+
+def answer_on(scene: Scene, kind: str, asked: int, a: int) -> str | None:
+    """The answer to a question on one object; None where ties leave it open."""
+    return _on_one(scene, asked, a) if kind == "non-relational" else _related(scene, asked, a)
 
 
 def _encoded(kind: str, asked: int, a: int, b: int | None = None) -> np.ndarray:

@@ -78,6 +78,10 @@ def test_shipped_figures_are_those_of_the_manifest(folder: Path) -> None:
         [test], names = test.values(), ("roc_auc", "accuracy", "macro_f1", "brier")
     if manifest["task"] == "completion":
         names = ("psnr", "ssim", "whole_psnr", "whole_ssim")
+    if manifest["task"] == "images":
+        [test] = test.values()
+        test |= manifest["metrics"].get("test_accuracy_by_kind", {})
+        names = ("accuracy", "non-relational", "relational", "brier")
     figures = " | ".join(f"{test[name]:.4f}" for name in names)
     row = f"| `{folder.name}` | {training['dataset']}, `{training['split']}` | {figures} |"
     assert row in README

@@ -15,6 +15,7 @@ import torch
 from onnx import TensorProto, helper
 
 from models import checkpoint
+from models.architectures.ait import AiT
 from models.catalog import architectures
 from models.contract import Architecture, Block, Config, Knobs
 from models.dynamics import ControlledDynamics, Descent, LayerNorm
@@ -303,6 +304,10 @@ def _items(network: Architecture) -> list[Any]:
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
 def test_of_every_shipped_checkpoint(folder: Path) -> None:
     network = checkpoint.load(folder).network
+    if isinstance(network, AiT):  # whose step is small beside what leads to it
+        with pytest.raises(NotExportableError, match="is not exported"):
+            OnnxSystem.of_block(network.blocks_in_order()[0])
+        return
     items = _items(network)
     batch, knobs = network.pack(items), [Knobs()] * len(items)
     plain = network.infer(batch, knobs)

@@ -125,7 +125,7 @@ class Services:
 
     def load(self) -> None:
         """Load the models; takes seconds, so not on the event loop. Whatever fails is told by the
-        log, and this server is never ready."""
+        log, and nothing more is loaded."""
         log = structlog.get_logger()
         try:
             self._load()
@@ -133,7 +133,7 @@ class Services:
             log.error("no model to serve", reason=str(error))
             self.registry.give_up()
         except Exception:
-            log.exception("no model to serve", reason="of ours")
+            log.exception("loading failed")
             self.registry.give_up()
 
     def _load(self) -> None:

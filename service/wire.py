@@ -259,7 +259,7 @@ class Wire(HttpToolsProtocol):
             self._fail(_too_large())
 
     def _fail(self, problem: Problem) -> None:
-        """Stop the parser, which ends in `send_400_response`."""
+        """Stop the parser, which ends in `_feed`."""
         self._refusal = problem
         raise problem
 

@@ -43,7 +43,7 @@ SHIPPED: dict[str, Callable[..., None]] = {
     "et-photos": partial(complete, "photos", brief=True, precision="bf16-mixed"),
 }
 """What trains each: graphs of fraud on split 0, official or 40 %, molecules by scaffold, others on
-fold 0, images as a CPU can."""
+fold 0, images as a CPU can, pictures as their recipes say."""
 
 
 def ship(

@@ -18,7 +18,7 @@ from uvicorn.main import STARTUP_FAILURE
 from service import logs
 from service.doors import command
 from service.doors.keyring import KeysError
-from service.heap import share_arenas, spare_what_is_there
+from service.heap import share_arenas
 from service.process import Beside, config_of, prepared, settings_or_exit
 
 
@@ -57,7 +57,6 @@ def main() -> None:
     # uvicorn shuts down and then raises the signal again, which would not be exit 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = _Server(config, admin)
-    spare_what_is_there()
     with suppress(KeyboardInterrupt):
         server.run(sockets)
     sys.exit(0 if server.started else STARTUP_FAILURE)

@@ -11,9 +11,11 @@ import asyncio
 import ctypes
 import gc
 import platform
+from functools import cache
+from itertools import count
 from typing import NamedTuple
 
-_EVERY_S = 30.0
+_EVERY_S, _ROUNDS = 5.0, 6  # memory goes back each time, garbage is looked for once in so many
 _ARENAS, _ARENA_MAX = 2, -8  # the second is glibc's number for it
 
 
@@ -53,21 +55,24 @@ class _MallInfo(ctypes.Structure):
 
 
 def spare_what_is_there() -> None:
-    """The collector looks no more at what there is now: what was imported stays for good."""
+    """The collector looks no more at what there is now: what was imported and loaded stays for
+    good, or goes when nothing refers to it."""
     gc.collect()
     gc.freeze()
 
 
 async def keep_trimmed() -> None:
-    """Find garbage again and again; return free memory to the system, where this is Linux with
-    glibc."""
+    """Return free memory to the system again and again, where this is Linux with glibc, and find
+    garbage."""
     libc = _glibc()
-    while True:
+    for turn in count(1):
         await asyncio.sleep(_EVERY_S)
-        gc.collect()  # on no thread would it keep others waiting less
+        if turn % _ROUNDS == 0:
+            gc.collect()  # on no thread would it keep others waiting less
         if libc is not None:
             await asyncio.to_thread(libc.malloc_trim, 0)
 
 
+@cache
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

@@ -14,6 +14,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    GCCollector,
     Histogram,
     PlatformCollector,
     ProcessCollector,
@@ -49,6 +50,7 @@ class Metrics:
         self._names = set[str]()  # of models that have been served
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
         self.requests = Counter(
             "basin_requests", "Requests answered.", ["route", "status"], registry=registry
         )

@@ -19,6 +19,7 @@ from service.doors.keys import Key
 from service.doors.tolls import Tolls
 from service.engine import Engine
 from service.graphs import GraphStore
+from service.heap import spare_what_is_there
 from service.idempotency import Keys
 from service.jobs import Jobs
 from service.kept import Kept
@@ -135,6 +136,7 @@ class Services:
         except Exception:
             log.exception("loading failed")
             self.registry.give_up()
+        spare_what_is_there()
 
     def _load(self) -> None:
         self.graphs.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Courses:
     def __init__(
         self,
         solutions: Sequence[Solution],
-        resonance: Callable[[int], list[dict[str, Any]]] | None = None,
+        resonance: Sequence[list[dict[str, Any]]] | None = None,
         *,
         as_trained: bool = True,
     ) -> None:
@@ -72,7 +72,7 @@ class Courses:
                 for name in names
             }
         if "resonance" in include:
-            found["resonance"] = self._resonance(row) if self._resonance else []
+            found["resonance"] = self._resonance[row] if self._resonance else []
         if "trace" in include:
             found["trace"] = [
                 {"block": place, **block.moment(step, row)}

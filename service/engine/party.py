@@ -75,7 +75,7 @@ class Party:
     def begin(self, run: Run) -> None:
         """It is submitted: it is over when `run` is."""
         self._run = run
-        run.future.add_done_callback(lambda _: self._hand_out(run))
+        run.future.add_done_callback(self._hand_out)
 
     def leave(self, guest: Guest) -> None:
         """Nobody waits for this one any longer; where it was the last, the work stops."""
@@ -95,15 +95,17 @@ class Party:
         run.progresses = [guest.progress for guest in self._guests]
         return self._many([guest.item for guest in self._guests], run)
 
-    def _hand_out(self, run: Run) -> None:
+    def _hand_out(self, future: Future[Any]) -> None:
         """To each its outcome."""
-        guests, self._guests, self._run = self._guests, [], None
+        guests, run = self._guests, self._run
+        self._guests, self._run = [], None
+        assert run is not None
         self.share_s = run.ran_s / max(len(guests), 1)
         outcomes: Sequence[Any]
-        if run.future.cancelled():
+        if future.cancelled():
             outcomes = [Interrupted(StopReason.CANCELLED)] * len(guests)
-        elif (error := run.future.exception()) is None:
-            outcomes = run.future.result()
+        elif (error := future.exception()) is None:
+            outcomes = future.result()
         else:
             apart = len(guests) > 1 and not isinstance(error, Interrupted)
             outcomes = [Apart() if apart else error for _ in guests]

@@ -63,13 +63,15 @@ class Gathering:
 
     def courses(self, output: Output) -> Courses:
         """How the rows of the batch at hand came to rest, with what resonated."""
-        return Courses(output.solutions, self._selectivity, as_trained=self._as_trained)
+        resonance = None
+        if self._rest is not None and "resonance" in self._include:
+            resonance = [self._selectivity(row) for row in range(len(output.solutions[0].steps_R))]
+        return Courses(output.solutions, resonance, as_trained=self._as_trained)
 
     def _selectivity(self, row: int) -> list[dict[str, Any]]:
         """Nothing where nobody waits for it."""
-        if self._rest is None or self._interrupt() is not None:
-            return []
-        return self._rest.selectivity(row, self._pairs)
+        assert self._rest is not None
+        return [] if self._interrupt() else self._rest.selectivity(row, self._pairs)
 
     def fired(self, row: int, tokens: Sequence[int] = ()) -> list[Fired]:
         """The memories that fired in a row of the batch at hand, and at some of its tokens."""

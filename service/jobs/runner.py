@@ -157,16 +157,20 @@ class Jobs:
                 job.status, job.progress = live[0].status, live[0].progress
                 if job.id in self._live:
                     return False
-            else:
-                kept = (
-                    None if self._drained else await self._insist(self._store.get, job.id, tries=1)
-                )
-                if kept is None:
-                    return True
-                job.status, job.progress = kept.status, kept.progress
-                if job.status is Status.RUNNING and left <= 0:
-                    return False
-                await asyncio.sleep(min(max(left, 0.0), _POLL_S))
+                continue
+            if self._drained is not None:
+                return True
+            try:
+                kept = await self._ask(self._store.get, job.id)
+            except Problem:
+                return True
+            if kept is None:  # before it is over nobody drops it but its owner
+                job.status = Status.CANCELLED
+                return True
+            job.status, job.progress = kept.status, kept.progress
+            if job.status is Status.RUNNING and left <= 0:
+                return False
+            await asyncio.sleep(min(max(left, 0.0), _POLL_S))
         return True
 
     def drain(self) -> None:

@@ -88,12 +88,19 @@ class _Fitted:
     def __call__(self, windows: np.ndarray, occluded: np.ndarray, blend: Blend) -> np.ndarray:
         if self.preview is not None:
             self.preview.blend = lambda answers: blend(self._back(answers))
+        try:
+            return self._back(self._answers(windows, occluded))
+        finally:
+            if self.preview is not None:
+                del self.preview.blend  # else it holds the picture that holds it
+
+    def _answers(self, windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
         if self.found < self.wanted:
             windows = np.repeat(windows, self.wanted, axis=-1)
         elif self.found > self.wanted:
             windows = np.concatenate(np.split(windows, self.found, axis=-1))
             occluded = np.concatenate([occluded] * self.found)
-        return self._back(self.filler(windows, occluded))
+        return self.filler(windows, occluded)
 
     def _back(self, answers: np.ndarray) -> np.ndarray:
         if self.found < self.wanted:

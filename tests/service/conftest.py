@@ -295,7 +295,9 @@ def wait() -> Callable[..., None]:
 
 def gauge(server: Server, name: str) -> float:
     with server.client() as client:
-        found = re.search(rf"^{name} ([0-9.e+-]+)$", client.get("/metrics").text, re.MULTILINE)
+        found = re.search(
+            rf"^{re.escape(name)} ([0-9.e+-]+)$", client.get("/metrics").text, re.MULTILINE
+        )
     assert found
     return float(found[1])
 

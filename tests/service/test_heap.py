@@ -5,8 +5,15 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+
+from tests.service.completing import body as completing
+from tests.service.conftest import Sample, Server, gauge
+from tests.service.recognising import SCENE
+from tests.service.recognising import text as base64_of
 
 # Pieces too large for Python's own pools, of which the last one keeps those below it.
 SCRIPT = """
@@ -120,3 +127,35 @@ def test_what_is_in_use_and_what_is_free() -> None:
     assert 62_000_000 < all_of_it < 65_000_000
     assert 5_000_000 < half < 6_500_000
     assert 4_500_000 < free < 6_000_000
+
+
+def collected(server: Server) -> float:
+    return sum(
+        gauge(server, f'python_gc_objects_collected_total{{generation="{generation}"}}')
+        for generation in range(3)
+    )
+
+
+def asked_of(path: str, sample: Callable[..., Sample]) -> dict[str, Any]:
+    return {
+        "/anomaly/score": sample(3, 1).arrays(),
+        "/classify": {"smiles": ["CCO", "c1ccccc1N(=O)=O"], "include": ["attention"]},
+        "/complete": completing(),
+        "/images/classify": {"image": base64_of(SCENE)},
+        "/sample": {"memory": "mnist-3", "steps": 20},
+    }[path]
+
+
+ASKED = ("/anomaly/score", "/classify", "/complete", "/images/classify", "/sample")
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_requests_leave_no_garbage(path, server, client, sample):
+    """What refers to itself stays until it is looked for, and tensors with it."""
+    asked = asked_of(path, sample)
+    for _ in range(10):  # whatever is made once
+        assert client.post(path, json=asked).status_code == 200
+    before = collected(server)
+    for _ in range(200):
+        assert client.post(path, json=asked).status_code == 200
+    assert collected(server) - before < 200  # of others: the shortest cycle would be 400 objects

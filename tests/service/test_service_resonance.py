@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -182,3 +184,21 @@ def test_bounds_are_in_the_document(client):
     assert (knobs["vigilance"]["minimum"], knobs["vigilance"]["maximum"]) == (-1, 1)
     assert knobs["gate"]["enum"] == ["sigmoid", "centred", "tanh", "piecewise-linear"]
     assert schemas["Resonance"]["additionalProperties"] is False
+
+
+def test_it_is_told_while_others_compute(server):
+    """What is told of a run is found in the run: nothing else may take turns with others."""
+    asked = {"model": "cdat-mol", "smiles": ["CCO", "c1ccccc1N(=O)=O"], "include": ["resonance"]}
+    asked["dynamics"] = {"resonance": LOUD, "steps": 40}
+
+    def ask(_):
+        with server.client() as client:
+            return [client.post("/classify", json=asked) for _ in range(20)]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [answer for answers in pool.map(ask, range(8)) for answer in answers]
+    assert {answer.status_code for answer in found} == {200}
+    heads = [answer.json()["convergence"]["resonance"] for answer in found]
+    means = np.array([[head["mean"] for head in each] for each in heads])
+    assert means.size
+    np.testing.assert_allclose(means, means[:1].repeat(len(means), 0), rtol=1e-3)

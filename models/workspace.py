@@ -43,8 +43,7 @@ class Workspace(nn.Module):
 
     k is a share of the pool and 1 at least, so that there is a bottleneck in a pool of one picture
     too, which is what is served. It is as narrow as that of a whole batch where the share of one
-    picture is a patch or more (1 of CIFAR-10's 64 patches, 4 of Sort-of-CLEVR's 225), and wider
-    where it is less: Triangle's share is 1/32, but of its 4 patches it is 1 that passes.
+    picture is a patch or more, and wider where it is less.
 
     Args:
         share: k over the patches of the pool; 1 leaves no bottleneck.

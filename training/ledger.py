@@ -12,9 +12,10 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 
-from training.machine import made
+from training.machine import PLAIN, made, precision_of
 
 
 def mark(recipe: Any) -> str:
@@ -34,36 +35,42 @@ def fingerprint(*arrays: Tensor | np.ndarray) -> str:
 
 @final
 class Ledger:
-    """The results in a file, by model, split and the mark of the recipe they stand for.
+    """The results in a file, by model, split, the mark of the recipe they stand for, and precision.
+
+    Args:
+        fabric: what trains; None where nothing is trained.
 
     Raises:
         ValueError: there are several processes, each of which would write.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fabric: Fabric | None = None) -> None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("tables are made by one process: leave torchrun to the checkpoints")
         self.path = path
-        self._rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self._device = torch.device("cpu") if fabric is None else fabric.device
+        self._precision = PLAIN if fabric is None else precision_of(fabric)
+        self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             for line in path.read_text().splitlines():
                 self._keep(json.loads(line))
 
     def _keep(self, row: dict[str, Any]) -> None:
-        self._rows[row["model"], row["split"], row.get("recipe", "")] = row
+        precision = row.get("precision", PLAIN)
+        self._rows[row["model"], row["split"], row.get("recipe", ""), precision] = row
 
-    def row(
-        self, key: tuple[str, str, str], device: torch.device, make: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def row(self, key: tuple[str, str, str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The result of (model, split, mark). Where there is none `make` is called and its answer
-        kept, in the file too, with the machine and the seconds that took."""
-        if key not in self._rows:
+        kept, in the file too, with the machine and the seconds that took, unless it tells them."""
+        place = (*key, self._precision)
+        if place not in self._rows:
             start = time.perf_counter()
+            answer = make()
             model, split, recipe = key
             named = {"model": model, "split": split, "recipe": recipe}
-            row = named | make() | made(device, start)
+            row = named | made(self._device, self._precision, start) | answer
             self._keep(row)
             with self.path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        return self._rows[key]
+        return self._rows[place]

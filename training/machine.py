@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
+
+PLAIN = "32-true"
+
+
+def precision_of(fabric: Fabric) -> str:
+    """In which numbers it trains, by Lightning's name."""
+    return str(fabric.strategy.precision.precision)
 
 
 def processor() -> str:
@@ -19,8 +27,8 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def made(device: torch.device, since: float) -> dict[str, Any]:
-    """What a row tells of its making: machine, torch, and seconds since `since`, by
+def made(device: torch.device, precision: str, since: float) -> dict[str, Any]:
+    """What a row tells of its making: machine, torch, precision, and seconds since `since`, by
     `time.perf_counter`."""
     on_gpu = device.type == "cuda"
     threads = torch.get_num_threads()
@@ -28,6 +36,7 @@ def made(device: torch.device, since: float) -> dict[str, Any]:
     return {
         "machine": torch.cuda.get_device_name(device) if on_gpu else cpu,
         "torch": torch.__version__,
+        "precision": precision,
         "seconds": round(time.perf_counter() - since, 3),
     }
 

@@ -19,7 +19,7 @@ from training.ledger import mark
 
 Data = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda; torchrun sets how many")]
-Precision = Annotated[str, typer.Option(help="32-true, or bf16-mixed on a GPU")]
+Precision = Annotated[str, typer.Option(help="32-true, or bf16-mixed where it is faster")]
 RunFolder = Annotated[
     Path | None, typer.Option("--run-folder", help="for logs and resuming; else in runs/")
 ]

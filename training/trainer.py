@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,8 @@ import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 from torch import Tensor, nn
+
+from training.machine import precision_of
 
 _FILE = "state.safetensors"
 
@@ -71,11 +74,13 @@ class Problem(ABC):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A network at its best epoch by validation."""
+    """A network at its best epoch by validation, and the seconds it took to train, those of
+    processes that were killed too, up to their last state."""
 
     network: nn.Module
     best_epoch: int
     best_val: float
+    seconds: float
 
 
 def fit(
@@ -104,7 +109,8 @@ def fit(
         weights = _centred(network)
         optimizer.register_step_pre_hook(lambda *_: _centralise(weights))
     model, optimizer = fabric.setup(network, optimizer)
-    identity = {"recipe": plain(asdict(recipe)), "seed": seed} | problem.identity()
+    identity = {"recipe": plain(asdict(recipe)), "seed": seed, "precision": precision_of(fabric)}
+    identity |= problem.identity()
     state = _State(network, optimizer, identity, run)
     # All have read the state before one writes it.
     epochs = fabric.all_gather(torch.tensor(state.epoch))
@@ -141,7 +147,7 @@ def fit(
     state.restore_best()
     if progress and task is not None:
         progress.remove_task(task)
-    return Fitted(network, state.best_epoch, state.best_val)
+    return Fitted(network, state.best_epoch, state.best_val, round(state.seconds, 3))
 
 
 def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
@@ -206,10 +212,16 @@ class _State:
     ) -> None:
         self.network, self.optimizer, self.identity, self.run = network, optimizer, identity, run
         self.epoch = self.best_epoch = 0
+        self._began, self._before_s = time.perf_counter(), 0.0
         self.best_val = -math.inf
         self.best = self._weights()
         if run is not None and (run / _FILE).is_file():
             self._resume(run / _FILE)
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far."""
+        return self._before_s + time.perf_counter() - self._began
 
     def _weights(self) -> dict[str, Tensor]:
         return {k: v.detach().clone() for k, v in self.network.state_dict().items()}
@@ -237,6 +249,7 @@ class _State:
             "epoch": self.epoch,
             "best_epoch": self.best_epoch,
             "best_val": self.best_val,
+            "seconds": self.seconds,
         }
         # One file holds all, moved into place whole: a kill leaves the old state or the new one.
         safetensors.torch.save_file(
@@ -251,9 +264,10 @@ class _State:
             progress = json.loads(file.metadata()["progress"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if progress["identity"] != self.identity:
-            raise ValueError(f"{path}: of another recipe, split, seed or graph; use another folder")
+            what = "of another recipe, precision, split, seed or graph"
+            raise ValueError(f"{path}: {what}; use another folder")
         self.epoch, self.best_epoch = progress["epoch"], progress["best_epoch"]
-        self.best_val = progress["best_val"]
+        self.best_val, self._before_s = progress["best_val"], progress["seconds"]
 
         def under(prefix: str) -> dict[str, Tensor]:
             return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

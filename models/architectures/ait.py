@@ -168,8 +168,8 @@ class Layer(nn.Module):
             attractors_PMD = self.lift(memory_PMD).to(xi_RLD.dtype)
             if self.block is not None:
                 layout = Stored(attractors_PMD, rows, length)
-                read = retrieve(self.block, xi_RLD.reshape(rows * length, dim), layout)
-                x_RLD = x_RLD + read.view(rows, length, dim)
+                recalled = retrieve(self.block, xi_RLD.reshape(rows * length, dim), layout)
+                x_RLD = x_RLD + recalled.view(rows, length, dim)
             elif self.cross is not None:
                 attractors_RMD = attractors_PMD.expand(rows, -1, -1)
                 x_RLD = x_RLD + self.cross(xi_RLD, attractors_RMD, asked)

@@ -10,7 +10,7 @@ from training.machine import machines, made
 
 
 def test_machines_are_those_of_the_rows_and_not_that_of_the_moment() -> None:
-    here = made(torch.device("cpu"), time.perf_counter() - 2)
+    here = made(torch.device("cpu"), "32-true", time.perf_counter() - 2)
     assert 2 <= here["seconds"] < 60
     there = {"machine": "Elsewhere, 8 threads", "torch": "2.7.0"}
     assert machines([there, there]) == "Elsewhere, 8 threads, torch 2.7.0."

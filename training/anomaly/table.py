@@ -43,7 +43,7 @@ def run(
     progress: Progress,
 ) -> dict[str, list[dict[str, Any]]]:
     """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
-    ledger, models, splits = Ledger(out), list(models), list(splits)
+    ledger, models, splits = Ledger(out, fabric), list(models), list(splits)
     known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREES}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")
@@ -55,7 +55,7 @@ def run(
             chosen = _recipe_of(model, dataset, split)
             make = partial(_row, dataset, split, model, chosen, fabric, progress)
             key = model, split.name, _mark(model, chosen, data)
-            results[model].append(ledger.row(key, fabric.device, make))
+            results[model].append(ledger.row(key, make))
             progress.advance(task)
     return results
 

@@ -61,7 +61,7 @@ def run(
     known = (*OURS, *GRAPH_NETWORKS, FOREST)
     if unknown := [model for model in models if model not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(known)}")
-    ledger = Ledger(out)
+    ledger = Ledger(out, fabric)
     task = progress.add_task(dataset.name, total=len(models) * len(splits) * seeds)
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for seed, split in product(range(seeds), splits):
@@ -71,7 +71,7 @@ def run(
             recipes = recipes_of(model, dataset, split, smoke=smoke)
             key = model, named, mark([data, *(asdict(recipe) for recipe in recipes)])
             make = partial(_row, dataset, split, model, recipes, seed, fabric, progress)
-            results[model].append(ledger.row(key, fabric.device, make))
+            results[model].append(ledger.row(key, make))
             progress.advance(task)
     return results
 

@@ -14,10 +14,27 @@ from torch import Tensor, nn
 from models.architectures.et import ETImage, ETImageConfig
 from models.contract import seeded
 from models.patches import PatchBatch, PatchCodec, spread
+from models.transformer import Attention, FeedForward
 from training.complete.evaluate import Completer
 from training.trainer import parameters
 
 _RADIUS = 3  # pixels around a point that Telea's method reads, as in OpenCV's examples
+
+
+@final
+class _Layer(nn.Module):
+    """Attention and a feed-forward four times as wide, each on what is normed and added to it."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm, self.feedforward_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention = Attention(dim, heads, dim // heads, dropout=0.0)
+        self.feedforward = FeedForward(dim, 4 * dim, dropout=0.0)
+
+    def forward(self, x_RLD: Tensor) -> Tensor:
+        g_RLD = self.attention_norm(x_RLD)
+        x_RLD = x_RLD + self.attention(g_RLD, g_RLD)
+        return x_RLD + self.feedforward(self.feedforward_norm(x_RLD))
 
 
 @final
@@ -33,15 +50,7 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         self.codec = PatchCodec(size, patch, channels, dim)
-        # torch's TransformerEncoder would copy one layer, so that all begin alike.
-        self.layers = nn.Sequential(
-            *(
-                nn.TransformerEncoderLayer(
-                    dim, heads, 4 * dim, 0.0, "gelu", batch_first=True, norm_first=True
-                )
-                for _ in range(layers)
-            )
-        )
+        self.layers = nn.Sequential(*(_Layer(dim, heads) for _ in range(layers)))
 
     def forward(self, batch: PatchBatch) -> Tensor:
         """Pixels (R, C, S, S)."""

@@ -71,7 +71,7 @@ def run(
     """
     if unknown := [model for model in models if model not in MODELS]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
-    ledger, data = Ledger(out), dataset.fingerprint
+    ledger, data = Ledger(out, fabric), dataset.fingerprint
     task = progress.add_task(dataset.name, total=len(models))
     results: dict[str, dict[str, Any]] = {}
     for model in models:
@@ -81,7 +81,7 @@ def run(
         key = model, dataset.split.name, mark([data, count, asdict(chosen)])
         state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}"
         make = partial(_row, dataset, model, chosen, count, state, fabric, progress)
-        results[model] = ledger.row(key, fabric.device, make)
+        results[model] = ledger.row(key, make)
         progress.advance(task)
     return results
 
@@ -100,7 +100,7 @@ def _row(
         patch = recipe.config["patch"]
         complete, share = UNTRAINED[model](patch), recipe.occluded
         measured = evaluate_images(complete, dataset, patch, share, parts=parts, count=count)
-        numbers, work, setting = 0, 0, "not trained"
+        numbers, work, setting, took = 0, 0, "not trained", dict[str, Any]()
     else:
         result = train_images(
             dataset,
@@ -115,12 +115,14 @@ def _row(
         measured, numbers = result.parts, parameters(result.network)
         work = operations(result.network, dataset, recipe.config["patch"])
         setting = f"epoch {result.fitted.best_epoch} of {recipe.epochs}"
+        took = {"seconds": result.fitted.seconds}
     return {
         "dataset": dataset.name,
         "setting": setting,
         "parameters": numbers,
         "operations": work,
         "epochs": recipe.epochs if numbers else None,
+        **took,
     } | {part: over_seeds(measured[part]) for part in parts}
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from models.checkpoint import Checkpoint
 from training.ledger import Ledger, mark
@@ -45,7 +44,7 @@ def run(
         split = str(one.manifest.training["split"])
         key = one.manifest.name, split, mark([one.sha256, most, fitted])
         make = partial(_row, one, data, most, fitted)
-        rows.append(ledger.row(key, torch.device("cpu"), make))
+        rows.append(ledger.row(key, make))
     return rows
 
 

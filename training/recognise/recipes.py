@@ -55,7 +55,6 @@ _RECIPES = {
         | {"stem": (16, 32, 32, 32), "patch": 1, "share": 1 / 25, "blocks": 3, "places": 0.5}
         | {"asked": "apart"},
         epochs=100,
-        learning_rate=1e-3,
         batch_pictures=16,
     ),
 }

@@ -42,7 +42,7 @@ def run(
         recipes = {model: smoke_pictures(recipe) for model, recipe in recipes.items()}
     if epochs is not None:
         recipes = {model: replace(recipe, epochs=epochs) for model, recipe in recipes.items()}
-    ledger, data = Ledger(out), dataset.fingerprint
+    ledger, data = Ledger(out, fabric), dataset.fingerprint
     task = progress.add_task(dataset.name, total=len(models) * seeds)
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for seed in range(seeds):
@@ -50,7 +50,7 @@ def run(
             key = model, f"{dataset.split.name}, seed {seed}", mark([data, asdict(recipe)])
             state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}-{seed}"
             make = partial(_row, dataset, recipe, seed, state, fabric, progress)
-            results[model].append(ledger.row(key, fabric.device, make))
+            results[model].append(ledger.row(key, make))
             progress.advance(task)
     return results
 
@@ -70,6 +70,7 @@ def _row(
         "parameters": size_of(config_of(dataset, recipe)),
         "setting": f"{recipe.config}, epoch {result.fitted.best_epoch} of {recipe.epochs}",
         "val": {"accuracy": parts["val"][0].accuracy},
+        "seconds": result.fitted.seconds,
         "test": result.by_kind | {"accuracy": parts["test"][0].accuracy},
     }
 

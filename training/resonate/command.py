@@ -44,16 +44,16 @@ def resonance_table(
     grid = table.grid(_numbers(strengths), _numbers(vigilances))
     grid = grid[:1] if smoke else grid
     path = out or Path("runs/tables") / f"resonance{'-smoke' * smoke}.jsonl"
-    ledger, rows = Ledger(path), []
+    fabric, rows = fabric_on(device, precision) if retrain else None, []
     for model in models.split(","):
         name = f"{model}-{dataset.lower()}"
         if not (folder / name).is_dir():
             console.print(f"{name} is not in {folder}: left out. Train it, and run this again.")
             continue
         subject = subject_of(load(folder / name), data)
-        rows += table.asked(subject, ledger, grid)
-        if retrain:
-            fabric = fabric_on(device, precision)
+        rows += table.asked(subject, Ledger(path), grid)
+        if fabric is not None:
+            ledger = Ledger(path, fabric)
             with Progress(console=console) as progress:
                 rows += table.retrained(subject, ledger, grid, seeds, fabric, progress, smoke=smoke)
     if rows:

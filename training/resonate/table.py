@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
@@ -35,8 +34,8 @@ def asked(subject: Subject, ledger: Ledger, grid: Iterable[Resonance]) -> list[R
         told = {"value": subject.value(scores), "error": subject.error(scores, base[0])}
         return _told(subject, resonance, None) | told
 
-    identity, device = subject.checkpoint.sha256, torch.device("cpu")
-    return [_kept(subject, ledger, identity, r, None, measured, device) for r in (None, *grid)]
+    identity = subject.checkpoint.sha256
+    return [_kept(subject, ledger, identity, r, None, measured) for r in (None, *grid)]
 
 
 def retrained(
@@ -61,7 +60,7 @@ def retrained(
             return _told(subject, resonance, seed) | {"value": value}
 
         identity = [subject.manifest.training["recipe"], smoke]
-        rows.append(_kept(subject, ledger, identity, resonance, seed, measured, fabric.device))
+        rows.append(_kept(subject, ledger, identity, resonance, seed, measured))
         progress.advance(task)
     return rows
 
@@ -73,12 +72,11 @@ def _kept(
     resonance: Resonance | None,
     seed: int | None,
     measured: Callable[[Resonance | None], Row],
-    device: torch.device,
 ) -> Row:
     told = None if resonance is None else resonance.model_dump(mode="json")
     split = str(subject.manifest.training.get("split"))
     key = subject.manifest.name, split, mark([identity, told, seed])
-    return ledger.row(key, device, partial(measured, resonance))
+    return ledger.row(key, partial(measured, resonance))
 
 
 def _told(subject: Subject, resonance: Resonance | None, seed: int | None) -> Row:

@@ -69,6 +69,8 @@ def test_table_command_resumes(folder: Path, tmp_path: Path, monkeypatch) -> Non
     assert table == [line for line in first.stdout.splitlines() if line.startswith("|")]
     assert table[0].startswith("| pictures | parameters | MFLOP an image | MSE x 1000 |")
     assert [row["operations"] > 0 for row in rows] == [True, True, True, False, False]
+    vit = rows[2]  # each weight but places and norms has a part in each of 64 patches
+    assert vit["operations"] > 2 * 0.6 * vit["parameters"] * 64
     assert table[-1].startswith("| mean-colour | - |")
     assert "10 masks of 2 test images" in " ".join(again.stdout.split())
 

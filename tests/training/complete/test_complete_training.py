@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import torch
 from lightning_fabric import Fabric
 
@@ -89,10 +91,16 @@ def test_a_killed_run_goes_on_to_the_same_result(
     whole = train_images(dataset, recipe, seed=3, fabric=fabric)
     with killed_after(2):
         train_images(dataset, recipe, seed=3, fabric=fabric, run=tmp_path)
+    with safetensors.safe_open(tmp_path / "state.safetensors", "pt") as state:
+        told_s = json.loads(state.metadata()["progress"])["seconds"]
+    mixed = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    with pytest.raises(ValueError, match="of another recipe, precision"):
+        train_images(dataset, recipe, seed=3, fabric=mixed, run=tmp_path)
     resumed = train_images(dataset, recipe, seed=3, fabric=fabric, run=tmp_path)
     states = whole.network.state_dict(), resumed.network.state_dict()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert whole.parts == resumed.parts
+    assert resumed.fitted.seconds > told_s > 0
     with pytest.raises(ValueError, match="of another recipe"):
         train_images(dataset, replace(recipe, occluded=0.4), seed=3, fabric=fabric, run=tmp_path)
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from models.dynamics import LayerNorm
 
-_DEVIATION = 0.3  # of MASK and positions before training
+_DEVIATION = 0.3  # of MASK before training
+_SLOWEST = 100  # of the waves that positions are before training, in patches to a radian
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,20 @@ def composite(images_RSSC: np.ndarray, mask_RSS: np.ndarray, pixels_RCSS: Tensor
     return np.where(mask_RSS[..., None], completed.permute(0, 2, 3, 1).cpu().numpy(), images_RSSC)
 
 
+def waves(along: int, dim: int) -> Tensor:
+    """Sine and cosine of the row and of the column of each patch at dim // 4 frequencies, (L, D).
+
+    Those of Vaswani et al. 2017, section 3.5, in two dimensions as He et al. 2022 have them: what
+    is a patch further on is the same rotation at every place.
+    """
+    count = dim // 4
+    frequency = float(_SLOWEST) ** -(torch.arange(count) / max(count, 1))
+    places = torch.arange(along)[:, None] * frequency
+    of_place = torch.cat([places.sin(), places.cos()], 1)
+    rows, columns = of_place.repeat_interleave(along, 0), of_place.repeat(along, 1)
+    return nn.functional.pad(torch.cat([rows, columns], 1), (0, dim - 4 * count))
+
+
 @final
 class PatchCodec(nn.Module):
     """Between the image plane and the token space, Energy Transformer appendix B and algorithm 1.
@@ -110,8 +125,9 @@ class PatchCodec(nn.Module):
     delta_dec). mean and std are of each channel on the training images.
 
     The paper draws all of it from N(0, 0.02). Here W_enc and W_dec follow the number of their
-    inputs, which is about the same at its P and D, and MASK and positions have a deviation of 0.3,
-    or they would drown beside patches of 0.6 at first (docs/decisions/0010-images.md).
+    inputs, which is about the same at its P and D, MASK has a deviation of 0.3, or it would drown
+    beside patches of 0.6 at first, and positions begin as waves, or who a neighbour is would have
+    to be learned at each place anew (docs/decisions/0010-images.md).
     """
 
     mean_C: Tensor
@@ -125,7 +141,7 @@ class PatchCodec(nn.Module):
         self.register_buffer("std_C", torch.full((channels,), 0.5))
         self.encoder = nn.Linear(self.width, dim)
         self.mask_D = nn.Parameter(torch.randn(dim) * _DEVIATION)
-        self.position_LD = nn.Parameter(torch.randn(self.length, dim) * _DEVIATION)
+        self.position_LD = nn.Parameter(waves(size // patch, dim))
         self.norm = LayerNorm(dim)
         self.decoder = nn.Linear(dim, self.width)
 

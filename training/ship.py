@@ -40,7 +40,7 @@ SHIPPED: dict[str, Callable[..., None]] = {
     "cdat-bbbp": partial(_molecules, "cdat", "BBBP", "p_np", How.BALANCED),
     "et-proteins": partial(classify, "et", "PROTEINS"),
     "ait-clevr": partial(recognise, Pictures.CLEVR),
-    "et-photos": partial(complete, "photos", brief=True, precision="bf16-mixed"),
+    "et-photos": partial(complete, "photos", brief=True),
 }
 """What trains each: graphs of fraud on split 0, official or 40 %, molecules by scaffold, others on
 fold 0, images as a CPU can, pictures as their recipes say."""

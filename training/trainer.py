@@ -26,6 +26,9 @@ _FILE = "state.safetensors"
 _APART = 1_000_003  # between seeds, which would else draw each other's batches
 
 
+BETAS = (0.9, 0.999)  # of AdamW, where a paper names none
+
+
 class Loop(Protocol):
     """What the loop takes from a recipe; recipes are frozen dataclasses."""
 
@@ -43,6 +46,8 @@ class Loop(Protocol):
     def warmup(self) -> float: ...
     @property
     def clip(self) -> float: ...
+    @property
+    def betas(self) -> tuple[float, float]: ...
     @property
     def check_every(self) -> int: ...
     @property
@@ -103,7 +108,11 @@ def fit(
     """
     torch.manual_seed(seed)
     optimizer = torch.optim.AdamW(
-        network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+        network.parameters(),
+        lr=recipe.learning_rate,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
     )
     if recipe.centralise:
         weights = _centred(network)

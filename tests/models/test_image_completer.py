@@ -21,6 +21,7 @@ from models.patches import (
     spread,
     touched,
     unpatchify,
+    waves,
 )
 
 SMALL = {"size": 12, "patch": 3, "dim": 16, "heads": 2, "head_dim": 8, "memories": 32}
@@ -54,6 +55,21 @@ def test_cutting_and_pasting_is_identity(size: int, patch: int, channels: int) -
     assert torch.equal(patches[0], images[0, :, :patch, :patch].flatten())
     if size > patch:  # the second patch is to the right of the first
         assert torch.equal(patches[1], images[0, :, :patch, patch : 2 * patch].flatten())
+
+
+def test_places_are_alike_by_how_far_apart_they_are() -> None:
+    """Whatever the place: the likeness of two is a function of the rows and columns between."""
+    for along, dim in ((4, 16), (8, 128), (7, 30)):
+        place_RCD = waves(along, dim).double().unflatten(0, (along, along))
+        alike = torch.einsum("rcd,std->rcst", place_RCD, place_RCD)
+        torch.testing.assert_close(alike[0, 0, 1, 2], alike[2, 1, 3, 3])
+        torch.testing.assert_close(alike[0, 0, 3, 0], alike[0, 3, 3, 3])
+        itself = alike[1, 1, 1, 1]
+        assert itself.item() == pytest.approx(2 * (dim // 4))
+        rest = alike[1, 1].clone()
+        rest[1, 1] = -1
+        assert rest.max() < 0.98 * itself  # and no two are the same
+    assert waves(1, 3).tolist() == [[0, 0, 0]]
 
 
 def test_masks_of_pixels_and_of_patches() -> None:

@@ -16,7 +16,7 @@ from models.graphs import GraphBatch
 from training.anomaly.sampler import NeighbourSampler
 from training.datasets import Split
 from training.ledger import fingerprint
-from training.trainer import Problem
+from training.trainer import BETAS, Problem
 
 Step = tuple[GraphBatch, Tensor, Tensor, Tensor]
 """(graph, encoding, seeds in it, the same nodes in the whole graph)"""
@@ -49,6 +49,10 @@ class NodeRecipe:
     @property
     def centralise(self) -> bool:
         return False
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        return BETAS
 
 
 @final

@@ -16,7 +16,7 @@ from models.tokens import TokenBatch, Tokens, collate
 from training.datasets import Split
 from training.figures import measure, temperatures
 from training.ledger import fingerprint
-from training.trainer import Problem, share
+from training.trainer import BETAS, Problem, share
 
 _EVALUATED = 256  # graphs at a time without gradients
 
@@ -42,6 +42,10 @@ class GraphRecipe:
     centralise: bool = True
     balanced: bool = False
     choose_by: Literal["cross_entropy", "roc_auc"] = "cross_entropy"
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        return BETAS
 
 
 @final

@@ -36,6 +36,7 @@ class ImageRecipe:
     weight_decay: float = 0.05
     warmup: float = 0.02
     clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.99)
     check_every: int = 1
     batch_images: int = 128
     epoch_images: int | None = None
@@ -50,7 +51,8 @@ class ImageRecipe:
 
 @final
 class ImageProblem(Problem):
-    """Mean squared error of standardised pixels on the patches that count, new ones every step.
+    """Mean over the pictures of the mean squared error of standardised pixels on the patches that
+    count, new ones every step.
 
     `validate` is the mean PSNR of the occluded patches of `split.val`, under masks that stay the
     same. Test images are not looked at.
@@ -94,7 +96,10 @@ class ImageProblem(Problem):
     def loss(self, model: nn.Module, step: tuple[PatchBatch, Tensor]) -> Tensor:
         batch, counted_N = step
         error_NP = (patchify(model(batch), self.patch) - batch.patches_NP) / self.std_P
-        return error_NP[counted_N].square().mean()
+        error_RL = error_NP.square().mean(1).view(batch.rows, -1)
+        counted_RL = counted_N.view(batch.rows, -1)
+        # Of each picture first: one with few holes counts as much as one with many.
+        return ((error_RL * counted_RL).sum(1) / counted_RL.sum(1).clamp(min=1)).mean()
 
     def validate(self, network: nn.Module) -> float:
         images = self.dataset.images[self.dataset.split.val]

@@ -46,8 +46,11 @@ def recipe_of(
         ValueError: for an unknown model.
     """
     base, _, ablation = model.partition(":")
-    trained = base not in UNTRAINED
-    chosen = image_recipe(base if trained else "et", dataset, ablation or "none", brief=brief)
+    if base in UNTRAINED:
+        like = image_recipe("et", dataset, brief=brief)
+        patch = {"patch": like.config["patch"]}
+        return ImageRecipe(model, patch, epochs=0, occluded=like.occluded)
+    chosen = image_recipe(base, dataset, ablation or "none", brief=brief)
     return smoke_images(chosen) if smoke else chosen
 
 
@@ -76,7 +79,7 @@ def run(
     results: dict[str, dict[str, Any]] = {}
     for model in models:
         chosen = recipe_of(model, dataset, brief=brief, smoke=smoke)
-        if epochs is not None:
+        if epochs is not None and model not in UNTRAINED:
             chosen = replace(chosen, epochs=epochs)
         key = model, dataset.split.name, mark([data, count, asdict(chosen)])
         state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}"

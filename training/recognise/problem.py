@@ -15,7 +15,7 @@ from models.architectures.ait import AiT, AiTConfig
 from models.pictures import PictureBatch
 from training.datasets.pictures import PictureDataset
 from training.figures import measure
-from training.trainer import Problem, share
+from training.trainer import BETAS, Problem, share
 
 _EVALUATED = 256  # pictures at a time without gradients
 _FRESH = 3  # beside the seeds of train, val and test
@@ -45,6 +45,10 @@ class RecogniseRecipe:
     fresh: bool = False
     reset_memory: bool = False
     centralise: bool = False
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        return BETAS
 
 
 class Step(NamedTuple):

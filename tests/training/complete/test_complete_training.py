@@ -141,14 +141,25 @@ def test_the_loss_counts_what_is_occluded_and_hides_most_of_it(
         assert (masked.view(batch.rows, -1).sum(1) == 8).all()  # two of them stay open
         assert counted[masked].all()
     batch, counted = steps[0]
-    images = torch.rand(batch.rows, 3, 12, 12)
-    error = (patchify(images, 3) - batch.patches_NP) / network.codec.scale()[1]
-    expected = error[counted].square().mean()
-    torch.testing.assert_close(problem.loss(lambda _: images, (batch, counted)), expected)  # type: ignore[arg-type]
     again, another = (next(iter(problem.steps(seed, fabric))) for seed in (0, 1))
     assert torch.equal(batch.patches_NP, again[0].patches_NP)
     assert torch.equal(counted, again[1])
     assert not torch.equal(counted, another[1])
+
+
+def test_every_image_counts_as_much_in_the_loss(dataset: ImageDataset, fabric: Fabric) -> None:
+    network = ETImage(ETImageConfig.model_validate(SMALL))
+    problem = ImageProblem(dataset, network.codec, _recipe(occluded=0.5, vary=0.45), CPU)
+    batch, counted = next(problem.steps(0, fabric))
+    many = counted.view(batch.rows, 16).sum(1)
+    assert many.min() < 4 < 12 < many.max()
+    images = torch.rand(batch.rows, 3, 12, 12)
+    error = (patchify(images, 3) - batch.patches_NP) / network.codec.scale()[1]
+    squares = error.square().view(batch.rows, 16, -1), counted.view(batch.rows, 16)
+    expected = torch.stack([of[what].mean() for of, what in zip(*squares, strict=True)]).mean()
+    torch.testing.assert_close(problem.loss(lambda _: images, (batch, counted)), expected)  # type: ignore[arg-type]
+    none = problem.loss(lambda _: images, (batch, torch.zeros_like(counted)))  # type: ignore[arg-type]
+    assert none == 0
 
 
 def test_images_are_mirrored_where_that_may_be(dataset: ImageDataset, fabric: Fabric) -> None:

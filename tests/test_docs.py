@@ -14,7 +14,9 @@ from service.main import create_app
 from service.settings import Settings
 from training.anomaly.table import line_of
 from training.classify.table import line_of as line_of_graphs
+from training.complete import table as completion
 from training.ood import table as ood
+from training.recognise import table as recognition
 from training.resonate import table as resonate
 
 REPO = Path(__file__).resolve().parents[1]
@@ -110,6 +112,19 @@ def test_the_table_of_images_is_that_of_the_manifest() -> None:
     for part in ("cifar10", "tiny-imagenet"):
         m = manifest["metrics"][part]
         assert f"| {part} | {m['psnr']:.2f} ± {m['psnr_std']:.2f} | {m['ssim']:.3f} |" in text
+
+
+IMAGES = (REPO / "docs" / "images.md").read_text().splitlines()
+
+
+def test_the_table_of_completion_is_that_of_its_rows() -> None:
+    for row in _rows(TABLES / "images" / "mnist.jsonl"):
+        assert completion.line_of(row["model"], row, "test") in IMAGES
+
+
+def test_the_table_of_classification_is_that_of_its_rows() -> None:
+    for row in _rows(TABLES / "images" / "cifar10.jsonl"):
+        assert recognition.line_of(row["model"], [row], ["accuracy"]) in IMAGES
 
 
 def test_tables_of_out_of_distribution_are_those_of_their_rows() -> None:

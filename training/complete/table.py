@@ -155,11 +155,7 @@ def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
             + " |",
             "|---|---|---|" + "---|" * len(COLUMNS),
         ]
-        for model, row in results.items():
-            cells = [_cell(row[part], name, scale) for name, (_, scale) in COLUMNS.items()]
-            work = f"{row['operations'] / 1e6:.0f}" if row["operations"] else "-"
-            cells = [str(row["parameters"] or "-"), work, *cells]
-            lines.append(f"| {model} | " + " | ".join(cells) + " |")
+        lines += [line_of(model, row, part) for model, row in results.items()]
         lines.append("")
     first = next(iter(results.values()))[parts[0]]
     trained = sorted({str(row["epochs"]) for row in results.values() if row["epochs"] is not None})
@@ -171,6 +167,13 @@ def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
         f"{machines(results.values())}"
     )
     return "\n".join(lines)
+
+
+def line_of(model: str, row: dict[str, Any], part: str) -> str:
+    """The line of a model in the table of a part."""
+    work = f"{row['operations'] / 1e6:.0f}" if row["operations"] else "-"
+    cells = [_cell(row[part], name, scale) for name, (_, scale) in COLUMNS.items()]
+    return " | ".join([f"| {model}", str(row["parameters"] or "-"), work, *cells]) + " |"
 
 
 def _cell(test: dict[str, float], name: str, scale: float) -> str:

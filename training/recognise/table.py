@@ -83,8 +83,7 @@ def markdown(dataset: PictureDataset, results: dict[str, list[dict[str, Any]]]) 
         "|---|" + "---|" * (len(columns) + 1),
     ]
     for model, rows in results.items():
-        cells = [_cell(row["test"][column] for row in rows) for column in columns]
-        lines.append(f"| {model} | " + " | ".join(cells) + f" | {rows[0]['parameters']} |")
+        lines.append(line_of(model, rows, columns))
     sizes = ", ".join(f"{len(samples)} {part}" for part, samples in dataset.split.parts().items())
     seeds = len(next(iter(results.values())))
     lines.append(
@@ -93,6 +92,12 @@ def markdown(dataset: PictureDataset, results: dict[str, list[dict[str, Any]]]) 
         f"{machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)
+
+
+def line_of(model: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    """The line of a model, of a row for each seed."""
+    cells = [_cell(row["test"][column] for row in rows) for column in columns]
+    return f"| {model} | " + " | ".join(cells) + f" | {rows[0]['parameters']} |"
 
 
 def _cell(figures: Iterable[float]) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-from pydantic import Field, PositiveFloat
-
 from models.contract import Architecture, Block, Config
 from models.dynamics import Descent, LayerNorm
 from models.energies import DotProductAttention, Energy, Hopfield, Sum
@@ -19,11 +17,6 @@ class _Settings(Config):
     """What ET has beyond its task."""
 
     hopfield_kind: Kind = "relu2"
-    deviation: PositiveFloat | None = Field(
-        None,
-        description="of the weights of energies before training, 0.02 in algorithm 1; 1/sqrt(dim) "
-        "if not set",
-    )
 
 
 class ETConfig(NodeConfig, _Settings):
@@ -47,9 +40,9 @@ class _Blocks(Architecture):
         c = self.config
         parts: list[Energy] = []
         if c.attention:
-            parts.append(DotProductAttention(c.dim, c.heads, c.head_dim, c.deviation))
+            parts.append(DotProductAttention(c.dim, c.heads, c.head_dim))
         if c.hopfield:
-            parts.append(Hopfield(c.dim, c.memories, c.hopfield_kind, c.deviation))
+            parts.append(Hopfield(c.dim, c.memories, c.hopfield_kind))
         return Block(Sum(*parts), Descent(), LayerNorm(c.dim), c)
 
 

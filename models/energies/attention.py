@@ -22,10 +22,10 @@ class Attending(Featured):
 
     name = "attention"
 
-    def __init__(self, dim: int, heads: int, head_dim: int, deviation: float | None = None) -> None:
+    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
-        scale = deviation or dim**-0.5
+        scale = dim**-0.5
         self.query_HYD = nn.Parameter(torch.randn(heads, head_dim, dim) * scale)
         self.key_HYD = nn.Parameter(torch.randn(heads, head_dim, dim) * scale)
 

@@ -27,14 +27,12 @@ class Hopfield(Featured):
 
     POWER = 4
 
-    def __init__(
-        self, dim: int, memories: int, kind: Kind = "relu2", deviation: float | None = None
-    ) -> None:
+    def __init__(self, dim: int, memories: int, kind: Kind = "relu2") -> None:
         super().__init__()
         if kind not in get_args(Kind):
             raise ValueError(f"unknown Hopfield kind {kind!r}; choose from {get_args(Kind)}")
         self.kind = kind
-        self.memories_MD = nn.Parameter(torch.randn(memories, dim) * (deviation or dim**-0.5))
+        self.memories_MD = nn.Parameter(torch.randn(memories, dim) * dim**-0.5)
         self.log_sharpness = nn.Parameter(torch.zeros(()), requires_grad=kind == "softmax")
 
     def directions(self) -> Tensor:

@@ -72,24 +72,6 @@ def test_places_are_alike_by_how_far_apart_they_are() -> None:
     assert waves(1, 3).tolist() == [[0, 0, 0]]
 
 
-def test_the_deviation_of_energies_before_training() -> None:
-    """Asked for, that of queries, keys and memories; else one over the square root of the width.
-    What is drawn beside them stays."""
-
-    def drawn(**asked: float) -> dict[str, torch.Tensor]:
-        config = ETImageConfig.model_validate(SMALL | {"dim": 64} | asked)
-        pixels = np.zeros((1, 12, 12, 3), np.uint8)
-        return ETImage.fitted(config, pixels, seed=0).state_dict()
-
-    usual, small = drawn(), drawn(deviation=0.02)
-    of_energies = {name for name in usual if name.startswith("blocks.0.energy")}
-    assert {name for name in usual if not torch.equal(usual[name], small[name])} < of_energies
-    for ending in ("query_HYD", "key_HYD", "memories_MD"):
-        (name,) = (name for name in of_energies if name.endswith(ending))
-        assert usual[name].std().item() == pytest.approx(1 / 8, rel=0.1)
-        torch.testing.assert_close(small[name], usual[name] * 8 * 0.02)
-
-
 def test_masks_of_pixels_and_of_patches() -> None:
     mask = np.zeros((6, 6), bool)
     mask[1, 4] = mask[5, 0] = True

@@ -39,8 +39,6 @@ _BRIEF_LOOP: dict[str, Any] = {
 }
 _BRIEF_RATES = {"et": 4e-3, "vit": 8e-3}  # the best of 1e-3 to 8e-3 in a tenth of the time
 _BRIEF_EPOCHS = {"mnist": 60}
-# Of energies before training, as in algorithm 1: digits are learned sooner, and photos later.
-_BRIEF_DEVIATION = {"mnist": 0.02}
 _VARY = 0.45  # windows that are served have few holes or many
 _ANY = {"dim": 256, "heads": 8, "head_dim": 32, "memories": 1024}
 _BRIEFLY = 120  # epochs of others
@@ -68,8 +66,6 @@ def image_recipe(
     config = shape | _DYNAMICS | sizes | IMAGE_ABLATIONS[ablation]
     if brief:
         config |= _BRIEF
-        if dataset.name in _BRIEF_DEVIATION:
-            config |= {"deviation": _BRIEF_DEVIATION[dataset.name]}
     ETImageConfig.model_validate(config)  # before anything is trained
     chosen = ImageRecipe(model, config, epochs=epochs, vary=_VARY)
     if brief:

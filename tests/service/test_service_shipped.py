@@ -29,6 +29,7 @@ from training.datasets import (
     load_smiles,
     scaffold_split,
 )
+from training.datasets.cifar import load_cifar10
 from training.datasets.clevr import KINDS, answer_on, scenes
 
 REPO = Path(__file__).resolve().parents[2]
@@ -52,7 +53,8 @@ def shipped(start, wait, answers) -> str:
 def test_the_promised_checkpoints_ship(shipped: str) -> None:
     fraud = {"cdat-amazon", "cdat-tolokers", "cdat-yelpchi", "et-tolokers"}
     assert set(SHIPPED) >= fraud | {
-        *("cdat-ames", "et-ames", "cdat-bbbp", "et-proteins", "et-photos", "ait-clevr")
+        *("cdat-ames", "et-ames", "cdat-bbbp", "et-proteins", "et-photos"),
+        *("ait-clevr", "ait-cifar10"),
     }
     served = httpx.get(f"{shipped}/models").json()["models"]
     assert sorted(model["name"] for model in served) == SHIPPED
@@ -80,6 +82,32 @@ def test_the_photograph_is_completed(shipped: str) -> None:
     # The photograph itself is known here: nearer to it than its mean colour is.
     error = np.abs(found[hole].astype(float) - whole[hole]).mean()
     assert error < 0.3 * np.abs(whole[hole] - whole[~hole].mean(0)).mean()
+
+
+def test_pictures_are_of_ten_kinds(shipped: str) -> None:
+    """By the default model; of test pictures, where they are, most are told right."""
+    photo = (REPO / "examples" / "photo.jpg").read_bytes()
+    answer = httpx.post(f"{shipped}/images/classify", files={"image": photo}).json()
+    assert answer["model"]["name"] == "ait-cifar10"
+    told = answer["results"][0]["probabilities"]
+    assert len(told) == 10
+    assert sum(told.values()) == pytest.approx(1, abs=1e-4)
+    try:
+        data = load_cifar10(each=10)
+    except FileNotFoundError as error:
+        pytest.skip(f"half of this needs CIFAR-10: {error}")
+    test = data.split.test[::3]
+    files = [("image", _png(data.pixels[i].transpose(1, 2, 0))) for i in data.picture_of[test]]
+    results = httpx.post(f"{shipped}/images/classify", files=files, timeout=60).json()["results"]
+    true = [data.task.labels[data.labels[i]] for i in test]
+    right = [found["label"] == name for found, name in zip(results, true, strict=True)]
+    assert np.mean(right) > 0.6
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
 
 
 def test_questions_about_the_scene_are_answered(shipped: str) -> None:

@@ -14,6 +14,7 @@ from service.main import create_app
 from service.settings import Settings
 from training.anomaly.table import line_of
 from training.classify.table import line_of as line_of_graphs
+from training.complete import table as completion
 from training.ood import table as ood
 from training.recognise import table as recognition
 from training.resonate import table as resonate
@@ -115,6 +116,11 @@ def test_the_table_of_images_is_that_of_the_manifest() -> None:
 
 
 IMAGES = (REPO / "docs" / "images.md").read_text().splitlines()
+
+
+def test_the_table_of_completion_is_that_of_its_rows() -> None:
+    for row in _rows(TABLES / "images" / "mnist.jsonl"):
+        assert completion.line_of(row["model"], row, "test") in IMAGES
 
 
 def test_the_table_of_classification_is_that_of_its_rows() -> None:

@@ -42,6 +42,7 @@ SHIPPED: dict[str, Callable[..., None]] = {
     "ait-clevr": partial(recognise, Pictures.CLEVR),
     "ait-cifar10": partial(recognise, Pictures.CIFAR10),
     "et-photos": partial(complete, "photos", brief=True),
+    "et-mnist": partial(complete, "mnist", brief=True),
 }
 """What trains each: graphs of fraud on split 0, official or 40 %, molecules by scaffold, others on
 fold 0, images as a CPU can, pictures as their recipes say."""

@@ -18,6 +18,7 @@ from training.complete.recipes import image_recipe
 from training.recognise.recipes import recognise_recipe
 from training.ship import SHIPPED
 
+SHAPES = {"mnist": {"size": 28, "channels": 1}, "photos": {"size": 32, "channels": 3}}
 FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_dir())
 
 
@@ -27,7 +28,7 @@ def _recipe(manifest: Manifest) -> Any:
     if manifest.task == "anomaly":
         return node_recipe(model, trained["dataset"], trained["train_nodes"])
     if manifest.task == "completion":
-        of = SimpleNamespace(name=trained["dataset"], size=32, channels=3)
+        of = SimpleNamespace(name=trained["dataset"], **SHAPES[trained["dataset"]])
         return image_recipe(model, of, brief=True)  # type: ignore[arg-type]
     if manifest.task == "images":
         return recognise_recipe(model, trained["dataset"])

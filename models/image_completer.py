@@ -8,7 +8,7 @@ from typing import Literal, Self, cast
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
@@ -27,6 +27,11 @@ class ImageConfig(Config):
     channels: Literal[1, 3] = 3
     steps: PositiveInt = Field(12, description="T, steps of each block")
     step_size: PositiveFloat = 0.1
+    contrast: NonNegativeFloat = Field(
+        0.0,
+        description="a picture whose known pixels deviate by less than this, in units of the "
+        "training images' deviation, is standardised by itself; 0: none is",
+    )
     self_attention: bool = Field(False, description="eq. 13: a patch sees itself too")
 
     @model_validator(mode="after")
@@ -55,7 +60,7 @@ class ImageCompleter(Architecture):
     def __init__(self, config: ImageConfig) -> None:
         super().__init__()
         c = self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.codec = PatchCodec(c.size, c.patch, c.channels, c.dim)
+        self.codec = PatchCodec(c.size, c.patch, c.channels, c.dim, c.contrast)
         mask_LL = torch.ones(self.codec.length, self.codec.length, dtype=torch.bool)
         if not c.self_attention:
             mask_LL.fill_diagonal_(False)
@@ -92,7 +97,7 @@ class ImageCompleter(Architecture):
         x_ND = self.codec.encode(batch)
         for block, layout in zip(self.blocks_in_order(), self.layouts(batch), strict=True):
             x_ND = block.relax(x_ND, layout, rows)
-        return self.codec.decode(x_ND)
+        return self.codec.decode(x_ND, batch)
 
     @torch.no_grad()
     def infer(
@@ -111,7 +116,7 @@ class ImageCompleter(Architecture):
             seen = None if watch is None else partial(watch, len(solutions))
             solutions.append(block.solve(x_ND, layout, knobs, interrupt, seen))
             x_ND = solutions[-1].x_ND
-        return Output(self.codec.decode(x_ND), solutions)
+        return Output(self.codec.decode(x_ND, batch), solutions)
 
     @classmethod
     def example(cls, seed: int) -> tuple[Architecture, list[MaskedImage]]:
@@ -126,6 +131,7 @@ class ImageCompleter(Architecture):
                 "memories": 10,
                 "blocks": 2,
                 "steps": 3,
+                "contrast": 1.5,
             }
         )
         pictures = [

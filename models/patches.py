@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from models.dynamics import LayerNorm
 
 _DEVIATION = 0.3  # of MASK before training
+_LEAST = 1 / 256  # of the variance that a picture is standardised by; a sixteenth of the spread
 _SLOWEST = 100  # of the waves that positions are before training, in patches to a radian
 
 
@@ -128,14 +129,22 @@ class PatchCodec(nn.Module):
     inputs, which is about the same at its P and D, MASK has a deviation of 0.3, or it would drown
     beside patches of 0.6 at first, and positions begin as waves, or who a neighbour is would have
     to be learned at each place anew (docs/decisions/0010-images.md).
+
+    With a `contrast` above 0, mean and std are of each picture where what is known of it is even.
+    Let w be the variance of its known pixels, in units of std^2 and over the channels, divided by
+    contrast^2, and no less than 1/256: below 1, std sqrt(w) and m + w (mean - m) take the place of
+    std and mean, m being the mean of the known pixels. So a clear sky is seen as other pictures
+    are, and what is off in it is off by as much less as it is more even.
     """
 
     mean_C: Tensor
     std_C: Tensor
 
-    def __init__(self, size: int, patch: int, channels: int, dim: int) -> None:
+    def __init__(
+        self, size: int, patch: int, channels: int, dim: int, contrast: float = 0.0
+    ) -> None:
         super().__init__()
-        self.size, self.patch, self.channels = size, patch, channels
+        self.size, self.patch, self.channels, self.contrast = size, patch, channels, contrast
         self.length, self.width = (size // patch) ** 2, channels * patch**2
         self.register_buffer("mean_C", torch.full((channels,), 0.5))
         self.register_buffer("std_C", torch.full((channels,), 0.5))
@@ -166,18 +175,41 @@ class PatchCodec(nn.Module):
 
     def encode(self, batch: PatchBatch) -> Tensor:
         """x(1) (N, D)."""
-        mean_P, std_P = self.scale()
-        y_NP = (batch.patches_NP.to(self.mask_D.dtype) - mean_P) / std_P
+        mean, std = self.scale_of(batch)
+        y_NP = (batch.patches_NP.to(self.mask_D.dtype) - mean) / std
         # Under mixed precision the encoder answers in half; the states stay in full.
         x_ND = self.encoder(y_NP).to(self.mask_D.dtype)
         x_ND = torch.where(batch.occluded_N[:, None], self.mask_D, x_ND)
         return x_ND + self.position_LD.repeat(batch.rows, 1)
 
-    def decode(self, x_ND: Tensor) -> Tensor:
-        """Pixels (R, C, S, S), 0 to 1 but for what the decoder overshoots."""
-        return unpatchify(self.read(x_ND), self.channels, self.size)
+    def scale_of(self, batch: PatchBatch) -> tuple[Tensor, Tensor]:
+        """mean and std by which each number is standardised, (P,) or by picture (N, P)."""
+        mean_P, std_P = self.scale()
+        if self.contrast == 0:
+            return mean_P, std_P
+        known_RL1 = (~batch.occluded_N).view(batch.rows, -1, 1).to(std_P.dtype)
+        y_RLP = ((batch.patches_NP.to(std_P.dtype) - mean_P) / std_P).view(*known_RL1.shape[:2], -1)
+        y_RLCp = y_RLP.unflatten(-1, (self.channels, -1)) * known_RL1[..., None]
+        count_R1 = known_RL1.sum(1).clamp(min=1) * self.patch**2
+        m_RC = y_RLCp.sum((1, 3)) / count_R1
+        off_RLCp = (y_RLCp - m_RC[:, None, :, None]) * known_RL1[..., None]
+        variance_R1 = (off_RLCp.square().sum((1, 3)) / count_R1).mean(1, keepdim=True)
+        w_R1 = (variance_R1 / self.contrast**2).clamp(_LEAST, 1)
+        w_R1 = torch.where(known_RL1.any(1), w_R1, 1.0)  # else there is nothing to go by
+        m_RP = ((1 - w_R1) * m_RC).repeat_interleave(self.patch**2, 1)
+        mean_RP, std_RP = mean_P + std_P * m_RP, std_P * w_R1.sqrt()
+        return mean_RP[batch.row_of_N], std_RP[batch.row_of_N]
+
+    def decode(self, x_ND: Tensor, batch: PatchBatch) -> Tensor:
+        """Pixels (R, C, S, S) of what `batch` was encoded to and has become, 0 to 1 but for what
+        the decoder overshoots."""
+        mean, std = self.scale_of(batch)
+        return unpatchify(mean + std * self._standardised(x_ND), self.channels, self.size)
 
     def read(self, x_ND: Tensor) -> Tensor:
-        """The patches (N, P) that tokens, or what lies among them, stand for."""
+        """The patches (N, P) that tokens, or what lies among them, stand for in most pictures."""
         mean_P, std_P = self.scale()
-        return mean_P + std_P * self.decoder(self.norm(x_ND)).to(self.mask_D.dtype)
+        return mean_P + std_P * self._standardised(x_ND)
+
+    def _standardised(self, x_ND: Tensor) -> Tensor:
+        return self.decoder(self.norm(x_ND)).to(self.mask_D.dtype)

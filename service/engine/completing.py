@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.contract import Interrupt, Knobs
 from models.dynamics import Moment
-from models.patches import MaskedImage
+from models.patches import MaskedImage, PatchBatch
 from models.reasons import Reasons
 from models.sampling import Interrupted
 from service.engine.convergence import MeanCourse, summed
@@ -128,7 +128,7 @@ class _Filler:
         network, energy = self._model.network, self._model.manifest.energy
         pixels = np.rint(255 * windows).astype(np.uint8)
         batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
-        watch = None if self._frames is None else partial(self._watch, batch.rows)
+        watch = None if self._frames is None else partial(self._watch, batch)
         knobs = self._seeded(batch.rows)
         infer = partial(network.infer, batch, knobs, self._interrupt, watch)
         output = self._gathering.run(network, knobs, infer)
@@ -147,11 +147,11 @@ class _Filler:
         self._progress.step += batch.rows
         return _pixels(output.logits)
 
-    def _watch(self, rows: int, block: int, x_ND: Tensor, moment: Moment) -> None:
+    def _watch(self, batch: PatchBatch, block: int, x_ND: Tensor, moment: Moment) -> None:
         """Show a frame where it is time for one."""
         if self._frames is None:
             return
-        network = self._model.network
+        network, rows = self._model.network, batch.rows
         blocks = network.blocks_in_order()
         each = blocks[0].steps if self._knobs.steps is None else self._knobs.steps
         done, total = self._progress.step, self._progress.steps or 0
@@ -167,7 +167,7 @@ class _Filler:
                     block,
                     float(moment.energy_R.sum()) / nodes,
                     {name: float(part.sum()) / nodes for name, part in moment.components.items()},
-                    self.preview.blend(_pixels(network.codec.decode(x_ND))),
+                    self.preview.blend(_pixels(network.codec.decode(x_ND, batch))),
                 )
             )
 

@@ -10,7 +10,7 @@ from models.architectures.ait import AiT
 from models.architectures.et import ET, ETImage
 from models.gallery import gallery
 from models.image_completer import ImageConfig
-from models.patches import unpatchify
+from models.patches import MaskedImage, unpatchify
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,9 @@ def test_a_memory_is_what_the_decoder_reads_of_it(et):
     xi_MD = next(p for name, p in energy.named_parameters() if name.endswith("memories_MD"))
     token_ND = torch.zeros(16, 12)
     token_ND[5] = xi_MD[7]
+    batch = et.pack([MaskedImage(np.zeros((8, 8, 3), np.uint8), np.ones((4, 4), bool))])
     with torch.no_grad():
-        pixels = et.codec.decode(token_ND)[0, :, 2:4, 2:4].clamp(0, 1)
+        pixels = et.codec.decode(token_ND, batch)[0, :, 2:4, 2:4].clamp(0, 1)
     np.testing.assert_allclose(found.tiles[1, 7], pixels.permute(1, 2, 0), atol=1e-6)
 
 

@@ -107,9 +107,10 @@ def test_only_occluded_patches_are_masked() -> None:
     torch.testing.assert_close(x[~hidden], open_patches[~hidden])
 
 
-def test_what_is_occluded_has_no_part() -> None:
+@pytest.mark.parametrize("contrast", [0.0, 2.0])
+def test_what_is_occluded_has_no_part(contrast: float) -> None:
     """Other pixels under the mask change neither an output nor an energy, in any bit."""
-    network, pictures = _network(), _pictures(4, 12, 3)
+    network, pictures = _network(contrast=contrast), _pictures(4, 12, 3)
     others = _pictures(4, 12, 3, seed=9)
     swapped = [
         replace(a, pixels=np.where(spread(a.occluded, 3)[..., None], b.pixels, a.pixels))
@@ -215,6 +216,55 @@ def test_channels_are_standardised() -> None:
     np.testing.assert_allclose(codec.std_C.numpy(), flat.std(0), atol=1e-6)
     codec.fit(np.zeros((2, 12, 12, 3), np.uint8))  # of one colour: nothing to divide by
     assert (codec.std_C > 0).all()
+
+
+def _even(deviation: float, seed: int = 0) -> MaskedImage:
+    """A bright surface, but for noise that is seen and what cannot be."""
+    rng = np.random.default_rng(seed)
+    pixels = np.rint(200 + deviation * rng.standard_normal((12, 12, 3))).astype(np.uint8)
+    occluded = rng.random((4, 4)) < 0.5
+    return MaskedImage(np.where(spread(occluded, 3)[..., None], 9, pixels), occluded)
+
+
+@pytest.mark.parametrize("deviation", [12.0, 1.0])
+def test_an_even_picture_is_standardised_by_itself(deviation: float) -> None:
+    network, picture = _network(contrast=0.5), _even(deviation)
+    batch = network.pack([picture])
+    mean_NP, std_NP = network.codec.scale_of(batch)
+    known = picture.pixels[~spread(picture.occluded, 3)].astype(np.float64) / 255
+    mean, std = (v.double().numpy() for v in (network.codec.mean_C, network.codec.std_C))
+    w = max((known.var(0) / std**2).mean() / 0.5**2, 1 / 256)
+    assert (w == 1 / 256) == (deviation == 1)
+    expected = known.mean(0) + w * (mean - known.mean(0))
+    np.testing.assert_allclose(mean_NP.view(16, 3, 9), np.tile(expected[:, None], (16, 1, 9)), 1e-5)
+    np.testing.assert_allclose(std_NP[:, ::9], np.tile(std * w**0.5, (16, 1)), 1e-4)
+
+
+def test_an_even_picture_is_filled_evenly() -> None:
+    """What an untrained network draws is off by a deviation; in a clear sky by a sixteenth."""
+    picture = _even(1.0)
+    hidden = torch.from_numpy(spread(picture.occluded, 3))
+    rough, smooth = (
+        network(network.pack([picture]))[0, :, hidden].detach() - 200 / 255
+        for network in (_network(), _network(contrast=0.5))
+    )
+    assert rough.square().mean().sqrt() > 0.1
+    assert smooth.square().mean().sqrt() < 0.03
+
+
+def test_other_pictures_are_standardised_by_the_training_images() -> None:
+    network, plain = _network(contrast=0.3), _network()
+    pictures = _pictures(4, 12, 3)
+    nothing = replace(pictures[0], occluded=np.ones((4, 4), bool))
+    one_shade = replace(pictures[0], pixels=np.full((12, 12, 3), 90, np.uint8))
+    ordinary, shade = [*pictures, nothing], network.infer(network.pack([one_shade]), [Knobs()])
+    alone, beside = (
+        network.infer(network.pack(p), [Knobs()] * len(p)).logits
+        for p in (ordinary, [*ordinary, one_shade])
+    )
+    assert torch.equal(alone, plain.infer(plain.pack(ordinary), [Knobs()] * 5).logits)
+    torch.testing.assert_close(beside, torch.cat([alone, shade.logits]), atol=1e-5, rtol=0)
+    assert (shade.logits - 90 / 255).abs().max() < 0.3
 
 
 def test_what_does_not_fit_is_named() -> None:

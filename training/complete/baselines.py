@@ -46,16 +46,23 @@ class ViT(nn.Module):
     """
 
     def __init__(
-        self, size: int, patch: int, channels: int, dim: int, heads: int, layers: int
+        self,
+        size: int,
+        patch: int,
+        channels: int,
+        dim: int,
+        heads: int,
+        layers: int,
+        contrast: float = 0.0,
     ) -> None:
         super().__init__()
-        self.codec = PatchCodec(size, patch, channels, dim)
+        self.codec = PatchCodec(size, patch, channels, dim, contrast)
         self.layers = nn.Sequential(*(_Layer(dim, heads) for _ in range(layers)))
 
     def forward(self, batch: PatchBatch) -> Tensor:
         """Pixels (R, C, S, S)."""
         x_RLD = self.codec.encode(batch).unflatten(0, (batch.rows, -1))
-        return self.codec.decode(self.layers(x_RLD).flatten(0, 1))
+        return self.codec.decode(self.layers(x_RLD).flatten(0, 1), batch)
 
     @classmethod
     def like(cls, config: ETImageConfig, layers: int = 4, heads: int = 4) -> ViT:
@@ -70,7 +77,7 @@ class ViT(nn.Module):
             above = bisect_left(widths, wanted, key=size)
             near = widths[max(above - 1, 0) : above + 1]
             dim = min(near, key=lambda dim: abs(size(dim) - wanted))
-        return cls(*shape, dim, heads, layers)
+        return cls(*shape, dim, heads, layers, config.contrast)
 
     @classmethod
     def fitted(cls, config: ETImageConfig, images: np.ndarray, seed: int) -> ViT:

@@ -51,6 +51,15 @@ def image_energy_reference(
     return energy_reference(network, examples, along**2)
 
 
+def _contrast(contrast: float) -> str:
+    if not contrast:
+        return ""
+    return (
+        f"- **Even pictures**: standardised by themselves where what is known deviates by less than\n"
+        f"  {contrast:g} of the training images' deviation; not in training.\n"
+    )
+
+
 def _card(manifest: Manifest, network: ImageCompleter) -> str:
     t, c = manifest.training, network.config
     recipe = cast(dict[str, float], t["recipe"])
@@ -73,7 +82,7 @@ def _card(manifest: Manifest, network: ImageCompleter) -> str:
   {t["test_images"]} to report on.
 - **Protocol**: {t["protocol"]}.
 - **Occluded**: {100 * recipe["occluded"]:g} % of the patches, at random.
-- **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
+{_contrast(c.contrast)}- **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
   {len(manifest.knobs.beta)} block(s).
 
 | part | of | MSE | PSNR | SSIM | images |

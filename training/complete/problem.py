@@ -26,7 +26,9 @@ class ImageRecipe:
     same, without which the Hopfield network learns no patches. With `vary` the share of an image
     lies anywhere between `occluded` less that and more: whoever is served with few holes must have
     learned with few. `epoch_images` ends an epoch early. Of the paper's augmentation only the
-    mirror image is here, where a dataset allows it.
+    mirror image is here, where a dataset allows it. `contrast` is given to the network once it is
+    trained (`ImageConfig`): of what it is trained on next to nothing is as even as windows of
+    photographs are.
     """
 
     model: str
@@ -43,6 +45,7 @@ class ImageRecipe:
     occluded: float = 0.5
     kept_open: float = 0.1
     vary: float = 0.0
+    contrast: float = 0.0
 
     @property
     def centralise(self) -> bool:

@@ -39,6 +39,8 @@ _BRIEF_LOOP: dict[str, Any] = {
 }
 _BRIEF_RATES = {"et": 4e-3, "vit": 8e-3}  # the best of 1e-3 to 8e-3 in a tenth of the time
 _BRIEF_EPOCHS = {"mnist": 60}
+_CONTRAST = {"mnist": 0.0}  # where black is no surface
+_OF_PHOTOS = 0.4  # contrast of others
 _VARY = 0.45  # windows that are served have few holes or many
 _ANY = {"dim": 256, "heads": 8, "head_dim": 32, "memories": 1024}
 _BRIEFLY = 120  # epochs of others
@@ -67,7 +69,8 @@ def image_recipe(
     if brief:
         config |= _BRIEF
     ETImageConfig.model_validate(config)  # before anything is trained
-    chosen = ImageRecipe(model, config, epochs=epochs, vary=_VARY)
+    contrast = _CONTRAST.get(dataset.name, _OF_PHOTOS)
+    chosen = ImageRecipe(model, config, epochs=epochs, vary=_VARY, contrast=contrast)
     if brief:
         epochs, rate = _BRIEF_EPOCHS.get(dataset.name, _BRIEFLY), _BRIEF_RATES[model]
         chosen = replace(chosen, epochs=epochs, learning_rate=rate, **_BRIEF_LOOP)

@@ -46,9 +46,13 @@ def train_images(
     """
     config = ETImageConfig.model_validate(recipe.config)
     kind = ViT if recipe.model == VIT else ETImage
-    network = kind.fitted(config, dataset.images[dataset.split.train], seed)
+    images = dataset.images[dataset.split.train]
+    network = kind.fitted(config, images, seed)
     problem = ImageProblem(dataset, network.codec, recipe, fabric.device)
     fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    served = config.model_copy(update={"contrast": recipe.contrast})
+    trained, network = network.state_dict(), kind.fitted(served, images, seed).to(fabric.device)
+    network.load_state_dict(trained)
     measured = evaluate_images(
         completer(network, config.patch, fabric.device),
         dataset,

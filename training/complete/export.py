@@ -55,8 +55,8 @@ def _contrast(contrast: float) -> str:
     if not contrast:
         return ""
     return (
-        f"- **Even pictures**: standardised by themselves where what is known deviates by less than\n"
-        f"  {contrast:g} of the training images' deviation; not in training.\n"
+        "- **Even pictures**: standardised by themselves, where what is known deviates by less\n"
+        f"  than {contrast:g} of the training images' deviation; not in training.\n"
     )
 
 
@@ -82,9 +82,9 @@ def _card(manifest: Manifest, network: ImageCompleter) -> str:
   {t["test_images"]} to report on.
 - **Protocol**: {t["protocol"]}.
 - **Occluded**: {100 * recipe["occluded"]:g} % of the patches, at random.
-{_contrast(c.contrast)}- **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
+- **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
   {len(manifest.knobs.beta)} block(s).
-
+{_contrast(c.contrast)}
 | part | of | MSE | PSNR | SSIM | images |
 |---|---|---|---|---|---|
 {rows}

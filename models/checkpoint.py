@@ -10,15 +10,16 @@ import hashlib
 import json
 import platform
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from models.catalog import architectures
 from models.contract import Architecture
@@ -62,15 +63,53 @@ _CENTRAL = (0.5, 99.5)
 """Percentiles that are nothing to speak of, in percent; docs/out-of-distribution.md says why."""
 
 
+class HiddenReference(_Part):
+    """Quantiles as above of images of which this share of the patches is hidden."""
+
+    share: float = Field(ge=0, le=1)
+    values: tuple[float, ...]
+
+
 class EnergyReference(_Part):
-    """Quantiles of the final energy per node or token: of inputs like those of the training."""
+    """Quantiles of the final energy per node or token: of inputs like those of the training.
+
+    The energy of an image with holes says above all how much of it is hidden, so there are those of
+    several shares too.
+    """
 
     levels: tuple[float, ...]
     values: tuple[float, ...]
+    by_hidden: tuple[HiddenReference, ...] = Field(
+        default=(), description="in order of their shares"
+    )
 
-    def percentile(self, energy_per_node: float) -> float:
-        """Share of the training's with lower energy, in percent."""
-        return 100 * float(np.interp(energy_per_node, self.values, self.levels))
+    def percentile(self, energy_per_node: float, hidden: float | None = None) -> float:
+        """Share of the training's with lower energy, in percent; where `hidden` tells a share and
+        there are references of some, of those with as much hidden, linearly between two."""
+        values = self.values if hidden is None or not self.by_hidden else self._between(hidden)
+        return 100 * float(np.interp(energy_per_node, values, self.levels))
+
+    def _between(self, hidden: float) -> np.ndarray:
+        shares_S, values_SQ = self._table
+        above = int(np.clip(np.searchsorted(shares_S, hidden), 1, len(shares_S) - 1))
+        low, high = shares_S[above - 1], shares_S[above]
+        weight = float(np.clip((hidden - low) / (high - low), 0, 1))
+        return (1 - weight) * values_SQ[above - 1] + weight * values_SQ[above]
+
+    @cached_property
+    def _table(self) -> tuple[np.ndarray, np.ndarray]:
+        shares = np.array([reference.share for reference in self.by_hidden])
+        return shares, np.array([reference.values for reference in self.by_hidden])
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        shares = [reference.share for reference in self.by_hidden]
+        widths = {len(values) for values in (self.values, *(r.values for r in self.by_hidden))}
+        if widths != {len(self.levels)}:
+            raise ValueError("each level has one value")
+        if len(shares) == 1 or shares != sorted({*shares}):
+            raise ValueError("by_hidden must be in order of its shares, and two or more")
+        return self
 
     @staticmethod
     def out_of_distribution(percentile: float) -> bool:

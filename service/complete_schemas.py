@@ -77,7 +77,7 @@ class WindowsConvergence(BaseModel):
     stop_reason: StopReason = Field(description="the worst")
     stops: dict[str, int] = Field(description="how many windows stopped for which reason")
     energy_percentile: float | None = Field(
-        description="share of training images, occluded as in training, with a lower final energy "
+        description="share of training images, as much of them hidden, with a lower final energy "
         "per patch; mean over the windows"
     )
     out_of_distribution: float | None = Field(

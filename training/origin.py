@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +25,16 @@ from training.datasets import (
     random_splits,
     scaffold_split,
 )
+from training.datasets.cifar import load_cifar10
+from training.datasets.clevr import load_clevr
+from training.datasets.pictures import PictureDataset
+from training.datasets.triangle import load_triangle
+
+_PICTURES: dict[str, Callable[[Path | None], PictureDataset]] = {
+    "cifar10": load_cifar10,
+    "triangle": lambda _: load_triangle(),
+    "sort-of-clevr": lambda _: load_clevr(),
+}
 
 
 def nodes_of(manifest: Manifest, folder: Path | None = None) -> tuple[NodeDataset, Split]:
@@ -72,6 +83,13 @@ def images_of(manifest: Manifest, folder: Path | None = None) -> ImageDataset:
     if name not in IMAGES:
         raise ValueError(f"{manifest.name}: {name!r} is a folder of images that is not told")
     dataset = load_images(name, folder)
+    _require(manifest, dataset.fingerprint)
+    return dataset
+
+
+def recognised_of(manifest: Manifest, folder: Path | None = None) -> PictureDataset:
+    """The pictures that answers were learned on, as drawn or as published; raises as above."""
+    dataset = _PICTURES[_told(manifest, "dataset")](folder)
     _require(manifest, dataset.fingerprint)
     return dataset
 

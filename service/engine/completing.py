@@ -139,8 +139,10 @@ class _Filler:
             self._sum = each if self._sum is None else self._sum.plus(each)
         if "trace" in self._include:
             self._mean.add(courses, batch.rows)
+        hidden = occluded.mean((1, 2))
         self.windows += [
-            courses.row(row, self._patches, energy, parts) for row in range(batch.rows)
+            courses.row(row, self._patches, energy, parts, float(hidden[row]))
+            for row in range(batch.rows)
         ]
         self._energy += sum(window["energy_final"] for window in self.windows[-batch.rows :])
         self._progress.energy = self._energy / (len(self.windows) * self._patches)

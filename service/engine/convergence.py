@@ -41,16 +41,24 @@ class Courses:
         self._resonance = resonance
 
     def row(
-        self, row: int, num_nodes: int, energy: EnergyReference, include: Collection[str]
+        self,
+        row: int,
+        num_nodes: int,
+        energy: EnergyReference,
+        include: Collection[str],
+        hidden: float | None = None,
     ) -> dict[str, Any]:
-        """Energies and steps summed over the blocks, the largest residual, the worst reason."""
+        """Energies and steps summed over the blocks, the largest residual, the worst reason.
+
+        `hidden` is the share of the nodes that are, where some can be.
+        """
         blocks = self._blocks
         last = [int(block.steps_R[row]) for block in blocks]
         ends = list(zip(blocks, last, strict=True))
         initial = sum(float(block.energy_TR[0, row]) for block in blocks)
         final = sum(float(block.energy_TR[at, row]) for block, at in ends)
         per_node = final / num_nodes
-        percentile = energy.percentile(per_node) if np.isfinite(per_node) else None
+        percentile = energy.percentile(per_node, hidden) if np.isfinite(per_node) else None
         outside = None if percentile is None else energy.out_of_distribution(percentile)
         found: dict[str, Any] = {
             "energy_initial": initial,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from pydantic import ValidationError
 
 from models.architectures.et import ET
 from models.checkpoint import (
@@ -17,6 +18,7 @@ from models.checkpoint import (
     Checkpoint,
     CheckpointError,
     EnergyReference,
+    HiddenReference,
     Manifest,
     load,
     save,
@@ -156,6 +158,42 @@ def test_calibration_and_percentile(folder: Path) -> None:
     assert manifest.energy.percentile(-2.5) == pytest.approx(25)
     assert manifest.energy.percentile(-9) == 0
     assert manifest.energy.percentile(9) == 100
+
+
+def test_percentile_is_among_those_with_as_much_hidden() -> None:
+    reference = EnergyReference(
+        levels=(0.0, 1.0),
+        values=(-9.0, 9.0),
+        by_hidden=(
+            HiddenReference(share=0.25, values=(0.0, 4.0)),
+            HiddenReference(share=0.5, values=(10.0, 20.0)),
+            HiddenReference(share=1.0, values=(20.0, 40.0)),
+        ),
+    )
+    assert reference.percentile(0.0) == 50
+    for hidden, energy, percentile in (
+        *((0.25, 1.0, 25), (0.0, 1.0, 25), (0.5, 15.0, 50), (1.0, 25.0, 25)),
+        (0.75, 22.5, 50),  # between 15 to 30, half way from 10 to 20 to 20 to 40
+        (0.375, 5.0, 0),  # 5 to 12
+    ):
+        assert reference.percentile(energy, hidden) == pytest.approx(percentile)
+    plain = EnergyReference(levels=(0.0, 1.0), values=(-9.0, 9.0))
+    assert plain.percentile(0.0, 0.75) == 50
+
+
+@pytest.mark.parametrize(
+    ("shares", "values", "message"),
+    [
+        ((0.5, 0.2), (0.0, 1.0), "in order"),
+        ((0.5, 0.5), (0.0, 1.0), "in order"),
+        ((0.5,), (0.0, 1.0), "two or more"),
+        ((0.2, 0.5), (0.0, 1.0, 2.0), "one value"),
+    ],
+)
+def test_references_that_cannot_be_read_are_refused(shares, values, message) -> None:
+    by_hidden = tuple(HiddenReference(share=share, values=values) for share in shares)
+    with pytest.raises(ValidationError, match=message):
+        EnergyReference(levels=(0.0, 1.0), values=(0.0, 1.0), by_hidden=by_hidden)
 
 
 def test_out_of_distribution_is_what_is_outside_the_central_99_percent() -> None:

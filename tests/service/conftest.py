@@ -22,7 +22,7 @@ import safetensors.numpy
 from models import checkpoint
 from models.architectures.cdat import CDAT, CDATConfig, CDATGraph
 from models.architectures.et import ET, ETConfig, ETGraph, ETImage
-from models.checkpoint import Calibration, EnergyReference, Feature, Manifest
+from models.checkpoint import Calibration, EnergyReference, Feature, HiddenReference, Manifest
 from models.graph import Column, Graph
 from models.graph_classifier import GraphClassifier
 from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
@@ -220,7 +220,14 @@ def save_completer(folder: Path, channels: int) -> None:
         config=network.config.model_dump(mode="json"),
         knobs=checkpoint.trained_knobs(network),
         features=(),
-        energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-30.0, -5.0, 10.0)),
+        energy=EnergyReference(
+            levels=(0.0, 0.5, 1.0),
+            values=(-30.0, -5.0, 10.0),
+            by_hidden=(
+                HiddenReference(share=0.0, values=(-40.0, -9.0, 20.0)),
+                HiddenReference(share=1.0, values=(-50.0, -2.0, 30.0)),
+            ),
+        ),
         training={"data": "random"},
         metrics={},
     )

@@ -114,8 +114,9 @@ def test_one_window_is_what_the_checkpoint_computes(client, tile):
     assert (found["windows"], found["steps"], found["stops"]) == (1, 6, {"step_limit": 1})
     final = sum(float(s.trace[-1].energy_R[0]) for s in output.solutions) / 16
     assert found["energy_final"] == pytest.approx(final, rel=1e-5)
-    percentile = tile.manifest.energy.percentile(final)
+    percentile = tile.manifest.energy.percentile(final, 2 / 16)
     assert found["energy_percentile"] == pytest.approx(percentile)
+    assert percentile != tile.manifest.energy.percentile(final)
     assert found["out_of_distribution"] == float(not 0.5 <= percentile <= 99.5)
     assert found["energy_drop"] == pytest.approx(found["energy_initial"] - found["energy_final"])
     residual = max(float(s.residual_R[0]) for s in output.solutions)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
+from models.checkpoint import Checkpoint, EnergyReference, HiddenReference, Manifest, save
 from models.image_completer import ImageCompleter
 from models.patches import MaskedImage
 from training.complete.evaluate import occlude, over_seeds
 from training.complete.runs import ImageRun
 from training.datasets import ImageDataset
 from training.export import drawn, energy_reference, manifest_of
+
+_HIDDEN = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
+"""Shares of the patches, whole patches of them, that energies are told of."""
 
 _PROTOCOL = (
     "weights, and the mean and spread of each channel, from the training images; epoch from the "
@@ -44,11 +47,18 @@ def export_images(
 def image_energy_reference(
     network: ImageCompleter, dataset: ImageDataset, share: float
 ) -> EnergyReference:
-    """Quantiles of the final energy per patch over training images, occluded as in training."""
-    along, chosen = network.config.size // network.config.patch, drawn(dataset.split.train)
-    masks = occlude(0, len(chosen), along, share)
-    examples = [MaskedImage(dataset.images[i], mask) for i, mask in zip(chosen, masks, strict=True)]
-    return energy_reference(network, examples, along**2)
+    """Quantiles of the final energy per patch over training images, `share` of their patches
+    hidden, and as much as they may be in a window that is served."""
+    along, images = network.config.size // network.config.patch, dataset.images
+    chosen = drawn(dataset.split.train)
+
+    def of(hidden: float) -> EnergyReference:
+        masks = occlude(0, len(chosen), along, hidden)
+        return energy_reference(network, list(map(MaskedImage, images[chosen], masks)), along**2)
+
+    shares = sorted({round(hidden * along**2) / along**2 for hidden in _HIDDEN})
+    by_hidden = tuple(HiddenReference(share=h, values=of(h).values) for h in shares)
+    return of(share).model_copy(update={"by_hidden": by_hidden})
 
 
 def _contrast(contrast: float) -> str:
@@ -90,6 +100,6 @@ def _card(manifest: Manifest, network: ImageCompleter) -> str:
 {rows}
 
 Pixels count from 0 to 1, completed ones after rounding to 8 bits; known ones are kept as they are.
-The energy reference is the final energy per patch with that share occluded: where much more or
-much less is, the percentile of an answer says little.
+The energy reference is the final energy per patch, of several shares that are hidden: an answer's
+percentile is among training images with as much hidden.
 """

@@ -12,9 +12,12 @@ from scipy.special import softmax
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from models.architectures.ait import AiT
 from models.checkpoint import Checkpoint
-from models.contract import Knobs
+from models.contract import Architecture, Knobs
 from models.graph_classifier import Task
+from models.image_completer import ImageCompleter
+from models.patches import PatchBatch
 from training.figures import split_logits
 from training.ood.rows import Rows
 
@@ -25,12 +28,12 @@ class Seen:
 
     Attributes:
         percentile_R: `energy_percentile` as it is served, 0 to 100.
-        probability_R: calibrated, of the label that it answers.
+        probability_R: calibrated, of the label that it answers; None where it answers none.
         read_RK: what its head reads.
     """
 
     percentile_R: np.ndarray
-    probability_R: np.ndarray
+    probability_R: np.ndarray | None
     read_RK: np.ndarray
 
 
@@ -39,15 +42,32 @@ def see(checkpoint: Checkpoint, rows: Rows) -> Seen:
     network, manifest = checkpoint.network, checkpoint.manifest
     percentile, logits, read = [], [], []
     for batch, sizes, at in rows.pose():
-        with _overheard(cast(Any, network).head.mlp) as heard:
+        with _overheard(_reader(network)) as heard:
             output = network.infer(batch, [Knobs()] * len(sizes))
         final_R = sum(s.trace[-1].energy_R for s in output.solutions)
-        percentile += [manifest.energy.percentile(energy) for energy in final_R / sizes]
+        told = zip(final_R / sizes, _hidden(batch), strict=True)
+        percentile += [manifest.energy.percentile(energy, hidden) for energy, hidden in told]
         logits.append(output.logits.double().numpy()[at])
-        read.append(heard[0].double().numpy()[at])
-    return Seen(
-        np.array(percentile), _confidence(checkpoint, np.concatenate(logits)), np.concatenate(read)
-    )
+        states = heard[0].double()
+        if isinstance(network, ImageCompleter):  # the mean over the patches of each
+            states = states.view(len(sizes), -1, states.shape[1]).mean(1)
+        read.append(states.numpy()[at])
+    confidence = _confidence(checkpoint, np.concatenate(logits))
+    return Seen(np.array(percentile), confidence, np.concatenate(read))
+
+
+def _hidden(batch: Any) -> list[float | None]:
+    """The share of each row that is hidden, where something can be."""
+    if not isinstance(batch, PatchBatch):
+        return [None] * batch.rows
+    return batch.occluded_N.view(batch.rows, -1).double().mean(1).tolist()
+
+
+def _reader(network: Architecture) -> nn.Module:
+    """What makes the answer of states that have come to rest."""
+    if isinstance(network, ImageCompleter):
+        return network.codec.decoder
+    return network.head if isinstance(network, AiT) else cast(Any, network).head.mlp
 
 
 @contextmanager
@@ -61,9 +81,11 @@ def _overheard(module: nn.Module) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def _confidence(checkpoint: Checkpoint, logits: np.ndarray) -> np.ndarray:
+def _confidence(checkpoint: Checkpoint, logits: np.ndarray) -> np.ndarray | None:
     """The largest probability; of several tasks, the first's."""
     manifest = checkpoint.manifest
+    if manifest.task == "completion":
+        return None
     if manifest.task == "anomaly":
         p = manifest.calibration(logits)
         return np.maximum(p, 1 - p)
@@ -93,13 +115,13 @@ class Mahalanobis:
 
 
 def detectors(seen: Seen, mahalanobis: Mahalanobis) -> dict[str, np.ndarray]:
-    """By name, a score of each row (R,)."""
-    return {
+    """By name, a score of each row (R,), of those that there are."""
+    found = {
         "energy": seen.percentile_R,
         "energy_two_sided": np.abs(seen.percentile_R - 50),
-        "max_softmax": -seen.probability_R,
         "mahalanobis": mahalanobis(seen.read_RK),
     }
+    return found if seen.probability_R is None else found | {"max_softmax": -seen.probability_R}
 
 
 def auroc(own_R: np.ndarray, other_R: np.ndarray) -> float:

@@ -12,8 +12,9 @@ import numpy as np
 from models.checkpoint import Checkpoint
 from training.ledger import Ledger, mark
 from training.machine import machines
-from training.ood.rows import SAME, source_of
+from training.ood.rows import SAME
 from training.ood.scores import Mahalanobis, Seen, auroc, detectors, see
+from training.ood.sources import source_of
 
 DETECTORS = {
     "energy": "energy",
@@ -64,7 +65,7 @@ def _row(checkpoint: Checkpoint, data: Path | None, most: int, fitted: int) -> d
     for name, rows in source.others.items():
         seen = see(checkpoint, rows)
         outside = detectors(seen, mahalanobis)
-        others[name] = flagged(seen) | {d: auroc(inside[d], outside[d]) for d in DETECTORS}
+        others[name] = flagged(seen) | {d: auroc(inside[d], outside[d]) for d in outside}
     return {
         "dataset": str(checkpoint.manifest.training["dataset"]),
         "own": {
@@ -104,7 +105,7 @@ def line_of(row: dict[str, Any], name: str) -> str:
     """AUROC of each detector between a checkpoint's test rows and others, and of how many of those
     it says `out_of_distribution`."""
     other = row["others"][name]
-    cells = [f"{other[detector]:.3f}" for detector in DETECTORS]
+    cells = [f"{other[d]:.3f}" if d in other else "-" for d in DETECTORS]
     flagged = f"{100 * other['flagged']:.1f} % of {other['rows']}"
     return f"| `{row['model']}` | {name} | {' | '.join(cells)} | {flagged} |"
 
@@ -114,7 +115,8 @@ def medians(rows: Sequence[dict[str, Any]]) -> str:
     found = [
         other for row in rows for name, other in row["others"].items() if not name.startswith(SAME)
     ]
-    cells = [f"{np.median([other[d] for other in found]):.3f}" for d in (*DETECTORS, "flagged")]
+    columns = ([other[d] for other in found if d in other] for d in (*DETECTORS, "flagged"))
+    cells = [f"{np.median(column):.3f}" if column else "-" for column in columns]
     share = f"{100 * float(cells.pop()):.1f} %"
     return f"| all | median of {len(found)}, without `{SAME}` | {' | '.join(cells)} | {share} |"
 

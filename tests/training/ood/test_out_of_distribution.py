@@ -17,8 +17,8 @@ from models.checkpoint import load
 from models.contract import Knobs
 from training.__main__ import app
 from training.ood import table
-from training.ood.rows import source_of
 from training.ood.scores import Mahalanobis, auroc, see
+from training.ood.sources import source_of
 
 
 def test_mahalanobis_is_the_distance_to_the_nearest_class() -> None:

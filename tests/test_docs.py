@@ -137,6 +137,7 @@ def test_tables_of_out_of_distribution_are_those_of_their_rows() -> None:
         assert set(told) <= set(text.splitlines())
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(lines) == sum(1 + len(row["others"]) for row in rows)
+    assert ood.medians(rows) in text
 
 
 def test_the_table_of_resonance_is_that_of_its_rows() -> None:

@@ -13,7 +13,7 @@ from training.complete.runs import ImageRun
 from training.datasets import ImageDataset
 from training.export import drawn, energy_reference, manifest_of
 
-_HIDDEN = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
+_HIDDEN = tuple(sixteenth / 16 for sixteenth in range(17))
 """Shares of the patches, whole patches of them, that energies are told of."""
 
 _PROTOCOL = (

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +20,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from training.machine import precision_of
+from training.muon import Muon
 
 _FILE = "state.safetensors"
 
@@ -64,6 +66,10 @@ class Problem(ABC):
     def identity(self) -> dict[str, Any]:
         """What a resumed run must have in common with the one that was killed, as JSON."""
 
+    def matrices(self, network: nn.Module) -> list[nn.Parameter]:
+        """What `Muon` is to train; the rest is AdamW's."""
+        return []
+
     @abstractmethod
     def steps(self, seed: int, fabric: Fabric) -> Iterator[Any]:
         """The batches of one epoch; every process takes as many."""
@@ -98,7 +104,8 @@ def fit(
     run: Path | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
-    """Train with AdamW, linear warm-up and cosine; keep the epoch with the best validation.
+    """Train with AdamW, and Muon for what `problem` says, linear warm-up and cosine; keep the epoch
+    with the best validation.
 
     With `run` the state is written there after every check, and a run that was killed goes on
     from it to the same result.
@@ -107,13 +114,10 @@ def fit(
         ValueError: the state is another run's, or other processes have another one.
     """
     torch.manual_seed(seed)
-    optimizer = torch.optim.AdamW(
-        network.parameters(),
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
+    values, matrices = list(network.parameters()), problem.matrices(network)
+    how = {"betas": recipe.betas, "weight_decay": recipe.weight_decay, "fused": True}
+    make = partial(Muon, values, matrices) if matrices else partial(torch.optim.AdamW, values)
+    optimizer = make(lr=recipe.learning_rate, **how)
     if recipe.centralise:
         weights = _centred(network)
         optimizer.register_step_pre_hook(lambda *_: _centralise(weights))

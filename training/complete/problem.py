@@ -26,9 +26,9 @@ class ImageRecipe:
     same, without which the Hopfield network learns no patches. With `vary` the share of an image
     lies anywhere between `occluded` less that and more: whoever is served with few holes must have
     learned with few. `epoch_images` ends an epoch early. Of the paper's augmentation only the
-    mirror image is here, where a dataset allows it. `contrast` is given to the network once it is
-    trained (`ImageConfig`): of what it is trained on next to nothing is as even as windows of
-    photographs are.
+    mirror image is here, where a dataset allows it. With `muon` the matrices of energies or layers
+    are trained by that. `contrast` is given to the network once it is trained (`ImageConfig`): of
+    what it is trained on next to nothing is as even as windows of photographs are.
     """
 
     model: str
@@ -45,6 +45,7 @@ class ImageRecipe:
     occluded: float = 0.5
     kept_open: float = 0.1
     vary: float = 0.0
+    muon: bool = False
     contrast: float = 0.0
 
     @property
@@ -72,6 +73,11 @@ class ImageProblem(Problem):
 
     def identity(self) -> dict[str, Any]:
         return {"split": self.dataset.split.name, "data": self.dataset.fingerprint}
+
+    def matrices(self, network: nn.Module) -> list[nn.Parameter]:
+        """Of energies or layers; the codec's face pixels and places."""
+        inside = ((name, p) for name, p in network.named_parameters() if p.ndim > 1)
+        return [p for name, p in inside if self.recipe.muon and not name.startswith("codec.")]
 
     def steps(self, seed: int, fabric: Fabric) -> Iterator[tuple[PatchBatch, Tensor]]:
         order = np.random.default_rng(seed).permutation(self.dataset.split.train)

@@ -84,10 +84,11 @@ def test_test_images_have_no_part(model: str, dataset: ImageDataset, fabric: Fab
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
+@pytest.mark.parametrize("muon", [False, True])
 def test_a_killed_run_goes_on_to_the_same_result(
-    dataset: ImageDataset, fabric: Fabric, tmp_path: Path
+    dataset: ImageDataset, fabric: Fabric, tmp_path: Path, muon: bool
 ) -> None:
-    recipe = _recipe(epochs=4)
+    recipe = _recipe(epochs=4, muon=muon)
     whole = train_images(dataset, recipe, seed=3, fabric=fabric)
     with killed_after(2):
         train_images(dataset, recipe, seed=3, fabric=fabric, run=tmp_path)
@@ -180,14 +181,28 @@ def test_half_precision_trains(model: str, dataset: ImageDataset) -> None:
     assert np.isfinite(over_seeds(result.parts["test"])["mse"])
 
 
+@pytest.mark.parametrize("muon", [False, True])
 @pytest.mark.parametrize("model", ["et", "vit"])
-def test_training_moves_every_parameter(model: str, dataset: ImageDataset, fabric: Fabric) -> None:
-    start = train_images(dataset, _recipe(model, epochs=0), seed=0, fabric=fabric)
-    end = train_images(dataset, _recipe(model, epochs=1), seed=0, fabric=fabric)
+def test_training_moves_every_parameter(
+    model: str, muon: bool, dataset: ImageDataset, fabric: Fabric
+) -> None:
+    start = train_images(dataset, _recipe(model, epochs=0, muon=muon), seed=0, fabric=fabric)
+    end = train_images(dataset, _recipe(model, epochs=1, muon=muon), seed=0, fabric=fabric)
     after = dict(end.network.named_parameters())
     for name, before in start.network.named_parameters():
         if before.requires_grad:
             assert not torch.equal(before, after[name]), name
+
+
+def test_muon_trains_what_is_within(dataset: ImageDataset, fabric: Fabric) -> None:
+    for model, kinds in (("et", {"key_HYD", "query_HYD", "memories_MD"}), ("vit", {"weight"})):
+        network = train_images(dataset, _recipe(model, epochs=0), seed=0, fabric=fabric).network
+        problem = ImageProblem(dataset, network.codec, _recipe(model, muon=True), CPU)
+        chosen = {id(p) for p in problem.matrices(network)}
+        names = [name for name, p in network.named_parameters() if id(p) in chosen]
+        assert {name.rpartition(".")[2] for name in names} == kinds
+        assert not any(name.startswith("codec") for name in names)
+        assert ImageProblem(dataset, network.codec, _recipe(model), CPU).matrices(network) == []
 
 
 def test_what_is_measured_is_what_is_served(dataset: ImageDataset, fabric: Fabric) -> None:

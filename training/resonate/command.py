@@ -10,9 +10,9 @@ from rich.progress import Progress
 
 from models.checkpoint import load
 from training.ledger import Ledger
-from training.options import Data, Device, Precision, Rows, Smoke, console, fabric_on
+from training.options import Data, Device, Epochs, Precision, Rows, Smoke, console, fabric_on
 from training.resonate import table
-from training.resonate.subject import subject_of
+from training.resonate.subject import Anew, subject_of
 
 
 def _numbers(text: str) -> list[float]:
@@ -34,6 +34,7 @@ def resonance_table(
     strengths: Annotated[str, typer.Option(help="lambda, comma-separated")] = "0.1,0.2,0.4",
     vigilances: Annotated[str, typer.Option(help="rho, comma-separated")] = "0.4,0.55,0.7",
     folder: Annotated[Path, typer.Option(help="folder of checkpoints")] = Path("checkpoints"),
+    epochs: Epochs = None,
     out: Rows = None,
     data: Data = None,
     device: Device = "auto",
@@ -55,6 +56,7 @@ def resonance_table(
         if fabric is not None:
             ledger = Ledger(path, fabric)
             with Progress(console=console) as progress:
-                rows += table.retrained(subject, ledger, grid, seeds, fabric, progress, smoke=smoke)
+                how = Anew(fabric, progress, smoke, epochs)
+                rows += table.retrained(subject, ledger, grid, seeds, how)
     if rows:
         typer.echo(table.markdown(rows))

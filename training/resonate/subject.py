@@ -6,10 +6,11 @@ The figure is what its task reports: ROC-AUC of fraud and of classes, PSNR of co
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -24,8 +25,10 @@ from models.graph_classifier import GraphClassifier
 from models.image_completer import ImageCompleter
 from models.node_scorer import NodeScorer
 from models.resonance import Resonance
+from training.anomaly.problem import NodeRecipe
 from training.anomaly.recipes import node_recipe, smoke_nodes
 from training.anomaly.runs import train_nodes
+from training.classify.problem import GraphRecipe
 from training.classify.recipes import graph_recipe, smoke_graphs
 from training.classify.runs import train_graphs
 from training.complete.evaluate import completer, evaluate_images, over_seeds
@@ -36,6 +39,28 @@ from training.origin import graphs_of, images_of, nodes_of
 
 _AT_A_TIME = 256
 _IMAGES = 1000  # of the test part
+R = TypeVar("R", NodeRecipe, GraphRecipe, ImageRecipe)
+
+
+@dataclass(frozen=True)
+class Anew:
+    """How networks are trained anew: as their recipes say, but for what is set here.
+
+    Attributes:
+        smoke: for a look whether everything runs.
+        epochs: in place of the recipe's.
+    """
+
+    fabric: Fabric
+    progress: Progress
+    smoke: bool = False
+    epochs: int | None = None
+
+    def recipe(self, chosen: R, small: Callable[[R], R], added: dict[str, Any]) -> R:
+        """`chosen`, or what `small` makes of it, with `added` in the network's configuration."""
+        chosen = small(chosen) if self.smoke else chosen
+        chosen = replace(chosen, config=chosen.config | added)
+        return chosen if self.epochs is None else replace(chosen, epochs=self.epochs)
 
 
 class Subject(ABC):
@@ -60,9 +85,7 @@ class Subject(ABC):
         """Standard error of the difference of the figures of two, on the same rows."""
 
     @abstractmethod
-    def trained(
-        self, added: dict[str, Any], seed: int, fabric: Fabric, progress: Progress, smoke: bool
-    ) -> float:
+    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
         """The figure on test of a network trained anew with `added` in its configuration."""
 
 
@@ -97,16 +120,12 @@ class _Nodes(_Ranked):
         logits_N = self.network(batch, [Knobs(resonance=resonance)], encoded_NP)
         return logits_N.double().numpy()[self.split.test]
 
-    def trained(
-        self, added: dict[str, Any], seed: int, fabric: Fabric, progress: Progress, smoke: bool
-    ) -> float:
+    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
         edges = self.dataset.graph.edge_index.shape[1]
         recipe = node_recipe(self.model, self.dataset.name, len(self.split.train), edges=edges)
-        recipe = smoke_nodes(recipe) if smoke else recipe
-        recipe = replace(recipe, config=recipe.config | added)
-        run = train_nodes(
-            self.dataset, self.split, recipe, seed=seed, fabric=fabric, progress=progress
-        )
+        recipe = how.recipe(recipe, smoke_nodes, added)
+        given = {"seed": seed, "fabric": how.fabric, "progress": how.progress}
+        run = train_nodes(self.dataset, self.split, recipe, **given)
         return run.evaluation.parts["test"].roc_auc
 
 
@@ -135,16 +154,12 @@ class _Graphs(_Ranked):
         logits_RC = torch.cat(logits).double().numpy()
         return logits_RC[:, 1] - logits_RC[:, 0]
 
-    def trained(
-        self, added: dict[str, Any], seed: int, fabric: Fabric, progress: Progress, smoke: bool
-    ) -> float:
+    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
         molecules = self.dataset.smiles is not None
         recipe = graph_recipe(self.model, self.dataset.name, molecules=molecules)
-        recipe = smoke_graphs(recipe) if smoke else recipe
-        recipe = replace(recipe, config=recipe.config | added)
-        run = train_graphs(
-            self.dataset, self.split, recipe, seed=seed, fabric=fabric, progress=progress
-        )
+        recipe = how.recipe(recipe, smoke_graphs, added)
+        given = {"seed": seed, "fabric": how.fabric, "progress": how.progress}
+        run = train_graphs(self.dataset, self.split, recipe, **given)
         return cast(float, run.evaluation.mean("test", "roc_auc"))
 
 
@@ -172,19 +187,15 @@ class _Images(Subject):
     def error(self, scores: np.ndarray, base: np.ndarray) -> float:
         return float((scores - base).std(ddof=1) / len(scores) ** 0.5)
 
-    def trained(
-        self, added: dict[str, Any], seed: int, fabric: Fabric, progress: Progress, smoke: bool
-    ) -> float:
-        recipe = smoke_images(self.recipe) if smoke else self.recipe
-        recipe = replace(recipe, config=recipe.config | added)
+    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
         run = train_images(
             self.dataset,
-            recipe,
+            how.recipe(self.recipe, smoke_images, added),
             seed=seed,
-            fabric=fabric,
+            fabric=how.fabric,
             parts=("test",),
             count=_IMAGES,
-            progress=progress,
+            progress=how.progress,
         )
         return over_seeds(run.parts["test"])["psnr"]
 

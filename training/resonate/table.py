@@ -8,13 +8,11 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from lightning_fabric import Fabric
-from rich.progress import Progress
 
 from models.resonance import Resonance
 from training.ledger import Ledger, mark
 from training.machine import machines
-from training.resonate.subject import Subject
+from training.resonate.subject import Anew, Subject
 
 _UNITS = {"roc_auc": ("ROC-AUC in percent", 100.0), "psnr": ("PSNR in dB", 1.0)}
 Row = dict[str, Any]
@@ -43,25 +41,22 @@ def retrained(
     ledger: Ledger,
     grid: Iterable[Resonance],
     seeds: int,
-    fabric: Fabric,
-    progress: Progress,
-    *,
-    smoke: bool = False,
+    how: Anew,
 ) -> list[Row]:
     """Trained anew with each of `grid` and with none, with so many seeds of the weights each."""
     cells = [(seed, r) for seed in range(seeds) for r in (None, *grid)]
-    task = progress.add_task(subject.manifest.name, total=len(cells))
+    task = how.progress.add_task(subject.manifest.name, total=len(cells))
     rows = []
     for seed, resonance in cells:
 
         def measured(resonance: Resonance | None, seed: int = seed) -> Row:
             added = {} if resonance is None else {"resonance": resonance.model_dump(mode="json")}
-            value = subject.trained(added, seed, fabric, progress, smoke)
-            return _told(subject, resonance, seed) | {"value": value}
+            value = subject.trained(added, seed, how)
+            return _told(subject, resonance, seed) | {"epochs": how.epochs, "value": value}
 
-        identity = [subject.manifest.training["recipe"], smoke]
+        identity = [subject.manifest.training["recipe"], how.smoke, how.epochs]
         rows.append(_kept(subject, ledger, identity, resonance, seed, measured))
-        progress.advance(task)
+        how.progress.advance(task)
     return rows
 
 
@@ -123,6 +118,8 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
         scale = _UNITS[mine[0]["figure"]][1]
         count = len(base)
         weights = f"new, {count} seed{'s' * (count != 1)}" if new else "as they are"
+        if epochs := next((row["epochs"] for row in mine if row.get("epochs")), None):
+            weights += f" of {epochs} epoch{'s' * (epochs != 1)}"
         none = f"{scale * np.mean(list(base.values())):.2f}"
         lines.append(f"| `{name}` | {weights} | 0 | {' | '.join([none] * len(vigilances))} |")
         for strength in sorted({row["strength"] for row in mine if row["strength"] != 0}):

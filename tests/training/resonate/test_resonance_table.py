@@ -52,6 +52,7 @@ def test_the_command_prints_its_rows_and_resumes(
     out = tmp_path / "rows.jsonl"
     asked = ["resonance-table", "--dataset", "tolokers", "--smoke", "--retrain", "--seeds", "2"]
     asked += ["--folder", f"{trained}/checkpoints", "--data", str(trained), "--device", "cpu"]
+    asked += ["--epochs", "1"]
     first = CliRunner().invoke(app, [*asked, "--out", str(out)], catch_exceptions=False)
     assert first.exit_code == 0
     assert "cdat-tolokers is not in" in first.stderr
@@ -61,7 +62,10 @@ def test_the_command_prints_its_rows_and_resumes(
     assert found == [(*cell, seed) for seed in (None, 0, 1) for cell in (none, some)]
     lines = [line for line in first.stdout.splitlines() if line.startswith("| `")]
     assert lines == table.lines_of(rows)
-    assert len(lines) == 4
+    assert [line.split(" | ")[1] for line in lines] == [
+        *(2 * ["as they are"]),
+        *(2 * ["new, 2 seeds of 1 epoch"]),
+    ]
     monkeypatch.setattr(subject._Nodes, "trained", pytest.fail)
     monkeypatch.setattr(subject._Nodes, "scores", pytest.fail)
     again = CliRunner().invoke(app, [*asked, "--out", str(out)], catch_exceptions=False)

@@ -67,6 +67,7 @@ def manifest_of(
             "data_sha256": fingerprint,
             "seed": seed,
             "epoch": run.fitted.best_epoch,
+            "precision": run.fitted.precision,
             "recipe": plain(asdict(run.recipe)),
             "protocol": protocol,
         },

@@ -13,7 +13,8 @@ from training.anomaly.command import anomaly
 from training.classify.command import How, classify
 from training.complete.command import complete
 from training.datasets import data_folder, load
-from training.options import Data, Device
+from training.machine import PLAIN
+from training.options import Data, Device, Precision
 from training.recognise.command import Pictures, recognise
 
 
@@ -53,10 +54,12 @@ def ship(
     folder: Annotated[Path, typer.Option(help="where the checkpoints go")] = Path("checkpoints"),
     data: Data = None,
     device: Device = "auto",
+    precision: Precision = PLAIN,
 ) -> None:
     """Retrain the checkpoints that ship. Killed and started again, it goes on."""
     if only is not None and only not in SHIPPED:
         raise typer.BadParameter(f"known are {', '.join(SHIPPED)}")
     for name, train in SHIPPED.items():
         if only in (None, name):
-            train(name=name, out=folder / name, data=data, device=device)
+            out = folder / name
+            train(name=name, out=out, data=data, device=device, precision=precision)

@@ -85,12 +85,14 @@ class Problem(ABC):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A network at its best epoch by validation, and the seconds it took to train, those of
-    processes that were killed too, up to their last state."""
+    """A network at its best epoch by validation, by Lightning's name the precision it was trained
+    in, and the seconds that took, those of processes that were killed too, up to their last state.
+    """
 
     network: nn.Module
     best_epoch: int
     best_val: float
+    precision: str
     seconds: float
 
 
@@ -160,7 +162,8 @@ def fit(
     state.restore_best()
     if progress and task is not None:
         progress.remove_task(task)
-    return Fitted(network, state.best_epoch, state.best_val, round(state.seconds, 3))
+    precision, seconds = precision_of(fabric), round(state.seconds, 3)
+    return Fitted(network, state.best_epoch, state.best_val, precision, seconds)
 
 
 def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:

@@ -91,6 +91,7 @@ def _card(manifest: Manifest, network: ImageCompleter) -> str:
 - **Split**: `{t["split"]}`: {t["train_images"]} images to train, {t["val_images"]} to choose by,
   {t["test_images"]} to report on.
 - **Protocol**: {t["protocol"]}.
+- **Precision**: trained in `{t["precision"]}`, served in float32.
 - **Occluded**: {100 * recipe["occluded"]:g} % of the patches, at random.
 - **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
   {len(manifest.knobs.beta)} block(s).

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from pydantic import ValidationError
+from safetensors.numpy import load_file
 
 from models.architectures.et import ETImage, ETImageConfig
+from models.checkpoint import load
 from models.contract import Knobs
 from models.image_completer import ImageCompleter
 from models.patches import (
@@ -24,6 +29,7 @@ from models.patches import (
     waves,
 )
 
+REPO = Path(__file__).resolve().parents[2]
 SMALL = {"size": 12, "patch": 3, "dim": 16, "heads": 2, "head_dim": 8, "memories": 32}
 
 
@@ -280,3 +286,29 @@ def test_what_does_not_fit_is_named() -> None:
             network.check(replace(picture, **changed))
     with pytest.raises(ValidationError, match="patch must divide size"):
         ETImageConfig(size=32, patch=5)
+
+
+def _cut_from_a_photo() -> list[np.ndarray]:
+    photo = np.asarray(Image.open(REPO / "examples" / "photo.jpg").convert("RGB"))
+    corners = np.random.default_rng(0).integers(0, np.array(photo.shape[:2]) - 32, (40, 2))
+    return [np.ascontiguousarray(photo[y : y + 32, x : x + 32]) for y, x in corners]
+
+
+def _threes() -> list[np.ndarray]:
+    return list(load_file(REPO / "memories" / "mnist-3.safetensors")["items"][:40, ..., None])
+
+
+@pytest.mark.parametrize(
+    ("name", "pictures"), [("et-photos", _cut_from_a_photo), ("et-mnist", _threes)]
+)
+def test_the_energy_of_what_ships_falls_at_every_step(
+    name: str, pictures: Callable[[], list[np.ndarray]]
+) -> None:
+    network, shown = load(REPO / "checkpoints" / name).network, pictures()
+    assert isinstance(network, ImageCompleter)
+    along, rng = network.config.size // network.config.patch, np.random.default_rng(1)
+    masked = [MaskedImage(p, rng.random((along, along)) < rng.random()) for p in shown]
+    output = network.infer(network.pack(masked), [Knobs()] * len(masked))
+    for solution in output.solutions:
+        energy_TR = np.stack([moment.energy_R for moment in solution.trace])
+        assert (np.diff(energy_TR, axis=0) < 0).all()

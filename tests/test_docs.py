@@ -118,9 +118,13 @@ def test_the_table_of_images_is_that_of_the_manifest() -> None:
 IMAGES = (REPO / "docs" / "images.md").read_text().splitlines()
 
 
-def test_the_table_of_completion_is_that_of_its_rows() -> None:
-    for row in _rows(TABLES / "images" / "mnist.jsonl"):
-        assert completion.line_of(row["model"], row, "test") in IMAGES
+@pytest.mark.parametrize(
+    ("name", "parts"), [("mnist", ("test",)), ("photos", ("cifar10", "tiny-imagenet"))]
+)
+def test_tables_of_completion_are_those_of_their_rows(name: str, parts: tuple[str, ...]) -> None:
+    for row in _rows(TABLES / "images" / f"{name}.jsonl"):
+        for part in parts:
+            assert completion.line_of(row["model"], row, part) in IMAGES
 
 
 def test_the_table_of_classification_is_that_of_its_rows() -> None:

@@ -24,11 +24,10 @@ from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, StoredTask, parse_score
 from service.schemas import ScoreResponse
 from service.served import Scorer
-from service.services import Services, services
+from service.services import JSON_WEIGHS, Services, services
 from service.stopwatch import Stopwatch
 
 router = APIRouter(tags=["anomaly"])
-_JSON_WEIGHS = 8  # to parse a byte of it takes as long as so many of tensors
 _RESULT_BYTES = 128  # of a node in an answer, about
 
 
@@ -72,7 +71,7 @@ async def answer(
         body = await services.large.condense(body, readers, services.settings)
         content_type = CONDENSED
         watch.lap("condense")
-    weight = len(body) * (_JSON_WEIGHS if content_type == JSON else 1)
+    weight = len(body) * (JSON_WEIGHS if content_type == JSON else 1)
     found = await services.aside(weight, _read, body, content_type, services)
     del body
     if isinstance(found, StoredTask):

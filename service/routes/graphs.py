@@ -15,7 +15,7 @@ from service.openapi import problems, put_graph_body, update_body
 from service.parsing.request import JSON, SAFETENSORS
 from service.parsing.updates import parse_graph, parse_update
 from service.patience import while_wanted
-from service.services import Services, services
+from service.services import JSON_WEIGHS, Services, services
 
 router = APIRouter(tags=["graphs"])
 _WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
@@ -125,7 +125,8 @@ async def _change(
     schema, settings = (await services.graphs.get(id)).schema, services.settings
 
     async def changed() -> Head:
-        update = await services.aside(len(body), parse_update, body, schema, parts)
+        weight = JSON_WEIGHS * len(body)
+        update = await services.aside(weight, parse_update, body, schema, parts)
         return await services.graphs.update(id, schema, update)
 
     async with services.bodies.read(request, settings.body_timeout_s) as body:

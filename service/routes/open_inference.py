@@ -32,7 +32,7 @@ from service.openapi import also, faults, infer_body, jobs
 from service.parsing.request import SAFETENSORS
 from service.routes import anomaly, classify, complete, images, sample
 from service.served import Answerer, Classifier, Completer, PictureClassifier, Scorer
-from service.services import Services, services
+from service.services import JSON_WEIGHS, Services, services
 
 _INCLUDED = ("attention_", "memories_", "components_", "samples_", "ptr", "index")
 router = APIRouter(prefix=ROOT, tags=["open inference protocol"])
@@ -175,9 +175,10 @@ async def infer_with_version(
 async def _answer(
     body: bytes, one: Subject, header: str | None, services: Services, state: State
 ) -> Answer:
-    inference = await services.aside(len(body), read, body, header)
+    weight = len(body) * (JSON_WEIGHS if header is None else 1)
+    inference = await services.aside(weight, read, body, header)
     _require_there(one, inference)
-    native = await services.aside(len(body), one.asked, inference, services.settings)
+    native = await services.aside(weight, one.asked, inference, services.settings)
     inference = replace(inference, inputs={})
     answers = _ANSWERS[one.route]
     answering = answers(native.body, native.content_type, SAFETENSORS, services, state)

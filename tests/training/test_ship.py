@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from models.checkpoint import Manifest, load
 from models.molecules import ATOM_COLUMNS
 from service.settings import Settings
+from training.__main__ import app
 from training.anomaly.recipes import node_recipe
 from training.classify.recipes import graph_recipe
 from training.complete.recipes import image_recipe
@@ -50,6 +52,15 @@ def test_shipped_checkpoints_follow_their_recipes(folder) -> None:
 
 def test_what_ships_is_what_is_made() -> None:
     assert {folder.name for folder in FOLDERS} == set(SHIPPED)
+
+
+def test_what_ships_is_trained_in_the_precision_that_is_asked_for(tmp_path, monkeypatch) -> None:
+    given = {}
+    monkeypatch.setitem(SHIPPED, "et-mnist", lambda **how: given.update(how))
+    asked = ["ship", "--only", "et-mnist", "--folder", str(tmp_path), "--precision", "bf16-mixed"]
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    assert given["out"] == tmp_path / "et-mnist"
+    assert given["precision"] == "bf16-mixed"
 
 
 @pytest.mark.parametrize("name", ["cdat-ames", "et-ames", "cdat-bbbp"])

@@ -136,7 +136,8 @@ def ssim(x_RCSS: Tensor, y_RCSS: Tensor) -> Tensor:
 
 
 def _smoothing(size: int) -> Tensor:
-    """The window along one side of an image, as a matrix: ten times as fast as to convolve."""
+    """The window along one side of an image as a matrix (size, size), of what each pixel sees:
+    ten times as fast as to convolve."""
     half = _WINDOW // 2
     weight = torch.exp(-torch.arange(-half, half + 1).double().square() / (2 * _SIGMA**2))
     seen = nn.functional.pad(torch.eye(size).double(), (half, half), mode="reflect")

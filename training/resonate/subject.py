@@ -124,8 +124,14 @@ class _Nodes(_Ranked):
         edges = self.dataset.graph.edge_index.shape[1]
         recipe = node_recipe(self.model, self.dataset.name, len(self.split.train), edges=edges)
         recipe = how.recipe(recipe, smoke_nodes, added)
-        given = {"seed": seed, "fabric": how.fabric, "progress": how.progress}
-        run = train_nodes(self.dataset, self.split, recipe, **given)
+        run = train_nodes(
+            self.dataset,
+            self.split,
+            recipe,
+            seed=seed,
+            fabric=how.fabric,
+            progress=how.progress,
+        )
         return run.evaluation.parts["test"].roc_auc
 
 
@@ -158,8 +164,14 @@ class _Graphs(_Ranked):
         molecules = self.dataset.smiles is not None
         recipe = graph_recipe(self.model, self.dataset.name, molecules=molecules)
         recipe = how.recipe(recipe, smoke_graphs, added)
-        given = {"seed": seed, "fabric": how.fabric, "progress": how.progress}
-        run = train_graphs(self.dataset, self.split, recipe, **given)
+        run = train_graphs(
+            self.dataset,
+            self.split,
+            recipe,
+            seed=seed,
+            fabric=how.fabric,
+            progress=how.progress,
+        )
         return cast(float, run.evaluation.mean("test", "roc_auc"))
 
 

@@ -111,14 +111,14 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
     the seeds where they are new; of a single seed there is none.
     """
     lines = []
-    for name, new in dict.fromkeys((row["model"], row["retrained"]) for row in rows):
-        mine = [row for row in rows if (row["model"], row["retrained"]) == (name, new)]
+    for name, new, epochs in dict.fromkeys(map(_training, rows)):
+        mine = [row for row in rows if _training(row) == (name, new, epochs)]
         vigilances = sorted({row["vigilance"] for row in mine if row["vigilance"] is not None})
         base = {row["seed"]: row["value"] for row in mine if row["strength"] == 0}
         scale = _UNITS[mine[0]["figure"]][1]
         count = len(base)
         weights = f"new, {count} seed{'s' * (count != 1)}" if new else "as they are"
-        if epochs := next((row["epochs"] for row in mine if row.get("epochs")), None):
+        if epochs is not None:
             weights += f" of {epochs} epoch{'s' * (epochs != 1)}"
         none = f"{scale * np.mean(list(base.values())):.2f}"
         lines.append(f"| `{name}` | {weights} | 0 | {' | '.join([none] * len(vigilances))} |")
@@ -129,6 +129,11 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
             ]
             lines.append(f"| `{name}` | {weights} | {strength:g} | {' | '.join(cells)} |")
     return lines
+
+
+def _training(row: Row) -> tuple[str, bool, int | None]:
+    """What the rows of one part of the table have in common: no figure is compared with others."""
+    return row["model"], row["retrained"], row.get("epochs")
 
 
 def _cell(rows: Sequence[Row], base: dict[int | None, float]) -> str:

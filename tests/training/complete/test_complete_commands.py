@@ -45,6 +45,7 @@ def test_command_line_from_images_to_checkpoint(folder: Path, tmp_path: Path) ->
     assert manifest.metrics["test"]["masks"] == 10  # type: ignore[index, call-overload]
     assert list(manifest.energy.values) == sorted(manifest.energy.values)
     assert manifest.training["split"] == "random-0"
+    assert manifest.training["precision"] == "32-true"
     assert (tmp_path / "run" / "state.safetensors").is_file()
     network = checkpoint.network
     assert isinstance(network, ImageCompleter)

@@ -98,6 +98,7 @@ def test_a_killed_run_goes_on_to_the_same_result(
     with pytest.raises(ValueError, match="of another recipe, precision"):
         train_images(dataset, recipe, seed=3, fabric=mixed, run=tmp_path)
     resumed = train_images(dataset, recipe, seed=3, fabric=fabric, run=tmp_path)
+    assert resumed.fitted.precision == "32-true"
     states = whole.network.state_dict(), resumed.network.state_dict()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert whole.parts == resumed.parts

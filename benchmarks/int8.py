@@ -30,7 +30,7 @@ from benchmarks.step import IMAGES, by_onnx, images
 from benchmarks.turns import medians
 from models import checkpoint
 from models.contract import Knobs
-from models.onnx_step import OnnxSystem
+from models.onnx_system import OnnxSystem
 from training.resonate.subject import Subject, subject_of
 
 # Tokens, width, features: tolokers and AMES, photos, the pictures of Energy Transformer.

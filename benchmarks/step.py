@@ -36,7 +36,7 @@ from models.contract import Block, Config, Knobs
 from models.dynamics import Descent, LayerNorm
 from models.energies import DotProductAttention, Hopfield, Sum
 from models.layouts import Dense, EdgeList, Layout
-from models.onnx_step import OnnxSystem
+from models.onnx_system import OnnxSystem
 
 ROUNDS = 9
 IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps

@@ -72,7 +72,7 @@ class Machine:
         return model
 
     def _by_onnx(self, model: Model) -> None:
-        from models.onnx_step import OnnxSystem  # an extra
+        from models.onnx_system import OnnxSystem  # an extra
 
         int8 = model.name in self.int8
         if int8 and not all(isinstance(layout, Dense) for layout in model.layouts()):

@@ -47,10 +47,9 @@ from service.sampling_schemas import (
     StoreSequences,
     TensorSampleRequest,
 )
-from service.schemas import (
+from service.schemas import JobBody, ProblemDocument
+from service.score_schemas import (
     ArrayScoreRequest,
-    JobBody,
-    ProblemDocument,
     RowScoreRequest,
     StoredScoreRequest,
     TensorEnvelope,

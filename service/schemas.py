@@ -14,12 +14,8 @@ from pydantic.json_schema import SkipJsonSchema
 from models.contract import Knobs, Solver
 from models.dynamics import StopReason
 from models.resonance import ResolvedResonance, Resonance
-from service.parsing.names import NodeId
-from service.reasons_schemas import Reasons, ScoreExplanation, absent
+from service.reasons_schemas import absent
 
-NodeIds = Annotated[
-    list[NodeId], Field(description="a unique name per node; row numbers if left out")
-]
 Json = dict[str, Any]
 
 
@@ -109,105 +105,6 @@ class Envelope(Strict):
         description="what else to tell: in `convergence` trace, components and resonance; in "
         "`reasons` attention, memories and components; in each result its explanation",
     )
-
-
-class ArrayGraph(Strict):
-    """A graph as arrays, in the order of PyTorch Geometric."""
-
-    x: list[list[float]] = Field(
-        min_length=1, description="features of each node, in the order of the model's `features`"
-    )
-    edge_index: list[list[int]] = Field(
-        min_length=2,
-        max_length=2,
-        description="sources and targets of the edges, as row numbers of x",
-    )
-    edge_type: list[int | str] | None = Field(
-        None,
-        description="relation of each edge, by name or number; only, and always, "
-        "for a model of several `relations`",
-    )
-    node_ids: NodeIds | None = None
-
-
-class NodeRow(BaseModel):
-    """A node by name: its features as `x`, or each under its own name."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore
-
-    id: NodeId
-    x: list[float] | float | SkipJsonSchema[None] = Field(
-        None,
-        description="features in the order of the model, which excludes features by name; "
-        "a number is the feature of that name",
-        json_schema_extra=absent,
-    )
-
-
-class EdgeRow(Strict):
-    """An edge between named nodes."""
-
-    source: NodeId
-    target: NodeId
-    type: int | str | None = Field(
-        None, description="relation; only, and always, for a model of several `relations`"
-    )
-
-
-class GraphRequest(Envelope):
-    """What every request to score a graph in JSON may carry besides the graph."""
-
-    targets: list[NodeId] | None = Field(
-        None, min_length=1, description="nodes to score, without repetition; all if left out"
-    )
-
-
-class ArrayScoreRequest(GraphRequest):
-    """Score the nodes of a graph given as arrays."""
-
-    graph: ArrayGraph
-
-
-class RowScoreRequest(GraphRequest):
-    """Score the nodes of a graph given row by row."""
-
-    nodes: list[NodeRow] = Field(min_length=1)
-    edges: list[EdgeRow]
-
-
-class NeighborhoodKnobs(Strict):
-    """What of a stored graph is taken to score some of its nodes."""
-
-    hops: int = Field(
-        2, ge=0, le=8, description="edges between a target and the farthest node, either way"
-    )
-    max_neighbors: int = Field(
-        32,
-        ge=1,
-        le=1_000_000,
-        description="neighbours that are followed of each node; of one with more, by chance",
-    )
-    seed: int = Field(0, ge=0, lt=2**32, description="seed of that chance")
-
-
-class StoredGraph(Strict):
-    """A stored graph, and what of it."""
-
-    graph_id: str = Field(max_length=64, description="a graph from GET /graphs")
-    neighborhood: NeighborhoodKnobs = NeighborhoodKnobs.model_validate({})
-
-
-class StoredScoreRequest(Envelope, StoredGraph):
-    """Score nodes of a stored graph, each in the neighbourhood of all."""
-
-    targets: list[NodeId] = Field(min_length=1, description="nodes to score, without repetition")
-
-
-class TensorEnvelope(Envelope):
-    """What the entry `request` of a safetensors body's `__metadata__` may hold, as JSON text."""
-
-    node_ids: NodeIds | None = None
 
 
 class ModelRef(BaseModel):
@@ -317,44 +214,6 @@ class Timings(BaseModel):
     compute: float
     encode: float
     total: float
-
-
-class NodeScore(BaseModel):
-    """How suspicious one node is."""
-
-    node_id: NodeId
-    score: float = Field(description="raw logit")
-    probability: float = Field(description="calibrated")
-    label: Literal[0, 1] = Field(description="1 from `threshold` on")
-    threshold: float
-    rank: int = Field(ge=1, description="1 is the most suspicious of the nodes returned")
-    explanation: ScoreExplanation | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
-
-
-class TakenGraph(BaseModel):
-    """What of a stored graph was scored."""
-
-    id: str
-    revision: int = Field(description="of the graph, after which its neighbourhood was taken")
-    num_nodes: int
-    num_edges: int
-
-
-class ScoreResponse(BaseModel):
-    """One result per target, in the order asked."""
-
-    results: list[NodeScore]
-    reasons: Reasons | SkipJsonSchema[None] = Field(
-        None, description="of the targets, the most suspicious first", json_schema_extra=absent
-    )
-    graph: TakenGraph | SkipJsonSchema[None] = Field(
-        None, description="where a `graph_id` was sent", json_schema_extra=absent
-    )
-    model: ModelRef
-    dynamics: ResolvedDynamics
-    convergence: Convergence
-    timings_ms: Timings
-    request_id: str
 
 
 class JobProgress(BaseModel):

@@ -21,10 +21,9 @@ from service.parsing.names import NodeId, rows_by_id
 from service.parsing.syntax import read_object
 from service.parsing.tensors import TENSORS, Tensors, graph_of, read_safetensors
 from service.registry import Registry
-from service.schemas import (
+from service.schemas import Dynamics, Envelope
+from service.score_schemas import (
     ArrayScoreRequest,
-    Dynamics,
-    Envelope,
     NeighborhoodKnobs,
     RowScoreRequest,
     StoredGraph,

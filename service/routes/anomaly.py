@@ -22,7 +22,7 @@ from service.negotiate import accepted
 from service.openapi import also, jobs, problems, score_body
 from service.parsing.large import CONDENSED, LARGE
 from service.parsing.request import JSON, SAFETENSORS, ScoreTask, StoredTask, parse_score
-from service.schemas import ScoreResponse
+from service.score_schemas import ScoreResponse
 from service.served import Scorer
 from service.services import JSON_WEIGHS, Services, services
 from service.stopwatch import Stopwatch

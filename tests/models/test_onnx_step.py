@@ -35,18 +35,8 @@ from models.image_completer import ImageCompleter
 from models.layouts import Dense, EdgeList, Layout
 from models.molecules import ATOM_COLUMNS, parse
 from models.node_scorer import NodeScorer
-from models.onnx_step import (
-    Form,
-    NotExportableError,
-    OnnxField,
-    OnnxSystem,
-    _checked,
-    _feeds,
-    _Graph,
-    _session,
-    export,
-    form_of,
-)
+from models.onnx_step import Form, NotExportableError, _checked, _Graph, export, form_of
+from models.onnx_system import OnnxField, OnnxSystem, _feeds, _session
 from models.patches import MaskedImage
 from models.resonance import Resonance
 

@@ -88,5 +88,5 @@ def test_where_there_is_no_graph_torch_looks(
     def fails(*_: object) -> None:
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr("models.onnx_step.export", fails)
+    monkeypatch.setattr("models.onnx_system.export", fails)
     assert Machine(onnx=True).ready(checkpoints / "et-tile").runtime == "torch"

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from service.graph_schemas import GraphBody, GraphList
-from service.schemas import ScoreResponse
+from service.score_schemas import ScoreResponse
 from tests.service.bad_bodies import SECRET
 from tests.service.conftest import FEATURES, RELATIONS, gauge
 from tests.service.test_service_bad_input import check

@@ -12,7 +12,7 @@ from service.classify_schemas import ClassifyResponse
 from service.complete_schemas import CompleteResponse
 from service.image_schemas import AnswerImagesResponse, ClassifyImagesResponse
 from service.parsing.include import TOKENS
-from service.schemas import ScoreResponse
+from service.score_schemas import ScoreResponse
 from service.settings import Settings
 from tests.service.completing import body as complete_body
 from tests.service.conftest import make_shapes

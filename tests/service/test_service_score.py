@@ -9,7 +9,7 @@ import pytest
 
 from models import checkpoint
 from models.contract import Knobs
-from service.schemas import ScoreResponse
+from service.score_schemas import ScoreResponse
 
 MODELS = {"et-small": 1, "cdat-small": 2}
 SAFETENSORS = {"content-type": "application/vnd.safetensors"}

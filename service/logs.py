@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from typing import Any
 
+import orjson
 import structlog
 
 
 def configure(level: str) -> None:
     """Set up logging for this process."""
+    least = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
+        structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
@@ -25,14 +29,19 @@ def configure(level: str) -> None:
             ],
         )
     )
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.basicConfig(handlers=[handler], level=least, force=True)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it tells what was sent
+    # Ours goes past the standard library, by which a line takes a seventh of a request's time.
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[*shared, structlog.processors.JSONRenderer(serializer=_dumps)],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        cache_logger_on_first_use=True,
     )
+
+
+def _dumps(told: dict[str, Any], **how: Any) -> bytes:
+    try:
+        return orjson.dumps(told, **how)
+    except orjson.JSONEncodeError:  # a name that is no Unicode, a number of over 64 bits
+        return json.dumps(told, **how).encode()

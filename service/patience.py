@@ -28,18 +28,28 @@ async def while_wanted(
         Problem: `seconds` passed.
         Disconnected: `disconnected` returned first.
     """
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    watch, gone = asyncio.ensure_future(disconnected()), False
     try:
-        await asyncio.wait({task, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if watch.done():
-            raise Disconnected
+        async with asyncio.timeout(seconds) as patience:
+
+            def hang_up(watch: asyncio.Future[object]) -> None:
+                nonlocal gone
+                if not watch.cancelled() and not patience.expired():
+                    gone = True
+                    patience.reschedule(0.0)
+
+            watch.add_done_callback(hang_up)
+            try:
+                return await work
+            finally:
+                watch.remove_done_callback(hang_up)
+    except TimeoutError:
+        if not patience.expired():  # of something in the work
+            raise
+        if gone:
+            raise Disconnected from None
         steps = progress.relaxation_steps if progress else 0
         detail = f"not done after {seconds:g} s and {steps} steps; ask for fewer steps, or of less"
-        raise Problem("deadline", detail, told={"steps": steps})
-    finally:  # also where this coroutine is cancelled
+        raise Problem("deadline", detail, told={"steps": steps}) from None
+    finally:
         watch.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})

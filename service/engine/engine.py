@@ -156,7 +156,7 @@ class Engine:
             party = self._parties[place] = Party(alike)
             guest = party.join(alike, progress)
             assert guest is not None
-            party.begin(self._scheduler.submit(party, kind, weight))
+            self._gather(party, kind, weight)
         try:
             return await _outcome(guest.future, partial(party.leave, guest)), party.share_s
         except Apart:
@@ -164,6 +164,17 @@ class Engine:
         finally:
             if party.closed and self._parties.get(place) is party:
                 del self._parties[place]
+
+    def _gather(self, party: Party, kind: Hashable, weight: float, before: int = 0) -> None:
+        """Have it run once nobody has joined it for a turn of the loop: of requests that arrive at
+        about the same time the first would begin alone, and take the interpreter from the rest."""
+        if party.closed:
+            return
+        if len(party) > before:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._gather, party, kind, weight, len(party))
+        else:
+            party.begin(self._scheduler.submit(party, kind, weight))
 
     def close(self) -> None:
         """Wait for what runs."""

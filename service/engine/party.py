@@ -59,6 +59,9 @@ class Party:
         self._run: Run | None = None
         self.share_s = 0.0
 
+    def __len__(self) -> int:
+        return len(self._guests)
+
     @property
     def closed(self) -> bool:
         """Has it begun, or has everyone left?"""

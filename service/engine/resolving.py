@@ -36,9 +36,10 @@ def as_trained(network: Architecture, knobs: Knobs) -> bool:
     """Does the state move as it did when the checkpoint's energies were taken?"""
 
     def moving(knobs: Knobs) -> dict[str, Any]:
-        told = resolved(network, replace(knobs, seed=0, deterministic=False))
+        told = resolved(network, knobs)
         heard = told["resonance"]
         silent = heard is None or heard["strength"] == 0
         return told | {"resonance": None if silent else heard}
 
-    return moving(knobs) == moving(Knobs())
+    asked = replace(knobs, seed=0, deterministic=False)
+    return asked == Knobs() or moving(asked) == moving(Knobs())

@@ -82,6 +82,7 @@ def _score_all(
     network, knobs = tasks[0].model.network, [task.knobs for task in tasks]
     output = network.infer(joined([batch for _, batch in several]), knobs, interrupt)
     courses = Courses(output.solutions, as_trained=as_trained(network, knobs[0]))
+    dynamics = resolved(network, knobs[0])
     ends = np.cumsum([task.graph.num_nodes for task in tasks])[:-1]
     found: list[Scored | Problem] = []
     for row, logits_N in enumerate(np.split(output.logits.cpu().numpy(), ends)):
@@ -90,7 +91,7 @@ def _score_all(
             found.append(_diverged())
             continue
         course = courses.row(row, task.graph.num_nodes, task.model.manifest.energy, task.include)
-        found.append(Scored(logits_N, resolved(network, task.knobs), course, [], {}))
+        found.append(Scored(logits_N, dynamics | {"seed": task.knobs.seed}, course, [], {}))
     return found
 
 

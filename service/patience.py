@@ -29,8 +29,9 @@ async def while_wanted(
         Disconnected: `disconnected` returned first.
     """
     watch, gone = asyncio.ensure_future(disconnected()), False
+    patience = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as patience:
+        async with patience:
 
             def hang_up(watch: asyncio.Future[object]) -> None:
                 nonlocal gone

@@ -70,6 +70,38 @@ def test_alike_begin_together(kitchen: Kitchen) -> None:
     assert kitchen.took == [list(range(10))]
 
 
+def test_what_comes_at_once_begins_at_once(kitchen: Kitchen) -> None:
+    async def play() -> list[str]:
+        return await asyncio.gather(*(kitchen.order(number) for number in range(10)))
+
+    assert asyncio.run(play()) == [f"{number}!" for number in range(10)]
+    assert kitchen.took == [list(range(10))], "the first has not begun alone"
+
+
+def test_a_party_waits_for_who_comes_turn_by_turn(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        orders = []
+        for number in range(5):
+            orders.append(asyncio.ensure_future(kitchen.order(number)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*orders)
+
+    asyncio.run(play())
+    assert kitchen.took == [list(range(5))]
+
+
+def test_what_all_have_left_before_does_not_begin(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        orders = [asyncio.ensure_future(kitchen.order("gone")) for _ in range(2)]
+        for order in orders:  # in the turn in which they join
+            asyncio.get_running_loop().call_soon(order.cancel)
+        await asyncio.wait(orders)
+        assert await kitchen.order("next") == "next!"
+
+    asyncio.run(play())
+    assert kitchen.took == [["next"]]
+
+
 def test_what_is_not_alike_does_not(kitchen: Kitchen) -> None:
     orders = [kitchen.order(1), kitchen.order(2, "other"), kitchen.order(3)]
     orders.append(kitchen.order(4, alone=True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, final
 
 import orjson
 import structlog
@@ -35,9 +36,20 @@ def configure(level: str) -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_dumps)],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        logger_factory=lambda *_: _Lines(sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
+
+
+@final
+class _Lines(structlog.BytesLogger):
+    """Where nobody takes the lines any more they are lost, and nothing else is."""
+
+    def msg(self, message: bytes) -> None:
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    debug = info = warning = error = critical = msg
 
 
 def _dumps(told: dict[str, Any], **how: Any) -> bytes:

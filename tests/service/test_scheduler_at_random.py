@@ -6,7 +6,9 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -21,6 +23,19 @@ from models.sampling import Interrupted
 from service.engine.room import ABREAST
 from service.engine.scheduler import Run, Scheduler
 from tests.service.scheduling import Failed, example, work_of
+
+_THREADS = 1
+
+
+@contextmanager
+def _as_many_threads() -> Iterator[None]:
+    """As the scheduler has: among others sums are shared out otherwise, and so rounded."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(_THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass
@@ -41,7 +56,7 @@ class Engine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.over: list[Run] = []
-        self.scheduler = Scheduler(1, on_over=self.over.append)
+        self.scheduler = Scheduler(_THREADS, on_over=self.over.append)
         self.models = [example(0), example(1)]
         self.posed: list[_Posed] = []
         self.gate: threading.Event | None = None
@@ -143,7 +158,8 @@ class Engine(RuleBasedStateMachine):
         if reasons & {StopReason.CANCELLED, StopReason.DEADLINE}:
             assert posed.stopped
             return
-        alone = posed.network.infer(posed.network.pack([posed.item]), [posed.knobs])
+        with _as_many_threads():
+            alone = posed.network.infer(posed.network.pack([posed.item]), [posed.knobs])
         rounded = 0.0 if posed.knobs.deterministic else 1e-4
         close = {"rtol": rounded, "atol": rounded}
         torch.testing.assert_close(logits, alone.logits, **close)

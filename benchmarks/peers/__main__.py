@@ -3,8 +3,9 @@
 Scores of `examples/tolokers.json` by `cdat-tolokers`; and completions of pictures of the model's
 own size by an Energy Transformer of random weights (64 patches, 128 wide), with a number of steps
 between 1 and 48 and, every other one, a tolerance, as in `benchmarks.throughput`. One torch thread
-computes, on either side; 1, 8 and 64 clients ask again as soon as they are answered. What a peer
-answers is a part of what Basin does. Printed are requests a second and the 99th percentile of
+computes, on either side; 1, 8 and 64 clients ask again as soon as they are answered. Basin is
+measured twice, the second time kept to one core (docs/operations.md). What a peer answers is a part
+of what Basin does. Printed are requests a second and the 99th percentile of
 latency, and both over Basin's.
 
 The peers are no dependencies of the project. In an environment that has them and the project:
@@ -165,7 +166,7 @@ def main() -> None:
     there = {name: m for name, m in PEERS.items() if importlib.util.find_spec(name)}
     for name in PEERS.keys() - there.keys():
         print(f"{name} is not installed")
-    scored = example()
+    scored, cores = example(), os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as made:
         folder, network = Path(made) / "et-untrained", untrained()
         _save(network, folder)
@@ -177,8 +178,11 @@ def main() -> None:
             rows = {}
             own = {"BASIN_CHECKPOINTS": str(checkpoint_folder.parent), "BASIN_THREADS": "1"}
             own |= {"BASIN_DEFAULT_COMPLETION_MODEL": folder.name, "BASIN_QUEUE_SIZE": "128"}
-            with serving(**own) as client:
-                rows["basin"] = _measure(client.base_url.port or 0, route, bodies, seconds)
+            for name, kept in ("basin", cores), ("basin, one core", {min(cores)}):
+                os.sched_setaffinity(0, kept)  # what is started has the same
+                with serving(**own) as client:
+                    os.sched_setaffinity(0, cores)
+                    rows[name] = _measure(client.base_url.port or 0, route, bodies, seconds)
             for name, module in there.items():
                 sent = bodies
                 if name == "bentoml":  # takes the requests of a client as a list

@@ -26,13 +26,13 @@ def configure(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
+                structlog.processors.JSONRenderer(serializer=_text),
             ],
         )
     )
     logging.basicConfig(handlers=[handler], level=least, force=True)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it tells what was sent
-    # Ours goes past the standard library, by which a line takes a seventh of a request's time.
+    # Ours goes past the standard library, by which a line costs over three times as much.
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_dumps)],
         wrapper_class=structlog.make_filtering_bound_logger(least),
@@ -57,3 +57,7 @@ def _dumps(told: dict[str, Any], **how: Any) -> bytes:
         return orjson.dumps(told, **how)
     except orjson.JSONEncodeError:  # a name that is no Unicode, a number of over 64 bits
         return json.dumps(told, **how).encode()
+
+
+def _text(told: dict[str, Any], **how: Any) -> str:
+    return _dumps(told, **how).decode()

@@ -24,7 +24,7 @@ def run(script: str, **how) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def lines() -> list[dict]:
+def told() -> list[str]:
     script = """
 log.debug("not told")
 log.info("request", ms=1.5, key=None)
@@ -35,8 +35,17 @@ except RuntimeError:
     log.exception("failed", request_id="r")
 logging.getLogger("uvicorn.error").info("of %s", "uvicorn")
 """
-    told = run(script, stderr=subprocess.PIPE).stderr.splitlines()
+    return run(script, stderr=subprocess.PIPE).stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def lines(told) -> list[dict]:
     return [json.loads(line) for line in told]
+
+
+def test_lines_of_others_are_written_alike(told):
+    assert told[0].startswith('{"ms":1.5,')
+    assert '"event":"of uvicorn"' in told[-1]
 
 
 def test_lines_have_a_level_and_a_time(lines):

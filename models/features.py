@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models import feature_kernels as kernels
 from models.graphs import GraphBatch
 
 
@@ -50,6 +52,8 @@ class NodeFeatures(nn.Module):
 
     def table(self, batch: GraphBatch) -> Tensor:
         """Columns before encoding, float64 (N, C)."""
+        if batch.x_NF.device.type == "cpu":
+            return self._table(batch)
         x_NF = batch.x_NF.double()
         described = []
         for relation in batch.relations:
@@ -59,6 +63,26 @@ class NodeFeatures(nn.Module):
                 means.append(relation.mean_neighbours(means[-1]))
             described.append((means, square_NF))
         return columns(x_NF, described)
+
+    def _table(self, batch: GraphBatch) -> Tensor:
+        """The same in one pass over the edges for each hop."""
+        x_NF = batch.x_NF.double().contiguous().numpy()
+        nodes, features = x_NF.shape
+        told = features + 1
+        width = 1 + told * (self.hops + (self.hops > 0))
+        table_NC = np.empty((nodes, features + len(batch.relations) * width))
+        table_NC[:, :features] = x_NF
+        for place, relation in enumerate(batch.relations):
+            at = features + place * width
+            kernels.describe(
+                relation.indptr_N1.numpy(),
+                relation.indices_E.numpy(),
+                x_NF,
+                self.hops,
+                table_NC,
+                at,
+            )
+        return torch.from_numpy(table_NC)
 
     def fit(self, batch: GraphBatch) -> NodeFeatures:
         """Set the bins to the quantiles of `batch`; returns self."""
@@ -91,6 +115,11 @@ class NodeFeatures(nn.Module):
 
     def encode(self, table_NC: Tensor) -> Tensor:
         """Encoding (N, P), float32, in [0, 1], of rows of `table`."""
+        if table_NC.device.type == "cpu":
+            encoded_NP = np.empty((len(table_NC), self.size), np.float32)
+            bins = self.column_P.numpy(), self.lower_P.numpy(), self.width_P.numpy()
+            kernels.encode(table_NC.numpy(), *bins, encoded_NP)
+            return torch.from_numpy(encoded_NP)
         columns_NP = table_NC[:, self.column_P]
         return columns_NP.sub_(self.lower_P).div_(self.width_P).clamp_(0, 1).float()
 

@@ -13,6 +13,7 @@ import torch
 from models import checkpoint
 from models.contract import Block
 from models.dynamics import System
+from models.fused_system import FusedSystem
 from models.layouts import Dense
 from service.served import Model, served
 from service.settings import Settings
@@ -68,7 +69,7 @@ class Machine:
             except Exception as error:  # whatever it is, torch can
                 log = structlog.get_logger()
                 log.info("no ONNX graph", model=model.name, reason=repr(error))
-        _prepare(model, Block.system)
+        _prepare(model, lambda block: FusedSystem.of_block(block, block.system()))
         return model
 
     def _by_onnx(self, model: Model) -> None:
@@ -78,7 +79,11 @@ class Machine:
         if int8 and not all(isinstance(layout, Dense) for layout in model.layouts()):
             int8 = False
             structlog.get_logger().warning("BASIN_INT8 is for pictures", model=model.name)
-        _prepare(model, lambda block: OnnxSystem.of_block(block, self.threads, int8))
+
+        def system_of(block: Block) -> System:
+            return FusedSystem.of_block(block, OnnxSystem.of_block(block, self.threads, int8))
+
+        _prepare(model, system_of)
 
 
 def _prepare(model: Model, system_of: Callable[[Block], System]) -> None:

@@ -4,9 +4,11 @@ from models.dynamics.company import Company, company_of
 from models.dynamics.layer_norm import LayerNorm
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
 from models.dynamics.relaxation import (
+    Came,
     Moment,
     Relaxation,
     RowKnobs,
+    Seen,
     Solution,
     StopReason,
     System,
@@ -15,6 +17,7 @@ from models.dynamics.relaxation import (
 from models.dynamics.solve import Driver, Interrupt, drive, driven_by, relax, rest, solve
 
 __all__ = [
+    "Came",
     "Company",
     "ControlledDynamics",
     "Descent",
@@ -25,6 +28,7 @@ __all__ = [
     "Motion",
     "Relaxation",
     "RowKnobs",
+    "Seen",
     "Solution",
     "StopReason",
     "System",

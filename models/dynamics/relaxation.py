@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
-from typing import TypeVar, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -82,7 +81,36 @@ class Solution:
     trace: list[Moment] = field(default_factory=list)
 
 
-K = TypeVar("K")
+class Came(NamedTuple):
+    """How a state came to be: by a step at dx/dt, held as it was, from the activation g before."""
+
+    drift_ND: Tensor
+    held_ND: Tensor | None
+    g_ND: Tensor
+
+
+class Seen(NamedTuple):
+    """A state looked at. What is summed over rows is on the host, where all is decided that concerns
+    them.
+
+    Attributes:
+        g_ND, terms: its activation, and the energy there.
+        held_ND: what controls it.
+        components: the energy of each row by component, (R,) each.
+        size_R: |x|^2.
+        speed_R: |dx/dt|^2 of the step to it, if there was one.
+        work_R: what control did in that step, if there is any.
+    """
+
+    g_ND: Tensor
+    terms: Terms
+    held_ND: Tensor | None
+    components: dict[str, np.ndarray]
+    size_R: np.ndarray
+    speed_R: np.ndarray | None
+    work_R: np.ndarray | None
+
+
 Watch = Callable[[Tensor, Moment], None]
 """Is shown the state x (N, D) at each moment, as it is reached."""
 
@@ -115,6 +143,35 @@ class System:
         """g (N, D) at a state, and its energy there."""
         g_ND = self.norm(x_ND)
         return g_ND, self.field(g_ND, layout, beta_RH, with_force)
+
+    def move(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        step_size_R: Tensor,
+        force_ND: Tensor,
+        control_ND: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """x + alpha dx/dt, and dx/dt, (N, D) each."""
+        drift_ND = under(force_ND, control_ND)
+        alpha_N1 = layout.of_tokens(step_size_R[:, None])
+        return torch.addcmul(x_ND, alpha_N1, drift_ND), drift_ND
+
+    def see(
+        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool, came: Came | None
+    ) -> Seen:
+        """Look at a state, which no step led to where `came` is None."""
+        g_ND, terms = self.look(x_ND, layout, beta_RH, with_force)
+        held_ND = self.motion.control(x_ND)
+        told = [*terms.parts.values(), _squared(x_ND)]
+        if came is not None:
+            told.append(_squared(came.drift_ND))
+            if came.held_ND is not None and held_ND is not None:
+                told.append(((came.held_ND + held_ND) / 2 * (g_ND - came.g_ND)).sum(-1))
+        sums = layout.sum_rows(torch.stack(told)).cpu().numpy()  # in one transfer
+        components = dict(zip(terms.parts, sums, strict=False))
+        size_R, speed_R, work_R, *_ = *sums[len(components) :], None, None
+        return Seen(g_ND, terms, held_ND, components, size_R, speed_R, work_R)
 
 
 @final
@@ -220,25 +277,17 @@ class Relaxation:
         moves_R = going_R & self.begun_R
         x_ND, drift_ND = self._moved(moves_R) if moves_R.any() else (self.x_ND, None)
         more = bool((going_R & (self.steps_R + self.begun_R < knobs.steps_R)).any())
-        g_ND, terms = system.look(x_ND, layout, knobs.beta_RH, more)
-        told, holds = {("energy", name): part_N for name, part_N in terms.parts.items()}, None
-        told["", "size"] = _squared(x_ND)
-        if drift_ND is not None:
-            told["", "speed"] = _squared(drift_ND)
-            if (held := self._control()) is not None:
-                holds = system.motion.control(x_ND)
-                assert holds is not None
-                told["", "work"] = ((held + holds) / 2 * (g_ND - self.g_ND)).sum(-1)
-        told_R = self._summed(told)
-        size_R, components = told_R["", "size"], {n: told_R["energy", n] for n in terms.parts}
+        came = None if drift_ND is None else Came(drift_ND, self._control(), self.g_ND)
+        seen = system.see(x_ND, layout, knobs.beta_RH, more, came)
+        g_ND, terms, components, size_R = seen.g_ND, seen.terms, seen.components, seen.size_R
         energy_R = sum(components.values(), np.zeros(self.rows))
 
         # Rows where the step is not finite keep the state they had, as those that momentum lifts.
         step_R, residual_R, work_R = moves_R, self.residual_R, self.work_R
         lifted_R = np.zeros_like(moves_R)
-        if drift_ND is not None:
-            speed_R = np.sqrt(told_R["", "speed"] / np.maximum(self.size_R, 1e-24))
-            done_R = work_R if holds is None else work_R + told_R["", "work"]
+        if seen.speed_R is not None:
+            speed_R = np.sqrt(seen.speed_R / np.maximum(self.size_R, 1e-24))
+            done_R = work_R if seen.work_R is None else work_R + seen.work_R
             before_R = self.energy_R + work_R
             rounded_R = _ROUNDED * torch.finfo(x_ND.dtype).eps * np.abs(before_R)
             falls_R = energy_R + done_R <= before_R + rounded_R
@@ -251,9 +300,10 @@ class Relaxation:
         stands_R = step_R | ~self.begun_R
         x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
         if not stands_R.all():
-            components = self._summed(terms.parts)
+            sums = layout.sum_rows(torch.stack(list(terms.parts.values()))).cpu().numpy()
+            components = dict(zip(terms.parts, sums, strict=True))
             energy_R = sum(components.values(), np.zeros(self.rows))
-        self._held = (x_ND, holds) if holds is not None and stands_R.all() else None
+        self._held = (x_ND, seen.held_ND) if stands_R.all() else None
         self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
         self.begun_R = np.ones_like(self.begun_R)
         self.size_R = np.where(stands_R, size_R, self.size_R)
@@ -275,11 +325,13 @@ class Relaxation:
         """The next state, and dx/dt of every row."""
         layout, x_ND = self.layout, self.x_ND
         assert self.terms.force_ND is not None
-        drift_ND = under(self.terms.force_ND, self._control())
+        plain_ND, drift_ND = self.system.move(
+            x_ND, layout, self.knobs.step_size_R, self.terms.force_ND, self._control()
+        )
         # A row draws when it moves: what it draws must not depend on the others.
         moving = zip(self.generators, moves_R.tolist(), strict=True)
         drawing = [generator if moves else None for generator, moves in moving]
-        moved_ND = self._carried(torch.addcmul(x_ND, self._alpha_N1, drift_ND))
+        moved_ND = self._carried(plain_ND)
         drawn = noise(x_ND, layout, self.knobs, drawing)
         if drawn is not None:
             moved_ND = moved_ND + drawn
@@ -295,10 +347,6 @@ class Relaxation:
         momentum_R = np.where(self.knobs.nesterov_R, self.carried_R / (self.carried_R + 3), 0.0)
         momentum_N1 = self.layout.of_tokens(torch.from_numpy(momentum_R)[:, None].to(plain_ND))
         return torch.addcmul(plain_ND, momentum_N1, plain_ND - before_ND)
-
-    @cached_property
-    def _alpha_N1(self) -> Tensor:
-        return self.layout.of_tokens(self.knobs.step_size_R[:, None])
 
     def _control(self) -> Tensor | None:
         """Of where the rows are; computed once for each place."""
@@ -321,11 +369,6 @@ class Relaxation:
         }
         x_ND = _where(where_R, self.layout, x_ND, self.x_ND)
         return x_ND, _where(where_R, self.layout, g_ND, self.g_ND), Terms(parts, force_ND)
-
-    def _summed(self, told: dict[K, Tensor]) -> dict[K, np.ndarray]:
-        """Over each row; in one transfer to the host, where all is decided that concerns rows."""
-        sums = self.layout.sum_rows(torch.stack(list(told.values()))).cpu().numpy()
-        return dict(zip(told, sums, strict=True))
 
     def _remember(self, energy_R: np.ndarray, components: dict[str, np.ndarray]) -> None:
         storage_R = energy_R + self.work_R if self.system.motion.controlled else None

@@ -7,13 +7,13 @@ depend on how many there are. Shapes: N nodes, E edges, H heads, Y head width.
 `weight` and `bias` (E,H) may be None, and `t_edge`: numba compiles a kernel of its own for that,
 from which the branches on them are gone.
 
-The flags in `_FAST` allow vectorised sums and nothing else: NaN and infinity
+The flags in `FAST` allow vectorised sums and nothing else: NaN and infinity
 keep their meaning, because divergence has to be seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Lock
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numba import njit
 
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
+FAST = {"reassoc", "contract", "nsz", "arcp"}
 _PARALLEL_WORK = 2_000_000  # multiply-adds below which a thread costs more than it saves
 _pool = ThreadPoolExecutor(thread_name_prefix="csr")
 
@@ -30,13 +30,23 @@ _pool = ThreadPoolExecutor(thread_name_prefix="csr")
 def over_rows(kernel: Callable[..., None], indptr: np.ndarray, width: int, *args) -> None:
     """Run `kernel(lo, hi, indptr, *args)` over all rows, split by number of edges."""
     rows = len(indptr) - 1
-    threads = torch.get_num_threads() if indptr[-1] * width > _PARALLEL_WORK else 1
+    threads, bounds = threads_for(indptr[-1] * width), [0, rows]
+    if threads > 1:  # more parts than threads evens out hubs
+        cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], 4 * threads + 1)[1:-1])
+        bounds[1:1] = np.maximum.accumulate(np.minimum(cuts, rows)).tolist()
+    in_parts(kernel, bounds, threads, indptr, *args)
+
+
+def threads_for(work: int) -> int:
+    """How many so many multiply-adds are worth."""
+    return torch.get_num_threads() if work > _PARALLEL_WORK else 1
+
+
+def in_parts(kernel: Callable[..., None], bounds: Sequence[int], threads: int, *args) -> None:
+    """Run `kernel(lo, hi, *args)` from each of `bounds` to the next."""
     if threads == 1:
-        kernel(0, rows, indptr, *args)
+        kernel(bounds[0], bounds[-1], *args)
         return
-    # More parts than threads evens out hubs.
-    cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], 4 * threads + 1)[1:-1])
-    bounds = [0, *np.maximum.accumulate(np.minimum(cuts, rows)).tolist(), rows]
     parts = ((lo, hi) for lo, hi in pairwise(bounds) if lo < hi)
     lock = Lock()
 
@@ -46,7 +56,7 @@ def over_rows(kernel: Callable[..., None], indptr: np.ndarray, width: int, *args
                 part = next(parts, None)
             if part is None:
                 return
-            kernel(*part, indptr, *args)
+            kernel(*part, *args)
 
     jobs = [_pool.submit(work) for _ in range(threads)]
     for job in jobs:
@@ -121,7 +131,7 @@ def transpose(indptr, indices, t_indptr, t_indices, t_edge):
             t_edge[at] = e
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
     """Softmax over each row's neighbours: lse (N,H), p (E,H), pk = sum_j p_ij w_ij k_j (N,H,Y)."""
     heads, width = q.shape[1], q.shape[2]
@@ -161,7 +171,7 @@ def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
                     pk[i, h, y] += w * k[j, h, y]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def pair_products(lo, hi, indptr, indices, q, k, out):
     """out_ij = q_i . k_j (E,H) of those j that i sees."""
     heads, width = q.shape[1], q.shape[2]
@@ -175,7 +185,7 @@ def pair_products(lo, hi, indptr, indices, q, k, out):
                 out[e, h] = s
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def gather_columns(lo, hi, t_indptr, t_indices, t_edge, p, q, ptq):
     """ptq_j = sum over rows i that see j of p_ij q_i; p carries the weight, if there is one.
 
@@ -192,7 +202,7 @@ def gather_columns(lo, hi, t_indptr, t_indices, t_edge, p, q, ptq):
                     ptq[j, h, y] += w * q[i, h, y]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def backward_rows(
     lo,
     hi,
@@ -262,7 +272,7 @@ def backward_rows(
             dbeta[i, h] = db
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def backward_columns(lo, hi, t_indptr, t_indices, t_edge, q, beta, p, ds, g_pk, dk):
     """dk_j = sum over rows i that see j of beta_i ds_ij q_i + p_ij g_pk_i.
 
@@ -278,7 +288,7 @@ def backward_columns(lo, hi, t_indptr, t_indices, t_edge, q, beta, p, ds, g_pk, 
                     dk[j, h, y] += a * q[i, h, y] + b * g_pk[i, h, y]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def mean_rows(lo, hi, indptr, indices, x, out):
     """out_i = mean of x over the neighbours of i (zero when there are none)."""
     for i in range(lo, hi):

@@ -1,0 +1,320 @@
+"""A look at a state on the edges of graphs, and a move from it, in few calls that need no
+interpreter: on small graphs the calls between them cost more than the arithmetic.
+
+As `models.layouts.kernels`, whose loops over edges they run: each works on a range of tokens,
+releases the GIL and writes only to its own. Shapes beside those of `models.layouts`: M memories.
+Products are BLAS's, of a block of tokens at a time, so that the activations of memories never leave
+the cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from models.layouts.kernels import FAST, attend_rows, gather_columns
+
+_BLOCK = 128  # tokens
+RELU, RELU2, POWER, SOFTMAX = range(4)
+"""Hopfield energies, see `models.energies.Hopfield`; of POWER the exponent is 4."""
+_TINY = 1e-12  # as `models.resonance.unit`
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def see(
+    x,
+    row_of_N,
+    beta_RH,
+    indptr,
+    indices,
+    t_indptr,
+    t_indices,
+    t_edge,
+    weight,
+    bias,
+    norm,
+    attention,
+    memory,
+    controls,
+    with_force,
+    came,
+    drift,
+    before,
+    g_before,
+    g,
+    parts,
+    force,
+    held,
+    sums,
+):
+    """`look`, `control` and `measure`. Whether `came`: by `drift`, held by `before`, from
+    `g_before`."""
+    look(
+        x,
+        row_of_N,
+        beta_RH,
+        indptr,
+        indices,
+        t_indptr,
+        t_indices,
+        t_edge,
+        weight,
+        bias,
+        norm,
+        attention,
+        memory,
+        with_force,
+        g,
+        parts,
+        force,
+    )
+    if controls is not None:
+        control(x, controls, held)
+    measure(row_of_N, parts, x, came, drift, controls is not None, before, held, g, g_before, sums)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def look(
+    x,
+    row_of_N,
+    beta_RH,
+    indptr,
+    indices,
+    t_indptr,
+    t_indices,
+    t_edge,
+    weight,
+    bias,
+    norm,
+    attention,
+    memory,
+    with_force,
+    g,
+    parts,
+    force,
+):
+    """All of a look, on one thread: `up`, then `across` both ways, then `down`.
+
+    `attention` is (U (2,HY,D), U times its weight, that weight, spherical?, H), `memory` is
+    (xi (M,D), xi times its weight, that weight, kind, sharpness), either may be None; `norm` is
+    (gamma, delta (D,), eps). `parts` (2,N) is filled with the energies of each token, attention
+    first, and so are `g` and, `with_force`, `force` (N,D).
+    """
+    nodes = len(x)
+    if attention is None:
+        up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
+        return
+    heads = attention[4]
+    ends, length, p, lse, pulls = room(x, len(indices), attention[0].shape[1], heads)
+    up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
+    sees, seen = sides(attention[3])
+    beta = beta_RH[row_of_N]
+    attend_rows(
+        0, nodes, indptr, indices, ends[sees], ends[seen], beta, weight, bias, p, lse, pulls[sees]
+    )
+    told(0, nodes, lse, beta, attention[2], parts)
+    if with_force:
+        if weight is not None:
+            p *= weight
+        gather_columns(0, nodes, t_indptr, t_indices, t_edge, p, ends[sees], pulls[seen])
+        down(0, nodes, attention, memory, ends, length, pulls, force)
+
+
+@njit(nogil=True, cache=True)
+def sides(spherical):
+    """Of queries 0 and keys 1 the end that sees, and that which is seen."""
+    return (1, 0) if spherical else (0, 1)
+
+
+@njit(nogil=True, cache=True)
+def room(x, edges, inner, heads):
+    """Queries and keys (2,N,H,Y), their lengths (2,N,H), p (E,H), lse (N,H), and the pulls
+    (2,N,H,Y)."""
+    nodes, dtype = len(x), x.dtype
+    shape = (2, nodes, heads, inner // heads)
+    return (
+        np.empty(shape, dtype),
+        np.empty((2, nodes, heads), dtype),
+        np.empty((edges, heads), dtype),
+        np.zeros((nodes, heads), dtype),
+        np.zeros(shape, dtype),
+    )
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, force):
+    """From x to g, queries and keys, and all that memories have to say."""
+    dim, (gamma, delta, eps) = x.shape[1], norm
+    one = x.dtype.type(1)
+    if memory is not None:
+        s = np.empty((min(_BLOCK, hi - lo), len(memory[0])), x.dtype)
+    for first in range(lo, hi, _BLOCK):
+        last = min(first + _BLOCK, hi)
+        for i in range(first, last):
+            mean = x.dtype.type(0)
+            for d in range(dim):
+                mean += x[i, d]
+            mean /= x.dtype.type(dim)
+            spread = x.dtype.type(0)
+            for d in range(dim):
+                spread += (x[i, d] - mean) * (x[i, d] - mean)
+            scale = gamma / np.sqrt(spread / x.dtype.type(dim) + eps)
+            for d in range(dim):
+                g[i, d] = (x[i, d] - mean) * scale + delta[d]
+        if attention is not None:
+            heads = attention[4]
+            for end in range(2):
+                flat = ends[end].reshape(len(x), -1)
+                np.dot(g[first:last], attention[0][end].T, flat[first:last])
+                if attention[3]:
+                    for i in range(first, last):
+                        for h in range(heads):
+                            squared = x.dtype.type(_TINY)
+                            for y in range(ends.shape[3]):
+                                squared += ends[end, i, h, y] * ends[end, i, h, y]
+                            size = np.sqrt(squared)
+                            length[end, i, h] = size
+                            for y in range(ends.shape[3]):
+                                ends[end, i, h, y] *= one / size
+        else:
+            parts[0, first:last] = 0
+        if memory is not None:
+            block = s[: last - first]
+            np.dot(g[first:last], memory[0].T, block)
+            fire(block, memory[3], memory[4], memory[2], parts[1, first:last])
+            if with_force:
+                np.dot(block, memory[1], force[first:last])
+        else:
+            parts[1, first:last] = 0
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def fire(s, kind, sharpness, weight, energy):
+    """Overlaps s (n,M) become activations r; energy is -weight times the sum of G(s)."""
+    zero, one = s.dtype.type(0), s.dtype.type(1)
+    for i in range(len(s)):
+        value = zero
+        if kind == RELU:
+            for m in range(s.shape[1]):
+                value += zero if s[i, m] <= zero else s[i, m]  # lets NaN through
+                s[i, m] = one if s[i, m] > zero else zero
+        elif kind == RELU2:
+            for m in range(s.shape[1]):
+                r = zero if s[i, m] <= zero else s[i, m]
+                value += r * r
+                s[i, m] = r
+            value *= s.dtype.type(0.5)
+        elif kind == POWER:
+            for m in range(s.shape[1]):
+                r = zero if s[i, m] <= zero else s[i, m]
+                s[i, m] = r * r * r
+                value += r * r * r * r
+            value *= s.dtype.type(0.25)
+        else:
+            top = s.dtype.type(-np.inf)
+            for m in range(s.shape[1]):
+                s[i, m] *= sharpness
+                if not s[i, m] <= top:
+                    top = s[i, m]
+            total = zero
+            for m in range(s.shape[1]):
+                s[i, m] = np.exp(s[i, m] - top)
+                total += s[i, m]
+            for m in range(s.shape[1]):
+                s[i, m] *= one / total
+            value = (top + np.log(total)) / sharpness
+        energy[i] = -weight * value
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def told(lo, hi, lse, beta, weight, parts):
+    """The energy of attention of each token."""
+    for i in range(lo, hi):
+        energy = lse.dtype.type(0)
+        for h in range(lse.shape[1]):
+            energy += lse[i, h] / beta[i, h]
+        parts[0, i] = -weight * energy
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def down(lo, hi, attention, memory, ends, length, pulls, force):
+    """From pulls on queries and keys to the force on g, beside that of the memories."""
+    zero = force.dtype.type(0)
+    heads = attention[4]
+    some = np.empty((min(_BLOCK, hi - lo), force.shape[1]), force.dtype)
+    for first in range(lo, hi, _BLOCK):
+        last = min(first + _BLOCK, hi)
+        if memory is None:
+            force[first:last] = 0
+        for end in range(2):
+            if attention[3]:
+                for i in range(first, last):
+                    for h in range(heads):
+                        along = zero
+                        for y in range(ends.shape[3]):
+                            along += pulls[end, i, h, y] * ends[end, i, h, y]
+                        per = force.dtype.type(1) / length[end, i, h]
+                        for y in range(ends.shape[3]):
+                            pull = pulls[end, i, h, y] - along * ends[end, i, h, y]
+                            pulls[end, i, h, y] = pull * per
+            block = some[: last - first]
+            flat = pulls[end].reshape(len(force), -1)
+            np.dot(flat[first:last], attention[1][end], block)
+            force[first:last] += block
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def move(x, row_of_N, alpha_R, force, controlled, held, moved, drift):
+    """drift = force - held, where that controls x, and moved = x + alpha drift."""
+    for i in range(len(x)):
+        alpha = alpha_R[row_of_N[i]]
+        for d in range(x.shape[1]):
+            rate = force[i, d] - held[i, d] if controlled else force[i, d]
+            drift[i, d] = rate
+            moved[i, d] = x[i, d] + alpha * rate
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def control(x, controls, held):
+    """(1 + omega) x - W x of `models.dynamics.ControlledDynamics`; `controls` are 1 + omega, P
+    (r,D), Q (r,) and the prior (D,D), or None."""
+    decay, basis, strength, prior = controls
+    for i in range(len(x)):
+        for d in range(x.shape[1]):
+            held[i, d] = decay * x[i, d]
+        for r in range(len(basis)):
+            along = x.dtype.type(0)
+            for d in range(x.shape[1]):
+                along += x[i, d] * basis[r, d]
+            along *= strength[r]
+            for d in range(x.shape[1]):
+                held[i, d] -= along * basis[r, d]
+    local(x, prior, held)
+
+
+@njit(nogil=True, cache=True)
+def local(x, prior, held):
+    if prior is not None:
+        held -= np.dot(x, prior)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def measure(row_of_N, parts, x, came, drift, controlled, before, held, g, g_before, sums):
+    """Over each row, into `sums` (5,R), float64: the energies `parts` (2,N), |x|^2, and of a move
+    |drift|^2 and, where something controls, (before + held)/2 . (g - g_before)."""
+    for i in range(len(x)):
+        r = row_of_N[i]
+        sums[0, r] += parts[0, i]
+        sums[1, r] += parts[1, i]
+        size = speed = work = x.dtype.type(0)
+        for d in range(x.shape[1]):
+            size += x[i, d] * x[i, d]
+        sums[2, r] += size
+        if came:
+            for d in range(x.shape[1]):
+                speed += drift[i, d] * drift[i, d]
+            sums[3, r] += speed
+            if controlled:
+                for d in range(x.shape[1]):
+                    work += (before[i, d] + held[i, d]) * (g[i, d] - g_before[i, d])
+                sums[4, r] += work / x.dtype.type(2)

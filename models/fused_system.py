@@ -1,0 +1,206 @@
+"""Looks and moves of `models.fused_kernels`, for tokens that see each other along edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+import torch
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+from models import fused_kernels as kernels
+from models.contract import Block
+from models.dynamics import Came, ControlledDynamics, Descent, LayerNorm, Seen, System
+from models.energies import DotProductAttention, Hopfield, Terms, VonMisesFisherAttention
+from models.layouts import EdgeList, Layout
+
+_KINDS = {
+    "relu": kernels.RELU,
+    "relu2": kernels.RELU2,
+    "power": kernels.POWER,
+    "softmax": kernels.SOFTMAX,
+}
+_MOST = 1 << 27
+"""Multiply-adds of a look; where torch may use several threads they are worth it from here on."""
+_Given = tuple[Any, ...] | None
+
+
+@final
+@dataclass(frozen=True)
+class FusedSystem(System):
+    """A system of which a look is one call on the edges of graphs, as is a move.
+
+    Attributes:
+        other: looks and moves where this does not: on other layouts and devices, in other
+            precision, and where something resonates.
+        normed, attention, memory, controls: weights, as `models.fused_kernels` takes them.
+    """
+
+    other: System
+    normed: tuple[Any, ...]
+    attention: _Given
+    memory: _Given
+    controls: _Given
+
+    @property
+    def runtime(self) -> str:
+        return self.other.runtime
+
+    @classmethod
+    @torch.no_grad()
+    def of_block(cls, block: Block, other: System) -> System:
+        """`other` itself where the block has parts that are not known here."""
+        norm, motion, attention, memory = block.norm, block.motion, None, None
+        for weight, leaf in block.energy.leaves():
+            if isinstance(leaf, DotProductAttention | VonMisesFisherAttention) and not attention:
+                ends = leaf.directions().unflatten(0, (2, -1))
+                spherical = isinstance(leaf, VonMisesFisherAttention)
+                attention = *_weighed(ends, weight), spherical, leaf.heads
+            elif isinstance(leaf, Hopfield) and not memory:
+                sharpness = _scalar(leaf.log_sharpness.exp())
+                memory = *_weighed(leaf.memories_MD, weight), _KINDS[leaf.kind], sharpness
+            else:
+                return other
+        if not isinstance(norm, LayerNorm) or not isinstance(motion, Descent | ControlledDynamics):
+            return other
+        _one_thread()
+        normed = (
+            _scalar(norm.log_gamma.exp()),
+            _array(norm.delta_D),
+            _scalar(norm.delta_D, norm.eps),
+        )
+        controls = None
+        if isinstance(motion, ControlledDynamics):
+            prior = None if motion.prior_DD is None else _array(motion.prior_DD)
+            held = _scalar(1 + motion.omega), _array(motion.basis_rD), _array(motion.strength_r)
+            controls = *held, prior
+        system = other.energy, other.motion, other.norm, other.field, other
+        return cls(*system, normed, attention, memory, controls)
+
+    def look(
+        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
+    ) -> tuple[Tensor, Terms]:
+        if not self._takes(x_ND, layout):
+            return self.other.look(x_ND, layout, beta_RH, with_force)
+        seen = self.see(x_ND, layout, beta_RH, with_force, None)
+        return seen.g_ND, seen.terms
+
+    def see(
+        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool, came: Came | None
+    ) -> Seen:
+        if not self._takes(x_ND, layout):
+            return self.other.see(x_ND, layout, beta_RH, with_force, came)
+        assert isinstance(layout, EdgeList)
+        x = _numpy(x_ND)
+        g, force, held = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+        parts, sums = np.empty((2, len(x)), x.dtype), np.zeros((5, layout.rows))
+        drift = before = g_before = x
+        if came is not None:
+            drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
+            before = x if came.held_ND is None else _numpy(came.held_ND)
+        kernels.see(
+            x,
+            layout.row_of_N.numpy(),
+            _numpy(beta_RH),
+            layout.indptr_N1.numpy(),
+            layout.indices_E.numpy(),
+            layout.t_indptr_N1.numpy(),
+            layout.t_indices_E.numpy(),
+            layout.t_edge_E.numpy(),
+            _like(x_ND, layout.weight_EH),
+            _like(x_ND, layout.bias_EH),
+            self.normed,
+            self.attention,
+            self.memory,
+            self.controls,
+            with_force,
+            came is not None,
+            drift,
+            before,
+            g_before,
+            g,
+            parts,
+            force,
+            held,
+            sums,
+        )
+        there = ("attention", self.attention, 0), ("hopfield", self.memory, 1)
+        names = {name: place for name, weights, place in there if weights is not None}
+        given = torch.from_numpy
+        return Seen(
+            given(g),
+            Terms(
+                {name: given(parts[place]) for name, place in names.items()},
+                given(force) if with_force else None,
+            ),
+            None if self.controls is None else given(held),
+            {name: sums[place] for name, place in names.items()},
+            sums[2],
+            None if came is None else sums[3],
+            None if came is None or self.controls is None else sums[4],
+        )
+
+    def move(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        step_size_R: Tensor,
+        force_ND: Tensor,
+        control_ND: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        if not self._takes(x_ND, layout):
+            return self.other.move(x_ND, layout, step_size_R, force_ND, control_ND)
+        x, force = _numpy(x_ND), _numpy(force_ND)
+        held = x if control_ND is None else _numpy(control_ND)
+        moved, drift = np.empty_like(x), np.empty_like(x)
+        rows = layout.row_of_N.numpy(), _numpy(step_size_R)
+        kernels.move(x, *rows, force, control_ND is not None, held, moved, drift)
+        return torch.from_numpy(moved), torch.from_numpy(drift)
+
+    def _takes(self, x_ND: Tensor, layout: Layout) -> bool:
+        """Edges without a prior, of the weights' precision, on the CPU, and no more than one thread
+        is good for."""
+        delta = self.normed[1]
+        if not isinstance(layout, EdgeList) or layout.prior is not None:
+            return False
+        if x_ND.device.type != "cpu" or x_ND.dtype != _DTYPES[delta.dtype]:
+            return False
+        up = sum(weights[0].size for weights in (self.attention, self.memory) if weights)
+        return 2 * len(x_ND) * up <= _MOST or torch.get_num_threads() == 1
+
+
+_DTYPES = {np.dtype("float32"): torch.float32, np.dtype("float64"): torch.float64}
+
+
+def _array(of: Tensor) -> np.ndarray:
+    """A copy, contiguous."""
+    return np.ascontiguousarray(of.detach().cpu().numpy().copy())
+
+
+def _scalar(of: Tensor, value: float | None = None) -> Any:
+    """`of`, or a value of its precision."""
+    array = of.detach().cpu().numpy()
+    return array.dtype.type(array if value is None else value)
+
+
+def _weighed(of: Tensor, weight: Tensor | float) -> tuple[np.ndarray, np.ndarray, Any]:
+    """It, as often as it weighs, and what that is."""
+    factor = weight if isinstance(weight, float) else weight.item()
+    return _array(of), _array(weight * of), _scalar(of.new_tensor(factor))
+
+
+def _numpy(of: Tensor) -> np.ndarray:
+    return of.contiguous().numpy()
+
+
+def _like(x_ND: Tensor, pairs_EH: Tensor | None) -> np.ndarray | None:
+    return None if pairs_EH is None else _numpy(pairs_EH.to(x_ND.dtype))
+
+
+@cache
+def _one_thread() -> None:
+    """Of the BLAS that numba calls: threads of its own would be in the way of others."""
+    ThreadpoolController().limit(limits=1, user_api="blas")

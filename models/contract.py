@@ -127,16 +127,14 @@ class Block(nn.Module):
     def resolve(self, knobs: Sequence[Knobs]) -> RowKnobs:
         """Trained values where a row asks for none."""
         beta = self.log_beta_H.exp()
-        beta_RH = torch.stack(
-            [
-                beta * row.beta_scale if row.beta is None else torch.full_like(beta, row.beta)
-                for row in knobs
-            ]
-        )
 
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, device=beta.device, dtype=beta.dtype)
 
+        beta_RH = beta * column([k.beta_scale for k in knobs])[:, None]
+        for row, asked in enumerate(knobs):
+            if asked.beta is not None:
+                beta_RH[row] = asked.beta
         return RowKnobs(
             steps_R=np.array([self.steps if k.steps is None else k.steps for k in knobs], np.int64),
             beta_RH=beta_RH,

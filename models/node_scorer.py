@@ -139,6 +139,8 @@ class NodeScorer(Architecture):
     def embedded(self, table_NC: Tensor, interrupt: Interrupt = lambda: None) -> Tensor:
         """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
         rows at a time: the encoding is far wider than the state."""
+        if len(table_NC) <= _ROWS:
+            return self.embed(self.features.encode(table_NC))
         x_ND = table_NC.new_zeros(len(table_NC), self.config.dim, dtype=torch.float32)
         for start in range(0, len(table_NC), _ROWS):
             if interrupt() is not None:

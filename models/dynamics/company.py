@@ -144,22 +144,31 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
 
 def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
     """Some rows of a relaxation as one of their own, from here on."""
-    rows, terms, layout = slice(first, last), whole.terms, whole.layout
-    ends = torch.tensor([first, last], device=layout.row_of_N.device)
-    tokens = slice(*torch.searchsorted(layout.row_of_N, ends).tolist())
-    every = last - first == whole.rows
+    rows, terms, layout, knobs = slice(first, last), whole.terms, whole.layout, whole.knobs
+
+    def of_tokens(of_N: Tensor) -> Tensor:
+        return of_N
+
+    if last - first < whole.rows:
+        ends = torch.tensor([first, last], device=layout.row_of_N.device)
+        tokens = slice(*torch.searchsorted(layout.row_of_N, ends).tolist())
+        layout, knobs = layout.part(first, last), _knobs([knobs], rows)
+
+        def of_tokens(of_N: Tensor) -> Tensor:
+            return of_N[tokens]
+
     return Relaxation(
         whole.system,
-        layout if every else layout.part(first, last),
-        whole.knobs if every else _knobs([whole.knobs], rows),
-        whole.x_ND[tokens],
-        whole.g_ND[tokens],
+        layout,
+        knobs,
+        of_tokens(whole.x_ND),
+        of_tokens(whole.g_ND),
         Terms(
-            {name: part_N[tokens] for name, part_N in terms.parts.items()},
-            None if terms.force_ND is None else terms.force_ND[tokens],
+            {name: of_tokens(part_N) for name, part_N in terms.parts.items()},
+            None if terms.force_ND is None else of_tokens(terms.force_ND),
         ),
         **{name: getattr(whole, name)[rows] for name in _OF_ROWS},
-        plain_ND=None if whole.plain_ND is None else whole.plain_ND[tokens],
+        plain_ND=None if whole.plain_ND is None else of_tokens(whole.plain_ND),
         generators=whole.generators[rows],
         reasons=whole.reasons[rows],
     )

@@ -38,5 +38,8 @@ class AnomalyHead(nn.Module):
 
     def forward(self, first_ND: Tensor, last: list[Tensor]) -> Tensor:
         """Logits (N,) from g(1) and the g(T) of each relation."""
-        joined = torch.cat(last, -1) if self.combine == "concat" else torch.stack(last).amax(0)
+        if len(last) == 1:
+            joined = last[0]
+        else:
+            joined = torch.cat(last, -1) if self.combine == "concat" else torch.stack(last).amax(0)
         return self.mlp(torch.cat([first_ND, joined], -1)).squeeze(-1)

@@ -130,26 +130,43 @@ class EdgeList(Pairwise):
         )
 
     def _joined(self, several: Sequence[Any]) -> EdgeList:
-        tokens = np.cumsum([0, *(len(each.row_of_N) for each in several)]).tolist()
-        edges = np.cumsum([0, *(each.num_edges for each in several)]).tolist()
-        rows = np.cumsum([0, *(each.rows for each in several)]).tolist()
+        counts = [(len(each.row_of_N), each.num_edges, each.rows) for each in several]
+        at = np.cumsum([(0, 0, 0), *counts], 0)
+        tokens, edges, rows = at[:-1].T
+        last = np.cumsum([count + 1 for count, _, _ in counts])[:-1] - 1  # of all pointers but one
 
-        def moved(name: str, by: list[int]) -> Tensor:
-            parts = [getattr(each, name) for each in several]
-            return torch.cat([part + at for part, at in zip(parts, by[:-1], strict=True)])
+        def moved(*fields: tuple[str, np.ndarray]) -> list[Tensor]:
+            """Each after the other; as one, for so many small tensors take longer to look at than
+            to move."""
+            parts = [[getattr(each, name) for each in several] for name, _ in fields]
+            shifts = [
+                np.repeat(by, [len(part) for part in of])
+                for (_, by), of in zip(fields, parts, strict=True)
+            ]
+            together = torch.cat([part for of in parts for part in of])
+            shift = torch.from_numpy(np.concatenate(shifts)).to(together)
+            return list((together + shift).split([len(each) for each in shifts]))
 
-        def pointers(name: str) -> Tensor:
-            parts = [getattr(each, name)[:-1] for each in several]
-            ends = [part + at for part, at in zip(parts, edges[:-1], strict=True)]
-            return torch.cat([*ends, ends[0].new_tensor([edges[-1]])])
+        def pointers(both_N1: Tensor) -> Tensor:
+            kept = np.ones(len(both_N1), bool)
+            kept[last] = False  # where the next begins
+            return both_N1[torch.from_numpy(kept).to(both_N1.device)]
 
-        transposed = moved("t_indices_E", tokens), moved("t_edge_E", edges)
+        indptr, t_indptr, row_of_N = moved(
+            ("indptr_N1", edges), ("t_indptr_N1", edges), ("row_of_N", rows)
+        )
+        seen = ("indices_E", tokens), ("t_indices_E", tokens)
+        if self.t_edge_E.dtype == self.indices_E.dtype:
+            indices_E, t_indices_E, t_edge_E = moved(*seen, ("t_edge_E", edges))
+        else:
+            indices_E, t_indices_E = moved(*seen)
+            (t_edge_E,) = moved(("t_edge_E", edges))
         return EdgeList(
-            pointers("indptr_N1"),
-            moved("indices_E", tokens),
-            moved("row_of_N", rows),
-            rows[-1],
-            (pointers("t_indptr_N1"), *transposed),
+            pointers(indptr),
+            indices_E,
+            row_of_N,
+            int(at[-1, 2]),
+            (pointers(t_indptr), t_indices_E, t_edge_E),
         ).weighed(
             joined([each.weight_EH for each in several]),
             joined([each.bias_EH for each in several]),

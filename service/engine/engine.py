@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from models.contract import Interrupt
 from models.dynamics import StopReason
@@ -22,6 +23,8 @@ from service.jobs import Progress
 
 T = TypeVar("T")
 _SMOOTHING = 0.2  # weight of the latest request in the mean time of one
+_ENOUGH = 16  # guests of a party that wait for no more; half of what would keep both threads busy
+_LATEST_S = 0.05  # after which a party waits for no other
 _JOBS = 0.25  # share of a job's flow, beside one that somebody waits for
 
 
@@ -56,6 +59,7 @@ class Engine:
         self.on_step: Stepped = lambda kind, rows, seconds: None
         self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
         self._parties: dict[Hashable, Party] = {}  # that may not have begun
+        self._latest = WeakValueDictionary[Hashable, Party]()
 
     @property
     def places(self) -> int:
@@ -156,7 +160,7 @@ class Engine:
             party = self._parties[place] = Party(alike)
             guest = party.join(alike, progress)
             assert guest is not None
-            self._gather(party, kind, weight)
+            self._arrange(party, place, partial(self._scheduler.submit, flow=kind, weight=weight))
         try:
             return await _outcome(guest.future, partial(party.leave, guest)), party.share_s
         except Apart:
@@ -165,16 +169,15 @@ class Engine:
             if party.closed and self._parties.get(place) is party:
                 del self._parties[place]
 
-    def _gather(self, party: Party, kind: Hashable, weight: float, before: int = 0) -> None:
-        """Have it run once nobody has joined it for a turn of the loop: of requests that arrive at
-        about the same time the first would begin alone, and take the interpreter from the rest."""
-        if party.closed:
-            return
-        if len(party) > before:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._gather, party, kind, weight, len(party))
+    def _arrange(self, party: Party, place: Hashable, submit: Callable[[Party], Run]) -> None:
+        """It begins when the one before is over: so one is computed while the next one is read. If
+        there is none, once it has gathered."""
+        begin, before = partial(party.begin, submit), self._latest.get(place)
+        self._latest[place] = party
+        if before is not None and before.then(begin):
+            asyncio.get_running_loop().call_later(_LATEST_S, begin)
         else:
-            party.begin(self._scheduler.submit(party, kind, weight))
+            _gather(party, begin)
 
     def close(self) -> None:
         """Wait for what runs."""
@@ -186,6 +189,15 @@ class Engine:
     def _measure(self, run: Run) -> None:
         weight = _SMOOTHING if self._mean_s else 1.0
         self._mean_s += weight * (run.ran_s - self._mean_s)
+
+
+def _gather(party: Party, begin: Callable[[], object], there: int = 0) -> None:
+    """Have it begin once nobody has joined it for a turn of the loop: of requests that arrive at
+    about the same time the first would begin alone, and take the interpreter from the rest."""
+    if there < len(party) < _ENOUGH:
+        asyncio.get_running_loop().call_soon(_gather, party, begin, len(party))
+    else:
+        begin()
 
 
 async def _outcome(future: Future[Any], give_up: Callable[[], object]) -> Any:

@@ -55,8 +55,9 @@ class Party:
         self._many = alike.many
         self._guests: list[Guest] = []
         self._lock = threading.Lock()
-        self._begun = False
+        self._begun = self._over = False
         self._run: Run | None = None
+        self._next: Callable[[], object] | None = None
         self.share_s = 0.0
 
     def __len__(self) -> int:
@@ -75,10 +76,22 @@ class Party:
             self._guests.append(Guest(alike.item, progress, Future()))
             return self._guests[-1]
 
-    def begin(self, run: Run) -> None:
-        """It is submitted: it is over when `run` is."""
-        self._run = run
-        run.future.add_done_callback(self._hand_out)
+    def begin(self, submit: Callable[[Party], Run]) -> None:
+        """It is over when the run that `submit` makes of it is; once, and not where it is closed."""
+        with self._lock:
+            if self._run is not None or self.closed:
+                return
+            self._run = submit(self)
+        self._run.future.add_done_callback(self._hand_out)
+
+    def then(self, begin: Callable[[], object]) -> bool:
+        """Call `begin` once it is over, on the thread that computes; False where it is already, or
+        another is to follow."""
+        with self._lock:
+            if self._over or self._next is not None:
+                return False
+            self._next = begin
+            return True
 
     def leave(self, guest: Guest) -> None:
         """Nobody waits for this one any longer; where it was the last, the work stops."""
@@ -100,8 +113,9 @@ class Party:
 
     def _hand_out(self, future: Future[Any]) -> None:
         """To each its outcome."""
-        guests, run = self._guests, self._run
-        self._guests, self._run = [], None
+        with self._lock:
+            guests, run, follow = self._guests, self._run, self._next
+            self._guests, self._run, self._next, self._over = [], None, None, True
         assert run is not None
         self.share_s = run.ran_s / max(len(guests), 1)
         outcomes: Sequence[Any]
@@ -119,3 +133,5 @@ class Party:
                 guest.future.set_exception(outcome)
             else:
                 guest.future.set_result(outcome)
+        if follow is not None:
+            follow()

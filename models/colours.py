@@ -10,6 +10,8 @@ import torch
 from numba import njit
 from torch import Tensor, nn
 
+from models.dropout import Dropout
+
 _DEVIATION = 0.1  # of the embedding of a colour before training
 
 
@@ -98,7 +100,7 @@ class ColourEncoder(nn.Module):
     def __init__(self, count: int, width: int, dropout: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(count, width) * _DEVIATION)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.register_buffer("names_V", torch.zeros(count, dtype=torch.int64))
 
     def forward(self, colours_nT: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from models.colours import ColourEncoder, familiar
 from models.columns import ColumnEncoder, categories
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
+from models.dropout import Dropout
 from models.dynamics import Solution
 from models.edge_terms import EdgeTerms, Pairs, Weighting
 from models.graph import Column, Graph
@@ -255,6 +256,6 @@ def _encoder(config: GraphConfig) -> nn.Module | None:
     return nn.Sequential(
         nn.Linear(config.dim, config.encoder),
         nn.GELU(),
-        nn.Dropout(config.dropout),
+        Dropout(config.dropout),
         nn.Linear(config.encoder, config.dim),
     )

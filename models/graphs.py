@@ -42,18 +42,6 @@ class GraphBatch:
         )
 
 
-def joined(batches: Sequence[GraphBatch]) -> GraphBatch:
-    """The rows of several, in order."""
-    first, *others = batches
-    if not others:
-        return first
-    relations = zip(*(batch.relations for batch in batches), strict=True)
-    return GraphBatch(
-        torch.cat([batch.x_NF for batch in batches]),
-        tuple(relation.joined(rest) for relation, *rest in relations),
-    )
-
-
 def pack(
     graphs: Sequence[Graph],
     *,

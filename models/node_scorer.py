@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
+from models.dropout import Dropout
 from models.dynamics import Solution
 from models.features import NodeFeatures
 from models.graph import Graph
@@ -68,7 +69,7 @@ class NodeScorer(Architecture):
             config.distinct,
         )
         self.embed = embedding(config)
-        self.dropout = nn.Dropout(config.state_dropout)
+        self.dropout = Dropout(config.state_dropout)
         self.chains = nn.ModuleList(
             nn.ModuleList(self.block() for _ in range(config.blocks)) for _ in range(relations)
         )
@@ -133,7 +134,7 @@ class NodeScorer(Architecture):
                 solution = block.solve(state_ND, layout, knobs, interrupt)
                 solutions.append(solution)
                 state_ND = solution.x_ND
-            last.append(_blocks(chain)[-1].norm(state_ND))
+            last.append(solutions[-1].g_ND)
         return Output(self.head(self._first(x_ND), last), solutions)
 
     def embedded(self, table_NC: Tensor, interrupt: Interrupt = lambda: None) -> Tensor:
@@ -210,7 +211,7 @@ def embedding(config: NodeConfig) -> nn.Module:
     return nn.Sequential(
         nn.Linear(config.encoding, config.encoder),
         nn.ReLU(),
-        nn.Dropout(config.dropout),
+        Dropout(config.dropout),
         nn.Linear(config.encoder, config.dim),
     )
 

@@ -118,7 +118,7 @@ class AtRest:
         heard: Sequence[Attended] = (),
     ) -> None:
         self._blocks = [
-            _Rest(block, solution, block.norm(solution.x_ND), block.resolve(knobs).beta_RH)
+            _Rest(block, solution, solution.g_ND, block.resolve(knobs).beta_RH)
             for block, solution in zip(network.blocks_in_order(), output.solutions, strict=True)
         ]
         self._heard = heard

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from models.dropout import Dropout
 from models.heard import Attended, Pairs, of_all, tell
 from models.resonance import Prior, Resonance, Resonant
 
@@ -32,7 +33,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(dim, heads * head_dim, bias=False)
         self.key_value = nn.Linear(dim, 2 * heads * head_dim, bias=False)
         self.out = nn.Linear(heads * head_dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.resonant = Resonant(heads, resonance, learn_strength)
 
     def forward(
@@ -76,9 +77,9 @@ class FeedForward(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(dim, hidden),
             nn.GELU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden, dim),
-            nn.Dropout(dropout),
+            Dropout(dropout),
         )
 
     def forward(self, x_RLD: Tensor) -> Tensor:

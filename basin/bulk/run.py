@@ -78,6 +78,7 @@ def _solution(course_T3: np.ndarray) -> Solution:
     residual = residual_T[steps - 1] if steps else speed_T[0]
     return Solution(
         nothing,
+        nothing,
         Known(0, None),
         np.array([steps]),
         np.array([residual]),

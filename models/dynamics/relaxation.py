@@ -68,12 +68,13 @@ class Moment:
 class Solution:
     """Where the rows came to rest and how.
 
-    `residual_R` is |dx/dt| / |x| of the last step taken: the relative speed of the row, free of
-    step size and units. `layout` is what they relaxed on, with its prior. `trace` holds the moments
-    0..T; a row that stopped keeps its last value.
+    `g_ND` is the activation there. `residual_R` is |dx/dt| / |x| of the last step taken: the
+    relative speed of the row, free of step size and units. `layout` is what they relaxed on, with
+    its prior. `trace` holds the moments 0..T; a row that stopped keeps its last value.
     """
 
     x_ND: Tensor
+    g_ND: Tensor
     layout: Layout
     steps_R: np.ndarray
     residual_R: np.ndarray
@@ -90,8 +91,7 @@ class Came(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A state looked at. What is summed over rows is on the host, where all is decided that concerns
-    them.
+    """A state looked at. What is summed over rows is on the host, where rows are decided on.
 
     Attributes:
         g_ND, terms: its activation, and the energy there.
@@ -242,7 +242,7 @@ class Relaxation:
             knobs,
             x_ND,
             x_ND,
-            Terms({}, torch.zeros_like(x_ND)),
+            Terms({}, x_ND),  # nothing moves by it before the first look
             np.zeros(layout.rows, bool),
             np.zeros(layout.rows, np.int64),
             nothing_R,
@@ -319,7 +319,8 @@ class Relaxation:
         """Where the rows are, none of which moves any more."""
         reasons = tuple(reason for reason in self.reasons if reason is not None)
         assert len(reasons) == self.rows
-        return Solution(self.x_ND, self.layout, self.steps_R, self.residual_R, reasons, self.trace)
+        where = self.x_ND, self.g_ND, self.layout
+        return Solution(*where, self.steps_R, self.residual_R, reasons, self.trace)
 
     def _moved(self, moves_R: np.ndarray) -> tuple[Tensor, Tensor]:
         """The next state, and dx/dt of every row."""

@@ -7,6 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from models.dropout import Dropout
+
 
 @final
 class AnomalyHead(nn.Module):
@@ -29,10 +31,10 @@ class AnomalyHead(nn.Module):
         self.combine = combine
         width = dim * (1 + (relations if combine == "concat" else 1))
         self.mlp = nn.Sequential(
-            nn.Dropout(state_dropout),
+            Dropout(state_dropout),
             nn.Linear(width, hidden),
             nn.GELU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden, 1),
         )
 

@@ -7,6 +7,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
+from models.dropout import Dropout
 from models.tokens import TokenBatch
 
 Readout = Literal["cls", "mean", "sum", "max"]
@@ -26,9 +27,9 @@ class ClassHead(nn.Module):
         super().__init__()
         self.readout = readout
         width = dim * len(readout)
-        self.mlp = nn.Sequential(nn.Dropout(dropout))
+        self.mlp = nn.Sequential(Dropout(dropout))
         if hidden:
-            self.mlp.extend([nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout)])
+            self.mlp.extend([nn.Linear(width, hidden), nn.GELU(), Dropout(dropout)])
         self.mlp.append(nn.Linear(hidden or width, outputs))
 
     def state(self, g_ND: Tensor, batch: TokenBatch) -> Tensor:

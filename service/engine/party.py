@@ -77,7 +77,7 @@ class Party:
             return self._guests[-1]
 
     def begin(self, submit: Callable[[Party], Run]) -> None:
-        """It is over when the run that `submit` makes of it is; once, and not where it is closed."""
+        """It is over when the run is that `submit` makes of it. Once, and not if it is closed."""
         with self._lock:
             if self._run is not None or self.closed:
                 return

@@ -10,7 +10,7 @@ import numpy as np
 
 from models.checkpoint import Manifest
 from models.contract import Interrupt
-from models.graphs import GraphBatch, joined
+from models.graphs import GraphBatch
 from models.reasons import Reasons
 from service.engine.convergence import Courses
 from service.engine.explaining import explained_score
@@ -22,7 +22,8 @@ from service.parsing.include import TOKENS
 from service.parsing.request import ScoreTask
 
 _OF_COURSES = frozenset({"trace"})  # includes that look at no token
-_SMALL = 1 << 12  # nodes and edges; what has more gains nothing by company
+_SMALL = 1 << 12
+"""Nodes and edges: what has more gains nothing by company, and is packed before its turn."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,24 @@ class Scored:
     explanations: dict[int, dict[str, Any]]
 
 
+def size_of(task: ScoreTask) -> int:
+    """Nodes and edges."""
+    return task.graph.num_nodes + task.graph.edge_index.shape[1]
+
+
+def packed(task: ScoreTask) -> GraphBatch | None:
+    """The graph as the model takes it; None where it is so small that it is packed in its turn, with
+    others."""
+    return None if size_of(task) <= _SMALL else task.model.network.pack([task.graph])
+
+
 def score(
-    task: ScoreTask, batch: GraphBatch, interrupt: Interrupt, room: int | None = None
+    task: ScoreTask, batch: GraphBatch | None, interrupt: Interrupt, room: int | None = None
 ) -> Scored:
     """Run the model of `task` on its graph; returns early, unfinished, once `interrupt` says so.
 
     Args:
-        batch: the graph as the model takes it.
+        batch: the graph, if it is `packed`.
         room: bytes that reasons may have as tensors, if they are wanted as such.
 
     Raises:
@@ -50,7 +62,8 @@ def score(
     """
     network = task.model.network
     gathering, knobs = Gathering(task.include, interrupt, room), [task.knobs]
-    output = gathering.run(network, knobs, lambda: network.infer(batch, knobs, interrupt))
+    graph = network.pack([task.graph]) if batch is None else batch
+    output = gathering.run(network, knobs, lambda: network.infer(graph, knobs, interrupt))
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
         raise _diverged()
@@ -65,22 +78,19 @@ def score(
     )
 
 
-def alike(task: ScoreTask, batch: GraphBatch) -> Alike | None:
+def alike(task: ScoreTask) -> Alike | None:
     """The same for tasks that begin together, of one model with equal knobs: rows of as many steps
     end together. None where a task is to be run by itself."""
-    size = task.graph.num_nodes + task.graph.edge_index.shape[1]
-    if not _OF_COURSES.issuperset(task.include) or task.knobs.tolerance or size > _SMALL:
+    alone = task.knobs.tolerance or size_of(task) > _SMALL
+    if alone or not _OF_COURSES.issuperset(task.include):
         return None
     key = id(task.model.network), replace(task.knobs, seed=0)
-    return Alike(key, (task, batch), _score_all)
+    return Alike(key, task, _score_all)
 
 
-def _score_all(
-    several: Sequence[tuple[ScoreTask, GraphBatch]], interrupt: Interrupt
-) -> list[Scored | Problem]:
-    tasks = [task for task, _ in several]
+def _score_all(tasks: Sequence[ScoreTask], interrupt: Interrupt) -> list[Scored | Problem]:
     network, knobs = tasks[0].model.network, [task.knobs for task in tasks]
-    output = network.infer(joined([batch for _, batch in several]), knobs, interrupt)
+    output = network.infer(network.pack([task.graph for task in tasks]), knobs, interrupt)
     courses = Courses(output.solutions, as_trained=as_trained(network, knobs[0]))
     dynamics = resolved(network, knobs[0])
     ends = np.cumsum([task.graph.num_nodes for task in tasks])[:-1]

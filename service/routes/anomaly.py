@@ -15,7 +15,7 @@ from service.body import require_media_type
 from service.engine import Scored, results, score
 from service.engine.reasons import tensors
 from service.engine.resolving import steps_of
-from service.engine.scoring import alike, named, table
+from service.engine.scoring import alike, named, packed, size_of, table
 from service.exchange import compute, exchange
 from service.graphs import LiveGraph
 from service.negotiate import accepted
@@ -28,6 +28,7 @@ from service.services import JSON_WEIGHS, Services, services
 from service.stopwatch import Stopwatch
 
 router = APIRouter(tags=["anomaly"])
+_Read = tuple[ScoreTask, GraphBatch | None]
 _RESULT_BYTES = 128  # of a node in an answer, about
 
 
@@ -81,7 +82,7 @@ async def answer(
     task, batch = found
     watch.lap("parse")
     room = services.settings.max_response_bytes if form == SAFETENSORS else None
-    size = task.graph.num_nodes + task.graph.edge_index.shape[1]
+    size = size_of(task)
     scored = await compute(
         services,
         state,
@@ -90,7 +91,7 @@ async def answer(
         size * steps_of(task.model.network, task.knobs),
         size=size,
         alone=task.knobs.deterministic,
-        alike=alike(task, batch),
+        alike=alike(task),
     )
     told = len(scored.logits_N) if task.targets is None else len(task.targets)
     encoded = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)
@@ -98,19 +99,17 @@ async def answer(
     return encoded if task.taken is None else encoded.passing()  # a graph that is stored changes
 
 
-def _read(
-    body: bytes, media_type: str, services: Services
-) -> tuple[ScoreTask, GraphBatch] | StoredTask:
+def _read(body: bytes, media_type: str, services: Services) -> _Read | StoredTask:
     task = parse_score(body, media_type, services.registry, services.settings)
     return task if isinstance(task, StoredTask) else _packed(task)
 
 
-def _taken(task: StoredTask, graph: LiveGraph, services: Services) -> tuple[ScoreTask, GraphBatch]:
+def _taken(task: StoredTask, graph: LiveGraph, services: Services) -> _Read:
     return _packed(task.of(graph, services.settings))
 
 
-def _packed(task: ScoreTask) -> tuple[ScoreTask, GraphBatch]:
-    return task, task.model.network.pack([task.graph])
+def _packed(task: ScoreTask) -> _Read:
+    return task, packed(task)
 
 
 def _encode(task: ScoreTask, scored: Scored, form: str) -> Answer:

@@ -21,6 +21,10 @@ from service.doors.keyring import KeysError
 from service.heap import share_arenas
 from service.process import Beside, config_of, prepared, settings_or_exit
 
+_SWITCH_S = 0.0002
+"""After so long the interpreter goes to whoever waits for it: the thread that computes needs it for
+microseconds at a time, between products, and would wait 5 ms for each while requests are read."""
+
 
 def main() -> None:
     if sys.argv[1:2] == ["key"]:
@@ -36,6 +40,7 @@ def main() -> None:
         sys.exit("BASIN_TRACING: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
     share_arenas()
+    sys.setswitchinterval(_SWITCH_S)
     settings = prepared(settings)
     # Seconds of torch, which no key is made with.
     from service.machine import MachineError

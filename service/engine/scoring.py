@@ -43,7 +43,7 @@ def size_of(task: ScoreTask) -> int:
 
 
 def packed(task: ScoreTask) -> GraphBatch | None:
-    """The graph as the model takes it; None where that is left to its turn, with those of others."""
+    """The graph as the model takes it; None where its turn does that, with those of others."""
     return None if size_of(task) <= _SMALL else task.model.network.pack([task.graph])
 
 

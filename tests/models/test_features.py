@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
-from models.features import NodeFeatures
+from models.features import NodeFeatures, columns, described_by
 from models.graph import Graph
 from models.graphs import pack
+from models.layouts import kernels
 
 
 def _path() -> Graph:
@@ -64,3 +66,33 @@ def test_a_graph_in_a_batch_reads_as_alone() -> None:
     together = features(pack(graphs))
     alone = torch.cat([features(pack([graph])) for graph in graphs])
     torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("hops", [0, 1, 3])
+def test_kernels_tell_what_torch_does(
+    hops: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(1)
+    edges, kinds = rng.integers(0, 200, (2, 900)), rng.integers(0, 2, 900)
+    x = rng.standard_normal((200, 3)).astype(np.float32)
+    x[7, 1] = np.nan
+    batch = pack([Graph(x, edges, kinds)], relations=2)
+    features = NodeFeatures(3, hops, bins=4, hop_bins=4)
+    monkeypatch.setattr(kernels, "_PARALLEL_WORK", 0)
+    monkeypatch.setattr(kernels.torch, "get_num_threads", lambda: threads)
+    table = features.table(batch)
+    told = []
+    for relation in batch.relations:
+        means = [described_by(batch.x_NF, relation.degree_N)]
+        square_NF = relation.mean_neighbours(means[0].square()) if hops else None
+        for _ in range(hops):
+            means.append(relation.mean_neighbours(means[-1]))
+        told.append((means, square_NF))
+    expected = columns(batch.x_NF, told)
+    torch.testing.assert_close(table, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+    features.column_P = torch.arange(expected.shape[1])
+    features.lower_P = torch.full((expected.shape[1],), 0.1, dtype=torch.float64)
+    features.width_P = torch.full((expected.shape[1],), 0.3, dtype=torch.float64)
+    encoded = ((table - 0.1) / 0.3).clamp(0, 1).float()
+    torch.testing.assert_close(features.encode(table), encoded, rtol=0, atol=0, equal_nan=True)

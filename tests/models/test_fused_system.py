@@ -1,0 +1,284 @@
+"""What looks and moves in few calls sees what torch sees, and moves as torch does."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models import checkpoint, fused_system
+from models.catalog import architectures
+from models.contract import Architecture, Block, Config, Knobs
+from models.dynamics import (
+    Came,
+    ControlledDynamics,
+    Descent,
+    LayerNorm,
+    Motion,
+    Relaxation,
+    Seen,
+    System,
+)
+from models.energies import (
+    AssociativeMemory,
+    Balanced,
+    DotProductAttention,
+    Energy,
+    Hopfield,
+    Sum,
+    VonMisesFisherAttention,
+)
+from models.fused_system import FusedSystem
+from models.graph import Graph
+from models.layouts import Dense, EdgeList, Layout
+from models.node_scorer import NodeScorer
+from models.resonance import Resonance
+
+SHIPPED = sorted((Path(__file__).parents[2] / "checkpoints").iterdir())
+DIM, HEADS, WIDTH, ROWS, TOKENS = 12, 2, 4, 3, 300  # tokens: more than a block of them
+ENERGIES = {
+    "et": lambda: Sum(DotProductAttention(DIM, HEADS, WIDTH), Hopfield(DIM, 7)),
+    "cdat": lambda: Balanced(VonMisesFisherAttention(DIM, HEADS, WIDTH), Hopfield(DIM, 7, "relu")),
+    "power": lambda: Sum(Hopfield(DIM, 7, "power"), DotProductAttention(DIM, HEADS, WIDTH)),
+    "softmax": lambda: Sum(Hopfield(DIM, 7, "softmax")),
+    "attention": lambda: VonMisesFisherAttention(DIM, HEADS, WIDTH),
+}
+MOTIONS = {
+    "descent": Descent,
+    "controlled": lambda: ControlledDynamics(DIM, 3),
+    "local": lambda: ControlledDynamics(DIM, 2, locality=(0.3, 2.0)),
+    "uncoupled": lambda: ControlledDynamics(DIM, 0, inhibition=False),
+}
+
+
+def _block(energy: Energy, motion: Motion | None = None) -> Block:
+    torch.manual_seed(1)
+    config = Config(dim=DIM, heads=HEADS, head_dim=WIDTH, memories=7, step_size=0.1)
+    block = Block(energy, motion or Descent(), LayerNorm(DIM), config)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.normal_()
+    return block.double()
+
+
+def _edges(seed: int = 0) -> EdgeList:
+    rng = np.random.default_rng(seed)
+    row_of_N = torch.from_numpy(np.sort(rng.integers(0, ROWS, TOKENS)))
+    pairs = rng.integers(0, TOKENS, (2, 6 * TOKENS))
+    same = (row_of_N[pairs[0]] == row_of_N[pairs[1]]).numpy() & (pairs != 5).all(0)
+    return EdgeList.from_edges(pairs[:, same], TOKENS, row_of_N=row_of_N, rows=ROWS)
+
+
+def _layouts() -> dict[str, EdgeList]:
+    edges = _edges()
+    pairs = edges.num_edges, HEADS
+    none = EdgeList.from_edges(
+        np.zeros((2, 0), np.int64), TOKENS, row_of_N=edges.row_of_N, rows=ROWS
+    )
+    weight, bias = torch.rand(pairs), torch.randn(pairs, dtype=torch.float64)
+    return {
+        "edges": edges,
+        "weighed": edges.weighed(weight),
+        "both": edges.weighed(weight, bias),
+        "biased": edges.weighed(None, bias),
+        "no edges": none,
+    }
+
+
+def _states(seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    x_ND = torch.randn(TOKENS, DIM, dtype=torch.float64)
+    return x_ND, torch.rand(ROWS, HEADS, dtype=torch.float64) + 0.5
+
+
+def _same(found: Seen, known: Seen, tolerance: float = 1e-9) -> None:
+    close = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
+    torch.testing.assert_close(found.g_ND, known.g_ND, **close)
+    assert found.terms.parts.keys() == known.terms.parts.keys()
+    for name, part_N in known.terms.parts.items():
+        torch.testing.assert_close(found.terms.parts[name], part_N, **close)
+        np.testing.assert_allclose(found.components[name], known.components[name], tolerance)
+    pairs = (found.terms.force_ND, known.terms.force_ND), (found.held_ND, known.held_ND)
+    for one, other in pairs:
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, **close)
+    for name in ("size_R", "speed_R", "work_R"):
+        one, other = getattr(found, name), getattr(known, name)
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_allclose(one, other, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("layout", _layouts())
+@pytest.mark.parametrize("energy", ENERGIES)
+@torch.no_grad()
+def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
+    block, places = _block(ENERGIES[energy]()), _layouts()[layout]
+    x_ND, beta_RH = _states()
+    fused, plain = FusedSystem.of_block(block, block.system()), block.system()
+    assert isinstance(fused, FusedSystem)
+    for with_force in (True, False):
+        seen = fused.see(x_ND, places, beta_RH, with_force, None)
+        _same(seen, plain.see(x_ND, places, beta_RH, with_force, None))
+    g_ND, terms = fused.look(x_ND, places, beta_RH, True)
+    assert torch.equal(g_ND, seen.g_ND)
+    assert terms.parts.keys() == seen.terms.parts.keys()
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+@pytest.mark.parametrize("energy", ("et", "cdat"))
+@torch.no_grad()
+def test_it_moves_as_torch_does(energy: str, motion: str) -> None:
+    block, places = _block(ENERGIES[energy](), MOTIONS[motion]()), _edges()
+    x_ND, beta_RH = _states()
+    steps_R = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    fused, plain = FusedSystem.of_block(block, block.system()), block.system()
+    seen = plain.see(x_ND, places, beta_RH, True, None)
+    _same(fused.see(x_ND, places, beta_RH, True, None), seen)
+    force_ND = seen.terms.force_ND
+    assert force_ND is not None
+    moved, known = (
+        system.move(x_ND, places, steps_R, force_ND, seen.held_ND) for system in (fused, plain)
+    )
+    for one, other in zip(moved, known, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    came = Came(known[1], seen.held_ND, seen.g_ND)
+    both = (system.see(known[0], places, beta_RH, True, came) for system in (fused, plain))
+    _same(*both)
+
+
+@torch.no_grad()
+def test_what_is_not_finite_is_seen() -> None:
+    block, places = _block(ENERGIES["et"]()), _edges()
+    x_ND, beta_RH = _states()
+    x_ND[0, 0], x_ND[-1, 0] = torch.nan, torch.inf
+    seen = FusedSystem.of_block(block, block.system()).see(x_ND, places, beta_RH, True, None)
+    known = block.system().see(x_ND, places, beta_RH, True, None)
+    for found, other in (
+        (seen.size_R, known.size_R),
+        *zip(seen.components.values(), known.components.values(), strict=True),
+    ):
+        assert np.isfinite(found).tolist() == np.isfinite(other).tolist()
+    assert not np.isfinite(seen.size_R[[0, -1]]).any()
+    assert np.isfinite(seen.size_R[1])
+
+
+class _Counting(System):
+    """Counts who is asked."""
+
+    looks = 0
+
+    def look(self, *args, **kwargs):
+        type(self).looks += 1
+        return super().look(*args, **kwargs)
+
+
+@torch.no_grad()
+def test_the_other_looks_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    block, edges = _block(ENERGIES["et"]()), _edges()
+    plain = block.system()
+    other = _Counting(plain.energy, plain.motion, plain.norm, plain.field)
+    fused = FusedSystem.of_block(block, other)
+    x_ND, beta_RH = _states()
+
+    def looks(x_ND: torch.Tensor, layout: Layout, beta_RH: torch.Tensor) -> int:
+        before = _Counting.looks
+        seen = fused.see(x_ND, layout, beta_RH, True, None)
+        _same(seen, plain.see(x_ND, layout, beta_RH, True, None), 1e-5)
+        return _Counting.looks - before
+
+    assert looks(x_ND, edges, beta_RH) == 0
+    prior = block.resonant([Resonance(strength=2.0)], beta_RH)
+    assert looks(x_ND, edges.resonating(prior), beta_RH) == 1
+    dense = Dense(torch.ones(ROWS, 100, 100, dtype=torch.bool))
+    assert looks(x_ND, dense, beta_RH) == 1
+    monkeypatch.setattr(fused_system, "_MOST", 0)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert looks(x_ND, edges, beta_RH) == 1
+        torch.set_num_threads(1)
+        assert looks(x_ND, edges, beta_RH) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
+    twice = Sum(Hopfield(DIM, 7), Hopfield(DIM, 5))
+    for energy in (twice, Sum(AssociativeMemory())):
+        block = _block(energy)
+        plain = block.system()
+        assert FusedSystem.of_block(block, plain) is plain
+    block = _block(ENERGIES["et"]())
+    block.norm = torch.nn.Identity()
+    plain = block.system()
+    assert FusedSystem.of_block(block, plain) is plain
+
+
+@pytest.mark.parametrize("architecture", architectures().values(), ids=lambda a: a.name)
+def test_every_architecture_infers_the_same(architecture: type[Architecture]) -> None:
+    network, items = architecture.example(3)
+    _infers_the_same(network.eval(), items, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SHIPPED if "tolokers" in path.name], ids=lambda p: p.name
+)
+def test_shipped_checkpoints_infer_the_same(path: Path) -> None:
+    network = checkpoint.load(path).network
+    _infers_the_same(network, _graphs(network), 1e-4)
+
+
+def _graphs(network: Architecture) -> list:
+    assert isinstance(network, NodeScorer)
+    rng = np.random.default_rng(4)
+    width = len(network.config.features)
+    return [
+        Graph(rng.random((n, width)).astype(np.float32), rng.integers(0, n, (2, 8 * n)))
+        for n in (40, 1, 200)
+    ]
+
+
+def _infers_the_same(network: Architecture, items: list, tolerance: float) -> None:
+    knobs = [Knobs(), Knobs(beta_scale=0.5, tolerance=1e-3), Knobs(noise=0.1, seed=5, steps=4)]
+    fused = deepcopy(network)
+    for block in fused.blocks_in_order():
+        block.prepared = FusedSystem.of_block(block, block.system())
+    known, found = (net.infer(net.pack(items), knobs) for net in (network, fused))
+    close = {"rtol": tolerance, "atol": tolerance}
+    torch.testing.assert_close(found.logits, known.logits, **close)
+    for one, other in zip(found.solutions, known.solutions, strict=True):
+        assert one.stop_reasons == other.stop_reasons
+        assert one.steps_R.tolist() == other.steps_R.tolist()
+        torch.testing.assert_close(one.x_ND, other.x_ND, **close)
+        torch.testing.assert_close(one.g_ND, other.g_ND, **close)
+        np.testing.assert_allclose(one.residual_R, other.residual_R, 10 * tolerance)
+        for moment, as_known in zip(one.trace, other.trace, strict=True):
+            np.testing.assert_allclose(moment.energy_R, as_known.energy_R, 10 * tolerance)
+            assert (moment.storage_R is None) == (as_known.storage_R is None)
+            if moment.storage_R is not None:
+                np.testing.assert_allclose(moment.storage_R, as_known.storage_R, 10 * tolerance)
+
+
+@torch.no_grad()
+def test_momentum_and_rows_that_stay_are_as_ever() -> None:
+    block, places = _block(ENERGIES["cdat"](), MOTIONS["controlled"]()), _edges()
+    x_ND, _ = _states()
+    knobs = block.resolve(
+        [Knobs(steps=6, solver="nesterov"), Knobs(steps=2), Knobs(steps=6, step_size=5.0)]
+    )
+    fused, plain = FusedSystem.of_block(block, block.system()), block.system()
+    ways = [Relaxation.begin(system, x_ND, places, knobs) for system in (fused, plain)]
+    while ways[0].moving:
+        for way in ways:
+            way.step()
+    found, known = (way.solution() for way in ways)
+    assert found.stop_reasons == known.stop_reasons
+    torch.testing.assert_close(found.x_ND, known.x_ND, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        [m.storage_R for m in found.trace], [m.storage_R for m in known.trace], 1e-9
+    )

@@ -130,7 +130,7 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("motion", MOTIONS)
-@pytest.mark.parametrize("energy", ("et", "cdat"))
+@pytest.mark.parametrize("energy", ["et", "cdat"])
 @torch.no_grad()
 def test_it_moves_as_torch_does(energy: str, motion: str) -> None:
     block, places = _block(ENERGIES[energy](), MOTIONS[motion]()), _edges()

@@ -146,8 +146,7 @@ def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, f
     """From x to g, queries and keys, and all that memories have to say."""
     dim, (gamma, delta, eps) = x.shape[1], norm
     one = x.dtype.type(1)
-    if memory is not None:
-        s = np.empty((min(_BLOCK, hi - lo), len(memory[0])), x.dtype)
+    s = np.empty((min(_BLOCK, hi - lo), 0 if memory is None else len(memory[0])), x.dtype)
     for first in range(lo, hi, _BLOCK):
         last = min(first + _BLOCK, hi)
         for i in range(first, last):

@@ -188,8 +188,7 @@ def _scalar(of: Tensor, value: float | None = None) -> Any:
 
 def _weighed(of: Tensor, weight: Tensor | float) -> tuple[np.ndarray, np.ndarray, Any]:
     """It, as often as it weighs, and what that is."""
-    factor = weight if isinstance(weight, float) else weight.item()
-    return _array(of), _array(weight * of), _scalar(of.new_tensor(factor))
+    return _array(of), _array(weight * of), _scalar(of, float(weight))
 
 
 def _numpy(of: Tensor) -> np.ndarray:

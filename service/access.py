@@ -7,7 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders, State
+from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import OF_KEYS, Problem
@@ -34,6 +34,7 @@ _PAGES = {
     "https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
 }
 """But of these pages, with what they load."""
+_POLICY = b"content-security-policy"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -61,7 +62,10 @@ class Access:
     def __init__(
         self, app: ASGIApp, metrics: Metrics, traces: Traces | None, encrypted: bool = False
     ) -> None:
-        self._app, self._metrics, self._headers = app, metrics, hardened(encrypted)
+        self._app, self._metrics = app, metrics
+        # As they go over the wire, for every answer has them.
+        pairs = hardened(encrypted).items()
+        self._headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in pairs]
         self._traces = traces
         self._log = structlog.get_logger()
 
@@ -79,12 +83,14 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
+                raw = list(message["headers"])
+                there = {name for name, _ in raw}
+                raw.append((b"x-request-id", request_id.encode("ascii")))
                 if (page := _PAGES.get(scope["path"])) and status == 200:
-                    headers["content-security-policy"] = page
-                for name, value in self._headers.items():
-                    headers.setdefault(name, value)
+                    raw = [each for each in raw if each[0] != _POLICY]
+                    raw.append((_POLICY, page.encode("ascii")))
+                    there.add(_POLICY)
+                message["headers"] = raw + [each for each in self._headers if each[0] not in there]
             await send(message)
 
         try:

@@ -24,6 +24,10 @@ class _Kind:
         if cost > 0:
             self._rates.append(seconds / cost)
 
+    def at_most(self, cost: float) -> float:
+        """What `seconds` is no more than, whoever is pending."""
+        return (1 + len(self.pending)) * cost * min(self._rates, default=0.0)
+
     def seconds(self, cost: float) -> float:
         """Of compute until so much is done, 0 where nothing was done yet: all take turns, so that
         nothing waits for more of another than it is itself. At the best rate of late: small
@@ -50,7 +54,10 @@ class Backlog:
         if mine is None or not mine.pending:
             return 0.0
         busy = [k.weight for k in self._kinds.values() if k.pending and k is not mine]
-        return max(mine.seconds(cost) * (sum(busy) + weight) / weight - limit_s, 0.0)
+        share = (sum(busy) + weight) / weight
+        if mine.at_most(cost) * share <= limit_s:
+            return 0.0
+        return max(mine.seconds(cost) * share - limit_s, 0.0)
 
     def pending(self, kind: Hashable) -> int:
         """Requests of this kind that run or wait."""

@@ -92,7 +92,7 @@ def require_range(
 
 def integers(values: object, stop: int, at: At, code: str, rule: str) -> np.ndarray:
     """A list of integers in [0, stop) as int64."""
-    parts = [np.empty(0, np.int64)]
+    parts: list[np.ndarray] = []
     for start, part in _chunks(require_list(values, at), _CHUNK):
         require_types(part, {int}, at, "must be an integer", start)
         try:
@@ -101,7 +101,9 @@ def integers(values: object, stop: int, at: At, code: str, rule: str) -> np.ndar
             huge = np.array([value >= 1 << 63 for value in part])
             raise fail_where(huge, at, code, rule, start) from None
         require_range(parts[-1], stop, at, code, rule, start)
-    return np.concatenate(parts)
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 def matrix(rows: Sequence[Any], names: Sequence[str], at: At) -> np.ndarray:

@@ -31,8 +31,8 @@ def rows_by_id(ids: list[Any], at: At) -> dict[NodeId, int]:
     if len(rows) != len(ids):  # `rows` holds the last row of an id that comes again
         again = np.array([rows[name] != i for i, name in enumerate(ids)])
         raise fail_where(again, at, "duplicate", "a later node has the same id")
-    long = np.array([type(name) is str and len(name) > _MAX_LENGTH for name in ids])
-    if long.any():
+    if max((len(name) for name in ids if type(name) is str), default=0) > _MAX_LENGTH:
+        long = np.array([type(name) is str and len(name) > _MAX_LENGTH for name in ids])
         raise fail_where(long, at, "too_long", f"an id has up to {_MAX_LENGTH} characters")
     return rows
 
@@ -62,8 +62,8 @@ def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
     if not len(targets):
         raise fail_at(_TARGETS(), "empty", "name at least one node, or leave targets out for all")
     require_range(targets, num_nodes, _TARGETS, *_NO_NODE)
-    first = np.unique(targets, return_index=True)[1]
-    if len(first) != len(targets):
+    if len(set(targets.tolist())) != len(targets):
+        first = np.unique(targets, return_index=True)[1]
         again = np.ones(len(targets), bool)
         again[first] = False
         raise fail_where(again, _TARGETS, "duplicate", "this node was named before")

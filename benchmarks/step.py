@@ -3,9 +3,10 @@
 Both take as many steps with equal weights from equal states, and end where the other does. On
 images (tokens that all see each other), on molecules, which the papers' way fills up to one length,
 and on edge lists. `relax` is the loop alone; `solve` also measures: energies by component,
-residuals, and what is finite, after each step; `onnx` is `solve` on ONNX Runtime. Rounds
-take turns; printed are medians, their ratios, and the share of what the same library makes of a
-large product of float32 in the same run. Peak memory is that of a process of its own for each way.
+residuals, and what is finite, after each step; `onnx` is `solve` on ONNX Runtime, and `fused`, on
+edges, is `solve` with a look in one call, as a server with one thread has it. Rounds take turns;
+printed are medians, their ratios, and the share of what the same library makes of a large product
+of float32 in the same run. Peak memory is that of a process of its own for each way.
 
     python -m benchmarks.step [images | molecules | edges]
 """
@@ -33,8 +34,9 @@ from benchmarks.kept import keep
 from benchmarks.machine import describe
 from benchmarks.scale import peak_kib
 from models.contract import Block, Config, Knobs
-from models.dynamics import Descent, LayerNorm
+from models.dynamics import Descent, LayerNorm, System
 from models.energies import DotProductAttention, Hopfield, Sum
+from models.fused_system import FusedSystem
 from models.layouts import Dense, EdgeList, Layout
 from models.onnx_system import OnnxSystem
 
@@ -182,7 +184,15 @@ def by_solve(case: Case) -> Tensor:
 
 
 def by_onnx(case: Case) -> Tensor:
-    case.block.prepared = case.onnx
+    return _prepared(case, case.onnx)
+
+
+def by_fused(case: Case) -> Tensor:
+    return _prepared(case, FusedSystem.of_block(case.block, case.onnx))
+
+
+def _prepared(case: Case, system: System) -> Tensor:
+    case.block.prepared = system
     try:
         return by_solve(case)
     finally:
@@ -190,6 +200,7 @@ def by_onnx(case: Case) -> Tensor:
 
 
 WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve, "onnx": by_onnx}
+ON_EDGES = WAYS | {"fused": by_fused}
 
 
 def peaks() -> dict[str, Callable[[], float]]:
@@ -224,16 +235,17 @@ def _seconds(work: Callable[[], object]) -> float:
 
 @torch.no_grad()
 def compare(name: str, case: Case) -> None:
-    ends = {way: work(case) for way, work in WAYS.items()}
+    ways = ON_EDGES if isinstance(case.layout, EdgeList) else WAYS
+    ends = {way: work(case) for way, work in ways.items()}
     scale = float(ends["autograd"].abs().max())
     for x_ND in ends.values():
         torch.testing.assert_close(x_ND, ends["autograd"], rtol=1e-3, atol=1e-4 * scale)
-    took: dict[str, list[float]] = {way: [] for way in WAYS}
+    took: dict[str, list[float]] = {way: [] for way in ways}
     of_peak, reached = peaks(), dict[str, list[float]]()
     for _ in range(ROUNDS):
         for library, best in of_peak.items():
             reached.setdefault(library, []).append(best())
-        for way, work in WAYS.items():
+        for way, work in ways.items():
             took[way].append(_seconds(lambda work=work: work(case)))
     top = {library: statistics.median(each) for library, each in reached.items()}
     medians = keep(name, "autograd", took)
@@ -254,15 +266,15 @@ def compare(name: str, case: Case) -> None:
 def _grown_mib(way: str, edges: int) -> float:
     """Peak memory beyond what stood before, in this process."""
     case = graph(NODES, edges, *GRAPH)
-    WAYS[way](graph(NODES, 1000, *GRAPH))
+    ON_EDGES[way](graph(NODES, 1000, *GRAPH))
     before = peak_kib(reset=True)
-    WAYS[way](case)
+    ON_EDGES[way](case)
     return (peak_kib() - before) / 1024
 
 
 def _memory(edges: int) -> None:
     grown = {}
-    for way in WAYS:
+    for way in ON_EDGES:
         command = [sys.executable, "-m", "benchmarks.step", way, str(edges)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         grown[way] = json.loads(done.stdout)

@@ -46,6 +46,7 @@ def see(
     force,
     held,
     sums,
+    scratch,
 ):
     """`look`, `control` and `measure`. Whether `came`: by `drift`, held by `before`, from
     `g_before`."""
@@ -67,6 +68,7 @@ def see(
         g,
         parts,
         force,
+        scratch,
     )
     if controls is not None:
         control(x, controls, held)
@@ -92,32 +94,36 @@ def look(
     g,
     parts,
     force,
+    scratch,
 ):
-    """All of a look, on one thread: `up`, then `across` both ways, then `down`.
+    """All of a look, on one thread: `up`, along the edges both ways, and `down`.
 
     `attention` is (U (2,HY,D), U times its weight, that weight, spherical?, H), `memory` is
     (xi (M,D), xi times its weight, that weight, kind, sharpness), either may be None; `norm` is
     (gamma, delta (D,), eps). `parts` (2,N) is filled with the energies of each token, attention
-    first, and so are `g` and, `with_force`, `force` (N,D).
+    first, `g` too and, `with_force`, `force` (N,D); `scratch` has `room_for` what is between.
     """
     nodes = len(x)
     if attention is None:
         up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
         return
     heads = attention[4]
-    ends, length, p, lse, pulls = room(x, len(indices), attention[0].shape[1], heads)
+    inner = attention[0].shape[1]
+    ends, length, p, lse, pulls = room(scratch, nodes, len(indices), heads, inner)
     up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
     sees, seen = sides(attention[3])
     beta = beta_RH[row_of_N]
-    attend_rows(
-        0, nodes, indptr, indices, ends[sees], ends[seen], beta, weight, bias, p, lse, pulls[sees]
-    )
+    q, k = ends[sees], ends[seen]
+    if not with_force:
+        attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, None)
+        told(0, nodes, lse, beta, attention[2], parts)
+        return
+    attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, pulls[sees])
     told(0, nodes, lse, beta, attention[2], parts)
-    if with_force:
-        if weight is not None:
-            p *= weight
-        gather_columns(0, nodes, t_indptr, t_indices, t_edge, p, ends[sees], pulls[seen])
-        down(0, nodes, attention, memory, ends, length, pulls, force)
+    if weight is not None:
+        p *= weight
+    gather_columns(0, nodes, t_indptr, t_indices, t_edge, p, q, pulls[seen])
+    down(0, nodes, attention, memory, ends, length, pulls, force)
 
 
 @njit(nogil=True, cache=True)
@@ -126,18 +132,29 @@ def sides(spherical):
     return (1, 0) if spherical else (0, 1)
 
 
+def room_for(nodes: int, edges: int, heads: int, inner: int) -> int:
+    """Numbers that `room` takes."""
+    return 4 * nodes * inner + 3 * nodes * heads + edges * heads
+
+
 @njit(nogil=True, cache=True)
-def room(x, edges, inner, heads):
-    """Queries and keys (2,N,H,Y), their lengths (2,N,H), p (E,H), lse (N,H), and the pulls
-    (2,N,H,Y)."""
-    nodes, dtype = len(x), x.dtype
+def room(scratch, nodes, edges, heads, inner):
+    """Of `scratch` parts for queries and keys (2,N,H,Y), their lengths (2,N,H), p (E,H), and, set
+    to 0, lse (N,H) and the pulls (2,N,H,Y)."""
     shape = (2, nodes, heads, inner // heads)
+    pulls = 2 * nodes * inner
+    length = 2 * pulls
+    p = length + 2 * nodes * heads
+    lse = p + edges * heads
+    end = lse + nodes * heads
+    scratch[pulls:length] = 0
+    scratch[lse:end] = 0
     return (
-        np.empty(shape, dtype),
-        np.empty((2, nodes, heads), dtype),
-        np.empty((edges, heads), dtype),
-        np.zeros((nodes, heads), dtype),
-        np.zeros(shape, dtype),
+        scratch[:pulls].reshape(shape),
+        scratch[length:p].reshape((2, nodes, heads)),
+        scratch[p:lse].reshape((edges, heads)),
+        scratch[lse:end].reshape((nodes, heads)),
+        scratch[pulls:length].reshape(shape),
     )
 
 

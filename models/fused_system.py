@@ -101,6 +101,7 @@ class FusedSystem(System):
         if came is not None:
             drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
             before = x if came.held_ND is None else _numpy(came.held_ND)
+        scratch = _SCRATCH.take(self._room(layout), x.dtype)
         kernels.see(
             x,
             layout.row_of_N.numpy(),
@@ -126,7 +127,9 @@ class FusedSystem(System):
             force,
             held,
             sums,
+            scratch,
         )
+        _SCRATCH.give_back(scratch)
         there = ("attention", self.attention, 0), ("hopfield", self.memory, 1)
         names = {name: place for name, weights, place in there if weights is not None}
         given = torch.from_numpy
@@ -160,6 +163,12 @@ class FusedSystem(System):
         kernels.move(x, *rows, force, control_ND is not None, held, moved, drift)
         return torch.from_numpy(moved), torch.from_numpy(drift)
 
+    def _room(self, layout: EdgeList) -> int:
+        if self.attention is None:
+            return 0
+        inner, heads = self.attention[0].shape[1], self.attention[4]
+        return kernels.room_for(len(layout.row_of_N), layout.num_edges, heads, inner)
+
     def _takes(self, x_ND: Tensor, layout: Layout) -> bool:
         """Edges without a prior, of the weights' precision, on the CPU, and no more than one thread
         is good for."""
@@ -172,6 +181,33 @@ class FusedSystem(System):
         return 2 * len(x_ND) * up <= _MOST or torch.get_num_threads() == 1
 
 
+@final
+class _Scratch:
+    """Memory of one look for the next: fresh pages would take a quarter of the time on large
+    graphs. The largest is not kept."""
+
+    _MOST = 1 << 26  # bytes
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []  # one at most, whoever looks at the same time
+
+    def take(self, count: int, dtype: np.dtype[Any]) -> np.ndarray:
+        """(`count`,), of whatever is in it."""
+        size = count * dtype.itemsize
+        try:
+            kept = self._free.pop()
+        except IndexError:
+            kept = np.empty(size, np.uint8)
+        if kept.nbytes < size:
+            kept = np.empty(size, np.uint8)
+        return kept[: len(kept) - len(kept) % dtype.itemsize].view(dtype)
+
+    def give_back(self, taken: np.ndarray) -> None:
+        if taken.nbytes <= self._MOST and not self._free:
+            self._free.append(taken.view(np.uint8))
+
+
+_SCRATCH = _Scratch()
 _DTYPES = {np.dtype("float32"): torch.float32, np.dtype("float64"): torch.float64}
 
 

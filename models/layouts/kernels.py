@@ -133,7 +133,10 @@ def transpose(indptr, indices, t_indptr, t_indices, t_edge):
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
-    """Softmax over each row's neighbours: lse (N,H), p (E,H), pk = sum_j p_ij w_ij k_j (N,H,Y)."""
+    """Softmax over each row's neighbours: lse (N,H), p (E,H), pk = sum_j p_ij w_ij k_j (N,H,Y).
+
+    Where `pk` is None, only lse is to be had.
+    """
     heads, width = q.shape[1], q.shape[2]
     for i in range(lo, hi):
         start, stop = indptr[i], indptr[i + 1]
@@ -160,15 +163,16 @@ def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
                 p[e, h] = w
                 total += w
             lse[i, h] = top + np.log(total)
-            scale = q.dtype.type(1) / total
-            for e in range(start, stop):
-                w = p[e, h] * scale
-                p[e, h] = w
-                if weight is not None:
-                    w *= weight[e, h]
-                j = indices[e]
-                for y in range(width):
-                    pk[i, h, y] += w * k[j, h, y]
+            if pk is not None:
+                scale = q.dtype.type(1) / total
+                for e in range(start, stop):
+                    w = p[e, h] * scale
+                    p[e, h] = w
+                    if weight is not None:
+                        w *= weight[e, h]
+                    j = indices[e]
+                    for y in range(width):
+                        pk[i, h, y] += w * k[j, h, y]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)

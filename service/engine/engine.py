@@ -162,9 +162,12 @@ class Engine:
             assert guest is not None
             self._arrange(party, place, partial(self._scheduler.submit, flow=kind, weight=weight))
         try:
-            return await _outcome(guest.future, partial(party.leave, guest)), party.share_s
+            return await guest.outcome, party.share_s
         except Apart:
             return None
+        except asyncio.CancelledError:
+            party.leave(guest)
+            raise
         finally:
             if party.closed and self._parties.get(place) is party:
                 del self._parties[place]

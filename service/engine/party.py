@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,6 +18,7 @@ from service.engine.scheduler import Run
 from service.jobs import Progress
 
 _MOST = 64
+_AT_A_TIME = 4  # outcomes handed out, in a turn of the event loop
 
 
 @dataclass(frozen=True)
@@ -36,23 +40,25 @@ class Apart(Exception):  # noqa: N818
 
 @dataclass(eq=False)
 class Guest:
-    """One request of a party. `future` has its outcome."""
+    """One request of a party. `outcome` is what it comes to; cancelled, it waits for nothing."""
 
     item: Any
     progress: Progress
-    future: Future[Any]
+    outcome: asyncio.Future[Any]
 
 
 @final
 class Party:
     """Requests of one key, which more may join until it begins; it is what the scheduler runs.
 
+    All but running it is for the event loop on which it was made.
+
     Attributes:
         share_s: seconds that it computed for each of them, once it is over.
     """
 
     def __init__(self, alike: Alike) -> None:
-        self._many = alike.many
+        self._many, self._loop = alike.many, asyncio.get_running_loop()
         self._guests: list[Guest] = []
         self._lock = threading.Lock()
         self._begun = self._over = False
@@ -73,16 +79,17 @@ class Party:
         with self._lock:
             if self._begun or len(self._guests) >= _MOST:
                 return None
-            self._guests.append(Guest(alike.item, progress, Future()))
+            self._guests.append(Guest(alike.item, progress, self._loop.create_future()))
             return self._guests[-1]
 
     def begin(self, submit: Callable[[Party], Run]) -> None:
-        """It is over when the run is that `submit` makes of it. Once, and not if it is closed."""
+        """It is over when the run is that `submit` makes of it. Once, and not if it is closed. From
+        any thread."""
         with self._lock:
             if self._run is not None or self.closed:
                 return
             self._run = submit(self)
-        self._run.future.add_done_callback(self._hand_out)
+        self._run.future.add_done_callback(self._end)
 
     def then(self, begin: Callable[[], object]) -> bool:
         """Call `begin` once it is over, on the thread that computes; False where it is already, or
@@ -95,11 +102,12 @@ class Party:
 
     def leave(self, guest: Guest) -> None:
         """Nobody waits for this one any longer; where it was the last, the work stops."""
-        guest.future.cancel()
+        if not guest.outcome.cancel() and not guest.outcome.cancelled():
+            guest.outcome.exception()  # so that asyncio does not report it
         with self._lock:
             if not self._begun:
                 self._guests.remove(guest)
-            last = all(other.future.done() for other in self._guests)
+            last = all(other.outcome.done() for other in self._guests)
         if last and self._run is not None:
             self._run.stop(StopReason.CANCELLED)
 
@@ -111,11 +119,19 @@ class Party:
         run.progresses = [guest.progress for guest in self._guests]
         return self._many([guest.item for guest in self._guests], run)
 
+    def _end(self, future: Future[Any]) -> None:
+        """On the thread that computes."""
+        with self._lock:
+            self._over, follow, self._next = True, self._next, None
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self._hand_out, future)
+        if follow is not None:
+            follow()
+
     def _hand_out(self, future: Future[Any]) -> None:
         """To each its outcome."""
-        with self._lock:
-            guests, run, follow = self._guests, self._run, self._next
-            self._guests, self._run, self._next, self._over = [], None, None, True
+        guests, run = self._guests, self._run
+        self._guests, self._run = [], None
         assert run is not None
         self.share_s = run.ran_s / max(len(guests), 1)
         outcomes: Sequence[Any]
@@ -126,12 +142,16 @@ class Party:
         else:
             apart = len(guests) > 1 and not isinstance(error, Interrupted)
             outcomes = [Apart() if apart else error for _ in guests]
-        for guest, outcome in zip(guests, outcomes, strict=True):
-            if not guest.future.set_running_or_notify_cancel():
+        self._deliver(deque(zip(guests, outcomes, strict=True)))
+
+    def _deliver(self, left: deque[tuple[Guest, Any]]) -> None:
+        """A few at a time: those who come meanwhile are not to wait until all are answered."""
+        for guest, outcome in (left.popleft() for _ in range(min(_AT_A_TIME, len(left)))):
+            if guest.outcome.done():
                 continue
             if isinstance(outcome, BaseException):
-                guest.future.set_exception(outcome)
+                guest.outcome.set_exception(outcome)
             else:
-                guest.future.set_result(outcome)
-        if follow is not None:
-            follow()
+                guest.outcome.set_result(outcome)
+        if left:
+            self._loop.call_soon(self._deliver, left)

@@ -21,6 +21,7 @@ class Kitchen:
 
     def __init__(self) -> None:
         self.engine, self.gate = Engine(200, 1), threading.Event()
+        self.slow = threading.Event()
         self.took: list[list[Any]] = []
         self.stopped = 0
 
@@ -28,6 +29,8 @@ class Kitchen:
         self.took.append(list(items))
         if "spoils all" in items:
             raise MemoryError
+        if "slow" in items:
+            self.slow.wait(30)
         if "endless" in items:
             while interrupt() is None:
                 time.sleep(0.001)
@@ -88,6 +91,81 @@ def test_a_party_waits_for_who_comes_turn_by_turn(kitchen: Kitchen) -> None:
 
     asyncio.run(play())
     assert kitchen.took == [list(range(5))]
+
+
+def test_the_next_begins_when_the_one_before_is_over(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        slow = asyncio.ensure_future(kitchen.order("slow"))
+        while not kitchen.took:
+            await asyncio.sleep(0.001)
+        orders = []
+        for number in range(3):  # each in a turn of its own, while there is one that computes
+            orders.append(asyncio.ensure_future(kitchen.order(number)))
+            await asyncio.sleep(0.002)
+        assert kitchen.took == [["slow"]]
+        kitchen.slow.set()
+        assert await asyncio.gather(slow, *orders) == ["slow!", "0!", "1!", "2!"]
+
+    asyncio.run(play())
+    assert kitchen.took == [["slow"], [0, 1, 2]]
+
+
+def test_nobody_waits_long_for_the_one_before(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        endless = asyncio.ensure_future(kitchen.order("endless"))
+        while not kitchen.took:
+            await asyncio.sleep(0.001)
+        assert await asyncio.wait_for(kitchen.order("quick"), 5) == "quick!"
+        assert not endless.done()
+        endless.cancel()
+        await asyncio.wait([endless])
+
+    asyncio.run(play())
+    assert kitchen.took == [["endless"], ["quick"]]
+
+
+def test_where_the_one_that_is_to_follow_was_left_others_begin(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        slow = asyncio.ensure_future(kitchen.order("slow"))
+        while not kitchen.took:
+            await asyncio.sleep(0.001)
+        gone = asyncio.ensure_future(kitchen.order("gone"))
+        await asyncio.sleep(0.002)
+        gone.cancel()
+        await asyncio.wait([gone])
+        stays = asyncio.ensure_future(kitchen.order("stays"))
+        await asyncio.sleep(0.002)
+        kitchen.slow.set()
+        assert await asyncio.gather(slow, stays) == ["slow!", "stays!"]
+
+    asyncio.run(play())
+    assert kitchen.took == [["slow"], ["stays"]]
+
+
+def test_outcomes_come_a_few_in_a_turn(kitchen: Kitchen) -> None:
+    async def play() -> list[int]:
+        turn, over = 0, False
+
+        async def count() -> None:
+            nonlocal turn
+            while not over:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async def ended(number: int) -> int:
+            await kitchen.order(number)
+            return turn
+
+        counting = asyncio.ensure_future(count())
+        found = await asyncio.gather(*map(ended, range(12)))
+        over = True
+        await counting
+        return found
+
+    turns = asyncio.run(play())
+    assert kitchen.took == [list(range(12))]
+    assert turns == sorted(turns)
+    assert [turns.count(turn) for turn in sorted(set(turns))] == [4, 4, 4]
 
 
 def test_what_all_have_left_before_does_not_begin(kitchen: Kitchen) -> None:

@@ -34,7 +34,7 @@ def settings_or_exit() -> Settings:
 def prepared(settings: Settings) -> Settings:
     """Make this process one of a server, with as many connections as there can be beside what it
     opens for itself."""
-    # A look at the youngest keeps all waiting, half a microsecond for each of them; with the default
+    # A look at the youngest keeps all waiting, half a microsecond for each; with the default
     # thresholds all that is being parsed, none of it garbage, is looked at over and over.
     gc.set_threshold(5_000, 20, 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -92,10 +92,11 @@ class Party:
         self._run.future.add_done_callback(self._end)
 
     def then(self, begin: Callable[[], object]) -> bool:
-        """Call `begin` once it is over, on the thread that computes; False where it is already, or
-        another is to follow."""
+        """Call `begin` once it is over, on the thread that computes; False where it is already or
+        never will be, or another is to follow."""
         with self._lock:
-            if self._over or self._next is not None:
+            left = not (self._begun or self._guests)
+            if self._over or left or self._next is not None:
                 return False
             self._next = begin
             return True

@@ -194,11 +194,13 @@ class Engine:
         self._mean_s += weight * (run.ran_s - self._mean_s)
 
 
-def _gather(party: Party, begin: Callable[[], object], there: int = 0) -> None:
+def _gather(party: Party, begin: Callable[[], object], there: int = 0, turns: int = 0) -> None:
     """Have it begin once nobody has joined it for a turn of the loop: of requests that arrive at
     about the same time the first would begin alone, and take the interpreter from the rest."""
-    if there < len(party) < _ENOUGH:
-        asyncio.get_running_loop().call_soon(_gather, party, begin, len(party))
+    still = turns + 1 if len(party) == there else 0
+    # The first of two may be the turn in which whoever joins in it comes behind.
+    if still < 2 and 0 < len(party) < _ENOUGH:
+        asyncio.get_running_loop().call_soon(_gather, party, begin, len(party), still)
     else:
         begin()
 

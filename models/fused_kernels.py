@@ -22,87 +22,45 @@ _TINY = 1e-12  # as `models.resonance.unit`
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def see(
-    x,
-    row_of_N,
-    beta_RH,
-    indptr,
-    indices,
-    t_indptr,
-    t_indices,
-    t_edge,
-    weight,
-    bias,
-    norm,
-    attention,
-    memory,
-    controls,
-    with_force,
-    came,
-    drift,
-    before,
-    g_before,
-    g,
-    parts,
-    force,
-    held,
-    sums,
-    scratch,
+    tokens, edges, weight, bias, norm, attention, memory, controls, with_force, came, told, out
 ):
-    """`look`, `control` and `measure`. Whether `came`: by `drift`, held by `before`, from
-    `g_before`."""
+    """`look`, `control` and `measure`.
+
+    Args:
+        tokens, edges, weight, bias, norm, attention, memory, with_force: as `look` takes them.
+        controls: see `control`, None where nothing does.
+        came: did a step lead here? `step` is its dx/dt, what held it, and g before it.
+        out: as of `look`, then what controls (N,D), and the sums over rows (5,R) of `measure`.
+    """
+    g, parts, force, scratch, held, sums = out
     look(
-        x,
-        row_of_N,
-        beta_RH,
-        indptr,
-        indices,
-        t_indptr,
-        t_indices,
-        t_edge,
-        weight,
-        bias,
-        norm,
-        attention,
-        memory,
-        with_force,
-        g,
-        parts,
-        force,
-        scratch,
+        tokens, edges, weight, bias, norm, attention, memory, with_force, (g, parts, force, scratch)
     )
+    x, row_of_N, _ = tokens
+    drift, before, g_before = step
     if controls is not None:
         control(x, controls, held)
     measure(row_of_N, parts, x, came, drift, controls is not None, before, held, g, g_before, sums)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def look(
-    x,
-    row_of_N,
-    beta_RH,
-    indptr,
-    indices,
-    t_indptr,
-    t_indices,
-    t_edge,
-    weight,
-    bias,
-    norm,
-    attention,
-    memory,
-    with_force,
-    g,
-    parts,
-    force,
-    scratch,
-):
+def look(tokens, edges, weight, bias, norm, attention, memory, with_force, out):
     """All of a look, on one thread: `up`, along the edges both ways, and `down`.
 
-    `attention` is (U (2,HY,D), U times its weight, that weight, spherical?, H), `memory` is
-    (xi (M,D), xi times its weight, that weight, kind, sharpness), either may be None; `norm` is
-    (gamma, delta (D,), eps). `parts` (2,N) is filled with the energies of each token, attention
-    first, `g` too and, `with_force`, `force` (N,D); `scratch` has `room_for` what is between.
+    Args:
+        tokens: x (N,D), the row of each, beta (R,H).
+        edges: CSR of those that each token sees, pointers and tokens; of those that see it, and the
+            place of each of these edges in the first.
+        weight, bias: (E,H) or None.
+        norm: gamma, delta (D,), eps.
+        attention: U (2,HY,D), U times its weight, that weight, spherical?, H; or None.
+        memory: xi (M,D), xi times its weight, that weight, kind, sharpness; or None.
+        out: is filled: g (N,D), the energies of each token (2,N), attention first, and,
+            `with_force`, the force (N,D). The last one has `room_for` what is between.
     """
+    x, row_of_N, beta_RH = tokens
+    indptr, indices, t_indptr, t_indices, t_edge = edges
+    g, parts, force, scratch = out
     nodes = len(x)
     if attention is None:
         up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
@@ -116,10 +74,10 @@ def look(
     q, k = ends[sees], ends[seen]
     if not with_force:
         attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, None)
-        told(0, nodes, lse, beta, attention[2], parts)
+        energies(0, nodes, lse, beta, attention[2], parts)
         return
     attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, pulls[sees])
-    told(0, nodes, lse, beta, attention[2], parts)
+    energies(0, nodes, lse, beta, attention[2], parts)
     if weight is not None:
         p *= weight
     gather_columns(0, nodes, t_indptr, t_indices, t_edge, p, q, pulls[seen])
@@ -243,7 +201,7 @@ def fire(s, kind, sharpness, weight, energy):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def told(lo, hi, lse, beta, weight, parts):
+def energies(lo, hi, lse, beta, weight, parts):
     """The energy of attention of each token."""
     for i in range(lo, hi):
         energy = lse.dtype.type(0)

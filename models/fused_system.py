@@ -101,16 +101,12 @@ class FusedSystem(System):
         if came is not None:
             drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
             before = x if came.held_ND is None else _numpy(came.held_ND)
+        seen = layout.indptr_N1, layout.indices_E
+        edges = *seen, layout.t_indptr_N1, layout.t_indices_E, layout.t_edge_E
         scratch = _SCRATCH.take(self._room(layout), x.dtype)
         kernels.see(
-            x,
-            layout.row_of_N.numpy(),
-            _numpy(beta_RH),
-            layout.indptr_N1.numpy(),
-            layout.indices_E.numpy(),
-            layout.t_indptr_N1.numpy(),
-            layout.t_indices_E.numpy(),
-            layout.t_edge_E.numpy(),
+            (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
+            tuple(each.numpy() for each in edges),
             _like(x_ND, layout.weight_EH),
             _like(x_ND, layout.bias_EH),
             self.normed,
@@ -119,15 +115,8 @@ class FusedSystem(System):
             self.controls,
             with_force,
             came is not None,
-            drift,
-            before,
-            g_before,
-            g,
-            parts,
-            force,
-            held,
-            sums,
-            scratch,
+            (drift, before, g_before),
+            (g, parts, force, scratch, held, sums),
         )
         _SCRATCH.give_back(scratch)
         there = ("attention", self.attention, 0), ("hopfield", self.memory, 1)

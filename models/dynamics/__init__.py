@@ -4,17 +4,15 @@ from models.dynamics.company import Company, company_of
 from models.dynamics.layer_norm import LayerNorm
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
 from models.dynamics.relaxation import (
-    Came,
     Moment,
     Relaxation,
     RowKnobs,
-    Seen,
     Solution,
     StopReason,
-    System,
     Watch,
 )
 from models.dynamics.solve import Driver, Interrupt, drive, driven_by, relax, rest, solve
+from models.dynamics.system import Came, Seen, System
 
 __all__ = [
     "Came",

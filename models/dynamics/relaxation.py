@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.dynamics.motion import Motion, under
-from models.energies import Energy, Field, Terms
+from models.dynamics.system import Came, System
+from models.energies import Terms
 from models.layouts import Layout
 
 _ROUNDED = 8.0
@@ -82,96 +82,8 @@ class Solution:
     trace: list[Moment] = field(default_factory=list)
 
 
-class Came(NamedTuple):
-    """How a state came to be: by a step at dx/dt, held as it was, from the activation g before."""
-
-    drift_ND: Tensor
-    held_ND: Tensor | None
-    g_ND: Tensor
-
-
-class Seen(NamedTuple):
-    """A state looked at. What is summed over rows is on the host, where rows are decided on.
-
-    Attributes:
-        g_ND, terms: its activation, and the energy there.
-        held_ND: what controls it.
-        components: the energy of each row by component, (R,) each.
-        size_R: |x|^2.
-        speed_R: |dx/dt|^2 of the step to it, if there was one.
-        work_R: what control did in that step, if there is any.
-    """
-
-    g_ND: Tensor
-    terms: Terms
-    held_ND: Tensor | None
-    components: dict[str, np.ndarray]
-    size_R: np.ndarray
-    speed_R: np.ndarray | None
-    work_R: np.ndarray | None
-
-
 Watch = Callable[[Tensor, Moment], None]
 """Is shown the state x (N, D) at each moment, as it is reached."""
-
-
-@dataclass(frozen=True)
-class System:
-    """What makes a state move: the activation g = norm(x), E(g), and the motion under -dE/dg.
-
-    Attributes:
-        field: the energy's, made ready for all steps.
-    """
-
-    energy: Energy
-    motion: Motion
-    norm: nn.Module
-    field: Field
-
-    @property
-    def runtime(self) -> str:
-        """Whose products it takes."""
-        return "torch"
-
-    @classmethod
-    def of(cls, energy: Energy, motion: Motion, norm: nn.Module) -> System:
-        return cls(energy, motion, norm, energy.field())
-
-    def look(
-        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
-    ) -> tuple[Tensor, Terms]:
-        """g (N, D) at a state, and its energy there."""
-        g_ND = self.norm(x_ND)
-        return g_ND, self.field(g_ND, layout, beta_RH, with_force)
-
-    def move(
-        self,
-        x_ND: Tensor,
-        layout: Layout,
-        step_size_R: Tensor,
-        force_ND: Tensor,
-        control_ND: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """x + alpha dx/dt, and dx/dt, (N, D) each."""
-        drift_ND = under(force_ND, control_ND)
-        alpha_N1 = layout.of_tokens(step_size_R[:, None])
-        return torch.addcmul(x_ND, alpha_N1, drift_ND), drift_ND
-
-    def see(
-        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool, came: Came | None
-    ) -> Seen:
-        """Look at a state, which no step led to where `came` is None."""
-        g_ND, terms = self.look(x_ND, layout, beta_RH, with_force)
-        held_ND = self.motion.control(x_ND)
-        told = [*terms.parts.values(), _squared(x_ND)]
-        if came is not None:
-            told.append(_squared(came.drift_ND))
-            if came.held_ND is not None and held_ND is not None:
-                told.append(((came.held_ND + held_ND) / 2 * (g_ND - came.g_ND)).sum(-1))
-        sums = layout.sum_rows(torch.stack(told)).cpu().numpy()  # in one transfer
-        components = dict(zip(terms.parts, sums, strict=False))
-        size_R, speed_R, work_R, *_ = *sums[len(components) :], None, None
-        return Seen(g_ND, terms, held_ND, components, size_R, speed_R, work_R)
 
 
 @final
@@ -403,11 +315,6 @@ def noise(
             part_LD.normal_(generator=generator)
     scale_N1 = layout.of_tokens((knobs.noise_R * knobs.step_size_R.sqrt())[:, None])
     return scale_N1 * eps_ND.to(x_ND.device)
-
-
-def _squared(values_ND: Tensor) -> Tensor:
-    """|v|^2 of each token, (N,), in one pass."""
-    return torch.linalg.vector_norm(values_ND, dim=-1).square()
 
 
 def _mark(reasons: list[StopReason | None], where_R: np.ndarray, why: StopReason) -> None:

@@ -15,11 +15,11 @@ from models.dynamics.relaxation import (
     RowKnobs,
     Solution,
     StopReason,
-    System,
     Watch,
     generators,
     noise,
 )
+from models.dynamics.system import System
 from models.energies import Energy
 from models.layouts import Layout
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_dynamics import DIM, _cdat, _et, _graphs, _knobs
 
 from models.dynamics import Company, Relaxation, Solution, StopReason, company_of, rest
-from models.dynamics.relaxation import System
+from models.dynamics.system import System
 from models.layouts import Dense, EdgeList, Layout
 from models.resonance import Resonance, Resonant
 

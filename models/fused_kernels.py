@@ -22,7 +22,7 @@ _TINY = 1e-12  # as `models.resonance.unit`
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def see(
-    tokens, edges, weight, bias, norm, attention, memory, controls, with_force, came, told, out
+    tokens, edges, weight, bias, norm, attention, memory, controls, with_force, came, step, out
 ):
     """`look`, `control` and `measure`.
 

@@ -87,7 +87,9 @@ class Machine:
 
 
 def _prepare(model: Model, system_of: Callable[[Block], System]) -> None:
-    """Its weights change no more; run it once."""
+    """Its weights change no more; run it once each way: what tells of attention and components goes
+    past what is made ready."""
+    model.warm_up()
     for block in model.network.blocks_in_order():
         block.prepared = system_of(block)
     model.warm_up()

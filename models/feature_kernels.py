@@ -16,7 +16,7 @@ def describe(indptr, indices, x, hops, table, at):
     now = np.empty((nodes, features + 1))
     now[:, :features] = x
     then = np.empty_like(now)
-    if threads_for(indptr[-1] * (features + 1)) == 1:
+    if threads_for(indptr[-1] * (features + 1)) == 1:  # a call for each hop is half of a small one
         _describe(indptr, indices, hops, now, then, table, at)
         return
     _own(0, nodes, indptr, now, table, at)

@@ -52,8 +52,11 @@ class NodeFeatures(nn.Module):
 
     def table(self, batch: GraphBatch) -> Tensor:
         """Columns before encoding, float64 (N, C)."""
-        if batch.x_NF.device.type == "cpu":
-            return self._table(batch)
+        on_cpu = batch.x_NF.device.type == "cpu"
+        return self._table_by_kernels(batch) if on_cpu else self._table_by_torch(batch)
+
+    def _table_by_torch(self, batch: GraphBatch) -> Tensor:
+        """On any device."""
         x_NF = batch.x_NF.double()
         described = []
         for relation in batch.relations:
@@ -64,8 +67,8 @@ class NodeFeatures(nn.Module):
             described.append((means, square_NF))
         return columns(x_NF, described)
 
-    def _table(self, batch: GraphBatch) -> Tensor:
-        """The same in one pass over the edges for each hop."""
+    def _table_by_kernels(self, batch: GraphBatch) -> Tensor:
+        """The same on a CPU, in one pass over the edges for each hop."""
         x_NF = batch.x_NF.double().contiguous().numpy()
         nodes, features = x_NF.shape
         told = features + 1

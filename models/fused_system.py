@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
@@ -47,6 +48,7 @@ class FusedSystem(System):
 
     @property
     def runtime(self) -> str:
+        """Of the other, for products that are large; those of small graphs are SciPy's BLAS's."""
         return self.other.runtime
 
     @classmethod
@@ -79,14 +81,6 @@ class FusedSystem(System):
             controls = *held, prior
         system = other.energy, other.motion, other.norm, other.field, other
         return cls(*system, normed, attention, memory, controls)
-
-    def look(
-        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
-    ) -> tuple[Tensor, Terms]:
-        if not self._takes(x_ND, layout):
-            return self.other.look(x_ND, layout, beta_RH, with_force)
-        seen = self.see(x_ND, layout, beta_RH, with_force, None)
-        return seen.g_ND, seen.terms
 
     def see(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool, came: Came | None
@@ -167,7 +161,9 @@ class FusedSystem(System):
         if x_ND.device.type != "cpu" or x_ND.dtype != _DTYPES[delta.dtype]:
             return False
         up = sum(weights[0].size for weights in (self.attention, self.memory) if weights)
-        return 2 * len(x_ND) * up <= _MOST or torch.get_num_threads() == 1
+        along = 0 if self.attention is None else 3 * self.attention[0].shape[1]
+        work = 2 * len(x_ND) * up + layout.num_edges * along
+        return work <= _MOST or torch.get_num_threads() == 1
 
 
 @final
@@ -178,7 +174,7 @@ class _Scratch:
     _MOST = 1 << 26  # bytes
 
     def __init__(self) -> None:
-        self._free: list[np.ndarray] = []  # one at most, whoever looks at the same time
+        self._free: list[np.ndarray] = []  # one, or of several threads a few
 
     def take(self, count: int, dtype: np.dtype[Any]) -> np.ndarray:
         """(`count`,), of whatever is in it."""
@@ -192,7 +188,7 @@ class _Scratch:
         return kept[: len(kept) - len(kept) % dtype.itemsize].view(dtype)
 
     def give_back(self, taken: np.ndarray) -> None:
-        if taken.nbytes <= self._MOST and not self._free:
+        if 0 < taken.nbytes <= self._MOST and not self._free:
             self._free.append(taken.view(np.uint8))
 
 
@@ -201,8 +197,8 @@ _DTYPES = {np.dtype("float32"): torch.float32, np.dtype("float64"): torch.float6
 
 
 def _array(of: Tensor) -> np.ndarray:
-    """A copy, contiguous."""
-    return np.ascontiguousarray(of.detach().cpu().numpy().copy())
+    """A copy, in C order."""
+    return of.detach().cpu().numpy().copy()
 
 
 def _scalar(of: Tensor, value: float | None = None) -> Any:
@@ -227,4 +223,5 @@ def _like(x_ND: Tensor, pairs_EH: Tensor | None) -> np.ndarray | None:
 @cache
 def _one_thread() -> None:
     """Of the BLAS that numba calls: threads of its own would be in the way of others."""
+    importlib.import_module("scipy.linalg.cython_blas")  # numba's, which else is loaded later
     ThreadpoolController().limit(limits=1, user_api="blas")

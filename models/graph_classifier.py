@@ -144,7 +144,7 @@ class GraphClassifier(Architecture):
         x_ND = state_ND = self.embed(batch) if x_ND is None else x_ND
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
             state_ND = block.relax(state_ND, layout, rows)
-        return self.head(self._read(x_ND, state_ND), batch)
+        return self.head(self._read(x_ND, self.blocks_in_order()[-1].norm(state_ND)), batch)
 
     @torch.no_grad()
     def infer(
@@ -156,7 +156,7 @@ class GraphClassifier(Architecture):
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
             solutions.append(block.solve(state_ND, layout, knobs, interrupt))
             state_ND = solutions[-1].x_ND
-        return Output(self.head(self._read(x_ND, state_ND), batch), solutions)
+        return Output(self.head(self._read(x_ND, solutions[-1].g_ND), batch), solutions)
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """x(1) (N, D), from which the tokens set out."""
@@ -185,10 +185,9 @@ class GraphClassifier(Architecture):
         g_ND = self.blocks_in_order()[0].norm(x_ND)
         return [terms(g_ND, batch) for terms in self.terms]
 
-    def _read(self, x_ND: Tensor, state_ND: Tensor) -> Tensor:
-        """g(1) || g(T), (N, 2 D)."""
-        blocks = self.blocks_in_order()
-        return torch.cat([blocks[0].norm(x_ND), blocks[-1].norm(state_ND)], -1)
+    def _read(self, x_ND: Tensor, last_ND: Tensor) -> Tensor:
+        """g(1) || g(T), (N, 2 D), of x(1) and g(T)."""
+        return torch.cat([self.blocks_in_order()[0].norm(x_ND), last_ND], -1)
 
     def _trained_knobs(self, rows: int) -> list[Knobs]:
         if not self.training or self.config.noise == 0:

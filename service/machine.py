@@ -14,7 +14,7 @@ from models import checkpoint
 from models.contract import Block
 from models.dynamics import System
 from models.fused_system import FusedSystem
-from models.layouts import Dense
+from models.layouts import Dense, EdgeList
 from service.served import Model, served
 from service.settings import Settings
 
@@ -69,7 +69,7 @@ class Machine:
             except Exception as error:  # whatever it is, torch can
                 log = structlog.get_logger()
                 log.info("no ONNX graph", model=model.name, reason=repr(error))
-        _prepare(model, lambda block: FusedSystem.of_block(block, block.system()))
+        self._prepare(model, Block.system)
         return model
 
     def _by_onnx(self, model: Model) -> None:
@@ -79,17 +79,15 @@ class Machine:
         if int8 and not all(isinstance(layout, Dense) for layout in model.layouts()):
             int8 = False
             structlog.get_logger().warning("BASIN_INT8 is for pictures", model=model.name)
+        self._prepare(model, lambda block: OnnxSystem.of_block(block, self.threads, int8))
 
-        def system_of(block: Block) -> System:
-            return FusedSystem.of_block(block, OnnxSystem.of_block(block, self.threads, int8))
-
-        _prepare(model, system_of)
-
-
-def _prepare(model: Model, system_of: Callable[[Block], System]) -> None:
-    """Its weights change no more; run it once each way: what tells of attention and components goes
-    past what is made ready."""
-    model.warm_up()
-    for block in model.network.blocks_in_order():
-        block.prepared = system_of(block)
-    model.warm_up()
+    def _prepare(self, model: Model, system_of: Callable[[Block], System]) -> None:
+        """Its weights change no more; run it once each way: what tells of attention and components
+        goes past what is made ready."""
+        model.warm_up()
+        on_edges = any(isinstance(layout, EdgeList) for layout in model.layouts())
+        for block in model.network.blocks_in_order():
+            system = system_of(block)
+            fuses = on_edges and self.device == "cpu"
+            block.prepared = FusedSystem.of_block(block, system) if fuses else system
+        model.warm_up()

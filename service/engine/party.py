@@ -92,11 +92,10 @@ class Party:
         self._run.future.add_done_callback(self._end)
 
     def then(self, begin: Callable[[], object]) -> bool:
-        """Call `begin` once it is over, on the thread that computes; False where it is already or
-        never will be, or another is to follow."""
+        """Call `begin`, of the only one that follows, once it is over, on the thread that computes;
+        False where it is already or never will be."""
         with self._lock:
-            left = not (self._begun or self._guests)
-            if self._over or left or self._next is not None:
+            if self._over or not (self._begun or self._guests):
                 return False
             self._next = begin
             return True
@@ -106,9 +105,11 @@ class Party:
         if not guest.outcome.cancel() and not guest.outcome.cancelled():
             guest.outcome.exception()  # so that asyncio does not report it
         with self._lock:
-            if not self._begun:
+            if self._begun:
+                last = all(other.outcome.done() for other in self._guests)
+            else:  # others may still join, for as long as it has a guest
                 self._guests.remove(guest)
-            last = all(other.outcome.done() for other in self._guests)
+                last = not self._guests
         if last and self._run is not None:
             self._run.stop(StopReason.CANCELLED)
 
@@ -123,7 +124,8 @@ class Party:
     def _end(self, future: Future[Any]) -> None:
         """On the thread that computes."""
         with self._lock:
-            self._over, follow, self._next = True, self._next, None
+            self._begun = self._over = True
+            follow, self._next = self._next, None
         with suppress(RuntimeError):  # the loop has ended, and nobody waits
             self._loop.call_soon_threadsafe(self._hand_out, future)
         if follow is not None:

@@ -7,12 +7,12 @@ have the thread; where it solves, its rows step together with those of others on
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
 from typing import Any, final
@@ -35,7 +35,8 @@ _SLICE_S = 0.0005
 _FIRST_S = 0.005
 """Its first turn: who comes should soon be with those it can step with."""
 _NICE = 5
-"""Where there is but one core, requests are read, and refused, before others are computed."""
+"""Where cores are fewer than threads, requests are read, and refused, before others are computed.
+What is started from the thread that computes, as by torch, has the same."""
 _ROOM = 1 << 14
 """Tokens of one batch; one of more costs as much per token and keeps others waiting."""
 
@@ -313,7 +314,7 @@ class Scheduler:
         self._hub.switch()
 
     def _loop(self, threads: int | None) -> None:
-        with suppress(OSError, AttributeError):  # as on systems whose threads have no priority
+        if sys.platform == "linux":  # where threads have priorities of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         if threads:
             torch.set_num_threads(threads)

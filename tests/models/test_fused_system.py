@@ -124,9 +124,6 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     for with_force in (True, False):
         seen = fused.see(x_ND, places, beta_RH, with_force, None)
         _same(seen, plain.see(x_ND, places, beta_RH, with_force, None))
-    g_ND, terms = fused.look(x_ND, places, beta_RH, True)
-    assert torch.equal(g_ND, seen.g_ND)
-    assert terms.parts.keys() == seen.terms.parts.keys()
 
 
 @pytest.mark.parametrize("motion", MOTIONS)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from models.contract import Interrupt
+from service.engine import engine
 from service.engine.engine import Engine
 from service.engine.party import Alike
 from service.jobs import Progress
@@ -30,7 +31,9 @@ class Kitchen:
         if "spoils all" in items:
             raise MemoryError
         if "slow" in items:
-            self.slow.wait(30)
+            while not self.slow.is_set():
+                interrupt()  # at which others have a turn
+                time.sleep(0.001)
         if "endless" in items:
             while interrupt() is None:
                 time.sleep(0.001)
@@ -93,7 +96,11 @@ def test_a_party_waits_for_who_comes_turn_by_turn(kitchen: Kitchen) -> None:
     assert kitchen.took == [list(range(5))]
 
 
-def test_the_next_begins_when_the_one_before_is_over(kitchen: Kitchen) -> None:
+def test_the_next_begins_when_the_one_before_is_over(
+    kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LATEST_S", 60)
+
     async def play() -> None:
         slow = asyncio.ensure_future(kitchen.order("slow"))
         while not kitchen.took:
@@ -124,7 +131,11 @@ def test_nobody_waits_long_for_the_one_before(kitchen: Kitchen) -> None:
     assert kitchen.took == [["endless"], ["quick"]]
 
 
-def test_where_the_one_that_is_to_follow_was_left_others_begin(kitchen: Kitchen) -> None:
+def test_where_the_one_that_is_to_follow_was_left_others_begin(
+    kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LATEST_S", 60)
+
     async def play() -> None:
         slow = asyncio.ensure_future(kitchen.order("slow"))
         while not kitchen.took:
@@ -133,10 +144,9 @@ def test_where_the_one_that_is_to_follow_was_left_others_begin(kitchen: Kitchen)
         await asyncio.sleep(0.002)
         gone.cancel()
         await asyncio.wait([gone])
-        stays = asyncio.ensure_future(kitchen.order("stays"))
-        await asyncio.sleep(0.002)
+        assert await asyncio.wait_for(kitchen.order("stays"), 5) == "stays!"
         kitchen.slow.set()
-        assert await asyncio.gather(slow, stays) == ["slow!", "stays!"]
+        assert await slow == "slow!"
 
     asyncio.run(play())
     assert kitchen.took == [["slow"], ["stays"]]
@@ -219,6 +229,24 @@ def test_who_leaves_takes_nobody_along(kitchen: Kitchen) -> None:
         await gate
 
     asyncio.run(play())
+
+
+def test_who_joins_while_the_others_leave_is_answered(kitchen: Kitchen) -> None:
+    async def play() -> None:
+        gate = asyncio.ensure_future(kitchen.engine.run(lambda _: kitchen.gate.wait(30), "model"))
+        await asyncio.sleep(0.05)
+        first, second = (asyncio.ensure_future(kitchen.order(name)) for name in ("a", "b"))
+        await asyncio.sleep(0.02)
+        first.cancel()  # in one turn: it leaves, another one comes, and the second leaves
+        comes = asyncio.ensure_future(kitchen.order("comes"))
+        second.cancel()
+        await asyncio.sleep(0.02)
+        kitchen.gate.set()
+        assert await comes == "comes!"
+        await gate
+
+    asyncio.run(play())
+    assert kitchen.took == [["comes"]]
 
 
 def test_where_all_have_left_it_stops(kitchen: Kitchen) -> None:

@@ -66,6 +66,7 @@ def kitchen():
     kitchen = Kitchen()
     yield kitchen
     kitchen.gate.set()
+    kitchen.slow.set()
     kitchen.engine.close()
     assert not kitchen.engine._parties
 

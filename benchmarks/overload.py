@@ -1,11 +1,12 @@
 """Twice as much as there is room for: does what is accepted still go through at full speed?
 
-First 16 clients score `examples/tolokers.json` as fast as they can: the capacity. Then requests
-are sent at twice that rate, whatever becomes of them, for five minutes. Printed are the goodput
-(answers 200 a second) over capacity, how long refusals (429) took, whether each request had one
-answer under its own id, and the memory of the server on the way. The result cache is off. Where
-there are cores enough, server and clients have their own: those who are refused, who cost the
-clients most, take no time from those who are answered.
+16 clients score `examples/tolokers.json` as fast as they can, for four seconds: the capacity. Then
+requests are sent at twice that rate, whatever becomes of them, for twenty; and so on in turn, until
+there were five minutes of it, for a machine's clock does not stand still. Printed are the goodput
+(answers 200 a second) of each turn over the capacity around it, how long refusals (429) took,
+whether each request had one answer under its own id, and the memory of the server on the way. The
+result cache is off. Where there are cores enough, server and clients have their own: those who are
+refused, who cost the clients most, take no time from those who are answered.
 
 Then more clients come than there are places, and ask again at once whatever they are told: what of
 the capacity is left?
@@ -23,6 +24,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,18 +33,18 @@ from benchmarks.machine import describe
 from benchmarks.server import serving
 
 CLIENTS, GREEDY = 16, 64
-WARM_S, MEASURE_S, OVERLOAD_S, TIMES = 3.0, 20.0, 300.0, 2.0
+WARM_S, MEASURE_S, TURN_S, OVERLOAD_S, TIMES = 3.0, 4.0, 20.0, 300.0, 2.0
 JSON = "application/json"
 
 
 @dataclass
 class _Seen:
-    replies: list[tuple[float, Reply]] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     broken: int = 0
     mixed: int = 0
 
     def of(self, status: int) -> list[float]:
-        return [reply.seconds for _, reply in self.replies if reply.status == status]
+        return [reply.seconds for reply in self.replies if reply.status == status]
 
 
 async def _closed(port: int, content: bytes, seconds: float, clients: int) -> Counter[int]:
@@ -80,7 +82,7 @@ async def _overload(port: int, content: bytes, rate: float, seconds: float) -> _
         except OSError:
             seen.broken += 1
             return
-        seen.replies.append((time.perf_counter() - start, reply))
+        seen.replies.append(reply)
         if reply.headers.get("connection") == "close":  # one too many, no request of it was read
             return
         seen.mixed += reply.headers.get("x-request-id") != name
@@ -112,33 +114,40 @@ async def _watch(port: int, every_s: float, mib: list[float]) -> None:
 
 
 async def _run(port: int, seconds: float) -> None:
-    content = example()
+    content, mib, turns = example(), list[float](), list[_Seen]()
     await _capacity(port, content, WARM_S)
-    capacity = await _capacity(port, content, MEASURE_S)
-    print(f"capacity: {capacity:.1f} answers a second to {CLIENTS} clients")
-    mib = list[float]()
+    capacities = [await _capacity(port, content, MEASURE_S)]
     watching = asyncio.create_task(_watch(port, seconds / 20, mib))
-    seen = await _overload(port, content, TIMES * capacity, seconds)
+    for _ in range(max(round(seconds / TURN_S), 1)):
+        turns.append(await _overload(port, content, TIMES * capacities[-1], TURN_S))
+        capacities.append(await _capacity(port, content, MEASURE_S))
     watching.cancel()
+    greedy = await _closed(port, content, TURN_S, GREEDY)
     after = await _capacity(port, content, MEASURE_S)
-    greedy = await _closed(port, content, MEASURE_S, GREEDY)
-    good, refused = seen.of(200), seen.of(429)
-    statuses = Counter(reply.status for _, reply in seen.replies)
-    p50, p99 = (1e3 * float(np.percentile(refused, p)) for p in (50, 99))
-    answered = [1e3 * float(np.percentile(good, p)) for p in (50, 99)]
-    mean = (capacity + after) / 2
-    print(f"capacity afterwards: {after:.1f}, mean {mean:.1f}")
-    print(f"{TIMES:g} times as many for {seconds:g} s: {dict(statuses)}, {seen.broken} broken")
-    print(f"goodput over capacity: {len(good) / seconds / mean:.3f}")
-    print(f"refusals: median {p50:.2f} ms, p99 {p99:.2f} ms")
-    print(f"answers: median {answered[0]:.0f} ms, p99 {answered[1]:.0f} ms")
-    print(f"answers under another's id: {seen.mixed}")
-    share = greedy[200] / MEASURE_S / mean
-    print(f"{GREEDY} clients that ask again at once: {dict(greedy)} in {MEASURE_S:g} s")
+
+    around = [statistics.mean(pair) for pair in pairwise(capacities)]
+    goodput = [len(t.of(200)) / TURN_S / c for t, c in zip(turns, around, strict=True)]
+    print(f"capacity: {_told(capacities, '.0f')} answers a second to {CLIENTS} clients")
+    statuses = sum((Counter(reply.status for reply in turn.replies) for turn in turns), Counter())
+    broken, mixed = (sum(getattr(turn, what) for turn in turns) for what in ("broken", "mixed"))
+    print(f"{TIMES:g} times as many, {len(turns)} times {TURN_S:g} s: {dict(statuses)}")
+    print(f"broken {broken}, under another's id {mixed}")
+    print(f"goodput over capacity: {_told(goodput, '.3f')}")
+    for name, status in (("refusals", 429), ("answers", 200)):
+        for p in (50, 99):
+            found = [1e3 * float(np.percentile(turn.of(status), p)) for turn in turns]
+            print(f"{name}, p{p}: {_told(found, '.2f')} ms")
+    share = greedy[200] / TURN_S / statistics.mean((capacities[-1], after))
+    print(f"{GREEDY} clients that ask again at once: {dict(greedy)} in {TURN_S:g} s")
     print(f"goodput over capacity: {share:.3f}")
     quarter = max(len(mib) // 4, 1)
     early, late = statistics.median(mib[:quarter]), statistics.median(mib[-quarter:])
     print(f"memory, MiB: {early:.0f} in the first quarter, {late:.0f} in the last, {max(mib):.0f}")
+
+
+def _told(values: list[float], form: str) -> str:
+    middle, least, most = statistics.median(values), min(values), max(values)
+    return f"{middle:{form}} ({least:{form}} to {most:{form}})"
 
 
 def main() -> None:

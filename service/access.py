@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -35,7 +36,7 @@ _PAGES = {
 }
 """But of these pages, with what they load."""
 _POLICY = b"content-security-policy"
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
 def hardened(encrypted: bool = False) -> dict[str, str]:
@@ -45,10 +46,10 @@ def hardened(encrypted: bool = False) -> dict[str, str]:
     return _HARDENED | insist
 
 
-def request_id_of(scope: Scope) -> str:
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The one that the client gave, if it may be one, or another."""
-    sent = Headers(scope=scope).get("x-request-id", "")
-    return sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(12)
+    sent = next((value for name, value in headers if name == b"x-request-id"), b"")
+    return sent.decode("ascii") if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(12)
 
 
 class Access:
@@ -74,7 +75,7 @@ class Access:
         if scope["type"] != "http" or replayed:  # a job is counted by itself
             await self._app(scope, receive, send)
             return
-        request_id = request_id_of(scope)
+        request_id = request_id_of(scope["headers"])
         state = scope.setdefault("state", {})
         state["request_id"], state["stopwatch"] = request_id, (watch := Stopwatch())
         status = 0
@@ -112,11 +113,9 @@ class Access:
         route = getattr(scope.get("route"), "path", "unmatched")
         problem, key = state.get("problem"), state["caller"].name if "caller" in state else ""
         seconds = watch.elapsed()
-        self._metrics.requests.labels(route, str(status)).inc()
+        self._metrics.count_request(route, status, problem)
         phases = watch.phases | {"total": seconds}
         self._metrics.observe_request(route, state.get("model"), phases)
-        if problem is not None:
-            self._metrics.problems.labels(problem).inc()
         if problem in OF_KEYS:
             self._metrics.key_refusals.labels(key, problem).inc()
         about: dict[str, str | int | float | None] = {

@@ -29,10 +29,6 @@ from service.streaming import Feed
 T = TypeVar("T")
 Work = Callable[[bytes], Coroutine[Any, Any, Answer]]
 Stamp = Callable[[], Awaitable[bytes]]
-COMPUTING = frozenset(
-    ("/anomaly/score", "/classify", "/complete", "/sample", "/images/classify", "/images/answer")
-)
-"""Paths to which POST is answered by `exchange` alone, in the same way."""
 _BRIEF = 1 << 18  # bytes of a body that are read even where no place is free: it may need none
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from service import openapi
 from service.access import Access
+from service.direct import Shortcut, direct
 from service.doors.door import Door
 from service.doors.keys import ADMIN as OPERATORS
 from service.errors import Problem, answer_http_exception, answer_problem
@@ -105,6 +106,8 @@ def _furnish(
     app.state.services = services
     every = [route for router in routers for route in router.routes]
     app.state.routes = routes = [route for route in every if isinstance(route, Route)]
+    app.state.direct = direct(routes)
+    app.add_middleware(Shortcut, routes=app.state.direct)
     app.add_middleware(Door, services=services, routes=routes, under=under)
     settings = services.settings
     if settings.cors_origins and not under:  # browsers ask without a key whether they may ask

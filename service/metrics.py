@@ -269,6 +269,12 @@ class Metrics:
             found = self._children[metric, labels] = metric.labels(*labels)
         return cast(M, found)
 
+    def count_request(self, route: str, status: int, problem: str | None) -> None:
+        """Count a request that is answered, and why it is refused where it is."""
+        self._of(self.requests, route, str(status)).inc()
+        if problem is not None:
+            self._of(self.problems, problem).inc()
+
     def observe_request(self, route: str, model: str | None, seconds: Mapping[str, float]) -> None:
         """Count the seconds of one request by phase."""
         name = model if model in self._names else ""  # else a memory's, which clients choose

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import lru_cache
 from typing import Any, final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -16,7 +17,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from service.access import hardened, request_id_of
 from service.doors.door import require_key
 from service.errors import Problem
-from service.exchange import COMPUTING
 from service.services import Services
 
 _HEAD_BYTES = 1 << 16  # of the path, and names and values of headers
@@ -26,18 +26,19 @@ _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
 # Who sends one of these may be told something else than that there is no room.
 _TELLING = frozenset((b"prefer", b"expect", b"origin", b"upgrade"))
+_NAME = "name-of-the-request"
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
-_COMPUTING = frozenset(path.encode() for path in COMPUTING)
 
 
 class _Turned:
     """A request that its head has refused, in the place of uvicorn's cycle. Its body goes nowhere,
     and the next request of this connection is begun when this one is complete."""
 
+    response_started, response_complete, disconnected, more_body = True, False, False, True
+    message_event = asyncio.Event()  # for which none waits
+
     def __init__(self, keep_alive: bool) -> None:
-        self.keep_alive, self.disconnected = keep_alive, False
-        self.response_started, self.response_complete, self.more_body = True, False, True
-        self.message_event = asyncio.Event()
+        self.keep_alive = keep_alive
 
 
 @final
@@ -46,12 +47,15 @@ class Wire(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        services: Services = self.config.app.state.services  # type: ignore[union-attr]
+        app = self.config.app.state  # type: ignore[union-attr]
+        services: Services = app.services
+        self._direct = app.direct
         self._settings, self._metrics = services.settings, services.metrics
         self._engine, self._pace = services.engine, services.pace
         self._keyring = services.keyring
         always = hardened(services.settings.tls_certificate is not None)
-        self._hardened = "".join(f"{name}: {value}\r\n" for name, value in always.items())
+        lines = (f"{name}: {value}\r\n" for name, value in always.items())
+        self._hardened = "".join(lines).encode("ascii")
         self._in_head, self._head, self._unread = False, 0, 0
         self._staying = False  # a head is read again, by another parser
         self._running: Any = None  # the cycle that is being answered; uvicorn keeps the last one
@@ -81,10 +85,10 @@ class Wire(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._deferred is not None:
             return
-        if self.cycle is None or self.cycle.response_complete:
-            self._expect_head()
         self._unset_keepalive_if_required()
         self._feed(data)
+        if self.cycle is None or self.cycle.response_complete:  # no head has ended yet
+            self._expect_head()
         # Of a head, or of what follows a body: a header that is not over is told to nobody.
         self._unread += len(data)
         if self._unread > _UNREAD_BYTES:
@@ -171,16 +175,13 @@ class Wire(HttpToolsProtocol):
         assert self.parser is not None
         path = self.url.partition(b"?")[0]
         waits = self.flow.write_paused or (self.cycle and not self.cycle.response_complete)
-        if waits or not self._pace.flooded or path not in _COMPUTING:
+        if waits or not self._pace.flooded or path.decode("latin-1") not in self._direct:
             return None
-        telling = any(name in _TELLING for name, _ in self.headers)
-        if telling or self.parser.get_method() != b"POST":
+        told = _TELLING.isdisjoint([name for name, _ in self.headers])
+        if not told or self.parser.get_method() != b"POST":
             return None
-        try:
-            self._engine.require_room()
-        except Problem as problem:
-            return problem if self._known(path) else None
-        return None
+        problem = self._engine.refusal()
+        return problem if problem is not None and self._known(path) else None
 
     def _known(self, path: bytes) -> bool:
         """Is there a key with the request, where one is asked for?"""
@@ -199,7 +200,7 @@ class Wire(HttpToolsProtocol):
         keeps = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         self.cycle = self._running = turned = _Turned(keeps)  # type: ignore[assignment]
         path = self.url.partition(b"?")[0].decode("ascii")
-        self._send(problem, request_id_of(dict(self.scope)), path, closes=not keeps)
+        self._send(problem, request_id_of(self.headers), path, closes=not keeps)
         if wait_s := self._pace.refuse():
             self._metrics.held.inc()
             self.loop.call_later(wait_s, self._hear_next, turned)
@@ -283,15 +284,30 @@ class Wire(HttpToolsProtocol):
             self.transport.close()
 
     def _send(self, problem: Problem, request_id: str, route: str, closes: bool) -> None:
-        answer = problem.response(request_id)
-        headers = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
-        last = "connection: close\r\n" if closes else ""
-        head = f"{headers}{self._hardened}x-request-id: {request_id}\r\n{last}\r\n"
-        dated = [b"%s: %s\r\n" % each for each in self.server_state.default_headers]
-        begin = STATUS_LINE[problem.status]
-        self.transport.write(b"".join((begin, *dated, head.encode("latin-1"), answer.body)))
-        self._metrics.problems.labels(problem.kind).inc()
-        self._metrics.requests.labels(route, str(problem.status)).inc()
+        dated = b"".join([b"%s: %s\r\n" % each for each in self.server_state.default_headers])
+        last = self._hardened + (b"connection: close\r\n" if closes else b"")
+        about = problem.kind, problem.detail, tuple(problem.headers.items())
+        head, before, after = _template(*about, dated + last)
+        name = request_id.encode("ascii")
+        length = len(before) + len(name) + len(after)
+        self.transport.write(
+            b"%scontent-length: %d\r\nx-request-id: %s\r\n\r\n%s%s%s"
+            % (head, length, name, before, name, after)
+        )
+        self._metrics.count_request(route, problem.status, problem.kind)
+
+
+@lru_cache(16)  # in a flood one is told to many
+def _template(
+    kind: str, detail: str, headers: tuple[tuple[str, str], ...], more: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """The head of an answer, but for how long it is and to which request, and its body before and
+    after the id of that."""
+    problem = Problem(kind, detail, headers=dict(headers))
+    answer = problem.response(_NAME)
+    lines = [b"%s: %s\r\n" % each for each in answer.raw_headers if each[0] != b"content-length"]
+    before, _, after = bytes(answer.body).partition(_NAME.encode("ascii"))
+    return b"".join((STATUS_LINE[problem.status], *lines, more)), before, after
 
 
 def _too_large() -> Problem:

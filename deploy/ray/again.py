@@ -51,7 +51,7 @@ class Again:
         if scope["type"] != "http" or scope["path"].startswith("/-/"):  # these are the proxy's own
             await self._app(scope, receive, send)
             return
-        request_id = request_id_of(scope)
+        request_id = request_id_of(scope["headers"])
         headers = [pair for pair in scope["headers"] if pair[0] not in _MEANT]
         scope = {**scope, "headers": [*headers, (_ID, request_id.encode())]}
         if not all(_is_text(part) for pair in headers for part in pair):

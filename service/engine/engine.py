@@ -80,13 +80,18 @@ class Engine:
         """Requests of a model that run or wait to, jobs among them."""
         return sum(self._backlog.pending((flow, job)) for job in (False, True))
 
-    def require_room(self) -> None:
-        """Refuse with 429 while the queue is full; Retry-After is the time it takes to drain."""
+    def refusal(self) -> Problem | None:
+        """429 while the queue is full; Retry-After is the time it takes to drain."""
         if self._admitted < self._limit:
-            return
+            return None
         seconds = max(math.ceil(self._admitted * self._mean_s), 1)
         detail = f"{self._admitted} requests are being computed or wait"
-        raise Problem("queue-full", detail, headers={"retry-after": str(seconds)})
+        return Problem("queue-full", detail, headers={"retry-after": str(seconds)})
+
+    def require_room(self) -> None:
+        """Raise the `refusal` that there is."""
+        if (problem := self.refusal()) is not None:
+            raise problem
 
     @contextmanager
     def admission(self) -> Iterator[None]:

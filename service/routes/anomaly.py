@@ -12,6 +12,7 @@ from starlette.datastructures import State
 from models.graphs import GraphBatch
 from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type
+from service.direct import Direct
 from service.engine import Scored, results, score
 from service.engine.reasons import tensors
 from service.engine.resolving import steps_of
@@ -27,7 +28,7 @@ from service.served import Scorer
 from service.services import JSON_WEIGHS, Services, services
 from service.stopwatch import Stopwatch
 
-router = APIRouter(tags=["anomaly"])
+router = APIRouter(tags=["anomaly"], route_class=Direct)
 _Read = tuple[ScoreTask, GraphBatch | None]
 _RESULT_BYTES = 128  # of a node in an answer, about
 

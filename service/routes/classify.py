@@ -15,6 +15,7 @@ from models.molecules import Molecule, MoleculeError
 from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type, require_small
 from service.classify_schemas import ClassifyResponse
+from service.direct import Direct
 from service.engine import Classified, classify
 from service.engine.classifying import ENTRIES, error_of, graph_results, require_any
 from service.engine.convergence import summed
@@ -32,7 +33,7 @@ from service.stopwatch import Stopwatch
 
 _MOST_SVG = 1 << 18  # characters of a drawing
 
-router = APIRouter(tags=["classify"])
+router = APIRouter(tags=["classify"], route_class=Direct)
 
 
 @router.post(

@@ -13,6 +13,7 @@ from starlette.datastructures import State
 from service.answers import Answer, as_json, as_picture, as_tensors
 from service.body import require_media_type
 from service.complete_schemas import CompleteResponse
+from service.direct import Direct
 from service.engine import Completed, CompleteTask, Frames, complete_picture
 from service.engine.reasons import tensors
 from service.engine.reasons import told as told_of
@@ -35,7 +36,7 @@ from service.settings import Settings
 from service.stopwatch import Stopwatch
 from service.streaming import EVENTS, Feed
 
-router = APIRouter(tags=["complete"])
+router = APIRouter(tags=["complete"], route_class=Direct)
 
 
 @router.post(

@@ -17,6 +17,7 @@ from models.pictures import Picture
 from models.questions import Question
 from service.answers import Answer, as_json, as_tensors
 from service.body import require_media_type
+from service.direct import Direct
 from service.engine import Recognised, recognise
 from service.engine.convergence import summed
 from service.engine.reasons import tensors, told
@@ -40,7 +41,7 @@ from service.served import Answerer, PictureClassifier
 from service.services import Services, services
 from service.stopwatch import Stopwatch
 
-router = APIRouter(prefix="/images", tags=["images"])
+router = APIRouter(prefix="/images", tags=["images"], route_class=Direct)
 _PROBLEMS = (
     problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504) | jobs() | also(SAFETENSORS)
 )

@@ -13,6 +13,7 @@ from starlette.datastructures import State
 from models.memories import sequences_of
 from service.answers import Answer, as_json, as_picture, as_tensors
 from service.body import require_media_type, require_small
+from service.direct import Direct
 from service.engine import Sampled, sample
 from service.errors import Problem
 from service.exchange import compute, exchange
@@ -25,7 +26,7 @@ from service.sampling_schemas import SampleResponse
 from service.services import Services, services
 from service.stopwatch import Stopwatch
 
-router = APIRouter(tags=["sample"])
+router = APIRouter(tags=["sample"], route_class=Direct)
 _A_STEP = 10_000  # of the unit of `work` in the time that a network takes for a step of a token
 
 

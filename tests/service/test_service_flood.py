@@ -8,17 +8,21 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from inspect import signature
 
 import httpx
 import pytest
 
 from service.access import hardened
-from service.exchange import COMPUTING
+from service.direct import direct
+from service.routes import ROUTERS
+from service.services import services
 from tests.service.conftest import Sample, Server, answers_with, depth, gauge, wait_until
 from tests.service.scraped import families, value
 from tests.service.test_service_bad_input import check
 from tests.service.test_service_load import send
 
+COMPUTING = direct(route for router in ROUTERS for route in router.routes)
 FLOOD = 300  # two seconds remember enough of it
 
 
@@ -103,7 +107,15 @@ def test_they_are_all_routes_that_compute_in_one_way(server):
         paths = client.get("/openapi.json").json()["paths"]
     others = ("/v2/", "/graphs/", "/memories/")
     posts = {path for path, of in paths.items() if "post" in of and not path.startswith(others)}
-    assert posts == COMPUTING
+    assert posts == COMPUTING.keys()
+
+
+@pytest.mark.parametrize("path", sorted(COMPUTING))
+def test_such_a_route_has_nothing_for_fastapi_to_resolve(path):
+    route = COMPUTING[path]
+    assert route.methods == {"POST"}
+    assert list(signature(route.endpoint).parameters) == ["request", "services"]
+    assert [each.call for each in route.dependant.dependencies] == [services]
 
 
 def test_a_body_that_comes_late_is_no_request(full, server, sample):

@@ -4,9 +4,10 @@ Both take as many steps with equal weights from equal states, and end where the 
 images (tokens that all see each other), on molecules, which the papers' way fills up to one length,
 and on edge lists. `relax` is the loop alone; `solve` also measures: energies by component,
 residuals, and what is finite, after each step; `onnx` is `solve` on ONNX Runtime, and `fused`, on
-edges, is `solve` with a look in one call, as a server with one thread has it. Rounds take turns;
-printed are medians, their ratios, and the share of what the same library makes of a large product
-of float32 in the same run. Peak memory is that of a process of its own for each way.
+edges and on narrow images, is `solve` with a look in one call, as a server with one thread has it.
+Rounds take turns; printed are medians, their ratios, and the share of what the same library makes
+of a large product of float32 in the same run. Peak memory is that of a process of its own for each
+way.
 
     python -m benchmarks.step [images | molecules | edges]
 """
@@ -63,6 +64,7 @@ class Case:
     x_ND: Tensor
     knobs: list[Knobs]
     onnx: OnnxSystem
+    fused: System
     autograd: Callable[[Tensor, Tensor], Tensor]
     flops: float
     padded_ND: Tensor | None = None
@@ -76,6 +78,12 @@ def block_of(dim: int, heads: int, head_dim: int, memories: int, steps: int) -> 
     )
     energy = Sum(DotProductAttention(dim, heads, head_dim), Hopfield(dim, memories))
     return Block(energy, Descent(), LayerNorm(dim), config).eval()
+
+
+def systems(block: Block) -> tuple[OnnxSystem, System]:
+    """As a server has them ready."""
+    onnx = OnnxSystem.of_block(block, torch.get_num_threads())
+    return onnx, FusedSystem.of_block(block, onnx)
 
 
 def written_out(
@@ -109,9 +117,8 @@ def images(rows: int, tokens: int, *shape: int) -> Case:
     inner = heads * head_dim
     flops = rows * steps * (4 * tokens * dim * (2 * inner + memories) + 6 * inner * tokens**2)
     x_ND = torch.randn(rows * tokens, dim)
-    onnx = OnnxSystem.of_block(block, torch.get_num_threads())
     energy = written_out(block, rows)
-    return Case(block, layout, x_ND, [Knobs()] * rows, onnx, energy, flops)
+    return Case(block, layout, x_ND, [Knobs()] * rows, *systems(block), energy, flops)
 
 
 def molecules(rows: int, *shape: int) -> Case:
@@ -137,8 +144,8 @@ def molecules(rows: int, *shape: int) -> Case:
     kept_N = real_RL.flatten().nonzero()[:, 0]
     x_ND, padded_ND = torch.randn(len(kept_N), dim), torch.zeros(rows * length, dim)
     padded_ND[kept_N] = x_ND
-    knobs, onnx = [Knobs()] * rows, OnnxSystem.of_block(block, torch.get_num_threads())
-    return Case(block, layout, x_ND, knobs, onnx, energy, math.nan, padded_ND, kept_N)
+    ways, unknown = systems(block), math.nan
+    return Case(block, layout, x_ND, [Knobs()] * rows, *ways, energy, unknown, padded_ND, kept_N)
 
 
 def graph(nodes: int, edges: int, *shape: int) -> Case:
@@ -159,8 +166,8 @@ def graph(nodes: int, edges: int, *shape: int) -> Case:
         up = (g_ND @ hopfield.memories_MD.T).relu()
         return -(lse_NH / beta_H).sum() - up.square().sum() / 2
 
-    onnx = OnnxSystem.of_block(block, torch.get_num_threads())
-    return Case(block, layout, torch.randn(nodes, shape[0]), [Knobs()], onnx, energy, math.nan)
+    x_ND = torch.randn(nodes, shape[0])
+    return Case(block, layout, x_ND, [Knobs()], *systems(block), energy, math.nan)
 
 
 def by_autograd(case: Case) -> Tensor:
@@ -188,7 +195,7 @@ def by_onnx(case: Case) -> Tensor:
 
 
 def by_fused(case: Case) -> Tensor:
-    return _prepared(case, FusedSystem.of_block(case.block, case.onnx))
+    return _prepared(case, case.fused)
 
 
 def _prepared(case: Case, system: System) -> Tensor:
@@ -200,7 +207,8 @@ def _prepared(case: Case, system: System) -> Tensor:
 
 
 WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve, "onnx": by_onnx}
-ON_EDGES = WAYS | {"fused": by_fused}
+ALL_WAYS = WAYS | {"fused": by_fused}
+NARROW = 128  # images up to there
 
 
 def peaks() -> dict[str, Callable[[], float]]:
@@ -235,7 +243,8 @@ def _seconds(work: Callable[[], object]) -> float:
 
 @torch.no_grad()
 def compare(name: str, case: Case) -> None:
-    ways = ON_EDGES if isinstance(case.layout, EdgeList) else WAYS
+    fuses = isinstance(case.layout, EdgeList) or case.x_ND.shape[1] <= NARROW
+    ways = ALL_WAYS if fuses else WAYS
     ends = {way: work(case) for way, work in ways.items()}
     scale = float(ends["autograd"].abs().max())
     for x_ND in ends.values():
@@ -266,15 +275,15 @@ def compare(name: str, case: Case) -> None:
 def _grown_mib(way: str, edges: int) -> float:
     """Peak memory beyond what stood before, in this process."""
     case = graph(NODES, edges, *GRAPH)
-    ON_EDGES[way](graph(NODES, 1000, *GRAPH))
+    ALL_WAYS[way](graph(NODES, 1000, *GRAPH))
     before = peak_kib(reset=True)
-    ON_EDGES[way](case)
+    ALL_WAYS[way](case)
     return (peak_kib() - before) / 1024
 
 
 def _memory(edges: int) -> None:
     grown = {}
-    for way in ON_EDGES:
+    for way in ALL_WAYS:
         command = [sys.executable, "-m", "benchmarks.step", way, str(edges)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         grown[way] = json.loads(done.stdout)

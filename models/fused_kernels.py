@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from models.layouts.dense_kernels import attend_all
 from models.layouts.kernels import FAST, attend_rows, gather_columns
 
 _BLOCK = 128  # tokens
@@ -22,20 +23,31 @@ _TINY = 1e-12  # as `models.resonance.unit`
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def see(
-    tokens, edges, weight, bias, norm, attention, memory, controls, with_force, came, step, out
+    tokens,
+    edges,
+    pairs,
+    weight,
+    bias,
+    norm,
+    attention,
+    memory,
+    controls,
+    with_force,
+    came,
+    step,
+    out,
 ):
     """`look`, `control` and `measure`.
 
     Args:
-        tokens, edges, weight, bias, norm, attention, memory, with_force: as `look` takes them.
+        tokens to memory, with_force: as `look` takes them.
         controls: see `control`, None where nothing does.
         came: did a step lead here? `step` is its dx/dt, what held it, and g before it.
         out: as of `look`, then what controls (N,D), and the sums over rows (5,R) of `measure`.
     """
     g, parts, force, scratch, held, sums = out
-    look(
-        tokens, edges, weight, bias, norm, attention, memory, with_force, (g, parts, force, scratch)
-    )
+    looked = g, parts, force, scratch
+    look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force, looked)
     x, row_of_N, _ = tokens
     drift, before, g_before = step
     if controls is not None:
@@ -44,13 +56,14 @@ def see(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def look(tokens, edges, weight, bias, norm, attention, memory, with_force, out):
-    """All of a look, on one thread: `up`, along the edges both ways, and `down`.
+def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force, out):
+    """All of a look, on one thread: `up`, along the edges both ways, or to all others, and `down`.
 
     Args:
         tokens: x (N,D), the row of each, beta (R,H).
         edges: CSR of those that each token sees, pointers and tokens; of those that see it, and the
-            place of each of these edges in the first.
+            place of each of these edges in the first; or None.
+        pairs: length and hidden of `attend_all`, where there are no edges.
         weight, bias: (E,H) or None.
         norm: gamma, delta (D,), eps.
         attention: U (2,HY,D), U times its weight, that weight, spherical?, H; or None.
@@ -59,29 +72,32 @@ def look(tokens, edges, weight, bias, norm, attention, memory, with_force, out):
             `with_force`, the force (N,D). The last one has `room_for` what is between.
     """
     x, row_of_N, beta_RH = tokens
-    indptr, indices, t_indptr, t_indices, t_edge = edges
     g, parts, force, scratch = out
     nodes = len(x)
     if attention is None:
         up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
         return
-    heads = attention[4]
-    inner = attention[0].shape[1]
-    ends, length, p, lse, pulls = room(scratch, nodes, len(indices), heads, inner)
+    heads, inner = attention[4], attention[0].shape[1]
+    listed = 0 if edges is None else len(edges[1])
+    ends, length, p, lse, pulls = room(scratch, nodes, listed, heads, inner)
     up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
     sees, seen = sides(attention[3])
     beta = beta_RH[row_of_N]
     q, k = ends[sees], ends[seen]
-    if not with_force:
-        attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, None)
-        energies(0, nodes, lse, beta, attention[2], parts)
-        return
-    attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, pulls[sees])
+    if pairs is not None:
+        attend_all(pairs[0], pairs[1], q, k, beta, lse, pulls[sees], pulls[seen], with_force)
+    if edges is not None:
+        indptr, indices, t_indptr, t_indices, t_edge = edges
+        if with_force:
+            attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, pulls[sees])
+            if weight is not None:
+                p *= weight
+            gather_columns(0, nodes, t_indptr, t_indices, t_edge, p, q, pulls[seen])
+        else:
+            attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, None)
     energies(0, nodes, lse, beta, attention[2], parts)
-    if weight is not None:
-        p *= weight
-    gather_columns(0, nodes, t_indptr, t_indices, t_edge, p, q, pulls[seen])
-    down(0, nodes, attention, memory, ends, length, pulls, force)
+    if with_force:
+        down(0, nodes, attention, memory, ends, length, pulls, force)
 
 
 @njit(nogil=True, cache=True)

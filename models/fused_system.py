@@ -1,4 +1,4 @@
-"""Looks and moves of `models.fused_kernels`, for tokens that see each other along edges."""
+"""Looks and moves of `models.fused_kernels`, for tokens that see each other along edges, or all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models import fused_kernels as kernels
 from models.contract import Block
 from models.dynamics import Came, ControlledDynamics, Descent, LayerNorm, Seen, System
 from models.energies import DotProductAttention, Hopfield, Terms, VonMisesFisherAttention
-from models.layouts import EdgeList, Layout
+from models.layouts import Dense, EdgeList, Layout
 
 _KINDS = {
     "relu": kernels.RELU,
@@ -24,15 +24,18 @@ _KINDS = {
     "power": kernels.POWER,
     "softmax": kernels.SOFTMAX,
 }
-_MOST = 1 << 27
+_MOST = {EdgeList: 1 << 27, Dense: 1 << 23}
 """Multiply-adds of a look; where torch may use several threads they are worth it from here on."""
+_NARROW = 1 << 17
+"""Weights that stay in the cache; where there are more, and no edges, other products are faster."""
 _Given = tuple[Any, ...] | None
 
 
 @final
 @dataclass(frozen=True)
 class FusedSystem(System):
-    """A system of which a look is one call on the edges of graphs, as is a move.
+    """A system of which a look is one call on the edges of graphs and on small pictures, as is a
+    move.
 
     Attributes:
         other: looks and moves where this does not: on other layouts and devices, in other
@@ -87,7 +90,7 @@ class FusedSystem(System):
     ) -> Seen:
         if not self._takes(x_ND, layout):
             return self.other.see(x_ND, layout, beta_RH, with_force, came)
-        assert isinstance(layout, EdgeList)
+        assert isinstance(layout, EdgeList | Dense)
         x = _numpy(x_ND)
         g, force, held = np.empty_like(x), np.empty_like(x), np.empty_like(x)
         parts, sums = np.empty((2, len(x)), x.dtype), np.zeros((5, layout.rows))
@@ -95,14 +98,10 @@ class FusedSystem(System):
         if came is not None:
             drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
             before = x if came.held_ND is None else _numpy(came.held_ND)
-        seen = layout.indptr_N1, layout.indices_E
-        edges = *seen, layout.t_indptr_N1, layout.t_indices_E, layout.t_edge_E
         scratch = _SCRATCH.take(self._room(layout), x.dtype)
         kernels.see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
-            tuple(each.numpy() for each in edges),
-            _like(x_ND, layout.weight_EH),
-            _like(x_ND, layout.bias_EH),
+            *_between(layout, x_ND),
             self.normed,
             self.attention,
             self.memory,
@@ -146,24 +145,39 @@ class FusedSystem(System):
         kernels.move(x, *rows, force, control_ND is not None, held, moved, drift)
         return torch.from_numpy(moved), torch.from_numpy(drift)
 
-    def _room(self, layout: EdgeList) -> int:
+    def _room(self, layout: EdgeList | Dense) -> int:
         if self.attention is None:
             return 0
         inner, heads = self.attention[0].shape[1], self.attention[4]
-        return kernels.room_for(len(layout.row_of_N), layout.num_edges, heads, inner)
+        listed = layout.num_edges if isinstance(layout, EdgeList) else 0
+        return kernels.room_for(len(layout.row_of_N), listed, heads, inner)
 
     def _takes(self, x_ND: Tensor, layout: Layout) -> bool:
-        """Edges without a prior, of the weights' precision, on the CPU, and no more than one thread
-        is good for."""
+        """Edges, or all of a row, without a prior, of the weights' precision, on the CPU, and no
+        more than one thread is good for."""
         delta = self.normed[1]
-        if not isinstance(layout, EdgeList) or layout.prior is not None:
+        if not isinstance(layout, EdgeList | Dense) or layout.prior is not None:
             return False
         if x_ND.device.type != "cpu" or x_ND.dtype != _DTYPES[delta.dtype]:
             return False
         up = sum(weights[0].size for weights in (self.attention, self.memory) if weights)
+        pairs = layout.num_edges if isinstance(layout, EdgeList) else len(x_ND) * layout.length
+        if isinstance(layout, Dense) and (up > _NARROW or layout.weighs):
+            return False
         along = 0 if self.attention is None else 3 * self.attention[0].shape[1]
-        work = 2 * len(x_ND) * up + layout.num_edges * along
-        return work <= _MOST or torch.get_num_threads() == 1
+        work = 2 * len(x_ND) * up + pairs * along
+        return work <= _MOST[type(layout)] or torch.get_num_threads() == 1
+
+
+def _between(layout: EdgeList | Dense, x_ND: Tensor) -> tuple[Any, Any, Any, Any]:
+    """Edges, pairs, weights and biases of `kernels.look`."""
+    if isinstance(layout, Dense):
+        hidden = layout.hidden_rLL
+        return None, (layout.length, _like(x_ND, hidden)), None, None
+    seen = layout.indptr_N1, layout.indices_E
+    edges = *seen, layout.t_indptr_N1, layout.t_indices_E, layout.t_edge_E
+    weight, bias = _like(x_ND, layout.weight_EH), _like(x_ND, layout.bias_EH)
+    return tuple(each.numpy() for each in edges), None, weight, bias
 
 
 @final

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from models import checkpoint
 from models.contract import Block
 from models.dynamics import System
 from models.fused_system import FusedSystem
-from models.layouts import Dense, EdgeList
+from models.layouts import Dense
 from service.served import Model, served
 from service.settings import Settings
 
@@ -79,15 +80,17 @@ class Machine:
         if int8 and not all(isinstance(layout, Dense) for layout in model.layouts()):
             int8 = False
             structlog.get_logger().warning("BASIN_INT8 is for pictures", model=model.name)
-        self._prepare(model, lambda block: OnnxSystem.of_block(block, self.threads, int8))
+        ready = partial(OnnxSystem.of_block, threads=self.threads, int8=int8)
+        self._prepare(model, ready, fuses=not int8)
 
-    def _prepare(self, model: Model, system_of: Callable[[Block], System]) -> None:
+    def _prepare(
+        self, model: Model, system_of: Callable[[Block], System], fuses: bool = True
+    ) -> None:
         """Its weights change no more; run it once each way: what tells of attention and components
         goes past what is made ready."""
         model.warm_up()
-        on_edges = any(isinstance(layout, EdgeList) for layout in model.layouts())
         for block in model.network.blocks_in_order():
             system = system_of(block)
-            fuses = on_edges and self.device == "cpu"
-            block.prepared = FusedSystem.of_block(block, system) if fuses else system
+            fused = fuses and self.device == "cpu"
+            block.prepared = FusedSystem.of_block(block, system) if fused else system
         model.warm_up()

@@ -11,13 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.dynamics.system import Came, System
+from models.dynamics.judge import CONVERGED, DIVERGED, GOES, STEP_LIMIT, ahead, judge
+from models.dynamics.system import Came, Seen, System
 from models.energies import Terms
 from models.layouts import Layout
-
-_ROUNDED = 8.0
-"""So many units in the last place of an energy are no rise: else momentum would be lost at random
-where it hardly falls any more."""
 
 
 class StopReason(StrEnum):
@@ -28,6 +25,14 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     DIVERGED = "diverged"
+
+
+_REASONS = {
+    GOES: None,
+    DIVERGED: StopReason.DIVERGED,
+    CONVERGED: StopReason.CONVERGED,
+    STEP_LIMIT: StopReason.STEP_LIMIT,
+}
 
 
 @dataclass(frozen=True)
@@ -186,46 +191,44 @@ class Relaxation:
         """Move every row that still moves, once."""
         system, layout, knobs = self.system, self.layout, self.knobs
         going_R = np.array([reason is None for reason in self.reasons])
-        moves_R = going_R & self.begun_R
-        x_ND, drift_ND = self._moved(moves_R) if moves_R.any() else (self.x_ND, None)
-        more = bool((going_R & (self.steps_R + self.begun_R < knobs.steps_R)).any())
+        moves_R, moving, more = ahead(going_R, self.begun_R, self.steps_R, knobs.steps_R)
+        x_ND, drift_ND = self._moved(moves_R) if moving else (self.x_ND, None)
         came = None if drift_ND is None else Came(drift_ND, self._control(), self.g_ND)
         seen = system.see(x_ND, layout, knobs.beta_RH, more, came)
-        g_ND, terms, components, size_R = seen.g_ND, seen.terms, seen.components, seen.size_R
-        energy_R = sum(components.values(), np.zeros(self.rows))
+        g_ND, terms, components = seen.g_ND, seen.terms, seen.components
 
         # Rows where the step is not finite keep the state they had, as those that momentum lifts.
-        step_R, residual_R, work_R = moves_R, self.residual_R, self.work_R
-        lifted_R = np.zeros_like(moves_R)
-        if seen.speed_R is not None:
-            speed_R = np.sqrt(seen.speed_R / np.maximum(self.size_R, 1e-24))
-            done_R = work_R if seen.work_R is None else work_R + seen.work_R
-            before_R = self.energy_R + work_R
-            rounded_R = _ROUNDED * torch.finfo(x_ND.dtype).eps * np.abs(before_R)
-            falls_R = energy_R + done_R <= before_R + rounded_R
-            lifted_R = moves_R & knobs.nesterov_R & (self.carried_R > 0) & ~falls_R
-            whole_R = np.isfinite(size_R + energy_R + speed_R) | lifted_R
-            _mark(self.reasons, moves_R & ~whole_R, StopReason.DIVERGED)
-            step_R = moves_R & whole_R & ~lifted_R
-            residual_R = np.where(step_R, speed_R, residual_R)
-            work_R = np.where(step_R, done_R, work_R)
-        stands_R = step_R | ~self.begun_R
-        x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
-        if not stands_R.all():
+        stands_R, why_R = self._judged(moves_R, seen, torch.finfo(x_ND.dtype).eps)
+        stand = bool(stands_R.all())
+        if not stand:
+            x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
             sums = layout.sum_rows(torch.stack(list(terms.parts.values()))).cpu().numpy()
             components = dict(zip(terms.parts, sums, strict=True))
-            energy_R = sum(components.values(), np.zeros(self.rows))
-        self._held = (x_ND, seen.held_ND) if stands_R.all() else None
+        self._held = (x_ND, seen.held_ND) if stand else None
         self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
         self.begun_R = np.ones_like(self.begun_R)
-        self.size_R = np.where(stands_R, size_R, self.size_R)
-        self.steps_R, self.carried_R = self.steps_R + (step_R | lifted_R), self.carried_R + step_R
-        self.carried_R[lifted_R] = 0
-        self.residual_R, self.work_R, self.energy_R = residual_R, work_R, energy_R
-        self._remember(energy_R, components)
-        _mark(self.reasons, step_R & (self.residual_R < knobs.tolerance_R), StopReason.CONVERGED)
-        _mark(self.reasons, ~np.isfinite(energy_R), StopReason.DIVERGED)
-        _mark(self.reasons, self.steps_R >= knobs.steps_R, StopReason.STEP_LIMIT)
+        self._remember(components)
+        if why_R.any():
+            self.reasons = [
+                reason or _REASONS[why]
+                for reason, why in zip(self.reasons, why_R.tolist(), strict=True)
+            ]
+
+    def _judged(self, moves_R: np.ndarray, seen: Seen, eps: float) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows are where they were looked at, and why rows stop, by `_REASONS`."""
+        nothing_R = np.zeros(self.rows)
+        energy_R = sum(seen.components.values(), nothing_R)
+        step = (nothing_R if each is None else each for each in (seen.speed_R, seen.work_R))
+        was = self.steps_R, self.carried_R, self.residual_R, self.size_R, self.work_R, self.energy_R
+        knobs = self.knobs.steps_R, self.knobs.tolerance_R, self.knobs.nesterov_R
+        now = tuple(np.empty_like(each) for each in was)
+        stands_R, why_R = np.empty(self.rows, np.bool_), np.empty(self.rows, np.int8)
+        judge(
+            *(moves_R, self.begun_R, (energy_R, seen.size_R, *step), was, knobs, eps),
+            (stands_R, *now, why_R),
+        )
+        self.steps_R, self.carried_R, self.residual_R, self.size_R, self.work_R, self.energy_R = now
+        return stands_R, why_R
 
     def solution(self) -> Solution:
         """Where the rows are, none of which moves any more."""
@@ -283,7 +286,8 @@ class Relaxation:
         x_ND = _where(where_R, self.layout, x_ND, self.x_ND)
         return x_ND, _where(where_R, self.layout, g_ND, self.g_ND), Terms(parts, force_ND)
 
-    def _remember(self, energy_R: np.ndarray, components: dict[str, np.ndarray]) -> None:
+    def _remember(self, components: dict[str, np.ndarray]) -> None:
+        energy_R = self.energy_R
         storage_R = energy_R + self.work_R if self.system.motion.controlled else None
         self.trace.append(Moment(len(self.trace), energy_R, components, storage_R))
         if self.watch is not None:
@@ -315,11 +319,6 @@ def noise(
             part_LD.normal_(generator=generator)
     scale_N1 = layout.of_tokens((knobs.noise_R * knobs.step_size_R.sqrt())[:, None])
     return scale_N1 * eps_ND.to(x_ND.device)
-
-
-def _mark(reasons: list[StopReason | None], where_R: np.ndarray, why: StopReason) -> None:
-    for row in where_R.nonzero()[0].tolist():
-        reasons[row] = reasons[row] or why
 
 
 def _where(where_R: np.ndarray, layout: Layout, new: Tensor, old: Tensor | None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -55,6 +56,21 @@ class Dense(Pairwise):
     def shared_mask(self) -> Tensor:
         """The mask of each row; of the first, where all see alike."""
         return self.mask_RLL[:1] if _shared(self.mask_RLL) else self.mask_RLL
+
+    @cached_property
+    def hidden_rLL(self) -> Tensor | None:
+        """-inf where a token does not see another, else 0, float32; of the first row, where all see
+        alike, and None where all see all."""
+        mask_rLL = self.shared_mask
+        if mask_rLL.all():
+            return None
+        nothing = torch.zeros(mask_rLL.shape, device=mask_rLL.device)
+        return nothing.masked_fill_(~mask_rLL, -torch.inf)
+
+    @property
+    def weighs(self) -> bool:
+        """Has a pair a weight or a bias?"""
+        return self.weight_RHLL is not None or self.bias_RHLL is not None
 
     @property
     def _weighs(self) -> Hashable:

@@ -33,8 +33,10 @@ from models.energies import (
 )
 from models.fused_system import FusedSystem
 from models.graph import Graph
-from models.layouts import Dense, EdgeList, Layout
+from models.image_completer import ImageCompleter
+from models.layouts import Dense, EdgeList, Layout, dense_kernels
 from models.node_scorer import NodeScorer
+from models.patches import MaskedImage
 from models.resonance import Resonance
 
 SHIPPED = sorted((Path(__file__).parents[2] / "checkpoints").iterdir())
@@ -72,7 +74,20 @@ def _edges(seed: int = 0) -> EdgeList:
     return EdgeList.from_edges(pairs[:, same], TOKENS, row_of_N=row_of_N, rows=ROWS)
 
 
-def _layouts() -> dict[str, EdgeList]:
+def _masks() -> dict[str, torch.Tensor]:
+    """Who sees whom: all, all but themselves, and some, of whom one sees nobody."""
+    length = TOKENS // ROWS
+    all_see = torch.ones(1, length, length, dtype=torch.bool)
+    some = torch.rand(ROWS, length, length, generator=torch.manual_seed(6)) < 0.3
+    some[1, 4] = False
+    return {
+        "all": all_see.expand(ROWS, -1, -1),
+        "others": (all_see ^ torch.eye(length, dtype=torch.bool)).expand(ROWS, -1, -1),
+        "some": some,
+    }
+
+
+def _layouts() -> dict[str, Layout]:
     edges = _edges()
     pairs = edges.num_edges, HEADS
     none = EdgeList.from_edges(
@@ -85,6 +100,7 @@ def _layouts() -> dict[str, EdgeList]:
         "both": edges.weighed(weight, bias),
         "biased": edges.weighed(None, bias),
         "no edges": none,
+        **{name: Dense(mask_RLL) for name, mask_RLL in _masks().items()},
     }
 
 
@@ -148,9 +164,10 @@ def test_it_moves_as_torch_does(energy: str, motion: str) -> None:
     _same(*both)
 
 
+@pytest.mark.parametrize("layout", ["edges", "others"])
 @torch.no_grad()
-def test_what_is_not_finite_is_seen() -> None:
-    block, places = _block(ENERGIES["et"]()), _edges()
+def test_what_is_not_finite_is_seen(layout: str) -> None:
+    block, places = _block(ENERGIES["et"]()), _layouts()[layout]
     x_ND, beta_RH = _states()
     x_ND[0, 0], x_ND[-1, 0] = torch.nan, torch.inf
     seen = FusedSystem.of_block(block, block.system()).see(x_ND, places, beta_RH, True, None)
@@ -191,17 +208,60 @@ def test_the_other_looks_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert looks(x_ND, edges, beta_RH) == 0
     prior = block.resonant([Resonance(strength=2.0)], beta_RH)
     assert looks(x_ND, edges.resonating(prior), beta_RH) == 1
-    dense = Dense(torch.ones(ROWS, 100, 100, dtype=torch.bool))
-    assert looks(x_ND, dense, beta_RH) == 1
-    monkeypatch.setattr(fused_system, "_MOST", 0)
+    dense = Dense(_masks()["some"])
+    assert looks(x_ND, dense, beta_RH) == 0
+    assert looks(x_ND, dense.resonating(prior), beta_RH) == 1
+    weight = torch.rand(ROWS, HEADS, 100, 100, dtype=torch.float64)
+    assert looks(x_ND, dense.weighed(weight), beta_RH) == 1
+    assert looks(x_ND, dense.weighed(None, weight), beta_RH) == 1
+    monkeypatch.setattr(fused_system, "_MOST", {EdgeList: 0, Dense: 0})
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        assert looks(x_ND, edges, beta_RH) == 1
+        assert looks(x_ND, edges, beta_RH) == looks(x_ND, dense, beta_RH) == 1
         torch.set_num_threads(1)
+        assert looks(x_ND, edges, beta_RH) == looks(x_ND, dense, beta_RH) == 0
+        monkeypatch.setattr(fused_system, "_NARROW", 0)
         assert looks(x_ND, edges, beta_RH) == 0
+        assert looks(x_ND, dense, beta_RH) == 1
     finally:
         torch.set_num_threads(before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mask", _masks())
+def test_pictures_in_single_precision_are_as_near_as_torch(mask: str) -> None:
+    block, places = _block(ENERGIES["et"]()), Dense(_masks()[mask])
+    x_ND, beta_RH = _states()
+    known = block.system().see(x_ND, places, beta_RH, True, None)
+    block = block.float()
+    plain = block.system()
+    systems = FusedSystem.of_block(block, plain), plain
+    seen = [each.see(x_ND.float(), places, beta_RH.float(), True, None) for each in systems]
+
+    def off(found: Seen) -> np.ndarray:
+        force_ND, known_ND = found.terms.force_ND, known.terms.force_ND
+        assert force_ND is not None
+        assert known_ND is not None
+        told = found.components.items()
+        return np.array(
+            [
+                float((force_ND - known_ND).norm() / known_ND.norm()),
+                *(np.abs(of_R / known.components[name] - 1).max() for name, of_R in told),
+            ]
+        )
+
+    assert (off(seen[0]) < 2 * off(seen[1]) + 1e-7).all()
+
+
+def test_exponentials_are_right_to_two_units_in_the_last_place() -> None:
+    x = -np.concatenate([np.linspace(0, 87, 100_001), np.logspace(-8, 1, 1001)]).astype(np.float32)
+    found, known = x.copy(), np.exp(x.astype(np.float64))
+    dense_kernels.exp(found)
+    np.testing.assert_allclose(found, known, 2 * np.finfo(np.float32).eps)
+    ends = np.array([-0.0, -88.0, -1e30, -np.inf, np.nan], np.float32)
+    dense_kernels.exp(ends)
+    np.testing.assert_array_equal(ends, np.array([1, 0, 0, 0, np.nan], np.float32))
 
 
 def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
@@ -228,6 +288,19 @@ def test_every_architecture_infers_the_same(architecture: type[Architecture]) ->
 def test_shipped_checkpoints_infer_the_same(path: Path) -> None:
     network = checkpoint.load(path).network
     _infers_the_same(network, _graphs(network), 1e-4)
+
+
+def test_shipped_pictures_are_completed_the_same() -> None:
+    network = checkpoint.load(SHIPPED[0].with_name("et-mnist")).network
+    assert isinstance(network, ImageCompleter)
+    config, rng = network.config, np.random.default_rng(5)
+    shape = config.size, config.size, config.channels
+    places = config.size // config.patch
+    pictures = [
+        MaskedImage(rng.integers(0, 256, shape, np.uint8), rng.random((places, places)) < share)
+        for share in (0.2, 0.5, 0.9)
+    ]
+    _infers_the_same(network, pictures, 1e-4)
 
 
 def _graphs(network: Architecture) -> list:

@@ -1,0 +1,68 @@
+"""What becomes of each row after a look, in one call: on small batches the many operations that it
+would take on arrays cost as much as the look. Which rows move, and why they stop, is told in
+`models.dynamics.relaxation`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+GOES, DIVERGED, CONVERGED, STEP_LIMIT = range(4)
+_ROUNDED = 8.0
+"""So many units in the last place of an energy are no rise: else momentum would be lost at random
+where it hardly falls any more."""
+
+
+@njit(cache=True)
+def judge(moves, begun, seen, was, knobs, eps, now):
+    """Each row is where it was looked at, or stays where it was.
+
+    Args:
+        moves, begun: did it move to there, and was it looked at before?
+        seen: of the look: energy, |x|^2, and of the step to it, of those that move, |dx/dt|^2 and
+            what control did.
+        was: of the moment before: steps, steps since its momentum was lost, residual, |x|^2, what
+            control has done, energy.
+        knobs: most steps, tolerance, and is there momentum?
+        eps: between 1 and the next number of the state's precision.
+        now: is filled: is it where it was looked at? Then as `was`, and why it stops.
+    """
+    energy, size, speed, work = seen
+    steps_was, carried_was, residual_was, size_was, work_was, energy_was = was
+    most, tolerance, nesterov = knobs
+    stands, steps, carried, residual, size_now, work_now, energy_now, why = now
+    for r in range(len(moves)):
+        stepped = lifted = False
+        why[r], residual[r], work_now[r] = GOES, residual_was[r], work_was[r]
+        if moves[r]:
+            rate = np.sqrt(speed[r] / max(size_was[r], 1e-24))
+            before, done = energy_was[r] + work_was[r], work_was[r] + work[r]
+            falls = energy[r] + done <= before + _ROUNDED * eps * abs(before)
+            lifted = nesterov[r] and carried_was[r] > 0 and not falls
+            stepped = not lifted and np.isfinite(size[r] + energy[r] + rate)
+            if stepped:
+                residual[r], work_now[r] = rate, done
+            elif not lifted:
+                why[r] = DIVERGED
+        stands[r] = stepped or not begun[r]
+        size_now[r] = size[r] if stands[r] else size_was[r]
+        energy_now[r] = energy[r] if stands[r] else energy_was[r]
+        steps[r] = steps_was[r] + (stepped or lifted)
+        carried[r] = 0 if lifted else carried_was[r] + stepped
+        if why[r] == GOES:
+            if stepped and residual[r] < tolerance[r]:
+                why[r] = CONVERGED
+            elif not np.isfinite(energy_now[r]):
+                why[r] = DIVERGED
+            elif steps[r] >= most[r]:
+                why[r] = STEP_LIMIT
+
+
+@njit(cache=True)
+def ahead(going, begun, steps, most):
+    """Which rows move now, does any, and will any of those that go on move after this?"""
+    moves = going & begun
+    more = False
+    for r in range(len(going)):
+        more |= going[r] and steps[r] + begun[r] < most[r]
+    return moves, moves.any(), more

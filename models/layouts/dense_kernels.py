@@ -1,0 +1,96 @@
+"""Attention among all tokens of a row, in one call that needs no interpreter; as
+`models.layouts.kernels`, but for tokens that see each other all, or all but a few.
+
+Shapes: tokens N, R rows of L, heads H, dims Y.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from models.layouts.kernels import FAST
+
+_LOWEST = np.float32(-88.0)  # of which, and below, exp is 0 here
+_PER_LN2, _LN2_HIGH, _LN2_LOW = map(np.float32, (1.44269504, 0.693359375, -2.12194440e-4))
+_P5, _P4, _P3, _P2, _P1, _P0 = map(
+    np.float32,
+    (1.9875691e-4, 1.3981999e-3, 8.3334519e-3, 4.1665796e-2, 1.6666665e-1, 5.0000001e-1),
+)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def attend_all(length, hidden, q, k, beta, lse, pk, ptq, with_sums):
+    """As `attend_rows` and `gather_columns`: lse (N,H), pk = sum_j p_ij k_j, ptq = sum_i p_ij q_i.
+
+    Args:
+        length: L.
+        hidden: (1 or R, L, L), added to the logits: -inf of those whom a token does not see; or
+            None. What sees nobody keeps the zeros that it was given.
+        with_sums: else lse alone is to be had.
+    """
+    tokens, heads, width = q.shape
+    zero = q.dtype.type(0)
+    q_h = np.empty((length, width), q.dtype)
+    k_h, sums = np.empty_like(q_h), np.empty_like(q_h)
+    p = np.empty((length, length), q.dtype)
+    for first in range(0, tokens, length):
+        row = first // length
+        for h in range(heads):
+            for i in range(length):
+                for y in range(width):
+                    q_h[i, y] = q[first + i, h, y] * beta[first + i, h]
+                    k_h[i, y] = k[first + i, h, y]
+            np.dot(q_h, k_h.T, p)
+            if hidden is not None:
+                p += hidden[row if len(hidden) > 1 else 0]
+            for i in range(length):
+                top = q.dtype.type(-np.inf)
+                for j in range(length):
+                    if not p[i, j] <= top:  # lets NaN through
+                        top = p[i, j]
+                if top == -np.inf:
+                    p[i] = 0
+                    continue
+                for j in range(length):
+                    p[i, j] -= top
+                exp(p[i])
+                total = zero
+                for j in range(length):
+                    total += p[i, j]
+                lse[first + i, h] = top + np.log(total)
+                for j in range(length):
+                    p[i, j] *= q.dtype.type(1) / total
+            if not with_sums:
+                continue
+            np.dot(p, k_h, sums)
+            for i in range(length):
+                for y in range(width):
+                    pk[first + i, h, y] = sums[i, y]
+                    q_h[i, y] = q[first + i, h, y]
+            np.dot(p.T, q_h, sums)
+            for i in range(length):
+                for y in range(width):
+                    ptq[first + i, h, y] = sums[i, y]
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def exp(s):
+    """Of each of `s`, none of which is above 0, in place. In float32 as Cephes has it, to an ulp or
+    two: loops without a call, which the compiler makes of several numbers at a time."""
+    if s.itemsize > 4:
+        for j in range(len(s)):
+            s[j] = np.exp(s[j])
+        return
+    powers = np.empty(len(s), np.int32)
+    for j in range(len(s)):
+        x = np.float32(s[j])
+        x = _LOWEST if x < _LOWEST else x
+        n = np.floor(x * _PER_LN2 + np.float32(0.5))
+        x = x - n * _LN2_HIGH - n * _LN2_LOW
+        y = ((((_P5 * x + _P4) * x + _P3) * x + _P2) * x + _P1) * x + _P0
+        s[j] = y * x * x + x + np.float32(1)
+        powers[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
+    scale = powers.view(np.float32)
+    for j in range(len(s)):
+        s[j] *= scale[j]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
 
 
 def example() -> bytes:
@@ -69,6 +73,39 @@ class Connection:
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
+
+
+class Line:
+    """A connection for one who waits: no event loop wakes between an answer and its reader."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """The answer, which has a content-length."""
+        own = {"host": "127.0.0.1", "content-length": str(len(body))} | dict(headers)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in own.items())
+        request = f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+        start = time.perf_counter()
+        self._socket.sendall(request)
+        head, content, length = b"", b"", None
+        while length is None or len(content) < length:
+            if not (part := self._socket.recv(1 << 20)):
+                raise ConnectionError("the server closed the connection")
+            if length is not None:
+                content += part
+                continue
+            head, ended, content = (head + part).partition(b"\r\n\r\n")
+            if ended:
+                told = _LENGTH.search(head)
+                assert told
+                length = int(told[1])
+        seconds = time.perf_counter() - start
+        first, *others = head.decode("latin-1").split("\r\n")
+        pairs = (line.partition(": ") for line in others)
+        named = {name.lower(): value for name, _, value in pairs}
+        return Reply(int(first.split(" ", 2)[1]), named, content, seconds)
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:

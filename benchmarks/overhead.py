@@ -15,13 +15,13 @@ import json
 import statistics
 import sys
 import time
-from http.client import HTTPConnection
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 import torch
 
+from benchmarks.client import Line
 from benchmarks.machine import describe
 from benchmarks.server import floor, serving
 from models.contract import Knobs
@@ -53,8 +53,8 @@ def body_of(graph: Graph, form: str) -> tuple[bytes, str]:
 
 @torch.no_grad()
 def _compare(
-    client: HTTPConnection,
-    floor: HTTPConnection,
+    client: Line,
+    floor: Line,
     network: NodeScorer,
     nodes: int,
     form: str,
@@ -68,27 +68,22 @@ def _compare(
     asked, bare, least = list[float](), list[float](), list[float]()
     phases: dict[str, list[float]] = {}
     for turn in range(count + WARM):
+        answer = client.post("/anomaly/score", content, headers)
+        assert answer.status == 200, answer.body
         start = time.perf_counter()
-        client.request("POST", "/anomaly/score", content, headers)
-        response = client.getresponse()
-        answer = response.read()
-        middle = time.perf_counter()
         network.infer(batch, [Knobs()])
         end = time.perf_counter()
-        assert response.status == 200, answer
-        floor.request("POST", f"/?bytes={len(answer)}", content, headers)
-        floor.getresponse().read()
-        last = time.perf_counter()
+        empty = floor.post(f"/?bytes={len(answer.body)}", content, headers)
         if turn >= WARM:
-            asked.append(1e3 * (middle - start))
-            bare.append(1e3 * (end - middle))
-            least.append(1e3 * (last - end))
-            for part in response.headers["server-timing"].split(", "):
+            asked.append(1e3 * answer.seconds)
+            bare.append(1e3 * (end - start))
+            least.append(1e3 * empty.seconds)
+            for part in answer.headers["server-timing"].split(", "):
                 name, _, ms = part.partition(";dur=")
                 phases.setdefault(name, []).append(float(ms))
-    p50, direct, empty = map(statistics.median, (asked, bare, least))
+    p50, direct, bottom = map(statistics.median, (asked, bare, least))
     told = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in phases.items())
-    rest = f"{p50 - direct:.2f} | {empty:.2f}"
+    rest = f"{p50 - direct:.2f} | {bottom:.2f}"
     return f"| {nodes} | {form} | {p50:.2f} | {direct:.2f} | {rest} | {told} |"
 
 
@@ -106,8 +101,9 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     with serving(BASIN_THREADS="1", BASIN_DEVICE="cpu") as server, floor() as port:
-        client = HTTPConnection("127.0.0.1", server.base_url.port)
-        empty = HTTPConnection("127.0.0.1", port)
+        assert server.base_url.port is not None
+        client = Line(server.base_url.port)
+        empty = Line(port)
         for nodes, form in CASES:
             print(_compare(client, empty, network, nodes, form, count))
 

@@ -147,6 +147,12 @@ class Block(nn.Module):
             seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
         )
 
+    def beta_of(self, knobs: Knobs) -> list[float]:
+        """The inverse temperature of each head, as a row with these knobs has it."""
+        if knobs.beta is not None:
+            return torch.full_like(self.log_beta_H, knobs.beta).tolist()
+        return (self.log_beta_H.exp() * knobs.beta_scale).tolist()
+
     def resonating(self, layout: Layout, knobs: Sequence[Knobs]) -> Layout:
         """`layout` with the prior that `knobs` ask for, which is part of the energy there."""
         return layout.resonating(self.resonant([k.resonance for k in knobs], self.log_beta_H))

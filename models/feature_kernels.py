@@ -29,6 +29,9 @@ def describe(indptr, indices, x, hops, table, at):
 def encode(table, column, lower, width, encoded):
     """clip((c - lower) / width, 0, 1), float32 (N, P), of each column c that P names."""
     threads = threads_for(encoded.size * 4)
+    if threads == 1:
+        _encode(0, len(table), table, column, lower, width, encoded)
+        return
     bounds = np.linspace(0, len(table), 4 * threads + 1).astype(np.int64).tolist()
     in_parts(_encode, bounds, threads, table, column, lower, width, encoded)
 

@@ -50,8 +50,8 @@ def pack(
     self_loops: bool = False,
 ) -> GraphBatch:
     """Pack graphs into one batch; nodes keep their order, graph after graph."""
-    sizes = np.array([graph.num_nodes for graph in graphs])
-    offsets = np.r_[0, np.cumsum(sizes)]
+    sizes = [graph.num_nodes for graph in graphs]
+    offsets = np.cumsum([0, *sizes])
     row_of_N = torch.from_numpy(np.repeat(np.arange(len(graphs)), sizes))
     total = int(offsets[-1])
 

@@ -55,8 +55,8 @@ class Courses:
         blocks = self._blocks
         last = [int(block.steps_R[row]) for block in blocks]
         ends = list(zip(blocks, last, strict=True))
-        initial = sum(float(block.energy_TR[0, row]) for block in blocks)
-        final = sum(float(block.energy_TR[at, row]) for block, at in ends)
+        initial = sum(float(block.trace[0].energy_R[row]) for block in blocks)
+        final = sum(float(block.trace[at].energy_R[row]) for block, at in ends)
         per_node = final / num_nodes
         percentile = energy.percentile(per_node, hidden) if np.isfinite(per_node) else None
         outside = None if percentile is None else energy.out_of_distribution(percentile)
@@ -71,11 +71,11 @@ class Courses:
             "out_of_distribution": outside if self._as_trained else None,
         }
         if "components" in include:
-            names = dict.fromkeys(name for block in blocks for name in block.components)
+            names = dict.fromkeys(name for block in blocks for name in block.names)
             found["components"] = {
                 name: {
-                    "initial": sum(float(b.components[name][0, row]) for b in blocks),
-                    "final": sum(float(b.components[name][at, row]) for b, at in ends),
+                    "initial": sum(float(b.trace[0].components[name][row]) for b in blocks),
+                    "final": sum(float(b.trace[at].components[name][row]) for b, at in ends),
                 }
                 for name in names
             }
@@ -169,36 +169,32 @@ def worst(reasons: Iterable[StopReason]) -> StopReason:
 
 
 class _Course:
-    """One block: moments T above rows R."""
+    """One block, of which the rows were looked at in each moment of the trace."""
 
     def __init__(self, solution: Solution) -> None:
-        trace = solution.trace
-        self.energy_TR = np.stack([moment.energy_R for moment in trace])
-        self.components = {
-            name: np.stack([moment.components[name] for moment in trace])
-            for name in trace[0].components
-        }
-        storage = [moment.storage_R for moment in trace if moment.storage_R is not None]
-        self.storage_TR = np.stack(storage) if storage else None
-        self.step_T = [moment.step for moment in trace]
+        self.trace = solution.trace
+        self.names = list(self.trace[0].components)
         self.steps_R = solution.steps_R
         self.residual_R = solution.residual_R
         self.reasons = solution.stop_reasons
 
     def totals(self) -> dict[str, np.ndarray]:
-        named = {"energy": self.energy_TR, **self.components}
-        if self.storage_TR is not None:
-            named["storage"] = self.storage_TR
-        return {name: part.sum(1, dtype=np.float64) for name, part in named.items()}
+        """Of all rows, at each moment."""
+        named: dict[str, list[Any]] = {"energy": [moment.energy_R for moment in self.trace]}
+        named |= {name: [moment.components[name] for moment in self.trace] for name in self.names}
+        if self.trace[0].storage_R is not None:
+            named["storage"] = [moment.storage_R for moment in self.trace]
+        return {name: np.stack(part).sum(1, dtype=np.float64) for name, part in named.items()}
 
     def moment(self, at: int, row: int) -> dict[str, Any]:
+        moment = self.trace[at]
         entry: dict[str, Any] = {
-            "step": self.step_T[at],
-            "energy": float(self.energy_TR[at, row]),
-            **{name: float(part[at, row]) for name, part in self.components.items()},
+            "step": moment.step,
+            "energy": float(moment.energy_R[row]),
+            **{name: float(moment.components[name][row]) for name in self.names},
         }
-        if self.storage_TR is not None:
-            entry["storage"] = float(self.storage_TR[at, row])
+        if moment.storage_R is not None:
+            entry["storage"] = float(moment.storage_R[row])
         return entry
 
 

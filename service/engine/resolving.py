@@ -14,7 +14,7 @@ def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
     first, resonance = blocks[0], network.resonance(knobs.resonance)
     return {
         "steps": first.steps if knobs.steps is None else knobs.steps,
-        "beta": [block.resolve([knobs]).beta_RH[0].tolist() for block in blocks],
+        "beta": [block.beta_of(knobs) for block in blocks],
         "beta_scale": knobs.beta_scale if knobs.beta is None else None,
         "step_size": first.step_size if knobs.step_size is None else knobs.step_size,
         "tolerance": knobs.tolerance,

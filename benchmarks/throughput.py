@@ -32,6 +32,7 @@ from benchmarks.kept import keep
 from benchmarks.machine import describe
 from models.catalog import architectures
 from models.contract import Interrupt, Knobs
+from models.fused_system import FusedSystem
 from models.image_completer import ImageCompleter
 from models.patches import MaskedImage
 from service.engine.scheduler import Scheduler
@@ -139,7 +140,7 @@ def main() -> None:
     network, scheduler = untrained(), Scheduler(None)
     requests = _requests(trained_tolerance(network))
     for block in network.blocks_in_order():  # as the server has it
-        block.prepared = block.system()
+        block.prepared = FusedSystem.of_block(block, block.system())
     ways = {
         "steps": lambda: _by_steps(network, requests, scheduler),
         "requests": lambda: _by_requests(network, requests),

@@ -31,20 +31,8 @@ class Dense(Pairwise):
             raise ValueError("mask must be a boolean tensor of shape (rows, length, length)")
         self.mask_RLL = mask_RLL
         self.rows, self.length = mask_RLL.shape[:2]
-        self.row_of_N = torch.arange(self.rows, device=mask_RLL.device).repeat_interleave(
-            self.length
-        )
-        mask_rLL = self.shared_mask
-        seen_rL = mask_rLL.any(-1)
-        # A row of -inf alone would make NaN in the softmax and in its gradient.
-        hides_rLL = seen_rL[..., None] & ~mask_rLL
-        self._hidden_R1LL: Tensor | None = None
-        if hides_rLL.any():
-            hidden_rLL = torch.zeros(mask_rLL.shape, device=mask_RLL.device)
-            hidden_rLL = hidden_rLL.masked_fill(hides_rLL, -torch.inf)
-            self._hidden_R1LL = hidden_rLL[:, None].expand(self.rows, 1, -1, -1)
-        self._seen_RL = seen_rL.expand(self.rows, -1)
-        self._all_see = bool(seen_rL.all())
+        rows = torch.arange(self.rows, device=mask_RLL.device)
+        self.row_of_N = rows[:, None].expand(-1, self.length).reshape(-1)
 
     def weighed(self, weight_RHLL: Tensor | None = None, bias_RHLL: Tensor | None = None) -> Dense:
         """The same tokens with a weight and a bias for each head and pair [r, h, c, b]."""
@@ -56,6 +44,23 @@ class Dense(Pairwise):
     def shared_mask(self) -> Tensor:
         """The mask of each row; of the first, where all see alike."""
         return self.mask_RLL[:1] if _shared(self.mask_RLL) else self.mask_RLL
+
+    @cached_property
+    def _seen_RL(self) -> Tensor | None:
+        """Does a token see any? None where all do."""
+        seen_rL = self.shared_mask.any(-1)
+        return None if seen_rL.all() else seen_rL.expand(self.rows, -1)
+
+    @cached_property
+    def _hidden_R1LL(self) -> Tensor | None:
+        """As `hidden_rLL`, of all rows and for all heads, but 0 for whoever sees nobody: a row of
+        -inf alone would make NaN in the softmax and in its gradient."""
+        hidden_rLL = self.hidden_rLL
+        if hidden_rLL is None:
+            return None
+        if self._seen_RL is not None:
+            hidden_rLL = hidden_rLL.masked_fill(~self.shared_mask.any(-1, keepdim=True), 0.0)
+        return hidden_rLL[:, None].expand(self.rows, 1, -1, -1)
 
     @cached_property
     def hidden_rLL(self) -> Tensor | None:
@@ -117,7 +122,7 @@ class Dense(Pairwise):
         p_RHLL = torch.softmax(s_RHLL, -1)
         # The largest p is exp(s - lse) of the largest s: it tells lse without another exp of all.
         lse_RHL = s_RHLL.amax(-1) - p_RHLL.amax(-1).log()
-        if not self._all_see:
+        if self._seen_RL is not None:
             blind_R1L = ~self._seen_RL[:, None]
             lse_RHL = lse_RHL.masked_fill(blind_R1L, 0.0)
             p_RHLL = p_RHLL.masked_fill(blind_R1L[..., None], 0.0)

@@ -32,7 +32,7 @@ class Dense(Pairwise):
         self.mask_RLL = mask_RLL
         self.rows, self.length = mask_RLL.shape[:2]
         rows = torch.arange(self.rows, device=mask_RLL.device)
-        self.row_of_N = rows[:, None].expand(-1, self.length).reshape(-1)
+        self.row_of_N = rows[:, None].repeat(1, self.length).flatten()
 
     def weighed(self, weight_RHLL: Tensor | None = None, bias_RHLL: Tensor | None = None) -> Dense:
         """The same tokens with a weight and a bias for each head and pair [r, h, c, b]."""

@@ -300,7 +300,8 @@ def test_shipped_pictures_are_completed_the_same() -> None:
         MaskedImage(rng.integers(0, 256, shape, np.uint8), rng.random((places, places)) < share)
         for share in (0.2, 0.5, 0.9)
     ]
-    _infers_the_same(network, pictures, 1e-4)
+    # In float64: where pixels are noise a trained network magnifies rounding.
+    _infers_the_same(network.double(), pictures, 1e-8)
 
 
 def _graphs(network: Architecture) -> list:

@@ -76,7 +76,7 @@ class Connection:
 
 
 class Line:
-    """A connection for one who waits: no event loop wakes between an answer and its reader."""
+    """A connection for one who waits: one send, and of the head no more is read than is needed."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))

@@ -84,6 +84,7 @@ async def _overload(port: int, content: bytes, rate: float, seconds: float) -> _
             return
         seen.replies.append(reply)
         if reply.headers.get("connection") == "close":  # one too many, no request of it was read
+            connection.close()
             return
         seen.mixed += reply.headers.get("x-request-id") != name
         free.append(connection)

@@ -208,7 +208,6 @@ def _prepared(case: Case, system: System) -> Tensor:
 
 WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve, "onnx": by_onnx}
 ALL_WAYS = WAYS | {"fused": by_fused}
-NARROW = 128  # images up to there
 
 
 def peaks() -> dict[str, Callable[[], float]]:
@@ -243,7 +242,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 @torch.no_grad()
 def compare(name: str, case: Case) -> None:
-    fuses = isinstance(case.layout, EdgeList) or case.x_ND.shape[1] <= NARROW
+    fuses = isinstance(case.fused, FusedSystem) and case.fused.takes(case.x_ND, case.layout)
     ways = ALL_WAYS if fuses else WAYS
     ends = {way: work(case) for way, work in ways.items()}
     scale = float(ends["autograd"].abs().max())

@@ -148,7 +148,8 @@ class Block(nn.Module):
         )
 
     def beta_of(self, knobs: Knobs) -> list[float]:
-        """The inverse temperature of each head, as a row with these knobs has it."""
+        """The inverse temperature of each head, as `resolve` gives it to a row with these knobs: it
+        alone takes less than all that a row has."""
         if knobs.beta is not None:
             return torch.full_like(self.log_beta_H, knobs.beta).tolist()
         return (self.log_beta_H.exp() * knobs.beta_scale).tolist()

@@ -1,8 +1,8 @@
-"""A look at a state on the edges of graphs, and a move from it, in few calls that need no
-interpreter: on small graphs the calls between them cost more than the arithmetic.
+"""A look at a state, on the edges of graphs or where all of a row see each other, and a move from
+it, in few calls that need no interpreter: of what is small they cost more than the arithmetic.
 
-As `models.layouts.kernels`, whose loops over edges they run: each works on a range of tokens,
-releases the GIL and writes only to its own. Shapes beside those of `models.layouts`: M memories.
+As `models.layouts.kernels` and `dense_kernels`, whose loops they run: each works on a range of
+tokens, releases the GIL and writes only to its own. Shapes beside those of `models.layouts`: M memories.
 Products are BLAS's, of a block of tokens at a time, so that the activations of memories never leave
 the cache.
 """

@@ -51,7 +51,7 @@ class FusedSystem(System):
 
     @property
     def runtime(self) -> str:
-        """Of the other, for products that are large; those of small graphs are SciPy's BLAS's."""
+        """Of the other, for products that are large; small ones are SciPy's BLAS's."""
         return self.other.runtime
 
     @classmethod
@@ -85,10 +85,15 @@ class FusedSystem(System):
         system = other.energy, other.motion, other.norm, other.field, other
         return cls(*system, normed, attention, memory, controls)
 
+    def look(
+        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
+    ) -> tuple[Tensor, Terms]:
+        return self.other.look(x_ND, layout, beta_RH, with_force)
+
     def see(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool, came: Came | None
     ) -> Seen:
-        if not self._takes(x_ND, layout):
+        if not self.takes(x_ND, layout):
             return self.other.see(x_ND, layout, beta_RH, with_force, came)
         assert isinstance(layout, EdgeList | Dense)
         x = _numpy(x_ND)
@@ -136,7 +141,7 @@ class FusedSystem(System):
         force_ND: Tensor,
         control_ND: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        if not self._takes(x_ND, layout):
+        if not self.takes(x_ND, layout):
             return self.other.move(x_ND, layout, step_size_R, force_ND, control_ND)
         x, force = _numpy(x_ND), _numpy(force_ND)
         held = x if control_ND is None else _numpy(control_ND)
@@ -152,7 +157,7 @@ class FusedSystem(System):
         listed = layout.num_edges if isinstance(layout, EdgeList) else 0
         return kernels.room_for(len(layout.row_of_N), listed, heads, inner)
 
-    def _takes(self, x_ND: Tensor, layout: Layout) -> bool:
+    def takes(self, x_ND: Tensor, layout: Layout) -> bool:
         """Edges, or all of a row, without a prior, of the weights' precision, on the CPU, and no
         more than one thread is good for."""
         delta = self.normed[1]

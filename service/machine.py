@@ -57,7 +57,7 @@ class Machine:
         return cls(device, by_onnx, settings.threads, settings.int8)
 
     def ready(self, path: Path) -> Model:
-        """The checkpoint at `path`, which has run once.
+        """The checkpoint at `path`, which has run.
 
         Raises:
             CheckpointError: it cannot be trusted.
@@ -88,9 +88,10 @@ class Machine:
     ) -> None:
         """Its weights change no more; run it once each way: what tells of attention and components
         goes past what is made ready."""
+        blocks = model.network.blocks_in_order()
+        systems = [system_of(block) for block in blocks]  # any of which may not be had
         model.warm_up()
-        for block in model.network.blocks_in_order():
-            system = system_of(block)
+        for block, system in zip(blocks, systems, strict=True):
             fused = fuses and self.device == "cpu"
             block.prepared = FusedSystem.of_block(block, system) if fused else system
         model.warm_up()

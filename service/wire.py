@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.access import hardened, request_id_of
 from service.doors.door import require_key
-from service.errors import Problem
+from service.errors import Fault, Problem
 from service.services import Services
 
 _HEAD_BYTES = 1 << 16  # of the path, and names and values of headers
@@ -177,8 +177,8 @@ class Wire(HttpToolsProtocol):
         waits = self.flow.write_paused or (self.cycle and not self.cycle.response_complete)
         if waits or not self._pace.flooded or path.decode("latin-1") not in self._direct:
             return None
-        told = _TELLING.isdisjoint([name for name, _ in self.headers])
-        if not told or self.parser.get_method() != b"POST":
+        telling = not _TELLING.isdisjoint([name for name, _ in self.headers])
+        if telling or self.parser.get_method() != b"POST":
             return None
         problem = self._engine.refusal()
         return problem if problem is not None and self._known(path) else None
@@ -286,7 +286,7 @@ class Wire(HttpToolsProtocol):
     def _send(self, problem: Problem, request_id: str, route: str, closes: bool) -> None:
         dated = b"".join([b"%s: %s\r\n" % each for each in self.server_state.default_headers])
         last = self._hardened + (b"connection: close\r\n" if closes else b"")
-        about = problem.kind, problem.detail, tuple(problem.headers.items())
+        about = problem.kind, problem.detail, problem.faults, tuple(problem.headers.items())
         head, before, after = _template(*about, dated + last)
         name = request_id.encode("ascii")
         length = len(before) + len(name) + len(after)
@@ -299,11 +299,15 @@ class Wire(HttpToolsProtocol):
 
 @lru_cache(16)  # in a flood one is told to many
 def _template(
-    kind: str, detail: str, headers: tuple[tuple[str, str], ...], more: bytes
+    kind: str,
+    detail: str,
+    faults: tuple[Fault, ...],
+    headers: tuple[tuple[str, str], ...],
+    more: bytes,
 ) -> tuple[bytes, bytes, bytes]:
     """The head of an answer, but for how long it is and to which request, and its body before and
     after the id of that."""
-    problem = Problem(kind, detail, headers=dict(headers))
+    problem = Problem(kind, detail, faults, dict(headers))
     answer = problem.response(_NAME)
     lines = [b"%s: %s\r\n" % each for each in answer.raw_headers if each[0] != b"content-length"]
     before, _, after = bytes(answer.body).partition(_NAME.encode("ascii"))

@@ -144,6 +144,14 @@ def test_knobs_left_alone_are_the_trained_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("knobs", [Knobs(), Knobs(beta=3.3), Knobs(beta_scale=0.7)])
+def test_the_beta_that_is_told_is_the_one_that_runs(name: str, knobs: Knobs) -> None:
+    network, *_ = _example(name)
+    for block in network.blocks_in_order():
+        assert block.beta_of(knobs) == block.resolve([knobs]).beta_RH[0].tolist()
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_no_strength_is_no_resonance(name: str) -> None:
     """Bit for bit, in what is served and in what is trained, whatever the rest of it says."""
     network, _, batch = _example(name)

@@ -203,7 +203,7 @@ class Relaxation:
         if not stand:
             x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
             sums = layout.sum_rows(torch.stack(list(terms.parts.values()))).cpu().numpy()
-            components = dict(zip(terms.parts, sums, strict=True))
+            components = dict(zip(terms.parts, sums, strict=True))  # of energy_R, up to rounding
         self._held = (x_ND, seen.held_ND) if stand else None
         self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
         self.begun_R = np.ones_like(self.begun_R)
@@ -274,8 +274,6 @@ class Relaxation:
         self, where_R: np.ndarray, x_ND: Tensor, g_ND: Tensor, terms: Terms
     ) -> tuple[Tensor, Tensor, Terms]:
         """Where all rows are now, of which some have moved there."""
-        if where_R.all():
-            return x_ND, g_ND, terms
         old, force_ND = self.terms, terms.force_ND
         if force_ND is not None:
             force_ND = _where(where_R, self.layout, force_ND, old.force_ND)

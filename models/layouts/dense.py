@@ -59,7 +59,8 @@ class Dense(Pairwise):
         if hidden_rLL is None:
             return None
         if self._seen_RL is not None:
-            hidden_rLL = hidden_rLL.masked_fill(~self.shared_mask.any(-1, keepdim=True), 0.0)
+            blind_rL1 = ~self._seen_RL[: len(hidden_rLL), :, None]
+            hidden_rLL = hidden_rLL.masked_fill(blind_rL1, 0.0)
         return hidden_rLL[:, None].expand(self.rows, 1, -1, -1)
 
     @cached_property

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
 from typing import Any, final
@@ -35,8 +36,8 @@ _SLICE_S = 0.0005
 _FIRST_S = 0.005
 """Its first turn: who comes should soon be with those it can step with."""
 _NICE = 5
-"""Where cores are fewer than threads, requests are read, and refused, before others are computed.
-What is started from the thread that computes, as by torch, has the same."""
+"""More than the process: where cores are fewer than threads, requests are read, and refused, before
+others are computed. What is started from the thread that computes, as by torch, has the same."""
 _ROOM = 1 << 14
 """Tokens of one batch; one of more costs as much per token and keeps others waiting."""
 
@@ -315,7 +316,10 @@ class Scheduler:
 
     def _loop(self, threads: int | None) -> None:
         if sys.platform == "linux":  # where threads have priorities of their own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            # To be less nice than one is may be forbidden, and so may the call.
+            with suppress(OSError):
+                own = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + _NICE)
         if threads:
             torch.set_num_threads(threads)
         self._hub = getcurrent()

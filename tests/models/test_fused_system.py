@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -54,6 +55,15 @@ MOTIONS = {
     "local": lambda: ControlledDynamics(DIM, 2, locality=(0.3, 2.0)),
     "uncoupled": lambda: ControlledDynamics(DIM, 0, inhibition=False),
 }
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As where all is looked at in one call, however large."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def _block(energy: Energy, motion: Motion | None = None) -> Block:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 import time
 import weakref
@@ -239,6 +241,25 @@ def test_the_thread_outlives_whatever_watches_it() -> None:
     with pytest.raises(ValueError, match=r"^$"):
         run.future.result(30)
     assert scheduler.submit(lambda interrupt: 7).future.result(30) == 7
+    scheduler.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_it_is_nicer_than_its_process(scheduler: Scheduler) -> None:
+    def niceness(_: Interrupt) -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert scheduler.submit(niceness).future.result(30) == min(own + 5, 19)
+
+
+def test_it_computes_where_it_may_not_be_nicer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.setpriority", forbidden)
+    scheduler = Scheduler(1)
+    assert scheduler.submit(lambda _: "done").future.result(30) == "done"
     scheduler.close()
 
 

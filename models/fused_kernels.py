@@ -2,9 +2,9 @@
 it, in few calls that need no interpreter: of what is small they cost more than the arithmetic.
 
 As `models.layouts.kernels` and `dense_kernels`, whose loops they run: each works on a range of
-tokens, releases the GIL and writes only to its own. Shapes beside those of `models.layouts`: M memories.
-Products are BLAS's, of a block of tokens at a time, so that the activations of memories never leave
-the cache.
+tokens, releases the GIL and writes only to its own. Shapes beside those of `models.layouts`: M
+memories. Products are BLAS's, of a block of tokens at a time, so that the activations of memories
+never leave the cache.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ class _Seen:
     replies: list[Reply] = field(default_factory=list)
     broken: int = 0
     mixed: int = 0
+    still_s: float = 0.0  # the longest that the clients did nothing, on their own core
 
     def of(self, status: int) -> list[float]:
         return [reply.seconds for reply in self.replies if reply.status == status]
@@ -89,7 +90,9 @@ async def _overload(port: int, content: bytes, rate: float, seconds: float) -> _
         seen.mixed += reply.headers.get("x-request-id") != name
         free.append(connection)
 
+    before = 0.0
     while (now := time.perf_counter() - start) < seconds:
+        seen.still_s, before = max(seen.still_s, now - before), now
         while sent < now * rate:
             task = asyncio.create_task(ask(f"r{sent}"))
             under_way.add(task)
@@ -138,6 +141,7 @@ async def _run(port: int, seconds: float) -> None:
         for p in (50, 99):
             found = [1e3 * float(np.percentile(turn.of(status), p)) for turn in turns]
             print(f"{name}, p{p}: {_told(found, '.2f')} ms")
+    print(f"the clients stood still, longest: {_told([1e3 * t.still_s for t in turns], '.0f')} ms")
     share = greedy[200] / TURN_S / statistics.mean((capacities[-1], after))
     print(f"{GREEDY} clients that ask again at once: {dict(greedy)} in {TURN_S:g} s")
     print(f"goodput over capacity: {share:.3f}")

@@ -138,10 +138,13 @@ class Wire(HttpToolsProtocol):
         if self._staying:
             self._staying = False
             return
-        if (problem := self._no_room()) is not None:
+        computes = self._pace.flooded and self._computes()
+        if computes and (problem := self._no_room()) is not None:
             self._turn_away(problem)
         else:
             super().on_headers_complete()  # which may fail, and is of the head then
+            if computes:
+                self._engine.expect()
         self._in_head = False
         if self._late is not None:
             self._late.cancel()
@@ -168,26 +171,29 @@ class Wire(HttpToolsProtocol):
             super().on_response_complete()
         self._watch_reader()
 
-    def _no_room(self) -> Problem | None:
-        """Why the request that begins here is refused whatever follows: in a flood of them the app
-        would do little else. What waits behind others on this connection is the app's, and what
-        has no key for its route: that is told something else."""
+    def _computes(self) -> bool:
+        """Does the request that begins here want a place, if there is one?"""
         assert self.parser is not None
         path = self.url.partition(b"?")[0]
-        waits = self.flow.write_paused or (self.cycle and not self.cycle.response_complete)
-        if waits or not self._pace.flooded or path.decode("latin-1") not in self._direct:
-            return None
-        telling = not _TELLING.isdisjoint([name for name, _ in self.headers])
-        if telling or self.parser.get_method() != b"POST":
-            return None
-        problem = self._engine.refusal()
-        return problem if problem is not None and self._known(path) else None
+        return path.decode("latin-1") in self._direct and self.parser.get_method() == b"POST"
 
-    def _known(self, path: bytes) -> bool:
+    def _no_room(self) -> Problem | None:
+        """Why a request that computes is refused whatever follows its head: in a flood of them the
+        app would do little else. What waits behind others on this connection is the app's, and what
+        has no key for its route: that is told something else."""
+        if not self._engine.full or self.flow.write_paused:
+            return None
+        waits = self.cycle and not self.cycle.response_complete
+        if waits or not _TELLING.isdisjoint([name for name, _ in self.headers]):
+            return None
+        return self._engine.refusal() if self._known() else None
+
+    def _known(self) -> bool:
         """Is there a key with the request, where one is asked for?"""
         if self._keyring is None:
             return True
-        self.scope["method"], self.scope["path"] = "POST", path.decode("ascii")
+        path = self.url.partition(b"?")[0].decode("ascii")
+        self.scope["method"], self.scope["path"] = "POST", path
         try:
             require_key(dict(self.scope), self._keyring)
         except Problem:

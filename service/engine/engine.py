@@ -56,6 +56,7 @@ class Engine:
         self._limit, self._most = queue_size + 1, most
         self._backlog = Backlog()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
+        self._expected = 0
         self.on_step: Stepped = lambda kind, rows, seconds: None
         self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
         self._parties: dict[Hashable, Party] = {}  # that may not have begun
@@ -80,18 +81,30 @@ class Engine:
         """Requests of a model that run or wait to, jobs among them."""
         return sum(self._backlog.pending((flow, job)) for job in (False, True))
 
-    def refusal(self) -> Problem | None:
-        """429 while the queue is full; Retry-After is the time it takes to drain."""
-        if self._admitted < self._limit:
-            return None
+    def expect(self) -> None:
+        """A request has come that may take a place once what its head set going has run: until then
+        it has one, so that of those who come together no more are let in than there is room for."""
+        self._expected += 1
+        asyncio.get_running_loop().call_soon(self._expect_no_more)
+
+    def _expect_no_more(self) -> None:
+        self._expected -= 1
+
+    @property
+    def full(self) -> bool:
+        """Is there no place for another request, whatever it is?"""
+        return self._admitted + self._expected >= self._limit
+
+    def refusal(self) -> Problem:
+        """429; Retry-After is the time it takes to drain."""
         seconds = max(math.ceil(self._admitted * self._mean_s), 1)
         detail = f"{self._admitted} requests are being computed or wait"
         return Problem("queue-full", detail, headers={"retry-after": str(seconds)})
 
     def require_room(self) -> None:
-        """Raise the `refusal` that there is."""
-        if (problem := self.refusal()) is not None:
-            raise problem
+        """Raise the `refusal` where the queue is full."""
+        if self._admitted >= self._limit:
+            raise self.refusal()
 
     @contextmanager
     def admission(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -236,3 +237,28 @@ def test_once_there_is_room_the_next_is_answered_on_the_same_connection(full, se
         wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
         assert client.post("/anomaly/score", json=one).status_code == 200
         assert client.post("/anomaly/score", json=one).headers["x-cache"] == "hit"
+
+
+def test_of_those_who_come_together_all_but_one_are_refused_by_their_heads(full, server, sample):
+    """Whoever is let in takes the place before it is known that it does."""
+    with ExitStack() as opened:
+        where = ("127.0.0.1", server.port)
+        lines = [opened.enter_context(socket.create_connection(where, 20)) for _ in range(40)]
+        with server.client() as client:
+            assert client.get("/health/live").status_code == 200  # and all have been accepted
+        full.close()
+        wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
+        server.process.send_signal(signal.SIGSTOP)
+        for i, line in enumerate(lines):
+            body = json.dumps(sample(100 + i).arrays()).encode()
+            line.sendall(head("/anomaly/score", len(body), f"X-Request-ID: burst{i}") + body)
+        server.process.send_signal(signal.SIGCONT)
+        told = [replies(line, 1)[0].split(b" ")[1] for line in lines]
+    assert set(told) == {b"200", b"429"}
+
+    def by_app() -> list[int]:
+        lines = server.log_lines()
+        return [line["status"] for line in lines if "burst" in str(line.get("request_id"))]
+
+    wait_until(lambda: len(by_app()) >= told.count(b"200"))
+    assert by_app() == [200] * told.count(b"200")

@@ -9,11 +9,14 @@ never leave the cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 from models.layouts.dense_kernels import attend_all
-from models.layouts.kernels import FAST, attend_rows, gather_columns
+from models.layouts.kernels import FAST, attend_rows, gather_columns, in_parts, over_rows
 
 _BLOCK = 128  # tokens
 RELU, RELU2, POWER, SOFTMAX = range(4)
@@ -51,8 +54,9 @@ def see(
     x, row_of_N, _ = tokens
     drift, before, g_before = step
     if controls is not None:
-        control(x, controls, held)
-    measure(row_of_N, parts, x, came, drift, controls is not None, before, held, g, g_before, sums)
+        control(0, len(x), x, controls, held)
+    controlled = controls is not None
+    measure(0, len(x), row_of_N, parts, x, came, drift, controlled, before, held, g, g_before, sums)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -85,7 +89,9 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
     beta = beta_RH[row_of_N]
     q, k = ends[sees], ends[seen]
     if pairs is not None:
-        attend_all(pairs[0], pairs[1], q, k, beta, lse, pulls[sees], pulls[seen], with_force)
+        places = nodes // pairs[0] * heads
+        pulled = pulls[sees], pulls[seen]
+        attend_all(0, places, pairs[0], pairs[1], q, k, beta, lse, *pulled, with_force)
     if edges is not None:
         indptr, indices, t_indptr, t_indices, t_edge = edges
         if with_force:
@@ -98,6 +104,67 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
     energies(0, nodes, lse, beta, attention[2], parts)
     if with_force:
         down(0, nodes, attention, memory, ends, length, pulls, force)
+
+
+def see_in_parts(
+    threads: int,
+    tokens: Any,
+    edges: Any,
+    pairs: Any,
+    weight: Any,
+    bias: Any,
+    norm: Any,
+    attention: Any,
+    memory: Any,
+    controls: Any,
+    with_force: bool,
+    came: bool,
+    step: Any,
+    out: Any,
+) -> None:
+    """`see`, on several threads: all have done one thing before any begins the next."""
+    x, row_of_N, beta_RH = tokens
+    drift, before, g_before = step
+    g, parts, force, scratch, held, sums = out
+    of_each = shares(len(x), threads)
+
+    def each(kernel: Callable[..., None], *args: Any) -> None:
+        in_parts(kernel, of_each, threads, *args)
+
+    if attention is None:
+        each(up, x, norm, None, memory, with_force, g, None, None, parts, force)
+    else:
+        heads, inner = attention[4], attention[0].shape[1]
+        listed = 0 if edges is None else len(edges[1])
+        ends, length, p, lse, pulls = room(scratch, len(x), listed, heads, inner)
+        each(up, x, norm, attention, memory, with_force, g, ends, length, parts, force)
+        sees, seen = sides(attention[3])
+        beta, q, k = beta_RH[row_of_N], ends[sees], ends[seen]
+        if edges is None:
+            places = shares(len(x) // pairs[0] * heads, threads)
+            found = lse, pulls[sees], pulls[seen]
+            in_parts(attend_all, places, threads, *pairs, q, k, beta, *found, with_force)
+        else:
+            indptr, indices, t_indptr, t_indices, t_edge = edges
+            pulled = pulls[sees] if with_force else None
+            along = weight, bias, p, lse, pulled
+            over_rows(attend_rows, indptr, inner, indices, q, k, beta, *along)
+            if with_force:
+                if weight is not None:
+                    p *= weight
+                over_rows(gather_columns, t_indptr, inner, t_indices, t_edge, p, q, pulls[seen])
+        energies(0, len(x), lse, beta, attention[2], parts)
+        if with_force:
+            each(down, attention, memory, ends, length, pulls, force)
+    if controls is not None:
+        each(control, x, controls, held)
+    moved = came, drift, controls is not None, before, held, g, g_before
+    measure(0, len(x), row_of_N, parts, x, *moved, sums)
+
+
+def shares(count: int, threads: int) -> list[int]:
+    """Bounds of as much for each thread."""
+    return [count * i // threads for i in range(threads + 1)]
 
 
 @njit(nogil=True, cache=True)
@@ -254,9 +321,9 @@ def down(lo, hi, attention, memory, ends, length, pulls, force):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def move(x, row_of_N, alpha_R, force, controlled, held, moved, drift):
+def move(lo, hi, x, row_of_N, alpha_R, force, controlled, held, moved, drift):
     """drift = force - held, where that controls x, and moved = x + alpha drift."""
-    for i in range(len(x)):
+    for i in range(lo, hi):
         alpha = alpha_R[row_of_N[i]]
         for d in range(x.shape[1]):
             rate = force[i, d] - held[i, d] if controlled else force[i, d]
@@ -265,11 +332,11 @@ def move(x, row_of_N, alpha_R, force, controlled, held, moved, drift):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def control(x, controls, held):
+def control(lo, hi, x, controls, held):
     """(1 + omega) x - W x of `models.dynamics.ControlledDynamics`; `controls` are 1 + omega, P
     (r,D), Q (r,) and the prior (D,D), or None."""
     decay, basis, strength, prior = controls
-    for i in range(len(x)):
+    for i in range(lo, hi):
         for d in range(x.shape[1]):
             held[i, d] = decay * x[i, d]
         for r in range(len(basis)):
@@ -279,7 +346,7 @@ def control(x, controls, held):
             along *= strength[r]
             for d in range(x.shape[1]):
                 held[i, d] -= along * basis[r, d]
-    local(x, prior, held)
+    local(x[lo:hi], prior, held[lo:hi])
 
 
 @njit(nogil=True, cache=True)
@@ -289,10 +356,10 @@ def local(x, prior, held):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def measure(row_of_N, parts, x, came, drift, controlled, before, held, g, g_before, sums):
+def measure(lo, hi, row_of_N, parts, x, came, drift, controlled, before, held, g, g_before, sums):
     """Over each row, into `sums` (5,R), float64: the energies `parts` (2,N), |x|^2, and of a move
     |drift|^2 and, where something controls, (before + held)/2 . (g - g_before)."""
-    for i in range(len(x)):
+    for i in range(lo, hi):
         r = row_of_N[i]
         sums[0, r] += parts[0, i]
         sums[1, r] += parts[1, i]

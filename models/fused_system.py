@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, final
 
 import numpy as np
@@ -24,8 +27,9 @@ _KINDS = {
     "power": kernels.POWER,
     "softmax": kernels.SOFTMAX,
 }
-_MOST = {EdgeList: 1 << 27, Dense: 1 << 23}
-"""Multiply-adds of a look; where torch may use several threads they are worth it from here on."""
+_ALONE = {EdgeList: 1 << 27, Dense: 1 << 23}
+"""Multiply-adds of a look that one thread does alone; more are worth as many as torch may use."""
+_TOGETHER = ContextVar("together", default=False)
 _NARROW = 1 << 17
 """Weights that stay in the cache; where there are more, and no edges, other products are faster."""
 _Given = tuple[Any, ...] | None
@@ -104,7 +108,10 @@ class FusedSystem(System):
             drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
             before = x if came.held_ND is None else _numpy(came.held_ND)
         scratch = _SCRATCH.take(self._room(layout), x.dtype)
-        kernels.see(
+        much = _TOGETHER.get() or self._work(x_ND, layout) > _ALONE[type(layout)]
+        threads = torch.get_num_threads() if much else 1
+        see = kernels.see if threads == 1 else partial(kernels.see_in_parts, threads)
+        see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
             *_between(layout, x_ND),
             self.normed,
@@ -147,7 +154,7 @@ class FusedSystem(System):
         held = x if control_ND is None else _numpy(control_ND)
         moved, drift = np.empty_like(x), np.empty_like(x)
         rows = layout.row_of_N.numpy(), _numpy(step_size_R)
-        kernels.move(x, *rows, force, control_ND is not None, held, moved, drift)
+        kernels.move(0, len(x), x, *rows, force, control_ND is not None, held, moved, drift)
         return torch.from_numpy(moved), torch.from_numpy(drift)
 
     def _room(self, layout: EdgeList | Dense) -> int:
@@ -158,20 +165,35 @@ class FusedSystem(System):
         return kernels.room_for(len(layout.row_of_N), listed, heads, inner)
 
     def takes(self, x_ND: Tensor, layout: Layout) -> bool:
-        """Edges, or all of a row, without a prior, of the weights' precision, on the CPU, and no
-        more than one thread is good for."""
+        """Edges, or all of a row of few weights, without a prior, of the weights' precision, on the
+        CPU."""
         delta = self.normed[1]
         if not isinstance(layout, EdgeList | Dense) or layout.prior is not None:
             return False
         if x_ND.device.type != "cpu" or x_ND.dtype != _DTYPES[delta.dtype]:
             return False
-        up = sum(weights[0].size for weights in (self.attention, self.memory) if weights)
+        return isinstance(layout, EdgeList) or not (self._up > _NARROW or layout.weighs)
+
+    @property
+    def _up(self) -> int:
+        """Weights of queries, keys and memories."""
+        return sum(weights[0].size for weights in (self.attention, self.memory) if weights)
+
+    def _work(self, x_ND: Tensor, layout: EdgeList | Dense) -> int:
+        """Multiply-adds of a look."""
         pairs = layout.num_edges if isinstance(layout, EdgeList) else len(x_ND) * layout.length
-        if isinstance(layout, Dense) and (up > _NARROW or layout.weighs):
-            return False
         along = 0 if self.attention is None else 3 * self.attention[0].shape[1]
-        work = 2 * len(x_ND) * up + pairs * along
-        return work <= _MOST[type(layout)] or torch.get_num_threads() == 1
+        return 2 * len(x_ND) * self._up + pairs * along
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Here all threads look at what is little too: what they run is compiled before it is much."""
+    before = _TOGETHER.set(True)
+    try:
+        yield
+    finally:
+        _TOGETHER.reset(before)
 
 
 def _between(layout: EdgeList | Dense, x_ND: Tensor) -> tuple[Any, Any, Any, Any]:

@@ -14,7 +14,7 @@ import torch
 from models import checkpoint
 from models.contract import Block
 from models.dynamics import System
-from models.fused_system import FusedSystem
+from models.fused_system import FusedSystem, together
 from models.layouts import Dense
 from service.served import Model, served
 from service.settings import Settings
@@ -87,7 +87,7 @@ class Machine:
         self, model: Model, system_of: Callable[[Block], System], fuses: bool = True
     ) -> None:
         """Its weights change no more; run it once each way: what tells of attention and components
-        goes past what is made ready."""
+        goes past what is made ready, and what is much is for several threads."""
         blocks = model.network.blocks_in_order()
         systems = [system_of(block) for block in blocks]  # any of which may not be had
         model.warm_up()
@@ -95,3 +95,5 @@ class Machine:
             fused = fuses and self.device == "cpu"
             block.prepared = FusedSystem.of_block(block, system) if fused else system
         model.warm_up()
+        with together():
+            model.warm_up()

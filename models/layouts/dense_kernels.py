@@ -20,58 +20,59 @@ _P5, _P4, _P3, _P2, _P1, _P0 = map(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def attend_all(length, hidden, q, k, beta, lse, pk, ptq, with_sums):
+def attend_all(lo, hi, length, hidden, q, k, beta, lse, pk, ptq, with_sums):
     """As `attend_rows` and `gather_columns`: lse (N,H), pk = sum_j p_ij k_j, ptq = sum_i p_ij q_i.
 
     Args:
+        lo, hi: of the heads of all rows, R H, those of a row one behind the other.
         length: L.
         hidden: (1 or R, L, L), added to the logits: -inf of those whom a token does not see; or
             None. What sees nobody keeps the zeros that it was given.
         with_sums: else lse alone is to be had.
     """
-    tokens, heads, width = q.shape
+    heads, width = q.shape[1:]
     zero = q.dtype.type(0)
     q_h = np.empty((length, width), q.dtype)
     k_h, sums = np.empty_like(q_h), np.empty_like(q_h)
     p = np.empty((length, length), q.dtype)
-    for first in range(0, tokens, length):
-        row = first // length
-        for h in range(heads):
-            for i in range(length):
-                for y in range(width):
-                    q_h[i, y] = q[first + i, h, y] * beta[first + i, h]
-                    k_h[i, y] = k[first + i, h, y]
-            np.dot(q_h, k_h.T, p)
-            if hidden is not None:
-                p += hidden[row if len(hidden) > 1 else 0]
-            for i in range(length):
-                top = q.dtype.type(-np.inf)
-                for j in range(length):
-                    if not p[i, j] <= top:  # lets NaN through
-                        top = p[i, j]
-                if top == -np.inf:
-                    p[i] = 0
-                    continue
-                for j in range(length):
-                    p[i, j] -= top
-                exp(p[i])
-                total = zero
-                for j in range(length):
-                    total += p[i, j]
-                lse[first + i, h] = top + np.log(total)
-                for j in range(length):
-                    p[i, j] *= q.dtype.type(1) / total
-            if not with_sums:
+    for place in range(lo, hi):
+        row, h = place // heads, place % heads
+        first = row * length
+        for i in range(length):
+            for y in range(width):
+                q_h[i, y] = q[first + i, h, y] * beta[first + i, h]
+                k_h[i, y] = k[first + i, h, y]
+        np.dot(q_h, k_h.T, p)
+        if hidden is not None:
+            p += hidden[row if len(hidden) > 1 else 0]
+        for i in range(length):
+            top = q.dtype.type(-np.inf)
+            for j in range(length):
+                if not p[i, j] <= top:  # lets NaN through
+                    top = p[i, j]
+            if top == -np.inf:
+                p[i] = 0
                 continue
-            np.dot(p, k_h, sums)
-            for i in range(length):
-                for y in range(width):
-                    pk[first + i, h, y] = sums[i, y]
-                    q_h[i, y] = q[first + i, h, y]
-            np.dot(p.T, q_h, sums)
-            for i in range(length):
-                for y in range(width):
-                    ptq[first + i, h, y] = sums[i, y]
+            for j in range(length):
+                p[i, j] -= top
+            exp(p[i])
+            total = zero
+            for j in range(length):
+                total += p[i, j]
+            lse[first + i, h] = top + np.log(total)
+            for j in range(length):
+                p[i, j] *= q.dtype.type(1) / total
+        if not with_sums:
+            continue
+        np.dot(p, k_h, sums)
+        for i in range(length):
+            for y in range(width):
+                pk[first + i, h, y] = sums[i, y]
+                q_h[i, y] = q[first + i, h, y]
+        np.dot(p.T, q_h, sums)
+        for i in range(length):
+            for y in range(width):
+                ptq[first + i, h, y] = sums[i, y]
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})

@@ -43,7 +43,7 @@ def threads_for(work: int) -> int:
 
 
 def in_parts(kernel: Callable[..., None], bounds: Sequence[int], threads: int, *args) -> None:
-    """Run `kernel(lo, hi, *args)` from each of `bounds` to the next."""
+    """Run `kernel(lo, hi, *args)` from each of `bounds` to the next, here and on other threads."""
     if threads == 1:
         kernel(bounds[0], bounds[-1], *args)
         return
@@ -58,9 +58,12 @@ def in_parts(kernel: Callable[..., None], bounds: Sequence[int], threads: int, *
                 return
             kernel(*part, *args)
 
-    jobs = [_pool.submit(work) for _ in range(threads)]
-    for job in jobs:
-        job.result()
+    jobs = [_pool.submit(work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        for job in jobs:
+            job.result()
 
 
 @njit(nogil=True, cache=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import Context
 from copy import deepcopy
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from models import checkpoint, fused_system
+from models import checkpoint, fused_kernels, fused_system
 from models.catalog import architectures
 from models.contract import Architecture, Block, Config, Knobs
 from models.dynamics import (
@@ -32,7 +33,7 @@ from models.energies import (
     Sum,
     VonMisesFisherAttention,
 )
-from models.fused_system import FusedSystem
+from models.fused_system import FusedSystem, together
 from models.graph import Graph
 from models.image_completer import ImageCompleter
 from models.layouts import Dense, EdgeList, Layout, dense_kernels
@@ -57,12 +58,13 @@ MOTIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As where all is looked at in one call, however large."""
+@pytest.fixture(autouse=True, params=[1, 3], ids=["alone", "together"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """As many look at all there is, however little."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
+    torch.set_num_threads(request.param)
+    with together():
+        yield request.param
     torch.set_num_threads(before)
 
 
@@ -224,18 +226,35 @@ def test_the_other_looks_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> Non
     weight = torch.rand(ROWS, HEADS, 100, 100, dtype=torch.float64)
     assert looks(x_ND, dense.weighed(weight), beta_RH) == 1
     assert looks(x_ND, dense.weighed(None, weight), beta_RH) == 1
-    monkeypatch.setattr(fused_system, "_MOST", {EdgeList: 0, Dense: 0})
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        assert looks(x_ND, edges, beta_RH) == looks(x_ND, dense, beta_RH) == 1
-        torch.set_num_threads(1)
-        assert looks(x_ND, edges, beta_RH) == looks(x_ND, dense, beta_RH) == 0
-        monkeypatch.setattr(fused_system, "_NARROW", 0)
-        assert looks(x_ND, edges, beta_RH) == 0
-        assert looks(x_ND, dense, beta_RH) == 1
-    finally:
-        torch.set_num_threads(before)
+    monkeypatch.setattr(fused_system, "_NARROW", 0)
+    assert looks(x_ND, edges, beta_RH) == 0
+    assert looks(x_ND, dense, beta_RH) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", ["edges", "all"])
+def test_what_is_little_is_looked_at_by_one(
+    layout: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, places = _block(ENERGIES["et"]()), _layouts()[layout]
+    x_ND, beta_RH = _states()
+    fused, asked = FusedSystem.of_block(block, block.system()), []
+
+    def counted(threads: int, *args) -> None:
+        asked.append(threads)
+        in_parts(threads, *args)
+
+    in_parts = fused_kernels.see_in_parts
+    monkeypatch.setattr(fused_kernels, "see_in_parts", counted)
+    known = fused.see(x_ND, places, beta_RH, True, None)
+    assert asked == [threads] * (threads > 1)
+    asked.clear()
+    found = Context().run(fused.see, x_ND, places, beta_RH, True, None)
+    assert not asked
+    _same(found, known)
+    monkeypatch.setattr(fused_system, "_ALONE", {EdgeList: 0, Dense: 0})
+    Context().run(fused.see, x_ND, places, beta_RH, True, None)
+    assert asked == [threads] * (threads > 1)
 
 
 @torch.no_grad()

@@ -42,6 +42,7 @@ from models.layouts import Dense, EdgeList, Layout
 from models.onnx_system import OnnxSystem
 
 ROUNDS = 9
+SETTLE_S = 0.05  # threads that have nothing to do spin for a while, in the way of whoever is next
 IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
     (1, 196, 768, 12, 64, 3072, 12),
     (8, 196, 768, 12, 64, 3072, 12),
@@ -254,6 +255,7 @@ def compare(name: str, case: Case) -> None:
         for library, best in of_peak.items():
             reached.setdefault(library, []).append(best())
         for way, work in ways.items():
+            time.sleep(SETTLE_S)
             took[way].append(_seconds(lambda work=work: work(case)))
     top = {library: statistics.median(each) for library, each in reached.items()}
     medians = keep(name, "autograd", took)

@@ -27,8 +27,10 @@ _KINDS = {
     "power": kernels.POWER,
     "softmax": kernels.SOFTMAX,
 }
-_ALONE = {EdgeList: 1 << 27, Dense: 1 << 23}
-"""Multiply-adds of a look that one thread does alone; more are worth as many as torch may use."""
+_MUCH = 1 << 27
+"""Multiply-adds of a look, of which more are for as many threads as torch may use."""
+_LITTLE = 1 << 23
+"""Of pictures one thread does no more where there are several: torch's wait less for each other."""
 _TOGETHER = ContextVar("together", default=False)
 _NARROW = 1 << 17
 """Weights that stay in the cache; where there are more, and no edges, other products are faster."""
@@ -108,7 +110,7 @@ class FusedSystem(System):
             drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
             before = x if came.held_ND is None else _numpy(came.held_ND)
         scratch = _SCRATCH.take(self._room(layout), x.dtype)
-        much = _TOGETHER.get() or self._work(x_ND, layout) > _ALONE[type(layout)]
+        much = _TOGETHER.get() or self._work(x_ND, layout) > _MUCH
         threads = torch.get_num_threads() if much else 1
         see = kernels.see if threads == 1 else partial(kernels.see_in_parts, threads)
         see(
@@ -166,13 +168,18 @@ class FusedSystem(System):
 
     def takes(self, x_ND: Tensor, layout: Layout) -> bool:
         """Edges, or all of a row of few weights, without a prior, of the weights' precision, on the
-        CPU."""
+        CPU; of pictures few and many, see `_LITTLE`."""
         delta = self.normed[1]
         if not isinstance(layout, EdgeList | Dense) or layout.prior is not None:
             return False
         if x_ND.device.type != "cpu" or x_ND.dtype != _DTYPES[delta.dtype]:
             return False
-        return isinstance(layout, EdgeList) or not (self._up > _NARROW or layout.weighs)
+        if isinstance(layout, EdgeList):
+            return True
+        if self._up > _NARROW or layout.weighs:
+            return False
+        always = torch.get_num_threads() == 1 or _TOGETHER.get()
+        return always or not _LITTLE < self._work(x_ND, layout) <= _MUCH
 
     @property
     def _up(self) -> int:

@@ -252,9 +252,28 @@ def test_what_is_little_is_looked_at_by_one(
     found = Context().run(fused.see, x_ND, places, beta_RH, True, None)
     assert not asked
     _same(found, known)
-    monkeypatch.setattr(fused_system, "_ALONE", {EdgeList: 0, Dense: 0})
+    monkeypatch.setattr(fused_system, "_MUCH", 0)
     Context().run(fused.see, x_ND, places, beta_RH, True, None)
     assert asked == [threads] * (threads > 1)
+
+
+@torch.no_grad()
+def test_a_few_pictures_are_for_the_other_where_there_are_threads(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, pictures = _block(ENERGIES["et"]()), Dense(_masks()["all"])
+    x_ND, _ = _states()
+    fused = FusedSystem.of_block(block, block.system())
+    assert isinstance(fused, FusedSystem)
+
+    def takes(layout: Layout) -> bool:
+        return Context().run(fused.takes, x_ND, layout)
+
+    for little, much, taken in ((1 << 40, 1 << 41, True), (0, 1 << 40, False), (0, 0, True)):
+        monkeypatch.setattr(fused_system, "_LITTLE", little)
+        monkeypatch.setattr(fused_system, "_MUCH", much)
+        assert takes(pictures) == (taken or threads == 1)
+        assert takes(_edges())
 
 
 @torch.no_grad()

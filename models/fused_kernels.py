@@ -55,8 +55,7 @@ def see(
     drift, before, g_before = step
     if controls is not None:
         control(0, len(x), x, controls, held)
-    controlled = controls is not None
-    measure(0, len(x), row_of_N, parts, x, came, drift, controlled, before, held, g, g_before, sums)
+    measure(row_of_N, parts, x, came, drift, controls is not None, before, held, g, g_before, sums)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -158,8 +157,7 @@ def see_in_parts(
             each(down, attention, memory, ends, length, pulls, force)
     if controls is not None:
         each(control, x, controls, held)
-    moved = came, drift, controls is not None, before, held, g, g_before
-    measure(0, len(x), row_of_N, parts, x, *moved, sums)
+    measure(row_of_N, parts, x, came, drift, controls is not None, before, held, g, g_before, sums)
 
 
 def shares(count: int, threads: int) -> list[int]:
@@ -321,9 +319,9 @@ def down(lo, hi, attention, memory, ends, length, pulls, force):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def move(lo, hi, x, row_of_N, alpha_R, force, controlled, held, moved, drift):
+def move(x, row_of_N, alpha_R, force, controlled, held, moved, drift):
     """drift = force - held, where that controls x, and moved = x + alpha drift."""
-    for i in range(lo, hi):
+    for i in range(len(x)):
         alpha = alpha_R[row_of_N[i]]
         for d in range(x.shape[1]):
             rate = force[i, d] - held[i, d] if controlled else force[i, d]
@@ -356,10 +354,10 @@ def local(x, prior, held):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def measure(lo, hi, row_of_N, parts, x, came, drift, controlled, before, held, g, g_before, sums):
+def measure(row_of_N, parts, x, came, drift, controlled, before, held, g, g_before, sums):
     """Over each row, into `sums` (5,R), float64: the energies `parts` (2,N), |x|^2, and of a move
     |drift|^2 and, where something controls, (before + held)/2 . (g - g_before)."""
-    for i in range(lo, hi):
+    for i in range(len(x)):
         r = row_of_N[i]
         sums[0, r] += parts[0, i]
         sums[1, r] += parts[1, i]

@@ -156,7 +156,7 @@ class FusedSystem(System):
         held = x if control_ND is None else _numpy(control_ND)
         moved, drift = np.empty_like(x), np.empty_like(x)
         rows = layout.row_of_N.numpy(), _numpy(step_size_R)
-        kernels.move(0, len(x), x, *rows, force, control_ND is not None, held, moved, drift)
+        kernels.move(x, *rows, force, control_ND is not None, held, moved, drift)
         return torch.from_numpy(moved), torch.from_numpy(drift)
 
     def _room(self, layout: EdgeList | Dense) -> int:

@@ -3,8 +3,8 @@
 Both take as many steps with equal weights from equal states, and end where the other does. On
 images (tokens that all see each other), on molecules, which the papers' way fills up to one length,
 and on edge lists. `relax` is the loop alone; `solve` also measures: energies by component,
-residuals, and what is finite, after each step; `onnx` is `solve` on ONNX Runtime, and `fused`, on
-edges and on narrow images, is `solve` with a look in one call, as a server with one thread has it.
+residuals, and what is finite, after each step; `onnx` is `solve` on ONNX Runtime, and `fused`,
+where a server does so, is `solve` with a look in one call.
 Rounds take turns; printed are medians, their ratios, and the share of what the same library makes
 of a large product of float32 in the same run. Peak memory is that of a process of its own for each
 way.

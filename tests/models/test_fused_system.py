@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextvars import Context
-from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from models import checkpoint, fused_kernels, fused_system
-from models.catalog import architectures
-from models.contract import Architecture, Block, Config, Knobs
+from models import fused_kernels, fused_system
+from models.contract import Block, Config, Knobs
 from models.dynamics import (
     Came,
     ControlledDynamics,
@@ -33,15 +29,10 @@ from models.energies import (
     Sum,
     VonMisesFisherAttention,
 )
-from models.fused_system import FusedSystem, together
-from models.graph import Graph
-from models.image_completer import ImageCompleter
-from models.layouts import Dense, EdgeList, Layout, dense_kernels
-from models.node_scorer import NodeScorer
-from models.patches import MaskedImage
+from models.fused_system import FusedSystem
+from models.layouts import Dense, EdgeList, Layout
 from models.resonance import Resonance
 
-SHIPPED = sorted((Path(__file__).parents[2] / "checkpoints").iterdir())
 DIM, HEADS, WIDTH, ROWS, TOKENS = 12, 2, 4, 3, 300  # tokens: more than a block of them
 ENERGIES = {
     "et": lambda: Sum(DotProductAttention(DIM, HEADS, WIDTH), Hopfield(DIM, 7)),
@@ -58,14 +49,7 @@ MOTIONS = {
 }
 
 
-@pytest.fixture(autouse=True, params=[1, 3], ids=["alone", "together"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """As many look at all there is, however little."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    with together():
-        yield request.param
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def _block(energy: Energy, motion: Motion | None = None) -> Block:
@@ -302,16 +286,6 @@ def test_pictures_in_single_precision_are_as_near_as_torch(mask: str) -> None:
     assert (off(seen[0]) < 2 * off(seen[1]) + 1e-7).all()
 
 
-def test_exponentials_are_right_to_two_units_in_the_last_place() -> None:
-    x = -np.concatenate([np.linspace(0, 87, 100_001), np.logspace(-8, 1, 1001)]).astype(np.float32)
-    found, known = x.copy(), np.exp(x.astype(np.float64))
-    dense_kernels.exp(found)
-    np.testing.assert_allclose(found, known, 2 * np.finfo(np.float32).eps)
-    ends = np.array([-0.0, -88.0, -1e30, -np.inf, np.nan], np.float32)
-    dense_kernels.exp(ends)
-    np.testing.assert_array_equal(ends, np.array([1, 0, 0, 0, np.nan], np.float32))
-
-
 def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
     twice = Sum(Hopfield(DIM, 7), Hopfield(DIM, 5))
     for energy in (twice, Sum(AssociativeMemory())):
@@ -322,65 +296,6 @@ def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
     block.norm = torch.nn.Identity()
     plain = block.system()
     assert FusedSystem.of_block(block, plain) is plain
-
-
-@pytest.mark.parametrize("architecture", architectures().values(), ids=lambda a: a.name)
-def test_every_architecture_infers_the_same(architecture: type[Architecture]) -> None:
-    network, items = architecture.example(3)
-    _infers_the_same(network.eval(), items, 1e-4)
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in SHIPPED if "tolokers" in path.name], ids=lambda p: p.name
-)
-def test_shipped_checkpoints_infer_the_same(path: Path) -> None:
-    network = checkpoint.load(path).network
-    _infers_the_same(network, _graphs(network), 1e-4)
-
-
-def test_shipped_pictures_are_completed_the_same() -> None:
-    network = checkpoint.load(SHIPPED[0].with_name("et-mnist")).network
-    assert isinstance(network, ImageCompleter)
-    config, rng = network.config, np.random.default_rng(5)
-    shape = config.size, config.size, config.channels
-    places = config.size // config.patch
-    pictures = [
-        MaskedImage(rng.integers(0, 256, shape, np.uint8), rng.random((places, places)) < share)
-        for share in (0.2, 0.5, 0.9)
-    ]
-    # In float64: where pixels are noise a trained network magnifies rounding.
-    _infers_the_same(network.double(), pictures, 1e-8)
-
-
-def _graphs(network: Architecture) -> list:
-    assert isinstance(network, NodeScorer)
-    rng = np.random.default_rng(4)
-    width = len(network.config.features)
-    return [
-        Graph(rng.random((n, width)).astype(np.float32), rng.integers(0, n, (2, 8 * n)))
-        for n in (40, 1, 200)
-    ]
-
-
-def _infers_the_same(network: Architecture, items: list, tolerance: float) -> None:
-    knobs = [Knobs(), Knobs(beta_scale=0.5, tolerance=1e-3), Knobs(noise=0.1, seed=5, steps=4)]
-    fused = deepcopy(network)
-    for block in fused.blocks_in_order():
-        block.prepared = FusedSystem.of_block(block, block.system())
-    known, found = (net.infer(net.pack(items), knobs) for net in (network, fused))
-    close = {"rtol": tolerance, "atol": tolerance}
-    torch.testing.assert_close(found.logits, known.logits, **close)
-    for one, other in zip(found.solutions, known.solutions, strict=True):
-        assert one.stop_reasons == other.stop_reasons
-        assert one.steps_R.tolist() == other.steps_R.tolist()
-        torch.testing.assert_close(one.x_ND, other.x_ND, **close)
-        torch.testing.assert_close(one.g_ND, other.g_ND, **close)
-        np.testing.assert_allclose(one.residual_R, other.residual_R, 10 * tolerance)
-        for moment, as_known in zip(one.trace, other.trace, strict=True):
-            np.testing.assert_allclose(moment.energy_R, as_known.energy_R, 10 * tolerance)
-            assert (moment.storage_R is None) == (as_known.storage_R is None)
-            if moment.storage_R is not None:
-                np.testing.assert_allclose(moment.storage_R, as_known.storage_R, 10 * tolerance)
 
 
 @torch.no_grad()

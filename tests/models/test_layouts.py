@@ -1,4 +1,4 @@
-"""The edge list: gradients, threads, and what edges mean."""
+"""Edges, what they mean, their gradients and threads; exponentials among all tokens of a row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.layouts import Dense, EdgeList, edge_list, kernels
+from models.layouts import Dense, EdgeList, dense_kernels, edge_list, kernels
 
 
 def _random(nodes: int, edges: int, seed: int = 0, **options: bool) -> EdgeList:
@@ -131,3 +131,13 @@ def test_half_precision_is_summed_in_full() -> None:
     edges, (q, k, beta) = _random(20, 60), _inputs(20, torch.float32)
     out = edges.attend(q.bfloat16(), k.bfloat16(), beta)
     assert all(t.dtype == torch.float32 for t in out)
+
+
+def test_exponentials_are_right_to_two_units_in_the_last_place() -> None:
+    x = -np.concatenate([np.linspace(0, 87, 100_001), np.logspace(-8, 1, 1001)]).astype(np.float32)
+    found, known = x.copy(), np.exp(x.astype(np.float64))
+    dense_kernels.exp(found)
+    np.testing.assert_allclose(found, known, 2 * np.finfo(np.float32).eps)
+    ends = np.array([-0.0, -88.0, -1e30, -np.inf, np.nan], np.float32)
+    dense_kernels.exp(ends)
+    np.testing.assert_array_equal(ends, np.array([1, 0, 0, 0, np.nan], np.float32))

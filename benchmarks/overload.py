@@ -42,7 +42,7 @@ class _Seen:
     replies: list[Reply] = field(default_factory=list)
     broken: int = 0
     mixed: int = 0
-    still_s: float = 0.0  # the longest that the clients did nothing, on their own core
+    still_s: float = 0.0  # the longest turn of the clients' loop, on a core of their own
 
     def of(self, status: int) -> list[float]:
         return [reply.seconds for reply in self.replies if reply.status == status]
@@ -85,7 +85,6 @@ async def _overload(port: int, content: bytes, rate: float, seconds: float) -> _
             return
         seen.replies.append(reply)
         if reply.headers.get("connection") == "close":  # one too many, no request of it was read
-            connection.close()
             return
         seen.mixed += reply.headers.get("x-request-id") != name
         free.append(connection)

@@ -121,7 +121,8 @@ def see_in_parts(
     step: Any,
     out: Any,
 ) -> None:
-    """`see`, on several threads: all have done one thing before any begins the next."""
+    """`see`, on several threads: all have done one thing before any begins the next, in the order
+    of `look`, then `control` and `measure`."""
     x, row_of_N, beta_RH = tokens
     drift, before, g_before = step
     g, parts, force, scratch, held, sums = out

@@ -31,7 +31,7 @@ _MUCH = 1 << 27
 """Multiply-adds of a look, of which more are for as many threads as torch may use."""
 _LITTLE = 1 << 23
 """Of pictures one thread does no more where there are several: torch's wait less for each other."""
-_TOGETHER = ContextVar("together", default=False)
+_AS_MUCH = ContextVar("as_much", default=False)
 _NARROW = 1 << 17
 """Weights that stay in the cache; where there are more, and no edges, other products are faster."""
 _Given = tuple[Any, ...] | None
@@ -57,7 +57,7 @@ class FusedSystem(System):
 
     @property
     def runtime(self) -> str:
-        """Of the other, for products that are large; small ones are SciPy's BLAS's."""
+        """Of the other; where this looks, products are SciPy's BLAS's."""
         return self.other.runtime
 
     @classmethod
@@ -110,9 +110,11 @@ class FusedSystem(System):
             drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
             before = x if came.held_ND is None else _numpy(came.held_ND)
         scratch = _SCRATCH.take(self._room(layout), x.dtype)
-        much = _TOGETHER.get() or self._work(x_ND, layout) > _MUCH
-        threads = torch.get_num_threads() if much else 1
-        see = kernels.see if threads == 1 else partial(kernels.see_in_parts, threads)
+        threads = torch.get_num_threads()
+        if threads > 1 and self._work(x_ND, layout) <= _MUCH:
+            threads = 1
+        whole = threads == 1 and not _AS_MUCH.get()
+        see = kernels.see if whole else partial(kernels.see_in_parts, threads)
         see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
             *_between(layout, x_ND),
@@ -178,8 +180,8 @@ class FusedSystem(System):
             return True
         if self._up > _NARROW or layout.weighs:
             return False
-        always = torch.get_num_threads() == 1 or _TOGETHER.get()
-        return always or not _LITTLE < self._work(x_ND, layout) <= _MUCH
+        one = torch.get_num_threads() == 1
+        return one or not _LITTLE < self._work(x_ND, layout) <= _MUCH
 
     @property
     def _up(self) -> int:
@@ -194,13 +196,14 @@ class FusedSystem(System):
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """Here all threads look at what is little too: what they run is compiled before it is much."""
-    before = _TOGETHER.set(True)
+def as_much() -> Iterator[None]:
+    """Here what is little is looked at as what is much, by one thread: so that all that it runs is
+    compiled before there is much, and starts no thread that would not be of who computes."""
+    before = _AS_MUCH.set(True)
     try:
         yield
     finally:
-        _TOGETHER.reset(before)
+        _AS_MUCH.reset(before)
 
 
 def _between(layout: EdgeList | Dense, x_ND: Tensor) -> tuple[Any, Any, Any, Any]:

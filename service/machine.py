@@ -14,7 +14,7 @@ import torch
 from models import checkpoint
 from models.contract import Block
 from models.dynamics import System
-from models.fused_system import FusedSystem, together
+from models.fused_system import FusedSystem, as_much
 from models.layouts import Dense
 from service.served import Model, served
 from service.settings import Settings
@@ -95,5 +95,6 @@ class Machine:
             fused = fuses and self.device == "cpu"
             block.prepared = FusedSystem.of_block(block, system) if fused else system
         model.warm_up()
-        with together():
-            model.warm_up()
+        if self.threads != 1 and any(isinstance(b.prepared, FusedSystem) for b in blocks):
+            with as_much():
+                model.warm_up()

@@ -138,12 +138,12 @@ class Wire(HttpToolsProtocol):
         if self._staying:
             self._staying = False
             return
-        computes = self._pace.flooded and self._computes()
-        if computes and (problem := self._no_room()) is not None:
-            self._turn_away(problem)
+        wants = self._pace.flooded and self._wants_place()
+        if wants and self._engine.full:
+            self._turn_away(self._engine.refusal())
         else:
             super().on_headers_complete()  # which may fail, and is of the head then
-            if computes:
+            if wants:
                 self._engine.expect()
         self._in_head = False
         if self._late is not None:
@@ -171,22 +171,19 @@ class Wire(HttpToolsProtocol):
             super().on_response_complete()
         self._watch_reader()
 
-    def _computes(self) -> bool:
-        """Does the request that begins here want a place, if there is one?"""
+    def _wants_place(self) -> bool:
+        """Does the request that begins here need a place, and now? Then it is refused whatever
+        follows where there is none: in a flood of them the app would do little else. What waits
+        behind others on this connection is the app's, and what has no key for its route: that is
+        told something else."""
         assert self.parser is not None
         path = self.url.partition(b"?")[0]
-        return path.decode("latin-1") in self._direct and self.parser.get_method() == b"POST"
-
-    def _no_room(self) -> Problem | None:
-        """Why a request that computes is refused whatever follows its head: in a flood of them the
-        app would do little else. What waits behind others on this connection is the app's, and what
-        has no key for its route: that is told something else."""
-        if not self._engine.full or self.flow.write_paused:
-            return None
-        waits = self.cycle and not self.cycle.response_complete
+        if path.decode("latin-1") not in self._direct or self.parser.get_method() != b"POST":
+            return False
+        waits = self.flow.write_paused or (self.cycle and not self.cycle.response_complete)
         if waits or not _TELLING.isdisjoint([name for name, _ in self.headers]):
-            return None
-        return self._engine.refusal() if self._known() else None
+            return False
+        return self._known()
 
     def _known(self) -> bool:
         """Is there a key with the request, where one is asked for?"""

@@ -97,8 +97,9 @@ class Engine:
 
     def refusal(self) -> Problem:
         """429; Retry-After is the time it takes to drain."""
-        seconds = max(math.ceil(self._admitted * self._mean_s), 1)
-        detail = f"{self._admitted} requests are being computed or wait"
+        there = min(self._admitted + self._expected, self._limit)
+        seconds = max(math.ceil(there * self._mean_s), 1)
+        detail = f"{there} requests are being computed or wait"
         return Problem("queue-full", detail, headers={"retry-after": str(seconds)})
 
     def require_room(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import Context
-
 import numpy as np
 import pytest
 import torch
@@ -29,7 +27,7 @@ from models.energies import (
     Sum,
     VonMisesFisherAttention,
 )
-from models.fused_system import FusedSystem
+from models.fused_system import FusedSystem, as_much
 from models.layouts import Dense, EdgeList, Layout
 from models.resonance import Resonance
 
@@ -233,12 +231,13 @@ def test_what_is_little_is_looked_at_by_one(
     known = fused.see(x_ND, places, beta_RH, True, None)
     assert asked == [threads] * (threads > 1)
     asked.clear()
-    found = Context().run(fused.see, x_ND, places, beta_RH, True, None)
+    monkeypatch.setattr(fused_system, "_MUCH", 1 << 40)
+    monkeypatch.setattr(fused_system, "_LITTLE", 1 << 40)
+    _same(fused.see(x_ND, places, beta_RH, True, None), known)
     assert not asked
-    _same(found, known)
-    monkeypatch.setattr(fused_system, "_MUCH", 0)
-    Context().run(fused.see, x_ND, places, beta_RH, True, None)
-    assert asked == [threads] * (threads > 1)
+    with as_much():
+        _same(fused.see(x_ND, places, beta_RH, True, None), known)
+    assert asked == [1]
 
 
 @torch.no_grad()
@@ -251,7 +250,7 @@ def test_a_few_pictures_are_for_the_other_where_there_are_threads(
     assert isinstance(fused, FusedSystem)
 
     def takes(layout: Layout) -> bool:
-        return Context().run(fused.takes, x_ND, layout)
+        return fused.takes(x_ND, layout)
 
     for little, much, taken in ((1 << 40, 1 << 41, True), (0, 1 << 40, False), (0, 0, True)):
         monkeypatch.setattr(fused_system, "_LITTLE", little)

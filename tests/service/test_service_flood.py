@@ -239,21 +239,24 @@ def test_once_there_is_room_the_next_is_answered_on_the_same_connection(full, se
         assert client.post("/anomaly/score", json=one).headers["x-cache"] == "hit"
 
 
-def test_of_those_who_come_together_all_but_one_are_refused_by_their_heads(full, server, sample):
-    """Whoever is let in takes the place before it is known that it does."""
+@pytest.fixture
+def crowd(server: Server) -> Iterator[list[socket.socket]]:
+    """Connections that are accepted before there is a flood, which is soon forgotten."""
     with ExitStack() as opened:
         where = ("127.0.0.1", server.port)
-        lines = [opened.enter_context(socket.create_connection(where, 20)) for _ in range(40)]
-        with server.client() as client:
-            assert client.get("/health/live").status_code == 200  # and all have been accepted
-        full.close()
-        wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
-        server.process.send_signal(signal.SIGSTOP)
-        for i, line in enumerate(lines):
-            body = json.dumps(sample(100 + i).arrays()).encode()
-            line.sendall(head("/anomaly/score", len(body), f"X-Request-ID: burst{i}") + body)
-        server.process.send_signal(signal.SIGCONT)
-        told = [replies(line, 1)[0].split(b" ")[1] for line in lines]
+        yield [opened.enter_context(socket.create_connection(where, 20)) for _ in range(40)]
+
+
+def test_of_those_who_come_together_the_app_refuses_none(crowd, full, server, sample):
+    """Whoever is let in takes the place before it is known that it does."""
+    bodies = [json.dumps(sample(100 + i).arrays()).encode() for i in range(len(crowd))]
+    full.close()
+    wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
+    server.process.send_signal(signal.SIGSTOP)
+    for i, (line, body) in enumerate(zip(crowd, bodies, strict=True)):
+        line.sendall(head("/anomaly/score", len(body), f"X-Request-ID: burst{i}") + body)
+    server.process.send_signal(signal.SIGCONT)
+    told = [replies(line, 1)[0].split(b" ")[1] for line in crowd]
     assert set(told) == {b"200", b"429"}
 
     def by_app() -> list[int]:
@@ -262,3 +265,18 @@ def test_of_those_who_come_together_all_but_one_are_refused_by_their_heads(full,
 
     wait_until(lambda: len(by_app()) >= told.count(b"200"))
     assert by_app() == [200] * told.count(b"200")
+
+
+def test_what_waits_behind_another_takes_no_place(crowd, full, server, sample):
+    """Nor does what is told something else than that there is none: others have it meanwhile."""
+    one, other = crowd[:2]
+    body = json.dumps(sample(200).arrays()).encode()
+    live = b"GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+    behind = head("/anomaly/score", 2) + b"{}"
+    full.close()
+    wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
+    server.process.send_signal(signal.SIGSTOP)
+    one.sendall(live + 20 * behind)
+    other.sendall(head("/anomaly/score", len(body)) + body)
+    server.process.send_signal(signal.SIGCONT)
+    assert replies(other, 1)[0].startswith(b"HTTP/1.1 200 ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import final
 
 import numpy as np
@@ -51,9 +52,9 @@ def pack(
 ) -> GraphBatch:
     """Pack graphs into one batch; nodes keep their order, graph after graph."""
     sizes = [graph.num_nodes for graph in graphs]
-    offsets = np.cumsum([0, *sizes])
+    offsets = list(accumulate(sizes, initial=0))
     row_of_N = torch.from_numpy(np.repeat(np.arange(len(graphs)), sizes))
-    total = int(offsets[-1])
+    total = offsets[-1]
 
     def edges_of(relation: int) -> np.ndarray:
         parts = []
@@ -63,7 +64,7 @@ def pack(
                 if graph.edge_type is None:
                     raise ValueError("edge_type is needed: the model has several relations")
                 edges = edges[:, graph.edge_type == relation]
-            parts.append(edges + offset)
+            parts.append(edges + offset if offset else edges)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
     layouts = tuple(

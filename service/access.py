@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import structlog
@@ -46,10 +47,21 @@ def hardened(encrypted: bool = False) -> dict[str, str]:
     return _HARDENED | insist
 
 
+def _names() -> Iterator[str]:
+    """24 hexadecimal digits each, that nobody can guess: many for each call of the system, in which
+    the thread that computes would take the interpreter."""
+    while True:
+        drawn = secrets.token_hex(12 * 256)
+        yield from (drawn[at : at + 24] for at in range(0, len(drawn), 24))
+
+
+_NAMES = _names()
+
+
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The one that the client gave, if it may be one, or another."""
     sent = next((value for name, value in headers if name == b"x-request-id"), b"")
-    return sent.decode("ascii") if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(12)
+    return sent.decode("ascii") if _REQUEST_ID.fullmatch(sent) else next(_NAMES)
 
 
 class Access:
@@ -106,13 +118,14 @@ class Access:
                 await problem.response(request_id)(scope, receive, send_signed)
             status = 500
         finally:
-            self._record(scope, status or CLIENT_CLOSED, watch)
+            # Once the answer has gone, which the loop sends when all has run that is ready.
+            recording = scope, status or CLIENT_CLOSED, watch, watch.elapsed()
+            asyncio.get_running_loop().call_soon(self._record, *recording)
 
-    def _record(self, scope: Scope, status: int, watch: Stopwatch) -> None:
+    def _record(self, scope: Scope, status: int, watch: Stopwatch, seconds: float) -> None:
         state = scope["state"]
         route = getattr(scope.get("route"), "path", "unmatched")
         problem, key = state.get("problem"), state["caller"].name if "caller" in state else ""
-        seconds = watch.elapsed()
         self._metrics.count_request(route, status, problem)
         phases = watch.phases | {"total": seconds}
         self._metrics.observe_request(route, state.get("model"), phases)

@@ -150,6 +150,8 @@ def unknown_fields(
 ) -> list[Fault]:
     """A fault per unexpected key. A key is repeated only where it looks like a plain name."""
     expected = frozenset(known)
+    if found.keys() <= expected:
+        return []
     names = (key for key in found if key not in expected)
     allowed = ", ".join(sorted(expected))
     return [

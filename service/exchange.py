@@ -54,10 +54,11 @@ async def exchange(
         Disconnected: the client has gone, and the work with it.
     """
     settings, state, of_job = services.settings, request.state, is_replayed(request.state)
-    seconds, served = _patience(request, services), services.registry.changes
+    later = _later(request)
+    seconds, served = _patience(request, services, later or of_job), services.registry.changes
     state.patience_s = seconds
     if not of_job:
-        if _later(request):
+        if later:
             return await _promised(request, services)
         state.progress = Progress()
     streams = as_events and not of_job
@@ -126,9 +127,8 @@ async def compute(
     return done.value
 
 
-def _patience(request: Request, services: Services) -> float:
-    """Seconds in which there must be an answer, by `?timeout_ms=`."""
-    later = _later(request) or is_replayed(request.state)
+def _patience(request: Request, services: Services, later: bool) -> float:
+    """Seconds in which there must be an answer, by `?timeout_ms=`; `later` where it is a job's."""
     most = services.settings.job_deadline_s if later else services.settings.deadline_s
     asked = request.query_params.getlist("timeout_ms")
     if not asked:
@@ -143,7 +143,8 @@ def _patience(request: Request, services: Services) -> float:
 
 def _later(request: Request) -> bool:
     """Is the client content with a job (RFC 7240)?"""
-    preferences = ",".join(request.headers.getlist("prefer")).lower().split(",")
+    sent = request.headers.getlist("prefer")
+    preferences = ",".join(sent).lower().split(",") if sent else ()
     return "respond-async" in (p.partition(";")[0].strip() for p in preferences)
 
 

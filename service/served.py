@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, final
 
 import numpy as np
@@ -44,6 +45,11 @@ class Model(ABC, Generic[N]):
     def ref(self) -> ModelRef:
         manifest = self.manifest
         return ModelRef(name=manifest.name, version=manifest.version, sha256=self.sha256)
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """`ref`, as an answer has it."""
+        return self.ref.model_dump()
 
     @property
     def bytes(self) -> int:

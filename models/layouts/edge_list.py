@@ -76,12 +76,15 @@ class EdgeList(Pairwise):
                 (B != C in Energy Transformer eq. 3).
         """
         source, receiver = np.ascontiguousarray(edge_index_2E, np.int32)
-        # Two linear passes, each reading in order, where one sort would take E log E.
-        grouped = kernels.by_source(source, receiver, num_nodes, undirected, self_loops)
-        indptr, sources = kernels.by_receiver(*grouped)
         if row_of_N is None:
             row_of_N = torch.zeros(num_nodes, dtype=torch.int64)
-        return cls(torch.from_numpy(indptr), torch.from_numpy(sources), row_of_N, rows)
+        # Two linear passes, each reading in order, where one sort would take E log E.
+        graph = source, receiver, num_nodes, undirected, self_loops
+        if 2 * len(source) + num_nodes < 2**31:
+            indptr, indices, *seen = map(torch.from_numpy, kernels.both_ways(*graph))
+            return cls(indptr, indices, row_of_N, rows, (seen[0], seen[1], seen[2]))
+        indptr, indices = map(torch.from_numpy, kernels.by_receiver(*kernels.by_source(*graph)))
+        return cls(indptr, indices, row_of_N, rows)
 
     def to(self, device: torch.device | str) -> EdgeList:
         """The same edges on another device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ class Courses:
         initial = sum(float(block.trace[0].energy_R[row]) for block in blocks)
         final = sum(float(block.trace[at].energy_R[row]) for block, at in ends)
         per_node = final / num_nodes
-        percentile = energy.percentile(per_node, hidden) if np.isfinite(per_node) else None
+        percentile = energy.percentile(per_node, hidden) if math.isfinite(per_node) else None
         outside = None if percentile is None else energy.out_of_distribution(percentile)
         found: dict[str, Any] = {
             "energy_initial": initial,

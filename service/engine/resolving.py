@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from models.contract import Architecture, Knobs
 
+F = TypeVar("F")
+_MOST = 64  # of one network
 
+
+def _kept(of: Callable[[Architecture, Knobs], F]) -> Callable[[Architecture, Knobs], F]:
+    """`of`, asked once of what most requests ask for: networks in service do not change."""
+    every = WeakKeyDictionary[Architecture, dict[Knobs, F]]()
+
+    @wraps(of)
+    def once(network: Architecture, knobs: Knobs) -> F:
+        found = every.setdefault(network, {})
+        with suppress(KeyError):
+            return found[knobs]
+        if len(found) >= _MOST:
+            found.clear()
+        told = found[knobs] = of(network, knobs)
+        return told
+
+    return once
+
+
+@_kept
 def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
-    """The dynamics that ran: what was asked for, and as trained where nothing was."""
+    """The dynamics that ran: what was asked for, and as trained where nothing was; to be read
+    alone."""
     blocks = network.blocks_in_order()
     first, resonance = blocks[0], network.resonance(knobs.resonance)
     return {
@@ -32,6 +58,7 @@ def steps_of(network: Architecture, knobs: Knobs) -> int:
     return 1 + sum(block.steps if knobs.steps is None else knobs.steps for block in blocks)
 
 
+@_kept
 def as_trained(network: Architecture, knobs: Knobs) -> bool:
     """Does the state move as it did when the checkpoint's energies were taken?"""
 

@@ -163,7 +163,8 @@ class _Together(Entity):
     def join(self, relaxation: Relaxation, run: Run) -> None:
         self.company.join(relaxation)
         self._runs[id(relaxation)] = relaxation, run
-        self._fresh.add(id(relaxation))
+        if not relaxation.trace:
+            self._fresh.add(id(relaxation))
 
     def turn(self) -> bool:
         for relaxation, run in list(self._runs.values()):
@@ -294,11 +295,15 @@ class Scheduler:
             self._switch()
 
     def drive(self, run: Run, relaxation: Relaxation, interrupt: Interrupt) -> None:
-        """Take all steps of a relaxation, with others where it has company. In a run."""
+        """Take all steps of a relaxation, with others as soon as it has company. In a run."""
         run.require_wanted()
         kind = company_of(relaxation)
         tokens = len(relaxation.x_ND)
         if self._steps and not run.alone and kind is not None and tokens < _ROOM:
+            self._lead(run, relaxation)
+            run.require_wanted()
+            if not relaxation.moving:
+                return
             several = self.together.get((run.flow.kind, kind), [])
             fitting = (t for t in several if t.company.tokens + tokens <= _ROOM)
             together = next(fitting, None) or _Together(run.flow, self, kind)
@@ -309,6 +314,16 @@ class Scheduler:
             run.require_wanted()
         if relaxation.moving:
             drive(relaxation, partial(_counted, run, interrupt))
+
+    def _lead(self, run: Run, relaxation: Relaxation) -> None:
+        """Take its steps for as long as there is nobody else: to have company costs a small one as
+        much as half of them."""
+        while relaxation.moving and not (self.turns or self._inbox or run.reason):
+            begun, started = bool(relaxation.trace), time.perf_counter()
+            relaxation.step()
+            self.stepped(run.flow.kind, relaxation.rows, time.perf_counter() - started)
+            if begun:
+                run.count_step()
 
     def _switch(self) -> None:
         assert self._hub is not None

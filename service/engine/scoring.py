@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,8 @@ def score(
     if not np.isfinite(logits_N).all():
         raise _diverged()
     energy, nodes = task.model.manifest.energy, task.graph.num_nodes
-    reasons = list(gathering.take(1, suspects(task, logits_N)[:TOKENS].tolist()))
+    first = suspects(task, logits_N)[:TOKENS].tolist() if task.include else ()
+    reasons = list(gathering.take(1, first))
     return Scored(
         logits_N,
         resolved(network, task.knobs),
@@ -83,7 +85,8 @@ def alike(task: ScoreTask) -> Alike | None:
     alone = task.knobs.tolerance or size_of(task) > _SMALL
     if alone or not _OF_COURSES.issuperset(task.include):
         return None
-    key = id(task.model.network), replace(task.knobs, seed=0)
+    knobs = replace(task.knobs, seed=0) if task.knobs.seed else task.knobs
+    key = id(task.model.network), knobs
     return Alike(key, task, _score_all)
 
 
@@ -92,10 +95,11 @@ def _score_all(tasks: Sequence[ScoreTask], interrupt: Interrupt) -> list[Scored 
     output = network.infer(network.pack([task.graph for task in tasks]), knobs, interrupt)
     courses = Courses(output.solutions, as_trained=as_trained(network, knobs[0]))
     dynamics = resolved(network, knobs[0])
-    ends = np.cumsum([task.graph.num_nodes for task in tasks])[:-1]
+    bounds = pairwise(accumulate((task.graph.num_nodes for task in tasks), initial=0))
+    every_N = output.logits.cpu().numpy()
     found: list[Scored | Problem] = []
-    for row, logits_N in enumerate(np.split(output.logits.cpu().numpy(), ends)):
-        task = tasks[row]
+    for row, (task, bound) in enumerate(zip(tasks, bounds, strict=True)):
+        logits_N = every_N[slice(*bound)]
         if not np.isfinite(logits_N).all():
             found.append(_diverged())
             continue

@@ -96,7 +96,8 @@ async def answer(
     )
     told = len(scored.logits_N) if task.targets is None else len(task.targets)
     encoded = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)
-    services.metrics.observe(task.model.name, task.graph.num_nodes, scored.convergence)
+    counted = task.model.name, task.graph.num_nodes, scored.convergence
+    asyncio.get_running_loop().call_soon(services.metrics.observe, *counted)  # once it has gone
     return encoded if task.taken is None else encoded.passing()  # a graph that is stored changes
 
 
@@ -116,7 +117,7 @@ def _packed(task: ScoreTask) -> _Read:
 def _encode(task: ScoreTask, scored: Scored, form: str) -> Answer:
     rest: dict[str, Any] = {} if task.taken is None else {"graph": task.taken}
     rest |= {
-        "model": task.model.ref.model_dump(),
+        "model": task.model.told,
         "dynamics": scored.dynamics,
         "convergence": scored.convergence,
     }

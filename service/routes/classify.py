@@ -135,7 +135,7 @@ def _encode(
     require_any(task, [error_of(result) for result in found])
     rows = [result["convergence"] for result in found if "convergence" in result]
     rest = {
-        "model": task.model.ref.model_dump(),
+        "model": task.model.told,
         "dynamics": classified.dynamics,
         "convergence": summed(rows),
     }

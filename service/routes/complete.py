@@ -147,7 +147,7 @@ def _encode(task: CompleteTask, completed: Completed, form: str, services: Servi
         {"convergence": one.convergence} for one in completed.completions
     ]
     reasons = [one.reasons for one in completed.completions if one.reasons is not None]
-    rest = {"model": task.model.ref.model_dump(), "dynamics": completed.dynamics}
+    rest = {"model": task.model.told, "dynamics": completed.dynamics}
     if form == SAFETENSORS:
         arrays = {f"image_{i}": np.array(each.array()) for i, each in enumerate(pictures)}
         return as_tensors(arrays | tensors(reasons), {"images": images, **rest})

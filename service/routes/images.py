@@ -154,7 +154,7 @@ def _encode(task: LookRequest, recognised: Recognised, form: str) -> Answer:
         )
     ]
     rest = {
-        "model": model.ref.model_dump(),
+        "model": model.told,
         "dynamics": recognised.dynamics,
         "convergence": summed(convergences),
     }

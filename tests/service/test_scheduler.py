@@ -173,6 +173,33 @@ def test_rows_step_together(scheduler: Scheduler) -> None:
     assert blocks * 10 <= len(calls) < blocks * 50
 
 
+def test_who_comes_later_steps_with_who_was_by_itself() -> None:
+    network, items = example(0)
+    more = threading.Event()
+    rows: list[int] = []
+
+    def on_step(kind: object, count: int, seconds: float) -> None:
+        rows.append(count)
+        if len(rows) == 5:  # in the midst of the first block of the first
+            runs.append(scheduler.submit(work_of(network, items[0], Knobs(steps=9), False)))
+            more.set()
+
+    scheduler = Scheduler(1, on_step=on_step)
+    runs = [scheduler.submit(work_of(network, items[0], Knobs(steps=40), False))]
+    assert more.wait(30)
+    for run, steps in zip(runs, (40, 9), strict=True):
+        logits, solutions = run.future.result(30)
+        alone = network.infer(network.pack(items[:1]), [Knobs(steps=steps)])
+        torch.testing.assert_close(logits, alone.logits, rtol=1e-4, atol=1e-4)
+        assert [s.steps_R.tolist() for s in solutions] == [[steps]] * len(solutions)
+        assert [len(s.trace) for s in solutions] == [steps + 1] * len(solutions)
+    [progress] = runs[0].progresses
+    assert progress.relaxation_steps == 40 * len(solutions)
+    assert rows[:5] == [1] * 5
+    assert 2 in rows
+    scheduler.close()
+
+
 def _fails_when(monkeypatch: pytest.MonkeyPatch, place: object, name: str, when: Callable) -> None:
     works = getattr(place, name)
 

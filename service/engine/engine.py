@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -226,16 +226,27 @@ def _gather(party: Party, begin: Callable[[], object], there: int = 0, turns: in
 
 async def _outcome(future: Future[Any], give_up: Callable[[], object]) -> Any:
     """What it comes to; it is given up where the wait is cancelled."""
-    result = asyncio.wrap_future(future)
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Any] = loop.create_future()
+
+    def over(done: Future[Any]) -> None:  # on the thread that computes
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            loop.call_soon_threadsafe(_hand_over, done, outcome)
+
+    future.add_done_callback(over)
     try:
-        return await asyncio.shield(result)
+        return await outcome
     finally:
-        if not result.done():
+        if not future.done():
             give_up()
-            result.add_done_callback(_taken)
 
 
-def _taken(result: asyncio.Future[Any]) -> None:
-    """Take the outcome nobody waits for, so that asyncio does not report it."""
-    if not result.cancelled():
-        result.exception()
+def _hand_over(done: Future[Any], outcome: asyncio.Future[Any]) -> None:
+    if outcome.done():  # nobody waits
+        return
+    if done.cancelled():
+        outcome.cancel()
+    elif (error := done.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(done.result())

@@ -57,10 +57,10 @@ def started(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Cl
 
 
 @contextmanager
-def floor() -> Iterator[int]:
-    """Port of a server that does nothing with what it is sent, while the context lasts."""
+def bare(app: str) -> Iterator[int]:
+    """Port of a server of `app` by uvicorn, while the context lasts."""
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "benchmarks.floor:app", "--port", str(port)]
+    command = [sys.executable, "-m", "uvicorn", app, "--port", str(port)]
     server = subprocess.Popen([*command, "--log-level", "error", "--no-access-log"])
     try:
         end = time.monotonic() + 60

@@ -51,7 +51,7 @@ def body_of(graph: Graph, form: str) -> tuple[bytes, str]:
     return safetensors.numpy.save(arrays, metadata={"request": request}), SAFETENSORS
 
 
-@torch.no_grad()
+@torch.inference_mode()  # as the servers
 def _compare(
     client: Line,
     least: Line,
@@ -66,7 +66,7 @@ def _compare(
     batch, headers = network.pack([graph]), {"content-type": media_type}
     if form != "application/json":
         headers["accept"] = SAFETENSORS
-    asked, bare, minimal, empty = (list[float]() for _ in range(4))
+    asked, direct, minimal, empty = (list[float]() for _ in range(4))
     phases: dict[str, list[float]] = {}
     for turn in range(count + WARM):
         answer = client.post("/anomaly/score", content, headers)
@@ -78,16 +78,16 @@ def _compare(
         nothing = floor.post(f"/?bytes={len(answer.body)}", content, headers)
         if turn >= WARM:
             asked.append(1e3 * answer.seconds)
-            bare.append(1e3 * (end - start))
+            direct.append(1e3 * (end - start))
             minimal.append(1e3 * told.seconds)
             empty.append(1e3 * nothing.seconds)
             for part in answer.headers["server-timing"].split(", "):
                 name, _, ms = part.partition(";dur=")
                 phases.setdefault(name, []).append(float(ms))
-    p50, direct, other, bottom = map(statistics.median, (asked, bare, minimal, empty))
+    p50, forward, other, bottom = map(statistics.median, (asked, direct, minimal, empty))
     parts = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in phases.items())
-    over = f"{p50 - direct:.2f} | {other - direct:.2f} | {bottom:.2f}"
-    return f"| {nodes} | {form} | {p50:.2f} | {direct:.2f} | {over} | {parts} |"
+    over = f"{p50 - forward:.2f} | {other - forward:.2f} | {bottom:.2f}"
+    return f"| {nodes} | {form} | {p50:.2f} | {forward:.2f} | {over} | {parts} |"
 
 
 def _keep_what_is_freed() -> None:
@@ -95,7 +95,7 @@ def _keep_what_is_freed() -> None:
     large graph would ask the system for its memory anew, and seem to take a tenth longer."""
     if platform.libc_ver()[0] == "glibc":
         for threshold in (-3, -1):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-            ctypes.CDLL(None).mallopt(threshold, 1 << 30)
+            assert ctypes.CDLL(None).mallopt(threshold, 1 << 30)
 
 
 def main() -> None:

@@ -119,13 +119,15 @@ class Access:
             status = 500
         finally:
             # Once the answer has gone, which the loop sends when all has run that is ready.
-            recording = scope, status or CLIENT_CLOSED, watch, watch.elapsed()
+            watch.stop()
+            recording = scope, status or CLIENT_CLOSED, watch
             asyncio.get_running_loop().call_soon(self._record, *recording)
 
-    def _record(self, scope: Scope, status: int, watch: Stopwatch, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, watch: Stopwatch) -> None:
         state = scope["state"]
         route = getattr(scope.get("route"), "path", "unmatched")
         problem, key = state.get("problem"), state["caller"].name if "caller" in state else ""
+        seconds = watch.elapsed()
         self._metrics.count_request(route, status, problem)
         phases = watch.phases | {"total": seconds}
         self._metrics.observe_request(route, state.get("model"), phases)

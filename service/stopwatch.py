@@ -9,7 +9,9 @@ class Stopwatch:
     """Seconds by phase, since the request arrived; `spans` are from when to when each was."""
 
     def __init__(self) -> None:
+        self.begun_ns = time.time_ns()
         self._start = time.perf_counter()
+        self._end: float | None = None
         self._last = self._told = 0.0
         self.phases: dict[str, float] = {}
         self.spans: dict[str, tuple[float, float]] = {}
@@ -25,8 +27,12 @@ class Stopwatch:
         self._tell(phase, self._told, self._told + seconds)
         self._last = self.elapsed()
 
+    def stop(self) -> None:
+        """No more time passes."""
+        self._end = time.perf_counter()
+
     def elapsed(self) -> float:
-        return time.perf_counter() - self._start
+        return (time.perf_counter() if self._end is None else self._end) - self._start
 
     def milliseconds(self) -> dict[str, float]:
         """All phases and their total so far."""

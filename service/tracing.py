@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from typing import final
 
@@ -63,7 +62,7 @@ class Traces:
         about: Mapping[str, str | int | float | None],
         headers: Mapping[str, str],
     ) -> str:
-        begun = time.time_ns() - _ns(watch.elapsed())
+        begun = watch.begun_ns
         parent = self._propagator.extract(headers)
         told = {_ATTRIBUTES.get(k, f"basin.{k}"): v for k, v in about.items() if v is not None}
         span = self._tracer.start_span(name, parent, kind, told, start_time=begun)
@@ -73,7 +72,7 @@ class Traces:
         for phase, (first, last) in watch.spans.items():
             part = self._tracer.start_span(phase, inside, start_time=begun + _ns(first))
             part.end(begun + _ns(last))
-        span.end()
+        span.end(begun + _ns(watch.elapsed()))
         return f"{span.get_span_context().trace_id:032x}"
 
 

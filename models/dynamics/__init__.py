@@ -1,6 +1,6 @@
 """How does the state move, and when does it stop?"""
 
-from models.dynamics.company import Company, company_of
+from models.dynamics.company import Company, company_of, sparse
 from models.dynamics.layer_norm import LayerNorm
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
 from models.dynamics.relaxation import (
@@ -37,4 +37,5 @@ __all__ = [
     "relax",
     "rest",
     "solve",
+    "sparse",
 ]

@@ -26,6 +26,11 @@ def company_of(relaxation: Relaxation) -> Hashable | None:
     return None if alone else (id(relaxation.system.energy), kind, relaxation.x_ND.dtype)
 
 
+def sparse(relaxation: Relaxation) -> bool:
+    """Have so many of its rows stopped that the others had better close ranks, or all of them?"""
+    return _IDLE * (relaxation.rows - len(relaxation.moving)) >= relaxation.rows
+
+
 @dataclass
 class _Place:
     """Which rows of a relaxation are in the batch, and where.
@@ -83,7 +88,7 @@ class Company:
     def step(self) -> list[Relaxation]:
         """Move every row that still moves, once. Those whose rows have all stopped have left."""
         batch = self._batch
-        if batch is None or self._new or _IDLE * (batch.rows - len(batch.moving)) >= batch.rows:
+        if batch is None or self._new or sparse(batch):
             batch = self._regroup()
         batch.step()
         over = [place for place in self._places if all(batch.reasons[place.at])]
@@ -175,7 +180,7 @@ def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
 
 
 def _joined(parts: Sequence[Relaxation]) -> Relaxation:
-    """The rows of several, all of which move, as one."""
+    """The rows of several as one."""
 
     def cat(name: str) -> Any:
         return _cat([getattr(part, name) for part in parts])

@@ -85,7 +85,8 @@ def rest(
 
 def drive(relaxation: Relaxation, interrupt: Interrupt) -> None:
     """Take all steps of `relaxation` by itself."""
-    relaxation.step()
+    if not relaxation.trace:  # it has not been looked at, which moves nothing
+        relaxation.step()
     while relaxation.moving:
         if (why := interrupt()) is not None:
             relaxation.stop(why)

@@ -16,11 +16,16 @@ _MOST = 64  # of one network
 
 
 def _kept(of: Callable[[Architecture, Knobs], F]) -> Callable[[Architecture, Knobs], F]:
-    """`of`, asked once of what most requests ask for: networks in service do not change."""
+    """`of`, which no seed changes, asked once of what most requests ask for: networks in service do
+    not change."""
     every = WeakKeyDictionary[Architecture, dict[Knobs, F]]()
 
     @wraps(of)
     def once(network: Architecture, knobs: Knobs) -> F:
+        if knobs.seed:
+            knobs = replace(knobs, seed=0)
+        if knobs.resonance is not None:
+            return of(network, knobs)
         found = every.setdefault(network, {})
         with suppress(KeyError):
             return found[knobs]
@@ -32,10 +37,13 @@ def _kept(of: Callable[[Architecture, Knobs], F]) -> Callable[[Architecture, Kno
     return once
 
 
-@_kept
 def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
-    """The dynamics that ran: what was asked for, and as trained where nothing was; to be read
-    alone."""
+    """The dynamics that ran: what was asked for, and as trained where nothing was."""
+    return _resolved(network, knobs) | {"seed": knobs.seed}
+
+
+@_kept
+def _resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
     blocks = network.blocks_in_order()
     first, resonance = blocks[0], network.resonance(knobs.resonance)
     return {

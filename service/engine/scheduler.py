@@ -23,7 +23,7 @@ import torch
 from greenlet import getcurrent, greenlet
 
 from models.contract import Interrupt
-from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by
+from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by, sparse
 from models.sampling import Interrupted
 from service.engine.room import Room
 from service.engine.turns import Entity, Flow, Turns
@@ -316,9 +316,9 @@ class Scheduler:
             drive(relaxation, partial(_counted, run, interrupt))
 
     def _lead(self, run: Run, relaxation: Relaxation) -> None:
-        """Take its steps for as long as there is nobody else: to have company costs a small one as
-        much as half of them."""
-        while relaxation.moving and not (self.turns or self._inbox or run.reason):
+        """Take its steps for as long as there is nobody else, and few of its rows have stopped: to
+        join a company costs a small one as much as half of its steps."""
+        while not (self.turns or self._inbox or run.reason or sparse(relaxation)):
             begun, started = bool(relaxation.trace), time.perf_counter()
             relaxation.step()
             self.stepped(run.flow.kind, relaxation.rows, time.perf_counter() - started)

@@ -91,3 +91,6 @@ class Turns:
         """A turn of so many requests took so long."""
         entity.flow.clock += seconds / entity.flow.weight
         entity.clock += seconds / requests
+        others = (flow for flow in self._flows.values() if flow is not entity.flow)
+        if not any(flow.queue for flow in others):  # what it had while none of them waited is free
+            self._clock = entity.flow.clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import sys
 import threading
 import time
@@ -19,7 +20,8 @@ import torch
 from models.contract import Interrupt, Knobs
 from models.dynamics import Relaxation, StopReason, company
 from service.engine.room import ABREAST, SMALL
-from service.engine.scheduler import _SLICE_S, Scheduler
+from service.engine.scheduler import _SLICE_S, Run, Scheduler
+from service.engine.turns import Entity, Flow, Turns
 from tests.service.scheduling import Failed, example, work_of
 
 
@@ -34,6 +36,22 @@ def scheduler():
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, who begins joins the others before they step."""
     monkeypatch.setattr("service.engine.scheduler._FIRST_S", 10.0)
+
+
+class Chain(Entity):
+    """What only waits for turns."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+
+    def __len__(self) -> int:
+        return 1
+
+    def turn(self) -> bool:
+        return True
+
+    def fail(self, error: Exception) -> bool:
+        raise error
 
 
 @contextmanager
@@ -175,29 +193,64 @@ def test_rows_step_together(scheduler: Scheduler) -> None:
 
 def test_who_comes_later_steps_with_who_was_by_itself() -> None:
     network, items = example(0)
-    more = threading.Event()
+    later = queue.SimpleQueue[Run]()
     rows: list[int] = []
 
     def on_step(kind: object, count: int, seconds: float) -> None:
         rows.append(count)
         if len(rows) == 5:  # in the midst of the first block of the first
-            runs.append(scheduler.submit(work_of(network, items[0], Knobs(steps=9), False)))
-            more.set()
+            later.put(scheduler.submit(work_of(network, items[0], Knobs(steps=9), False)))
 
     scheduler = Scheduler(1, on_step=on_step)
-    runs = [scheduler.submit(work_of(network, items[0], Knobs(steps=40), False))]
-    assert more.wait(30)
-    for run, steps in zip(runs, (40, 9), strict=True):
-        logits, solutions = run.future.result(30)
-        alone = network.infer(network.pack(items[:1]), [Knobs(steps=steps)])
-        torch.testing.assert_close(logits, alone.logits, rtol=1e-4, atol=1e-4)
-        assert [s.steps_R.tolist() for s in solutions] == [[steps]] * len(solutions)
-        assert [len(s.trace) for s in solutions] == [steps + 1] * len(solutions)
-    [progress] = runs[0].progresses
+    try:
+        first = scheduler.submit(work_of(network, items[0], Knobs(steps=40), False))
+        for run, steps in ((first, 40), (later.get(timeout=30), 9)):
+            logits, solutions = run.future.result(30)
+            alone = network.infer(network.pack(items[:1]), [Knobs(steps=steps)])
+            torch.testing.assert_close(logits, alone.logits, rtol=1e-4, atol=1e-4)
+            assert [s.steps_R.tolist() for s in solutions] == [[steps]] * len(solutions)
+            assert [len(s.trace) for s in solutions] == [steps + 1] * len(solutions)
+    finally:
+        scheduler.close()
+    [progress] = first.progresses
     assert progress.relaxation_steps == 40 * len(solutions)
     assert rows[:5] == [1] * 5
     assert 2 in rows
-    scheduler.close()
+
+
+def test_what_was_had_while_nobody_waited_is_free() -> None:
+    turns = Turns()
+    led, other = Chain(turns.flow("led", 0.25)), Chain(turns.flow("other", 1.0))
+    turns.queue(led)
+    assert turns.take() is led
+    turns.charge(led, 1, 60.0)  # by itself, for a minute
+    taken = []
+    turns.queue(other)
+    turns.queue(led)
+    for _ in range(10):
+        entity = turns.take()
+        taken.append(entity)
+        turns.charge(entity, 1, 0.001)
+        turns.queue(entity)
+    assert led in taken
+
+
+def test_by_itself_too_what_has_stopped_is_dropped(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, items = example(0)
+    looked, step = [], Relaxation.step
+
+    def counted_step(relaxation: Relaxation) -> None:
+        looked.append(relaxation.rows)
+        step(relaxation)
+
+    monkeypatch.setattr(Relaxation, "step", counted_step)
+    knobs = [Knobs(steps=2)] * 15 + [Knobs(steps=60)]
+    scheduler.submit(
+        lambda interrupt: network.infer(network.pack([items[0]] * 16), knobs, interrupt)
+    ).future.result(30)
+    assert sum(looked) < len(network.blocks_in_order()) * (16 * 5 + 60)
 
 
 def _fails_when(monkeypatch: pytest.MonkeyPatch, place: object, name: str, when: Callable) -> None:

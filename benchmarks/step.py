@@ -5,9 +5,10 @@ images (tokens that all see each other), on molecules, which the papers' way fil
 and on edge lists. `relax` is the loop alone; `solve` also measures: energies by component,
 residuals, and what is finite, after each step; `onnx` is `solve` on ONNX Runtime, and `fused`,
 where a server does so, is `solve` with a look in one call.
-Rounds take turns; printed are medians, their ratios, and the share of what the same library makes
-of a large product of float32 in the same run. Peak memory is that of a process of its own for each
-way.
+Rounds take turns, each as many calls as a fifth of a second has; printed are medians, their ratios,
+and the share of what the same library makes of a large product of float32 in the same run: of the
+products of all steps, and where is measured, of those of one look more, at the end. Peak memory is
+that of a process of its own for each way.
 
     python -m benchmarks.step [images | molecules | edges]
 """
@@ -42,6 +43,7 @@ from models.layouts import Dense, EdgeList, Layout
 from models.onnx_system import OnnxSystem
 
 ROUNDS = 9
+ROUND_S = 0.2
 SETTLE_S = 0.05  # threads that have nothing to do spin for a while, in the way of whoever is next
 IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
     (1, 196, 768, 12, 64, 3072, 12),
@@ -50,12 +52,14 @@ IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
     (1, 196, 128, 2, 64, 512, 12),
 )
 MOLECULES = (64, 128, 12, 64, 512, 4)  # rows, dim, heads, head_dim, memories, steps
+UNKNOWN = math.nan, math.nan
 NODES, EDGES, GRAPH = 12_000, (400_000, 4_400_000), (64, 2, 32, 256, 2)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One block and what it moves; `flops` of all its steps where products are all there is.
+    """One block and what it moves; `flops` of the products of all its steps and of a look that
+    finds energies alone, where products are all there is.
 
     Autograd moves `padded` where that is given, whose tokens `kept` are those of `x_ND`.
     """
@@ -67,7 +71,7 @@ class Case:
     onnx: OnnxSystem
     fused: System
     autograd: Callable[[Tensor, Tensor], Tensor]
-    flops: float
+    flops: tuple[float, float]
     padded_ND: Tensor | None = None
     kept_N: Tensor | None = None
 
@@ -116,7 +120,8 @@ def images(rows: int, tokens: int, *shape: int) -> Case:
     block = block_of(*shape)
     layout = Dense(torch.ones(1, tokens, tokens, dtype=torch.bool).expand(rows, -1, -1))
     inner = heads * head_dim
-    flops = rows * steps * (4 * tokens * dim * (2 * inner + memories) + 6 * inner * tokens**2)
+    up, along = 2 * tokens * dim * (2 * inner + memories), 2 * inner * tokens**2
+    flops = rows * steps * (2 * up + 3 * along), rows * (up + along)
     x_ND = torch.randn(rows * tokens, dim)
     energy = written_out(block, rows)
     return Case(block, layout, x_ND, [Knobs()] * rows, *systems(block), energy, flops)
@@ -145,8 +150,8 @@ def molecules(rows: int, *shape: int) -> Case:
     kept_N = real_RL.flatten().nonzero()[:, 0]
     x_ND, padded_ND = torch.randn(len(kept_N), dim), torch.zeros(rows * length, dim)
     padded_ND[kept_N] = x_ND
-    ways, unknown = systems(block), math.nan
-    return Case(block, layout, x_ND, [Knobs()] * rows, *ways, energy, unknown, padded_ND, kept_N)
+    ways = systems(block)
+    return Case(block, layout, x_ND, [Knobs()] * rows, *ways, energy, UNKNOWN, padded_ND, kept_N)
 
 
 def graph(nodes: int, edges: int, *shape: int) -> Case:
@@ -168,7 +173,7 @@ def graph(nodes: int, edges: int, *shape: int) -> Case:
         return -(lse_NH / beta_H).sum() - up.square().sum() / 2
 
     x_ND = torch.randn(nodes, shape[0])
-    return Case(block, layout, x_ND, [Knobs()], *systems(block), energy, math.nan)
+    return Case(block, layout, x_ND, [Knobs()], *systems(block), energy, UNKNOWN)
 
 
 def by_autograd(case: Case) -> Tensor:
@@ -209,6 +214,7 @@ def _prepared(case: Case, system: System) -> Tensor:
 
 WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve, "onnx": by_onnx}
 ALL_WAYS = WAYS | {"fused": by_fused}
+MEASURED = {"solve", "onnx", "fused"}
 
 
 def peaks() -> dict[str, Callable[[], float]]:
@@ -235,6 +241,14 @@ def peaks() -> dict[str, Callable[[], float]]:
     }
 
 
+def _warm(work: Callable[[], object]) -> float:
+    """Seconds of `work`; of what is short the mean of several, once it has run: clock and caches
+    are by then those of a processor at work, not of one that slept."""
+    first = _seconds(work)
+    more = round(ROUND_S / first)
+    return _seconds(lambda: [work() for _ in range(more)]) / more if more else first
+
+
 def _seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
@@ -256,14 +270,15 @@ def compare(name: str, case: Case) -> None:
             reached.setdefault(library, []).append(best())
         for way, work in ways.items():
             time.sleep(SETTLE_S)
-            took[way].append(_seconds(lambda work=work: work(case)))
+            took[way].append(_warm(lambda work=work: work(case)))
     top = {library: statistics.median(each) for library, each in reached.items()}
     medians = keep(name, "autograd", took)
     for way, median in medians.items():
         ratios = [a / b for a, b in zip(took["autograd"], took[way], strict=True)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         peak = top["onnx" if way == "onnx" else "torch"]
-        share = case.flops / median / 1e9 / peak
+        flops = case.flops[0] + (case.flops[1] if way in MEASURED else 0)
+        share = flops / median / 1e9 / peak
         told = "" if math.isnan(share) else f"  {share:5.2f} of {peak:.0f} GFLOP/s"
         ratio = statistics.median(ratios)
         print(

@@ -66,7 +66,7 @@ def pictures(device: str, shape: tuple[int, ...], side: int) -> None:
             took = medians(works, f"pictures {shape}, {name}", "product")
         known = x_ND if known is None else known
         off = float((x_ND - known).norm() / known.norm())
-        rate, most = case.flops[0] / took["steps"], 2 * side**3 / took["product"]
+        rate, most = case.flops / took["steps"], 2 * side**3 / took["product"]
         cells = (name, 1e3 * took["steps"], rate / 1e12, rate / most, off)
         print("| {} | {:.2f} | {:.1f} | {:.2f} | {:.1e} |".format(*cells), flush=True)
 

@@ -51,14 +51,19 @@ def _answer(body: bytes) -> bytes:
     else:
         arrays = safetensors.numpy.load(body)
         x, edges = arrays["x"], arrays["edge_index"]
-    assert isinstance(network, NodeScorer)
     logits_N = network.infer(network.pack([Graph(x, edges)]), [Knobs()]).logits.numpy()
     if as_json:
         return orjson.dumps({"score": logits_N.tolist()})
     return safetensors.numpy.save({"score": logits_N})
 
 
-network = Machine.of(Settings(threads=1, device="cpu")).ready(Path("checkpoints") / MODEL).network
-"""Ready as the server makes it, for one thread."""
-assert isinstance(network, NodeScorer)
+def _ready() -> NodeScorer:
+    """As the server makes it, for one thread."""
+    machine = Machine.of(Settings(threads=1, device="cpu"))
+    network = machine.ready(Path("checkpoints") / MODEL).network
+    assert isinstance(network, NodeScorer)
+    return network
+
+
+network = _ready()
 _compute = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, 1))

@@ -52,14 +52,13 @@ IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
     (1, 196, 128, 2, 64, 512, 12),
 )
 MOLECULES = (64, 128, 12, 64, 512, 4)  # rows, dim, heads, head_dim, memories, steps
-UNKNOWN = math.nan, math.nan
 NODES, EDGES, GRAPH = 12_000, (400_000, 4_400_000), (64, 2, 32, 256, 2)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One block and what it moves; `flops` of the products of all its steps and of a look that
-    finds energies alone, where products are all there is.
+    """One block and what it moves. Where products are all there is, `flops` of those of its steps,
+    and of a look that finds energies alone.
 
     Autograd moves `padded` where that is given, whose tokens `kept` are those of `x_ND`.
     """
@@ -71,7 +70,8 @@ class Case:
     onnx: OnnxSystem
     fused: System
     autograd: Callable[[Tensor, Tensor], Tensor]
-    flops: tuple[float, float]
+    flops: float = math.nan
+    look_flops: float = math.nan
     padded_ND: Tensor | None = None
     kept_N: Tensor | None = None
 
@@ -124,7 +124,7 @@ def images(rows: int, tokens: int, *shape: int) -> Case:
     flops = rows * steps * (2 * up + 3 * along), rows * (up + along)
     x_ND = torch.randn(rows * tokens, dim)
     energy = written_out(block, rows)
-    return Case(block, layout, x_ND, [Knobs()] * rows, *systems(block), energy, flops)
+    return Case(block, layout, x_ND, [Knobs()] * rows, *systems(block), energy, *flops)
 
 
 def molecules(rows: int, *shape: int) -> Case:
@@ -150,8 +150,8 @@ def molecules(rows: int, *shape: int) -> Case:
     kept_N = real_RL.flatten().nonzero()[:, 0]
     x_ND, padded_ND = torch.randn(len(kept_N), dim), torch.zeros(rows * length, dim)
     padded_ND[kept_N] = x_ND
-    ways = systems(block)
-    return Case(block, layout, x_ND, [Knobs()] * rows, *ways, energy, UNKNOWN, padded_ND, kept_N)
+    whole = {"padded_ND": padded_ND, "kept_N": kept_N}
+    return Case(block, layout, x_ND, [Knobs()] * rows, *systems(block), energy, **whole)
 
 
 def graph(nodes: int, edges: int, *shape: int) -> Case:
@@ -173,7 +173,7 @@ def graph(nodes: int, edges: int, *shape: int) -> Case:
         return -(lse_NH / beta_H).sum() - up.square().sum() / 2
 
     x_ND = torch.randn(nodes, shape[0])
-    return Case(block, layout, x_ND, [Knobs()], *systems(block), energy, UNKNOWN)
+    return Case(block, layout, x_ND, [Knobs()], *systems(block), energy)
 
 
 def by_autograd(case: Case) -> Tensor:
@@ -277,7 +277,7 @@ def compare(name: str, case: Case) -> None:
         ratios = [a / b for a, b in zip(took["autograd"], took[way], strict=True)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         peak = top["onnx" if way == "onnx" else "torch"]
-        flops = case.flops[0] + (case.flops[1] if way in MEASURED else 0)
+        flops = case.flops + (case.look_flops if way in MEASURED else 0)
         share = flops / median / 1e9 / peak
         told = "" if math.isnan(share) else f"  {share:5.2f} of {peak:.0f} GFLOP/s"
         ratio = statistics.median(ratios)

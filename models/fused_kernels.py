@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from models.layouts.dense_kernels import attend_all
+from models.layouts.dense_kernels import attend_all, largest
 from models.layouts.kernels import FAST, attend_rows, gather_columns, in_parts, over_rows
 
 _BLOCK = 128  # tokens
@@ -267,12 +267,9 @@ def fire(s, kind, sharpness, weight, energy):
                 value += r * r * r * r
             value *= s.dtype.type(0.25)
         else:
-            top = s.dtype.type(-np.inf)
             for m in range(s.shape[1]):
                 s[i, m] *= sharpness
-                if not s[i, m] <= top:
-                    top = s[i, m]
-            total = zero
+            top, total = largest(s[i]), zero
             for m in range(s.shape[1]):
                 s[i, m] = np.exp(s[i, m] - top)
                 total += s[i, m]

@@ -18,7 +18,7 @@ from numba import njit
 from models.layouts.dense_kernels import attend_all, largest
 from models.layouts.kernels import FAST, attend_rows, gather_columns, in_parts, over_rows
 
-_BLOCK = 128  # tokens
+_BLOCK = 256  # tokens, at most
 RELU, RELU2, POWER, SOFTMAX = range(4)
 """Hopfield energies, see `models.energies.Hopfield`; of POWER the exponent is 4."""
 _TINY = 1e-12  # as `models.resonance.unit`
@@ -69,8 +69,9 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
         pairs: length and hidden of `attend_all`, where there are no edges.
         weight, bias: (E,H) or None.
         norm: gamma, delta (D,), eps.
-        attention: U (2,HY,D), U times its weight, that weight, spherical?, H; or None.
-        memory: xi (M,D), xi times its weight, that weight, kind, sharpness; or None.
+        attention: U^T (2,D,HY), U times its weight (2,HY,D), that weight, spherical?, H; or None.
+        memory: xi^T (D,M), xi times its weight (M,D), that weight, kind, sharpness; or None. That
+            no product has to turn its weights first saves a tenth of it.
         out: is filled: g (N,D), the energies of each token (2,N), attention first, and,
             `with_force`, the force (N,D). The last one has `room_for` what is between.
     """
@@ -80,7 +81,7 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
     if attention is None:
         up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
         return
-    heads, inner = attention[4], attention[0].shape[1]
+    heads, inner = attention[4], attention[1].shape[1]
     listed = 0 if edges is None else len(edges[1])
     ends, length, p, lse, pulls = room(scratch, nodes, listed, heads, inner)
     up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
@@ -134,7 +135,7 @@ def see_in_parts(
     if attention is None:
         each(up, x, norm, None, memory, with_force, g, None, None, parts, force)
     else:
-        heads, inner = attention[4], attention[0].shape[1]
+        heads, inner = attention[4], attention[1].shape[1]
         listed = 0 if edges is None else len(edges[1])
         ends, length, p, lse, pulls = room(scratch, len(x), listed, heads, inner)
         each(up, x, norm, attention, memory, with_force, g, ends, length, parts, force)
@@ -198,14 +199,22 @@ def room(scratch, nodes, edges, heads, inner):
     )
 
 
+@njit(nogil=True, cache=True)
+def block_of(tokens):
+    """How many at a time, so that blocks are as large as each other: a short one is slow."""
+    blocks = max((tokens + _BLOCK - 1) // _BLOCK, 1)
+    return max((tokens + blocks - 1) // blocks, 1)
+
+
 @njit(nogil=True, cache=True, fastmath=FAST)
 def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, force):
     """From x to g, queries and keys, and all that memories have to say."""
     dim, (gamma, delta, eps) = x.shape[1], norm
     one = x.dtype.type(1)
-    s = np.empty((min(_BLOCK, hi - lo), 0 if memory is None else len(memory[0])), x.dtype)
-    for first in range(lo, hi, _BLOCK):
-        last = min(first + _BLOCK, hi)
+    count = block_of(hi - lo)
+    s = np.empty((count, 0 if memory is None else len(memory[1])), x.dtype)
+    for first in range(lo, hi, count):
+        last = min(first + count, hi)
         for i in range(first, last):
             mean = x.dtype.type(0)
             for d in range(dim):
@@ -221,7 +230,7 @@ def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, f
             heads = attention[4]
             for end in range(2):
                 flat = ends[end].reshape(len(x), -1)
-                np.dot(g[first:last], attention[0][end].T, flat[first:last])
+                np.dot(g[first:last], attention[0][end], flat[first:last])
                 if attention[3]:
                     for i in range(first, last):
                         for h in range(heads):
@@ -236,7 +245,7 @@ def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, f
             parts[0, first:last] = 0
         if memory is not None:
             block = s[: last - first]
-            np.dot(g[first:last], memory[0].T, block)
+            np.dot(g[first:last], memory[0], block)
             fire(block, memory[3], memory[4], memory[2], parts[1, first:last])
             if with_force:
                 np.dot(block, memory[1], force[first:last])
@@ -294,9 +303,10 @@ def down(lo, hi, attention, memory, ends, length, pulls, force):
     """From pulls on queries and keys to the force on g, beside that of the memories."""
     zero = force.dtype.type(0)
     heads = attention[4]
-    some = np.empty((min(_BLOCK, hi - lo), force.shape[1]), force.dtype)
-    for first in range(lo, hi, _BLOCK):
-        last = min(first + _BLOCK, hi)
+    count = block_of(hi - lo)
+    some = np.empty((count, force.shape[1]), force.dtype)
+    for first in range(lo, hi, count):
+        last = min(first + count, hi)
         if memory is None:
             force[first:last] = 0
         for end in range(2):

@@ -164,7 +164,7 @@ class FusedSystem(System):
     def _room(self, layout: EdgeList | Dense) -> int:
         if self.attention is None:
             return 0
-        inner, heads = self.attention[0].shape[1], self.attention[4]
+        inner, heads = self.attention[1].shape[1], self.attention[4]
         listed = layout.num_edges if isinstance(layout, EdgeList) else 0
         return kernels.room_for(len(layout.row_of_N), listed, heads, inner)
 
@@ -191,7 +191,7 @@ class FusedSystem(System):
     def _work(self, x_ND: Tensor, layout: EdgeList | Dense) -> int:
         """Multiply-adds of a look."""
         pairs = layout.num_edges if isinstance(layout, EdgeList) else len(x_ND) * layout.length
-        along = 0 if self.attention is None else 3 * self.attention[0].shape[1]
+        along = 0 if self.attention is None else 3 * self.attention[1].shape[1]
         return 2 * len(x_ND) * self._up + pairs * along
 
 
@@ -259,8 +259,8 @@ def _scalar(of: Tensor, value: float | None = None) -> Any:
 
 
 def _weighed(of: Tensor, weight: Tensor | float) -> tuple[np.ndarray, np.ndarray, Any]:
-    """It, as often as it weighs, and what that is."""
-    return _array(of), _array(weight * of), _scalar(of, float(weight))
+    """It, turned; it, as often as it weighs; and what that is."""
+    return _array(of.mT), _array(weight * of), _scalar(of, float(weight))
 
 
 def _numpy(of: Tensor) -> np.ndarray:

@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 
 from models.layouts.dense_kernels import attend_all, largest
-from models.layouts.kernels import FAST, attend_rows, gather_columns, in_parts, over_rows
+from models.layouts.exponential import FAST
+from models.layouts.kernels import attend_rows, gather_columns, in_parts, over_rows
 
 _BLOCK = 256  # tokens, at most
 RELU, RELU2, POWER, SOFTMAX = range(4)
@@ -64,8 +65,8 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
 
     Args:
         tokens: x (N,D), the row of each, beta (R,H).
-        edges: CSR of those that each token sees, pointers and tokens; of those that see it, and the
-            place of each of these edges in the first; or None.
+        edges: CSR of those that each token sees, pointers and tokens; then, for `see_in_parts`, of
+            those that see it, and the place of each of these edges in the first; or None.
         pairs: length and hidden of `attend_all`, where there are no edges.
         weight, bias: (E,H) or None.
         norm: gamma, delta (D,), eps.
@@ -73,7 +74,7 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
         memory: xi^T (D,M), xi times its weight (M,D), that weight, kind, sharpness; or None. That
             no product has to turn its weights first saves a tenth of it.
         out: is filled: g (N,D), the energies of each token (2,N), attention first, and,
-            `with_force`, the force (N,D). The last one has `room_for` what is between.
+            `with_force`, the force (N,D). The last one has `room_for` what is between, of no edges.
     """
     x, row_of_N, beta_RH = tokens
     g, parts, force, scratch = out
@@ -82,25 +83,21 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
         up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
         return
     heads, inner = attention[4], attention[1].shape[1]
-    listed = 0 if edges is None else len(edges[1])
-    ends, length, p, lse, pulls = room(scratch, nodes, listed, heads, inner)
+    ends, length, _, lse, pulls = room(scratch, nodes, 0, heads, inner)
     up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
     sees, seen = sides(attention[3])
     beta = beta_RH[row_of_N]
     q, k = ends[sees], ends[seen]
+    pulled = pulls[sees], pulls[seen]
     if pairs is not None:
         places = nodes // pairs[0] * heads
-        pulled = pulls[sees], pulls[seen]
         attend_all(0, places, pairs[0], pairs[1], q, k, beta, lse, *pulled, with_force)
     if edges is not None:
-        indptr, indices, t_indptr, t_indices, t_edge = edges
+        rows = 0, nodes, edges[0], edges[1], q, k, beta, weight, bias, None, lse
         if with_force:
-            attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, pulls[sees])
-            if weight is not None:
-                p *= weight
-            gather_columns(0, nodes, t_indptr, t_indices, t_edge, p, q, pulls[seen])
+            attend_rows(*rows, *pulled)
         else:
-            attend_rows(0, nodes, indptr, indices, q, k, beta, weight, bias, p, lse, None)
+            attend_rows(*rows, None, None)
     energies(0, nodes, lse, beta, attention[2], parts)
     if with_force:
         down(0, nodes, attention, memory, ends, length, pulls, force)
@@ -147,9 +144,8 @@ def see_in_parts(
             in_parts(attend_all, places, threads, *pairs, q, k, beta, *found, with_force)
         else:
             indptr, indices, t_indptr, t_indices, t_edge = edges
-            pulled = pulls[sees] if with_force else None
-            along = weight, bias, p, lse, pulled
-            over_rows(attend_rows, indptr, inner, indices, q, k, beta, *along)
+            found = (p, lse, pulls[sees]) if with_force else (None, lse, None)
+            over_rows(attend_rows, indptr, inner, indices, q, k, beta, weight, bias, *found, None)
             if with_force:
                 if weight is not None:
                     p *= weight

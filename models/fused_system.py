@@ -109,11 +109,11 @@ class FusedSystem(System):
         if came is not None:
             drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
             before = x if came.held_ND is None else _numpy(came.held_ND)
-        scratch = _SCRATCH.take(self._room(layout), x.dtype)
         threads = torch.get_num_threads()
         if threads > 1 and self._work(x_ND, layout) <= _MUCH:
             threads = 1
         whole = threads == 1 and not _AS_MUCH.get()
+        scratch = _SCRATCH.take(self._room(layout, whole), x.dtype)
         see = kernels.see if whole else partial(kernels.see_in_parts, threads)
         see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
@@ -161,11 +161,11 @@ class FusedSystem(System):
         kernels.move(x, *rows, force, control_ND is not None, held, moved, drift)
         return torch.from_numpy(moved), torch.from_numpy(drift)
 
-    def _room(self, layout: EdgeList | Dense) -> int:
+    def _room(self, layout: EdgeList | Dense, whole: bool) -> int:
         if self.attention is None:
             return 0
         inner, heads = self.attention[1].shape[1], self.attention[4]
-        listed = layout.num_edges if isinstance(layout, EdgeList) else 0
+        listed = 0 if whole or isinstance(layout, Dense) else layout.num_edges
         return kernels.room_for(len(layout.row_of_N), listed, heads, inner)
 
     def takes(self, x_ND: Tensor, layout: Layout) -> bool:

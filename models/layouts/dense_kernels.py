@@ -9,15 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from models.layouts.kernels import FAST
+from models.layouts.exponential import FAST, exp
 
 _LANES = 16
-_LOWEST = np.float32(-88.0)  # of which, and below, exp is 0 here
-_PER_LN2, _LN2_HIGH, _LN2_LOW = map(np.float32, (1.44269504, 0.693359375, -2.12194440e-4))
-_P5, _P4, _P3, _P2, _P1, _P0 = map(
-    np.float32,
-    (1.9875691e-4, 1.3981999e-3, 8.3334519e-3, 4.1665796e-2, 1.6666665e-1, 5.0000001e-1),
-)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -35,6 +29,7 @@ def attend_all(lo, hi, length, hidden, q, k, beta, lse, pk, ptq, with_sums):
     q_h = np.empty((length, width), q.dtype)
     k_h, sums = np.empty_like(q_h), np.empty_like(q_h)
     p, per = np.empty((length, length), q.dtype), np.empty(length, q.dtype)
+    powers = np.empty(length, np.int32)
     for place in range(lo, hi):
         row, h = place // heads, place % heads
         first = row * length
@@ -52,7 +47,7 @@ def attend_all(lo, hi, length, hidden, q, k, beta, lse, pk, ptq, with_sums):
                 continue
             for j in range(length):
                 p[i, j] -= top
-            exp(p[i])
+            exp(p[i], powers)
             total = q.dtype.type(0)
             for j in range(length):
                 total += p[i, j]
@@ -86,25 +81,3 @@ def largest(s):
     for j in range(whole, len(s)):
         top = s[j] if s[j] > top else top
     return top
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def exp(s):
-    """Of each of `s`, none of which is above 0, in place. In float32 as Cephes has it, to an ulp or
-    two: loops without a call, which the compiler makes of several numbers at a time."""
-    if s.itemsize > 4:
-        for j in range(len(s)):
-            s[j] = np.exp(s[j])
-        return
-    powers = np.empty(len(s), np.int32)
-    for j in range(len(s)):
-        x = np.float32(s[j])
-        x = _LOWEST if x < _LOWEST else x
-        n = np.floor(x * _PER_LN2 + np.float32(0.5))
-        x = x - n * _LN2_HIGH - n * _LN2_LOW
-        y = ((((_P5 * x + _P4) * x + _P3) * x + _P2) * x + _P1) * x + _P0
-        s[j] = y * x * x + x + np.float32(1)
-        powers[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
-    scale = powers.view(np.float32)
-    for j in range(len(s)):
-        s[j] *= scale[j]

@@ -302,18 +302,20 @@ def _cpu_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, bi
     p = q.new_empty(edges.num_edges, q.shape[1])
     lse, pk, ptq = torch.zeros_like(beta), torch.zeros_like(q), torch.zeros_like(q)
     width = q.shape[1] * q.shape[2]
+    alone = kernels.threads_for(edges.num_edges * width) == 1
     kernels.over_rows(
         kernels.attend_rows,
         edges.indptr_N1.numpy(),
         width,
-        *_arrays(edges.indices_E, q, k, beta, weight, bias, p, lse, pk),
+        *_arrays(edges.indices_E, q, k, beta, weight, bias, p, lse, pk, ptq if alone else None),
     )
-    kernels.over_rows(
-        kernels.gather_columns,
-        edges.t_indptr_N1.numpy(),
-        width,
-        *_arrays(edges.t_indices_E, edges.t_edge_E, _times(p, weight), q, ptq),
-    )
+    if not alone:
+        kernels.over_rows(
+            kernels.gather_columns,
+            edges.t_indptr_N1.numpy(),
+            width,
+            *_arrays(edges.t_indices_E, edges.t_edge_E, _times(p, weight), q, ptq),
+        )
     return p, lse, pk, ptq
 
 

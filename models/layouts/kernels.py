@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from numba import njit
 
-FAST = {"reassoc", "contract", "nsz", "arcp"}
+from models.layouts.exponential import FAST, exp
+
 _PARALLEL_WORK = 2_000_000  # multiply-adds below which a thread costs more than it saves
 _pool = ThreadPoolExecutor(thread_name_prefix="csr")
 
@@ -146,47 +147,59 @@ def both_ways(source, receiver, nodes, undirected, self_loops):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk):
+def attend_rows(lo, hi, indptr, indices, q, k, beta, weight, bias, p, lse, pk, ptq):
     """Softmax over each row's neighbours: lse (N,H), p (E,H), pk = sum_j p_ij w_ij k_j (N,H,Y).
 
-    Where `pk` is None, only lse is to be had.
+    Where `p` or `pk` is None, it is not to be had. With `ptq`, which is written at those that are
+    seen, so that one call has to have all rows, it does what `gather_columns` does, in its order:
+    nothing of edges need then be kept.
     """
     heads, width = q.shape[1], q.shape[2]
+    most = 0
     for i in range(lo, hi):
-        start, stop = indptr[i], indptr[i + 1]
-        if start == stop:
+        most = max(most, indptr[i + 1] - indptr[i])
+    s, powers = np.empty(most, q.dtype), np.empty(most, np.int32)
+    for i in range(lo, hi):
+        start, seen = indptr[i], indptr[i + 1] - indptr[i]
+        if seen == 0:
             continue  # an isolated node keeps the zeros it was given
         for h in range(heads):
             top = q.dtype.type(-np.inf)  # a Python float would make the exponentials float64
-            for e in range(start, stop):
-                j = indices[e]
-                s = q.dtype.type(0)
+            for e in range(seen):
+                j = indices[start + e]
+                a = q.dtype.type(0)
                 for y in range(width):
-                    s += q[i, h, y] * k[j, h, y]
-                s *= beta[i, h]
+                    a += q[i, h, y] * k[j, h, y]
+                a *= beta[i, h]
                 if weight is not None:
-                    s *= weight[e, h]
+                    a *= weight[start + e, h]
                 if bias is not None:
-                    s += bias[e, h]
-                p[e, h] = s
-                if not s <= top:  # lets NaN through
-                    top = s
+                    a += bias[start + e, h]
+                s[e] = a
+                if not a <= top:  # lets NaN through
+                    top = a
+            for e in range(seen):
+                s[e] -= top
+            exp(s[:seen], powers)
             total = q.dtype.type(0)
-            for e in range(start, stop):
-                w = np.exp(p[e, h] - top)
-                p[e, h] = w
-                total += w
+            for e in range(seen):
+                total += s[e]
             lse[i, h] = top + np.log(total)
+            scale = q.dtype.type(1) / total
+            if p is not None:
+                for e in range(seen):
+                    p[start + e, h] = s[e] * scale
             if pk is not None:
-                scale = q.dtype.type(1) / total
-                for e in range(start, stop):
-                    w = p[e, h] * scale
-                    p[e, h] = w
+                for e in range(seen):
+                    w = s[e] * scale
                     if weight is not None:
-                        w *= weight[e, h]
-                    j = indices[e]
+                        w *= weight[start + e, h]
+                    j = indices[start + e]
                     for y in range(width):
                         pk[i, h, y] += w * k[j, h, y]
+                    if ptq is not None:
+                        for y in range(width):
+                            ptq[j, h, y] += w * q[i, h, y]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)

@@ -54,10 +54,9 @@ class Window:
         self, q_nHY: np.ndarray, k_LHY: np.ndarray, beta_nH: np.ndarray
     ) -> tuple[Tensor, Tensor]:
         """`lse` (n, H) and `pk` (n, H, Y) of `Attention`, of nodes that see the `others`."""
-        p = np.empty((len(self.local), q_nHY.shape[1]), q_nHY.dtype)
         lse, pk = np.zeros_like(beta_nH), np.zeros_like(q_nHY)
         given = q_nHY, k_LHY, beta_nH, None, None  # no weights, no biases
-        self._over(kernels.attend_rows, _width(q_nHY), *given, p, lse, pk)
+        self._over(kernels.attend_rows, _width(q_nHY), *given, None, lse, pk, None)
         return torch.from_numpy(lse), torch.from_numpy(pk)
 
     def write(

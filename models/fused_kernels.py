@@ -65,8 +65,7 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
 
     Args:
         tokens: x (N,D), the row of each, beta (R,H).
-        edges: CSR of those that each token sees, pointers and tokens; then, for `see_in_parts`, of
-            those that see it, and the place of each of these edges in the first; or None.
+        edges: CSR of those that each token sees, pointers and tokens; or None.
         pairs: length and hidden of `attend_all`, where there are no edges.
         weight, bias: (E,H) or None.
         norm: gamma, delta (D,), eps.
@@ -120,7 +119,8 @@ def see_in_parts(
     out: Any,
 ) -> None:
     """`see`, on several threads: all have done one thing before any begins the next, in the order
-    of `look`, then `control` and `measure`."""
+    of `look`, then `control` and `measure`. `edges` are also those that see each token, CSR, and
+    the place of each of these among the others."""
     x, row_of_N, beta_RH = tokens
     drift, before, g_before = step
     g, parts, force, scratch, held, sums = out

@@ -117,7 +117,7 @@ class FusedSystem(System):
         see = kernels.see if whole else partial(kernels.see_in_parts, threads)
         see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
-            *_between(layout, x_ND),
+            *_between(layout, x_ND, whole),
             self.normed,
             self.attention,
             self.memory,
@@ -206,13 +206,15 @@ def as_much() -> Iterator[None]:
         _AS_MUCH.reset(before)
 
 
-def _between(layout: EdgeList | Dense, x_ND: Tensor) -> tuple[Any, Any, Any, Any]:
-    """Edges, pairs, weights and biases of `kernels.look`."""
+def _between(layout: EdgeList | Dense, x_ND: Tensor, whole: bool) -> tuple[Any, Any, Any, Any]:
+    """Edges, pairs, weights and biases of `kernels.look`, or where not `whole` of what looks in
+    parts."""
     if isinstance(layout, Dense):
         hidden = layout.hidden_rLL
         return None, (layout.length, _like(x_ND, hidden)), None, None
-    seen = layout.indptr_N1, layout.indices_E
-    edges = *seen, layout.t_indptr_N1, layout.t_indices_E, layout.t_edge_E
+    edges = layout.indptr_N1, layout.indices_E
+    if not whole:
+        edges = *edges, layout.t_indptr_N1, layout.t_indices_E, layout.t_edge_E
     weight, bias = _like(x_ND, layout.weight_EH), _like(x_ND, layout.bias_EH)
     return tuple(each.numpy() for each in edges), None, weight, bias
 

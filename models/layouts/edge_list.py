@@ -24,36 +24,29 @@ _CHUNK = 1 << 18  # edges gathered at a time off the CPU: bounds the temporary t
 class EdgeList(Pairwise):
     """R graphs as one disjoint union. Token i sees the sources j of its edges j -> i.
 
-    Build it with `from_edges`. `indptr_N1`, `indices_E` are the CSR of the receivers,
-    the `t_` fields its transpose, with `t_edge_E` the place of each entry in the first.
+    Build it with `from_edges`. `indptr_N1`, `indices_E` are the CSR of the receivers; the `t_`
+    properties are its transpose, with `t_edge_E` the place of each entry in the first.
     """
 
     weight_EH: Tensor | None = None
     bias_EH: Tensor | None = None
 
-    def __init__(
-        self,
-        indptr_N1: Tensor,
-        indices_E: Tensor,
-        row_of_N: Tensor,
-        rows: int,
-        transposed: tuple[Tensor, Tensor, Tensor] | None = None,
-    ) -> None:
+    def __init__(self, indptr_N1: Tensor, indices_E: Tensor, row_of_N: Tensor, rows: int) -> None:
         self.indptr_N1, self.indices_E = indptr_N1, indices_E
         self.row_of_N, self.rows = row_of_N, rows
-        if transposed is not None:
-            self.t_indptr_N1, self.t_indices_E, self.t_edge_E = transposed
-            return
-        n, e = len(indptr_N1) - 1, len(indices_E)
-        t_indptr, t_indices = np.zeros(n + 1, np.int64), np.empty(e, np.int32)
-        t_edge = np.empty(e, np.int32 if e < 2**31 else np.int64)
-        kernels.transpose(
-            indptr_N1.cpu().numpy(), indices_E.cpu().numpy(), t_indptr, t_indices, t_edge
-        )
-        device = indices_E.device
-        self.t_indptr_N1 = torch.from_numpy(t_indptr).to(device)
-        self.t_indices_E = torch.from_numpy(t_indices).to(device)
-        self.t_edge_E = torch.from_numpy(t_edge).to(device)
+        self._seers = _Seers(indptr_N1, indices_E)
+
+    @property
+    def t_indptr_N1(self) -> Tensor:
+        return self._seers.found[0]
+
+    @property
+    def t_indices_E(self) -> Tensor:
+        return self._seers.found[1]
+
+    @property
+    def t_edge_E(self) -> Tensor:
+        return self._seers.found[2]
 
     @classmethod
     def from_edges(
@@ -78,12 +71,8 @@ class EdgeList(Pairwise):
         source, receiver = np.ascontiguousarray(edge_index_2E, np.int32)
         if row_of_N is None:
             row_of_N = torch.zeros(num_nodes, dtype=torch.int64)
-        # Two linear passes, each reading in order, where one sort would take E log E.
         graph = source, receiver, num_nodes, undirected, self_loops
-        if 2 * len(source) + num_nodes < 2**31:
-            indptr, indices, *seen = map(torch.from_numpy, kernels.both_ways(*graph))
-            return cls(indptr, indices, row_of_N, rows, (seen[0], seen[1], seen[2]))
-        indptr, indices = map(torch.from_numpy, kernels.by_receiver(*kernels.by_source(*graph)))
+        indptr, indices = map(torch.from_numpy, kernels.seen_by_each(*graph))
         return cls(indptr, indices, row_of_N, rows)
 
     def to(self, device: torch.device | str) -> EdgeList:
@@ -105,7 +94,7 @@ class EdgeList(Pairwise):
 
     @property
     def _weighs(self) -> Hashable:
-        return self.weight_EH is None, self.bias_EH is None, self.t_edge_E.dtype
+        return self.weight_EH is None, self.bias_EH is None
 
     def _bounds(self, first: int, last: int) -> tuple[slice, slice]:
         """The tokens and the edges of the rows from `first` to before `last`."""
@@ -114,7 +103,7 @@ class EdgeList(Pairwise):
         return slice(start, stop), slice(int(self.indptr_N1[start]), int(self.indptr_N1[stop]))
 
     def _part(self, first: int, last: int) -> EdgeList:
-        # No edge leaves its row, so that those of a row stand together both ways.
+        # No edge leaves its row, so that those of a row stand together.
         tokens, edges = self._bounds(first, last)
         ends = slice(tokens.start, tokens.stop + 1)
         return EdgeList(
@@ -122,11 +111,6 @@ class EdgeList(Pairwise):
             self.indices_E[edges] - tokens.start,
             self.row_of_N[tokens] - first,
             last - first,
-            (
-                self.t_indptr_N1[ends] - edges.start,
-                self.t_indices_E[edges] - tokens.start,
-                self.t_edge_E[edges] - edges.start,
-            ),
         ).weighed(
             None if self.weight_EH is None else self.weight_EH[edges],
             None if self.bias_EH is None else self.bias_EH[edges],
@@ -150,26 +134,15 @@ class EdgeList(Pairwise):
             shift = torch.from_numpy(np.concatenate(shifts)).to(together)
             return list((together + shift).split([len(each) for each in shifts]))
 
-        def pointers(both_N1: Tensor) -> Tensor:
-            kept = np.ones(len(both_N1), bool)
-            kept[last] = False  # where the next begins
-            return both_N1[torch.from_numpy(kept).to(both_N1.device)]
-
-        indptr, t_indptr, row_of_N = moved(
-            ("indptr_N1", edges), ("t_indptr_N1", edges), ("row_of_N", rows)
-        )
-        seen = ("indices_E", tokens), ("t_indices_E", tokens)
-        if self.t_edge_E.dtype == self.indices_E.dtype:
-            indices_E, t_indices_E, t_edge_E = moved(*seen, ("t_edge_E", edges))
-        else:
-            indices_E, t_indices_E = moved(*seen)
-            (t_edge_E,) = moved(("t_edge_E", edges))
+        indptr, row_of_N = moved(("indptr_N1", edges), ("row_of_N", rows))
+        (indices_E,) = moved(("indices_E", tokens))
+        kept = np.ones(len(indptr), bool)
+        kept[last] = False  # where the next begins
         return EdgeList(
-            pointers(indptr),
+            indptr[torch.from_numpy(kept).to(indptr.device)],
             indices_E,
             row_of_N,
             int(at[-1, 2]),
-            (pointers(t_indptr), t_indices_E, t_edge_E),
         ).weighed(
             joined([each.weight_EH for each in several]),
             joined([each.bias_EH for each in several]),
@@ -255,6 +228,27 @@ class EdgeList(Pairwise):
         for start in range(0, self.num_edges, _CHUNK):
             part = slice(start, start + _CHUNK)
             yield self.receivers_E[part], self.indices_E[part].long(), part
+
+
+class _Seers:
+    """Those that see each token, sought where somebody asks, once for all copies of a layout."""
+
+    def __init__(self, indptr_N1: Tensor, indices_E: Tensor) -> None:
+        self._indptr_N1, self._indices_E = indptr_N1, indices_E
+
+    @cached_property
+    def found(self) -> tuple[Tensor, Tensor, Tensor]:
+        """CSR, and the place of each of its edges among those that are seen."""
+        indptr, indices = self._indptr_N1.cpu().numpy(), self._indices_E.cpu().numpy()
+        count = len(indices)
+        t_indptr, t_indices = np.zeros_like(indptr), np.empty(count, np.int32)
+        t_edge = np.empty(count, np.int32 if count < 2**31 else np.int64)
+        kernels.transpose(indptr, indices, t_indptr, t_indices, t_edge)
+        device = self._indices_E.device
+        t_indptr_N1, t_indices_E, t_edge_E = (
+            torch.from_numpy(each).to(device) for each in (t_indptr, t_indices, t_edge)
+        )
+        return t_indptr_N1, t_indices_E, t_edge_E
 
 
 class _Attend(torch.autograd.Function):

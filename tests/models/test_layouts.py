@@ -102,6 +102,16 @@ def test_edges_are_sorted_deduplicated_and_symmetrised() -> None:
     assert loops.degree_N.tolist() == [1, 1, 1]
 
 
+def test_who_sees_a_token_is_sought_once_for_all_copies() -> None:
+    edges = _random(20, 60, undirected=False)
+    assert edges.weighed(torch.ones(edges.num_edges, 2)).t_edge_E is edges.t_edge_E
+    places = edges.t_edge_E.long()
+    seers, seen = edges.receivers_E[places], edges.indices_E[places]
+    assert torch.equal(edges.t_indices_E, seers.int())
+    assert torch.equal(seen.bincount(minlength=20), edges.t_indptr_N1.diff())
+    assert (seen.diff() >= 0).all()
+
+
 def test_no_edges_and_no_nodes() -> None:
     empty = EdgeList.from_edges(np.zeros((2, 0), np.int64), 3)
     out = empty.attend(*_inputs(3))

@@ -30,7 +30,8 @@ from service.stopwatch import Stopwatch
 
 router = APIRouter(tags=["anomaly"], route_class=Direct)
 _Read = tuple[ScoreTask, GraphBatch | None]
-_RESULT_BYTES = 128  # of a node in an answer, about
+_RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
+"""Of a node, as `Services.aside` counts them: as columns it takes a tenth of the time and less."""
 
 
 @router.post(
@@ -95,7 +96,7 @@ async def answer(
         alike=alike(task),
     )
     told = len(scored.logits_N) if task.targets is None else len(task.targets)
-    encoded = await services.aside(told * _RESULT_BYTES, _encode, task, scored, form)
+    encoded = await services.aside(told * _RESULT_BYTES[form], _encode, task, scored, form)
     counted = task.model.name, task.graph.num_nodes, scored.convergence
     asyncio.get_running_loop().call_soon(services.metrics.observe, *counted)  # once it has gone
     return encoded if task.taken is None else encoded.passing()  # a graph that is stored changes

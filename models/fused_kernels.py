@@ -17,9 +17,10 @@ from numba import njit
 
 from models.layouts.dense_kernels import attend_all, largest
 from models.layouts.exponential import FAST
-from models.layouts.kernels import attend_rows, gather_columns, in_parts, over_rows
+from models.layouts.kernels import attend_rows, in_parts, over_rows, threads_for
 
 _BLOCK = 256  # tokens, at most
+_AT_A_TIME = 1 << 18  # edges
 RELU, RELU2, POWER, SOFTMAX = range(4)
 """Hopfield energies, see `models.energies.Hopfield`; of POWER the exponent is 4."""
 _TINY = 1e-12  # as `models.resonance.unit`
@@ -73,7 +74,7 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
         memory: xi^T (D,M), xi times its weight (M,D), that weight, kind, sharpness; or None. That
             no product has to turn its weights first saves a tenth of it.
         out: is filled: g (N,D), the energies of each token (2,N), attention first, and,
-            `with_force`, the force (N,D). The last one has `room_for` what is between, of no edges.
+            `with_force`, the force (N,D). The last one has `room_for` what is between.
     """
     x, row_of_N, beta_RH = tokens
     g, parts, force, scratch = out
@@ -82,7 +83,7 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
         up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
         return
     heads, inner = attention[4], attention[1].shape[1]
-    ends, length, _, lse, pulls = room(scratch, nodes, 0, heads, inner)
+    ends, length, lse, pulls = room(scratch, nodes, heads, inner)
     up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
     sees, seen = sides(attention[3])
     beta = beta_RH[row_of_N]
@@ -133,8 +134,7 @@ def see_in_parts(
         each(up, x, norm, None, memory, with_force, g, None, None, parts, force)
     else:
         heads, inner = attention[4], attention[1].shape[1]
-        listed = 0 if edges is None else len(edges[1])
-        ends, length, p, lse, pulls = room(scratch, len(x), listed, heads, inner)
+        ends, length, lse, pulls = room(scratch, len(x), heads, inner)
         each(up, x, norm, attention, memory, with_force, g, ends, length, parts, force)
         sees, seen = sides(attention[3])
         beta, q, k = beta_RH[row_of_N], ends[sees], ends[seen]
@@ -143,19 +143,85 @@ def see_in_parts(
             found = lse, pulls[sees], pulls[seen]
             in_parts(attend_all, places, threads, *pairs, q, k, beta, *found, with_force)
         else:
-            indptr, indices, t_indptr, t_indices, t_edge = edges
-            found = (p, lse, pulls[sees]) if with_force else (None, lse, None)
-            over_rows(attend_rows, indptr, inner, indices, q, k, beta, weight, bias, *found, None)
-            if with_force:
-                if weight is not None:
-                    p *= weight
-                over_rows(gather_columns, t_indptr, inner, t_indices, t_edge, p, q, pulls[seen])
+            along = q, k, beta, weight, bias, lse, pulls[sees], pulls[seen]
+            attend_in_parts(edges, *along, with_force)
         energies(0, len(x), lse, beta, attention[2], parts)
         if with_force:
             each(down, attention, memory, ends, length, pulls, force)
     if controls is not None:
         each(control, x, controls, held)
     measure(row_of_N, parts, x, came, drift, controls is not None, before, held, g, g_before, sums)
+
+
+def attend_in_parts(
+    edges: Any,
+    q: Any,
+    k: Any,
+    beta: Any,
+    weight: Any,
+    bias: Any,
+    lse: Any,
+    pulled: Any,
+    pulling: Any,
+    with_force: bool,
+) -> None:
+    """`attend_rows` on several threads. What those are given that are seen is gathered after each
+    `_AT_A_TIME` of edges, whose p are then still near; to each in the order of those who see it, so
+    that it comes to the same as on one thread."""
+    indptr, indices, t_indptr, t_indices, t_edge = edges
+    inner = q.shape[1] * q.shape[2]
+    if not with_force:
+        given = indices, q, k, beta, weight, bias, None, lse, None, None
+        over_rows(attend_rows, indptr, inner, *given)
+        return
+    done, runs = t_indptr[:-1].copy(), runs_of(indptr, _AT_A_TIME)
+    most = max((indptr[last] - indptr[first] for first, last in runs), default=0)
+    p = np.empty((most, q.shape[1]), q.dtype)
+    for first, last in runs:
+        start, stop = indptr[first], indptr[last]
+        mine, theirs = slice(first, last), slice(start, stop)
+        w, b = (None if each is None else each[theirs] for each in (weight, bias))
+        found = p[: stop - start], lse[mine], pulled[mine], None
+        over_rows(
+            attend_rows,
+            indptr[first : last + 1] - start,
+            inner,
+            *(indices[theirs], q[mine], k, beta[mine], w, b),
+            *found,
+        )
+        if w is not None:
+            found[0][:] *= w
+        threads = threads_for((stop - start) * inner)
+        bounds = shares(len(done), 4 * threads)
+        given = t_indptr, t_indices, t_edge, done, last, start, found[0], q, pulling
+        in_parts(gather_on, bounds, threads, *given)
+
+
+def runs_of(indptr: Any, most: int) -> list[tuple[int, int]]:
+    """Rows from and to, of `most` edges where more than one: a row is not divided."""
+    runs, first, rows = [], 0, len(indptr) - 1
+    while first < rows:
+        last = int(np.searchsorted(indptr, indptr[first] + most, "right")) - 1
+        runs.append((first, max(last, first + 1)))
+        first = runs[-1][1]
+    return runs
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def gather_on(lo, hi, t_indptr, t_indices, t_edge, done, last, start, p, q, ptq):
+    """`gather_columns` of the edges of rows before `last`, of which those that are `done` (N,) are
+    in `ptq`; `p` begins with edge `start`."""
+    heads, width = q.shape[1], q.shape[2]
+    for j in range(lo, hi):
+        at, end = done[j], t_indptr[j + 1]
+        while at < end and t_indices[at] < last:
+            i, e = t_indices[at], t_edge[at] - start
+            for h in range(heads):
+                w = p[e, h]
+                for y in range(width):
+                    ptq[j, h, y] += w * q[i, h, y]
+            at += 1
+        done[j] = at
 
 
 def shares(count: int, threads: int) -> list[int]:
@@ -169,27 +235,25 @@ def sides(spherical):
     return (1, 0) if spherical else (0, 1)
 
 
-def room_for(nodes: int, edges: int, heads: int, inner: int) -> int:
+def room_for(nodes: int, heads: int, inner: int) -> int:
     """Numbers that `room` takes."""
-    return 4 * nodes * inner + 3 * nodes * heads + edges * heads
+    return 4 * nodes * inner + 3 * nodes * heads
 
 
 @njit(nogil=True, cache=True)
-def room(scratch, nodes, edges, heads, inner):
-    """Of `scratch` parts for queries and keys (2,N,H,Y), their lengths (2,N,H), p (E,H), and, set
-    to 0, lse (N,H) and the pulls (2,N,H,Y)."""
+def room(scratch, nodes, heads, inner):
+    """Of `scratch` parts for queries and keys (2,N,H,Y), their lengths (2,N,H), and, set to 0, lse
+    (N,H) and the pulls (2,N,H,Y)."""
     shape = (2, nodes, heads, inner // heads)
     pulls = 2 * nodes * inner
     length = 2 * pulls
-    p = length + 2 * nodes * heads
-    lse = p + edges * heads
+    lse = length + 2 * nodes * heads
     end = lse + nodes * heads
     scratch[pulls:length] = 0
     scratch[lse:end] = 0
     return (
         scratch[:pulls].reshape(shape),
-        scratch[length:p].reshape((2, nodes, heads)),
-        scratch[p:lse].reshape((edges, heads)),
+        scratch[length:lse].reshape((2, nodes, heads)),
         scratch[lse:end].reshape((nodes, heads)),
         scratch[pulls:length].reshape(shape),
     )

@@ -113,7 +113,7 @@ class FusedSystem(System):
         if threads > 1 and self._work(x_ND, layout) <= _MUCH:
             threads = 1
         whole = threads == 1 and not _AS_MUCH.get()
-        scratch = _SCRATCH.take(self._room(layout, whole), x.dtype)
+        scratch = _SCRATCH.take(self._room(len(x)), x.dtype)
         see = kernels.see if whole else partial(kernels.see_in_parts, threads)
         see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
@@ -161,12 +161,10 @@ class FusedSystem(System):
         kernels.move(x, *rows, force, control_ND is not None, held, moved, drift)
         return torch.from_numpy(moved), torch.from_numpy(drift)
 
-    def _room(self, layout: EdgeList | Dense, whole: bool) -> int:
+    def _room(self, nodes: int) -> int:
         if self.attention is None:
             return 0
-        inner, heads = self.attention[1].shape[1], self.attention[4]
-        listed = 0 if whole or isinstance(layout, Dense) else layout.num_edges
-        return kernels.room_for(len(layout.row_of_N), listed, heads, inner)
+        return kernels.room_for(nodes, self.attention[4], self.attention[1].shape[1])
 
     def takes(self, x_ND: Tensor, layout: Layout) -> bool:
         """Edges, or all of a row of few weights, without a prior, of the weights' precision, on the

@@ -28,7 +28,7 @@ from models.energies import (
     VonMisesFisherAttention,
 )
 from models.fused_system import FusedSystem, as_much
-from models.layouts import Dense, EdgeList, Layout
+from models.layouts import Dense, EdgeList, Layout, kernels
 from models.resonance import Resonance
 
 DIM, HEADS, WIDTH, ROWS, TOKENS = 12, 2, 4, 3, 300  # tokens: more than a block of them
@@ -238,6 +238,30 @@ def test_what_is_little_is_looked_at_by_one(
     with as_much():
         _same(fused.see(x_ND, places, beta_RH, True, None), known)
     assert asked == [1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", ["edges", "weighed", "both", "no edges"])
+@pytest.mark.parametrize("most", [1, 50])
+def test_edges_are_looked_at_some_at_a_time(
+    most: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts; else all at once."""
+    block, places = _block(ENERGIES["attention"]()), _layouts()[layout]
+    assert isinstance(places, EdgeList)
+    x_ND, beta_RH = _states()
+    fused = FusedSystem.of_block(block, block.system())
+    monkeypatch.setattr(fused_kernels, "_AT_A_TIME", most)
+    monkeypatch.setattr(kernels, "_PARALLEL_WORK", 0)
+    with as_much():
+        found = fused.see(x_ND, places, beta_RH, True, None)
+    runs = fused_kernels.runs_of(places.indptr_N1.numpy(), most)
+    counts = [int(places.indptr_N1[last] - places.indptr_N1[first]) for first, last in runs]
+    assert sum(counts) == places.num_edges
+    rows = [last - first for first, last in runs]
+    assert all(count <= most or row == 1 for count, row in zip(counts, rows, strict=True))
+    monkeypatch.setattr(fused_system, "_MUCH", 1 << 40)
+    _same(found, fused.see(x_ND, places, beta_RH, True, None))
 
 
 @torch.no_grad()

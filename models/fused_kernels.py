@@ -62,7 +62,8 @@ def see(
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force, out):
-    """All of a look, on one thread: `up`, along the edges both ways, or to all others, and `down`.
+    """All of a look, on one thread; of rows that are small some at a time, so that what is between
+    stays in the cache.
 
     Args:
         tokens: x (N,D), the row of each, beta (R,H).
@@ -73,10 +74,75 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
         attention: U^T (2,D,HY), U times its weight (2,HY,D), that weight, spherical?, H; or None.
         memory: xi^T (D,M), xi times its weight (M,D), that weight, kind, sharpness; or None. That
             no product has to turn its weights first saves a tenth of it.
+        with_force: else energies alone are to be had.
         out: is filled: g (N,D), the energies of each token (2,N), attention first, and,
             `with_force`, the force (N,D). The last one has `room_for` what is between.
     """
     x, row_of_N, beta_RH = tokens
+    g, parts, force, scratch = out
+    first = 0
+    while first < len(x):
+        last = end_of(row_of_N, first)
+        beta = beta_RH[row_of_N[first:last]]
+        found = g[first:last], parts[:, first:last], force[first:last], scratch
+        mine = x[first:last], beta, norm, attention, memory, with_force, found
+        if edges is not None:
+            indptr, indices = edges
+            here = slice(indptr[first], indptr[last])
+            seen = moved(indptr[first : last + 1], here.start), moved(indices[here], first)
+            along = of_edges(weight, here), of_edges(bias, here)
+            look_at(seen, None, *along, *mine)
+        elif pairs is not None:
+            length = pairs[0]
+            hidden = of_rows(pairs[1], first // length, last // length)
+            look_at(None, (length, hidden), None, None, *mine)
+        else:
+            look_at(None, None, None, None, *mine)
+        first = last
+
+
+@njit(nogil=True, cache=True)
+def end_of(row_of_N, first):
+    """Where the tokens end of as many whole rows as are `_BLOCK` together, or of one."""
+    last = first
+    while last < len(row_of_N):
+        end = last
+        while end < len(row_of_N) and row_of_N[end] == row_of_N[last]:
+            end += 1
+        if last > first and end - first > _BLOCK:
+            break
+        last = end
+    return last
+
+
+@njit(nogil=True, cache=True)
+def of_edges(term, here):
+    if term is None:
+        return None
+    return term[here]
+
+
+@njit(nogil=True, cache=True)
+def of_rows(hidden, first, last):
+    if hidden is None:
+        return None
+    return hidden[first:last] if len(hidden) > 1 else hidden
+
+
+@njit(nogil=True, cache=True)
+def moved(places, by):
+    """`places` less `by`."""
+    if by == 0:
+        return places
+    found = np.empty_like(places)
+    for e in range(len(places)):
+        found[e] = places[e] - by
+    return found
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def look_at(edges, pairs, weight, bias, x, beta, norm, attention, memory, with_force, out):
+    """`look` at some rows: `up`, along the edges both ways, or to all others, and `down`."""
     g, parts, force, scratch = out
     nodes = len(x)
     if attention is None:
@@ -86,7 +152,6 @@ def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force
     ends, length, lse, pulls = room(scratch, nodes, heads, inner)
     up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
     sees, seen = sides(attention[3])
-    beta = beta_RH[row_of_N]
     q, k = ends[sees], ends[seen]
     pulled = pulls[sees], pulls[seen]
     if pairs is not None:

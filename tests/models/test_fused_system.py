@@ -240,6 +240,23 @@ def test_what_is_little_is_looked_at_by_one(
     assert asked == [1]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "known"),
+    [
+        ([], []),
+        ([300], [300]),
+        ([300, 10, 20, 226, 1, 255, 257, 3], [300, 256, 256, 257, 3]),
+        ([100] * 5, [200, 200, 100]),
+    ],
+)
+def test_small_rows_are_looked_at_some_at_a_time(sizes: list[int], known: list[int]) -> None:
+    row_of_N = np.repeat(np.arange(len(sizes)), sizes)
+    ends = [0]
+    while ends[-1] < len(row_of_N):
+        ends.append(fused_kernels.end_of(row_of_N, ends[-1]))
+    assert np.diff(ends).tolist() == known
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("layout", ["edges", "weighed", "both", "no edges"])
 @pytest.mark.parametrize("most", [1, 50])

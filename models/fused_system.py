@@ -223,6 +223,7 @@ class _Scratch:
     graphs. The largest is not kept."""
 
     _MOST = 1 << 26  # bytes
+    _LINE = 64  # of the cache: what begins within one is read in two
 
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []  # one, or of several threads a few
@@ -233,10 +234,15 @@ class _Scratch:
         try:
             kept = self._free.pop()
         except IndexError:
-            kept = np.empty(size, np.uint8)
+            kept = self._fresh(size)
         if kept.nbytes < size:
-            kept = np.empty(size, np.uint8)
+            kept = self._fresh(size)
         return kept[: len(kept) - len(kept) % dtype.itemsize].view(dtype)
+
+    def _fresh(self, size: int) -> np.ndarray:
+        whole = np.empty(size + self._LINE, np.uint8)
+        first = -whole.ctypes.data % self._LINE
+        return whole[first : first + size]
 
     def give_back(self, taken: np.ndarray) -> None:
         if 0 < taken.nbytes <= self._MOST and not self._free:

@@ -12,9 +12,7 @@ the pass, and the phases that the server tells.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import platform
 import statistics
 import sys
 import time
@@ -25,7 +23,7 @@ import torch
 
 from benchmarks.client import Line
 from benchmarks.least import MODEL, network
-from benchmarks.machine import describe
+from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.server import bare, serving
 from models.contract import Knobs
 from models.graph import Graph
@@ -88,19 +86,10 @@ def _compare(
     return f"| {nodes} | {form} | {p50:.2f} | {forward:.2f} | {over} | {parts} |"
 
 
-def _keep_what_is_freed() -> None:
-    """As the heap of a server does by itself, between what others have on it: else each pass of a
-    large graph would ask the system for its memory anew, and seem to take a tenth longer."""
-    if platform.libc_ver()[0] == "glibc":
-        for threshold in (-3, -1):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-            if not ctypes.CDLL(None).mallopt(threshold, 1 << 30):
-                raise OSError("malloc takes no such threshold")
-
-
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
     torch.set_num_threads(1)
-    _keep_what_is_freed()
+    keep_what_is_freed()
     print(describe())
     print(
         "| nodes | body | request, ms | forward, ms | overhead, ms | of the least, ms | floor, ms "

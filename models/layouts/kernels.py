@@ -1,14 +1,12 @@
 """Row-parallel CSR kernels for neighbour attention on CPU.
 
 Every kernel works on a range of rows, releases the GIL and writes only to its
-own rows, so `over_rows` can hand ranges to threads and the result does not
-depend on how many there are. Shapes: N nodes, E edges, H heads, Y head width.
+own rows (but see `attend_rows`), so `over_rows` can hand ranges to threads and
+the result does not depend on how many there are. Shapes: N nodes, E edges, H
+heads, Y head width.
 
 `weight` and `bias` (E,H) may be None, and `t_edge`: numba compiles a kernel of its own for that,
 from which the branches on them are gone.
-
-The flags in `FAST` allow vectorised sums and nothing else: NaN and infinity
-keep their meaning, because divergence has to be seen.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
     (8, 196, 768, 12, 64, 3072, 12),
     (1, 196, 256, 4, 64, 1024, 12),
     (1, 196, 128, 2, 64, 512, 12),
+    (8, 196, 128, 2, 64, 512, 12),
 )
 MOLECULES = (64, 128, 12, 64, 512, 4)  # rows, dim, heads, head_dim, memories, steps
 NODES, EDGES, GRAPH = 12_000, (400_000, 4_400_000), (64, 2, 32, 256, 2)

@@ -16,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from models import fused_kernels as kernels
+from models import fused_threads
 from models.contract import Block
 from models.dynamics import Came, ControlledDynamics, Descent, LayerNorm, Seen, System
 from models.energies import DotProductAttention, Hopfield, Terms, VonMisesFisherAttention
@@ -114,7 +115,7 @@ class FusedSystem(System):
             threads = 1
         whole = threads == 1 and not _AS_MUCH.get()
         scratch = _SCRATCH.take(self._room(len(x)), x.dtype)
-        see = kernels.see if whole else partial(kernels.see_in_parts, threads)
+        see = kernels.see if whole else partial(fused_threads.see_in_parts, threads)
         see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
             *_between(layout, x_ND, whole),

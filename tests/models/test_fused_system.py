@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models import fused_kernels, fused_system
+from models import fused_kernels, fused_system, fused_threads
 from models.contract import Block, Config, Knobs
 from models.dynamics import (
     Came,
@@ -226,8 +226,8 @@ def test_what_is_little_is_looked_at_by_one(
         asked.append(threads)
         in_parts(threads, *args)
 
-    in_parts = fused_kernels.see_in_parts
-    monkeypatch.setattr(fused_kernels, "see_in_parts", counted)
+    in_parts = fused_threads.see_in_parts
+    monkeypatch.setattr(fused_threads, "see_in_parts", counted)
     known = fused.see(x_ND, places, beta_RH, True, None)
     assert asked == [threads] * (threads > 1)
     asked.clear()
@@ -268,11 +268,11 @@ def test_edges_are_looked_at_some_at_a_time(
     assert isinstance(places, EdgeList)
     x_ND, beta_RH = _states()
     fused = FusedSystem.of_block(block, block.system())
-    monkeypatch.setattr(fused_kernels, "_AT_A_TIME", most)
+    monkeypatch.setattr(fused_threads, "_AT_A_TIME", most)
     monkeypatch.setattr(kernels, "_PARALLEL_WORK", 0)
     with as_much():
         found = fused.see(x_ND, places, beta_RH, True, None)
-    runs = fused_kernels.runs_of(places.indptr_N1.numpy(), most)
+    runs = fused_threads.runs_of(places.indptr_N1.numpy(), most)
     counts = [int(places.indptr_N1[last] - places.indptr_N1[first]) for first, last in runs]
     assert sum(counts) == places.num_edges
     rows = [last - first for first, last in runs]

@@ -96,7 +96,8 @@ async def answer(
         alike=alike(task),
     )
     told = len(scored.logits_N) if task.targets is None else len(task.targets)
-    encoded = await services.aside(told * _RESULT_BYTES[form], _encode, task, scored, form)
+    weight = told * _RESULT_BYTES[JSON if task.include else form]  # reasons may be many times that
+    encoded = await services.aside(weight, _encode, task, scored, form)
     counted = task.model.name, task.graph.num_nodes, scored.convergence
     asyncio.get_running_loop().call_soon(services.metrics.observe, *counted)  # once it has gone
     return encoded if task.taken is None else encoded.passing()  # a graph that is stored changes

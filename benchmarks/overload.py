@@ -1,12 +1,14 @@
 """Twice as much as there is room for: does what is accepted still go through at full speed?
 
-16 clients score `examples/tolokers.json` as fast as they can, for four seconds: the capacity. Then
-requests are sent at twice that rate, whatever becomes of them, for twenty; and so on in turn, until
-there were five minutes of it, for a machine's clock does not stand still. Printed are the goodput
-(answers 200 a second) of each turn over the capacity around it, how long refusals (429) took,
-whether each request had one answer under its own id, and the memory of the server on the way. The
-result cache is off. Where there are cores enough, server and clients have their own: those who are
-refused, who cost the clients most, take no time from those who are answered.
+16 clients score `examples/tolokers.json` as fast as they can, for four seconds: the capacity. As
+each of them waits for its answer, requests come when there is room, several together. Then they are
+sent at that rate, whatever becomes of them, for ten seconds: what is answered of those is the
+capacity for requests that come when they come. Then at twice that rate for twenty; and so on in
+turn, until there were five minutes of that, for a machine's clock does not stand still. Printed are
+the goodput (answers 200 a second) of each turn over either capacity around it, how long refusals
+(429) took, whether each request had one answer under its own id, and the memory of the server on
+the way. The result cache is off. Where there are cores enough, server and clients have their own:
+those who are refused, who cost the clients most, take no time from those who are answered.
 
 Then more clients come than there are places, and ask again at once whatever they are told: what of
 the capacity is left?
@@ -33,7 +35,7 @@ from benchmarks.machine import describe
 from benchmarks.server import serving
 
 CLIENTS, GREEDY = 16, 64
-WARM_S, MEASURE_S, TURN_S, OVERLOAD_S, TIMES = 3.0, 4.0, 20.0, 300.0, 2.0
+WARM_S, MEASURE_S, SENT_S, TURN_S, OVERLOAD_S, TIMES = 3.0, 4.0, 10.0, 20.0, 300.0, 2.0
 JSON = "application/json"
 
 
@@ -119,23 +121,31 @@ async def _watch(port: int, every_s: float, mib: list[float]) -> None:
 async def _run(port: int, seconds: float) -> None:
     content, mib, turns = example(), list[float](), list[_Seen]()
     await _capacity(port, content, WARM_S)
-    capacities = [await _capacity(port, content, MEASURE_S)]
+    capacities, sent = list[float](), list[float]()
+
+    async def measure() -> None:
+        capacities.append(await _capacity(port, content, MEASURE_S))
+        seen = await _overload(port, content, capacities[-1], SENT_S)
+        sent.append(len(seen.of(200)) / SENT_S)
+
+    await measure()
     watching = asyncio.create_task(_watch(port, seconds / 20, mib))
     for _ in range(max(round(seconds / TURN_S), 1)):
         turns.append(await _overload(port, content, TIMES * capacities[-1], TURN_S))
-        capacities.append(await _capacity(port, content, MEASURE_S))
+        await measure()
     watching.cancel()
     greedy = await _closed(port, content, TURN_S, GREEDY)
     after = await _capacity(port, content, MEASURE_S)
 
-    around = [statistics.mean(pair) for pair in pairwise(capacities)]
-    goodput = [len(t.of(200)) / TURN_S / c for t, c in zip(turns, around, strict=True)]
+    goodputs = [len(turn.of(200)) / TURN_S for turn in turns]
     print(f"capacity: {_told(capacities, '.0f')} answers a second to {CLIENTS} clients")
+    print(f"of as many requests that come when they come: {_told(sent, '.0f')} answered")
     statuses = sum((Counter(reply.status for reply in turn.replies) for turn in turns), Counter())
     broken, mixed = (sum(getattr(turn, what) for turn in turns) for what in ("broken", "mixed"))
     print(f"{TIMES:g} times as many, {len(turns)} times {TURN_S:g} s: {dict(statuses)}")
     print(f"broken {broken}, under another's id {mixed}")
-    print(f"goodput over capacity: {_told(goodput, '.3f')}")
+    print(f"goodput over capacity: {_told(_over(goodputs, capacities), '.3f')}")
+    print(f"over that for requests that come when they come: {_told(_over(goodputs, sent), '.3f')}")
     for name, status in (("refusals", 429), ("answers", 200)):
         for p in (50, 99):
             found = [1e3 * float(np.percentile(turn.of(status), p)) for turn in turns]
@@ -147,6 +157,12 @@ async def _run(port: int, seconds: float) -> None:
     quarter = max(len(mib) // 4, 1)
     early, late = statistics.median(mib[:quarter]), statistics.median(mib[-quarter:])
     print(f"memory, MiB: {early:.0f} in the first quarter, {late:.0f} in the last, {max(mib):.0f}")
+
+
+def _over(goodputs: list[float], capacities: list[float]) -> list[float]:
+    """Each over the mean of those before and after it."""
+    around = map(statistics.mean, pairwise(capacities))
+    return [goodput / capacity for goodput, capacity in zip(goodputs, around, strict=True)]
 
 
 def _told(values: list[float], form: str) -> str:

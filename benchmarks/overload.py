@@ -72,7 +72,8 @@ async def _capacity(port: int, content: bytes, seconds: float) -> float:
     return statuses[200] / seconds
 
 
-async def _overload(port: int, content: bytes, rate: float, seconds: float) -> _Seen:
+async def _send(port: int, content: bytes, rate: float, seconds: float) -> _Seen:
+    """Requests at this rate, whatever becomes of them."""
     seen, free = _Seen(), list[Connection]()
     start, sent = time.perf_counter(), 0
     under_way: set[asyncio.Task[None]] = set()
@@ -121,17 +122,17 @@ async def _watch(port: int, every_s: float, mib: list[float]) -> None:
 async def _run(port: int, seconds: float) -> None:
     content, mib, turns = example(), list[float](), list[_Seen]()
     await _capacity(port, content, WARM_S)
-    capacities, sent = list[float](), list[float]()
+    capacities, came = list[float](), list[float]()
 
     async def measure() -> None:
         capacities.append(await _capacity(port, content, MEASURE_S))
-        seen = await _overload(port, content, capacities[-1], SENT_S)
-        sent.append(len(seen.of(200)) / SENT_S)
+        seen = await _send(port, content, capacities[-1], SENT_S)
+        came.append(len(seen.of(200)) / SENT_S)
 
     await measure()
     watching = asyncio.create_task(_watch(port, seconds / 20, mib))
     for _ in range(max(round(seconds / TURN_S), 1)):
-        turns.append(await _overload(port, content, TIMES * capacities[-1], TURN_S))
+        turns.append(await _send(port, content, TIMES * capacities[-1], TURN_S))
         await measure()
     watching.cancel()
     greedy = await _closed(port, content, TURN_S, GREEDY)
@@ -139,13 +140,15 @@ async def _run(port: int, seconds: float) -> None:
 
     goodputs = [len(turn.of(200)) / TURN_S for turn in turns]
     print(f"capacity: {_told(capacities, '.0f')} answers a second to {CLIENTS} clients")
-    print(f"of as many requests that come when they come: {_told(sent, '.0f')} answered")
+    print(f"of as many requests that come when they come: {_told(came, '.0f')} answered")
     statuses = sum((Counter(reply.status for reply in turn.replies) for turn in turns), Counter())
     broken, mixed = (sum(getattr(turn, what) for turn in turns) for what in ("broken", "mixed"))
     print(f"{TIMES:g} times as many, {len(turns)} times {TURN_S:g} s: {dict(statuses)}")
     print(f"broken {broken}, under another's id {mixed}")
     print(f"goodput over capacity: {_told(_over(goodputs, capacities), '.3f')}")
-    print(f"over that for requests that come when they come: {_told(_over(goodputs, sent), '.3f')}")
+    print(
+        f"over that for requests that come when they come: {_told(_over(goodputs, came), '.3f')}"
+    )
     for name, status in (("refusals", 429), ("answers", 200)):
         for p in (50, 99):
             found = [1e3 * float(np.percentile(turn.of(status), p)) for turn in turns]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from service.tracing import Traces
 
 T = TypeVar("T")
-_BRIEF = 1 << 17  # bytes that are handled in less time than it takes to hand them over
+BRIEF = 1 << 17  # bytes that are handled in less time than it takes to hand them over
 JSON_WEIGHS = 8  # to parse a byte of it takes as long as so many of tensors
 
 
@@ -150,7 +150,7 @@ class Services:
     async def aside(self, size: int, work: Callable[..., T], *args: Any) -> T:
         """`work(*args)`, on another thread where `size` bytes would hold up the event loop.
         Those of JSON count `JSON_WEIGHS` times."""
-        if size <= _BRIEF:
+        if size <= BRIEF:
             return work(*args)
         return await asyncio.get_running_loop().run_in_executor(self.codec, work, *args)
 

@@ -31,7 +31,9 @@ from service.stopwatch import Stopwatch
 router = APIRouter(tags=["anomaly"], route_class=Direct)
 _Read = tuple[ScoreTask, GraphBatch | None]
 _RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
-"""Of a node, as `Services.aside` counts them: as columns it takes a tenth of the time and less."""
+"""Of a target, as `Services.aside` counts them: as columns it takes a tenth of the time and less.
+"""
+_REASON_BYTES = 128  # of a node or an edge of the graph, whatever the targets are
 
 
 @router.post(
@@ -95,9 +97,7 @@ async def answer(
         alone=task.knobs.deterministic,
         alike=alike(task),
     )
-    told = len(scored.logits_N) if task.targets is None else len(task.targets)
-    weight = told * _RESULT_BYTES[JSON if task.include else form]  # reasons may be many times that
-    encoded = await services.aside(weight, _encode, task, scored, form)
+    encoded = await services.aside(weight_of(task, form), _encode, task, scored, form)
     counted = task.model.name, task.graph.num_nodes, scored.convergence
     asyncio.get_running_loop().call_soon(services.metrics.observe, *counted)  # once it has gone
     return encoded if task.taken is None else encoded.passing()  # a graph that is stored changes
@@ -114,6 +114,12 @@ def _taken(task: StoredTask, graph: LiveGraph, services: Services) -> _Read:
 
 def _packed(task: ScoreTask) -> _Read:
     return task, packed(task)
+
+
+def weight_of(task: ScoreTask, form: str) -> int:
+    """Of the answer, as `Services.aside` counts bytes."""
+    told = task.graph.num_nodes if task.targets is None else len(task.targets)
+    return told * _RESULT_BYTES[form] + bool(task.include) * size_of(task) * _REASON_BYTES
 
 
 def _encode(task: ScoreTask, scored: Scored, form: str) -> Answer:

@@ -146,9 +146,7 @@ async def _run(port: int, seconds: float) -> None:
     print(f"{TIMES:g} times as many, {len(turns)} times {TURN_S:g} s: {dict(statuses)}")
     print(f"broken {broken}, under another's id {mixed}")
     print(f"goodput over capacity: {_told(_over(goodputs, capacities), '.3f')}")
-    print(
-        f"over that for requests that come when they come: {_told(_over(goodputs, came), '.3f')}"
-    )
+    print(f"over that for requests that come when they come: {_told(_over(goodputs, came), '.3f')}")
     for name, status in (("refusals", 429), ("answers", 200)):
         for p in (50, 99):
             found = [1e3 * float(np.percentile(turn.of(status), p)) for turn in turns]

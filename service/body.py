@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container
-from contextlib import asynccontextmanager
+from collections.abc import Container
+from typing import final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from service.errors import Problem
 from service.parsing.large import LARGE
@@ -42,41 +42,73 @@ class Bodies:
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
         self._max, self._max_total, self._total = max_bytes, max_total_bytes, 0
 
-    @asynccontextmanager
-    async def read(self, request: Request, timeout_s: float | None) -> AsyncIterator[bytes]:
+    def read(self, request: Request, timeout_s: float | None) -> _Body:
         """The whole body, which counts until the context ends.
 
         A Content-Length above the limit is refused before a byte is read.
         """
+        return _Body(self, request, timeout_s)
+
+    def require_length(self, request: Request) -> None:
+        """Refuse what says that it is too large."""
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self._max:
             raise self._too_large()
-        body, size = bytearray(), 0
-        try:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    async for part in request.stream():
-                        self._require_room(size, len(part))
-                        size += len(part)
-                        self._total += len(part)
-                        body += part
-            except TimeoutError:
-                detail = f"the body was not complete after {timeout_s:g} s"
-                raise Problem("body-timeout", detail, headers={"connection": "close"}) from None
-            except ClientDisconnect:
-                raise Problem("incomplete-body", "the connection closed within the body") from None
-            whole = bytes(body)
-            body.clear()
-            yield whole
-        finally:
-            self._total -= size
 
-    def _too_large(self) -> Problem:
-        return Problem("body-too-large", f"a body may have up to {self._max} bytes")
-
-    def _require_room(self, read: int, more: int) -> None:
+    def count(self, read: int, more: int) -> None:
+        """There are `more` bytes of a body of which `read` have been counted."""
         if read + more > self._max:
             raise self._too_large()
         if self._total + more > self._max_total:
             detail = "the bodies of other requests fill the memory there is for them"
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
+        self._total += more
+
+    def forget(self, size: int) -> None:
+        """So many bytes have gone."""
+        self._total -= size
+
+    def _too_large(self) -> Problem:
+        return Problem("body-too-large", f"a body may have up to {self._max} bytes")
+
+
+@final
+class _Body:
+    """A context in which there is the body of one request."""
+
+    def __init__(self, bodies: Bodies, request: Request, timeout_s: float | None) -> None:
+        self._bodies, self._request, self._timeout_s = bodies, request, timeout_s
+        self._size = 0
+
+    async def __aenter__(self) -> bytes:
+        self._bodies.require_length(self._request)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._whole()
+        except BaseException as error:
+            self._bodies.forget(self._size)
+            if not isinstance(error, TimeoutError):
+                raise
+        detail = f"the body was not complete after {self._timeout_s:g} s"
+        raise Problem("body-timeout", detail, headers={"connection": "close"})
+
+    async def __aexit__(self, *_: object) -> None:
+        self._bodies.forget(self._size)
+
+    async def _whole(self) -> bytes:
+        whole, more = await self._part()  # most have one, which is not copied
+        while more:
+            if isinstance(whole, bytes):
+                whole = bytearray(whole)
+            part, more = await self._part()
+            whole += part
+        return bytes(whole)
+
+    async def _part(self) -> tuple[bytes | bytearray, bool]:
+        message = await self._request.receive()
+        if message["type"] == "http.disconnect":
+            raise Problem("incomplete-body", "the connection closed within the body")
+        part = message.get("body", b"")
+        self._bodies.count(self._size, len(part))
+        self._size += len(part)
+        return part, message.get("more_body", False)

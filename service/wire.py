@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import weakref
 from functools import lru_cache
 from typing import Any, final
 
@@ -39,6 +40,32 @@ class _Turned:
 
     def __init__(self, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
+
+
+@final
+class _InOnePiece:
+    """The transport of one answer. Its head waits for its body, which may be but does not have to
+    be all of it (ASGI has it so): a client that the head wakes goes to sleep again."""
+
+    def __init__(self, cycle: Any, transport: asyncio.Transport) -> None:
+        self._cycle, self._transport = weakref.proxy(cycle), transport  # it holds this one
+        self._head: bytes | None = None  # empty once it has gone
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._head is None and self._cycle.response_started:
+            self._head = b""
+            if self._cycle.expected_content_length and self._cycle.scope["method"] != "HEAD":
+                self._head = data
+                return
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
 
 
 @final
@@ -162,6 +189,7 @@ class Wire(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
+        cycle.transport = _InOnePiece(cycle, self.transport)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import final
 
 from service.doors.keys import Key
@@ -32,13 +32,16 @@ class Tolls:
             detail = f"this key may send {caller.rate.per_second:g} requests a second"
             raise Problem("rate-exceeded", detail, headers=_after(late_s))
 
-    @asynccontextmanager
-    async def charged(self, caller: Key, cost: float) -> AsyncIterator[None]:
+    def charged(self, caller: Key, cost: float) -> AbstractAsyncContextManager[None]:
         """Take `cost` for what is done in the context; it is given back where that found no place.
 
         Raises:
             Problem: more than is left.
         """
+        return self._charged(caller, cost) if caller.name else nullcontext()
+
+    @asynccontextmanager
+    async def _charged(self, caller: Key, cost: float) -> AsyncIterator[None]:
         name, limit = f"quota:{caller.name}", caller.quota.limit if caller.quota else None
         if limit is not None and (late_s := await self._limiter.take(name, cost, limit)):
             if math.isinf(late_s):
@@ -56,8 +59,7 @@ class Tolls:
                 cost = 0.0
             raise
         finally:
-            if caller.name:
-                self._metrics.key_cost.labels(caller.name).inc(cost)
+            self._metrics.key_cost.labels(caller.name).inc(cost)
 
 
 def _after(seconds: float) -> dict[str, str]:

@@ -99,17 +99,21 @@ class Run(Entity):
             self._work = None
 
     def turn(self) -> bool:
-        if self._greenlet is None:
-            self._greenlet = greenlet(self._run)  # of the thread that runs it
         started = time.perf_counter()
-        self._greenlet.switch()
+        if self._greenlet is None:
+            self._greenlet = self._scheduler.take_greenlet()
+            over = self._greenlet.switch(self)
+        else:
+            over = self._greenlet.switch()
         self.ran_s += time.perf_counter() - started
-        if self._greenlet.dead:
+        if over:
+            self._scheduler.spare = self._greenlet
             self._end()
             return False
         return not self.waits
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """To the end, in its greenlet."""
         work, self._work = self._work, None
         if work is None or self._reason is not None:
             return
@@ -256,6 +260,7 @@ class Scheduler:
         self._closing = False
         self._turn_s = 0.0  # when the turn at hand began
         self._hub: greenlet | None = None
+        self.spare: greenlet | None = None  # whose run is over
         self._thread = threading.Thread(
             target=self._loop, args=(threads,), name="compute", daemon=True
         )
@@ -325,9 +330,22 @@ class Scheduler:
             if begun:
                 run.count_step()
 
+    def take_greenlet(self) -> greenlet:
+        """For a run that begins: one that is free, for a new one asks the system for its memory."""
+        found, self.spare = self.spare, None
+        return greenlet(self._runs) if found is None else found
+
+    def _runs(self, run: Run) -> None:
+        """One after the other, in one greenlet; the hub is told when each is over."""
+        assert self._hub is not None
+        while True:
+            run.run()
+            del run  # nothing is held of what is over
+            run = self._hub.switch(True)
+
     def _switch(self) -> None:
         assert self._hub is not None
-        self._hub.switch()
+        self._hub.switch(False)
 
     def _loop(self, threads: int | None) -> None:
         if sys.platform == "linux":  # where threads have priorities of their own
@@ -344,6 +362,7 @@ class Scheduler:
             while (entity := self._next()) is not None:
                 self._turn(entity)
                 del entity  # nothing is held while nothing is to be done
+        self.spare = None  # it ends on this thread
 
     def _turn(self, entity: Entity) -> None:
         requests, self._turn_s = len(entity), time.perf_counter()

@@ -196,6 +196,35 @@ def test_a_head_that_does_not_come(server):
     raise AssertionError("it waited for all of it")
 
 
+def test_an_answer_comes_in_one_piece(server):
+    """A client that the head wakes would wait again for the body."""
+    with connect(server) as line:
+        for _ in range(20):
+            line.sendall(LIVE + b"\r\n")
+            head, _, body = line.recv(1 << 16).partition(b"\r\n\r\n")
+            assert int(re.search(rb"content-length: (\d+)", head)[1]) == len(body) > 0
+
+
+def test_the_head_of_what_has_no_body_comes_too(server):
+    with connect(server) as line:
+        for _ in range(2):
+            line.sendall(LIVE.replace(b"GET", b"HEAD") + b"\r\n")
+            answer = line.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 405 ")
+            assert answer.endswith(b"\r\n\r\n")
+
+
+def test_whoever_asks_whether_to_go_on_is_told(server, sample):
+    size = f"Content-Length: {len(body_of(sample))}"
+    head, body = scoring(sample, "Expect: 100-continue", "Connection: close", size)
+    with connect(server) as line:
+        line.sendall(head)
+        assert line.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        line.sendall(body)
+        answer = b"".join(iter(lambda: line.recv(1 << 16), b""))
+    assert results(answer)
+
+
 def test_requests_one_behind_the_other(server):
     one = LIVE + b"\r\n"
     raw = exchange(server, one * 20 + LIVE + b"Connection: close\r\n\r\n")

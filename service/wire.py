@@ -23,6 +23,7 @@ from service.services import Services
 _HEAD_BYTES = 1 << 16  # of the path, and names and values of headers
 _UNREAD_BYTES = 1 << 19  # of a header that is not over; one read may bring half of that
 _PIPELINED = 32  # requests that wait behind the one that is being answered
+_COPIED = 1 << 18  # bytes of a body that are copied in less time than a call of the system takes
 _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
 # Who sends one of these may be told something else than that there is no room.
@@ -44,8 +45,8 @@ class _Turned:
 
 @final
 class _InOnePiece:
-    """The transport of one answer. Its head waits for its body, which may be but does not have to
-    be all of it (ASGI has it so): a client that the head wakes goes to sleep again."""
+    """The transport of one answer. The head waits for the first of the body, if there is one of a
+    length that is told: whoever is woken by a head alone goes to sleep again."""
 
     def __init__(self, cycle: Any, transport: asyncio.Transport) -> None:
         self._cycle, self._transport = weakref.proxy(cycle), transport  # it holds this one
@@ -59,7 +60,11 @@ class _InOnePiece:
                 self._head = data
                 return
         if self._head:
-            data, self._head = self._head + data, b""
+            head, self._head = self._head, b""
+            if len(data) <= _COPIED:
+                data = head + data
+            else:
+                self._transport.write(head)
         self._transport.write(data)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from service.settings import Settings
 
 NODES, TIMES, WARM = 500, 200, 20
 RESTS_MS = (0.3, 1, 3, 10, 30)
-_LARGE = np.zeros(4 << 20, np.uint8)
+_LARGE = np.ones(4 << 20, np.uint8)
 
 
 def rested(seconds: float) -> None:

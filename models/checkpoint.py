@@ -86,11 +86,8 @@ class EnergyReference(_Part):
     def percentile(self, energy_per_node: float, hidden: float | None = None) -> float:
         """Share of the training's with lower energy, in percent; where `hidden` tells a share and
         there are references of some, of those with as much hidden, linearly between two."""
-        if hidden is None or not self.by_hidden:
-            levels_Q, values_Q = self._curve
-        else:
-            levels_Q, values_Q = self._curve[0], self._between(hidden)
-        return 100 * float(np.interp(energy_per_node, values_Q, levels_Q))
+        values = self.values if hidden is None or not self.by_hidden else self._between(hidden)
+        return 100 * float(np.interp(energy_per_node, values, self.levels))
 
     def _between(self, hidden: float) -> np.ndarray:
         shares_S, values_SQ = self._table
@@ -98,10 +95,6 @@ class EnergyReference(_Part):
         low, high = shares_S[above - 1], shares_S[above]
         weight = float(np.clip((hidden - low) / (high - low), 0, 1))
         return (1 - weight) * values_SQ[above - 1] + weight * values_SQ[above]
-
-    @cached_property
-    def _curve(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(self.levels), np.array(self.values)
 
     @cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray]:

@@ -39,8 +39,8 @@ class _Turned:
     response_started, response_complete, disconnected, more_body = True, False, False, True
     message_event = asyncio.Event()  # for which none waits
 
-    def __init__(self, keep_alive: bool) -> None:
-        self.keep_alive = keep_alive
+    def __init__(self, transport: asyncio.Transport, keep_alive: bool) -> None:
+        self.transport, self.keep_alive = transport, keep_alive
 
 
 @final
@@ -234,7 +234,7 @@ class Wire(HttpToolsProtocol):
         """Answer at once, with neither a task nor the app, and hear the next as `Paced` does."""
         assert self.parser is not None
         keeps = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        self.cycle = self._running = turned = _Turned(keeps)  # type: ignore[assignment]
+        self.cycle = self._running = turned = _Turned(self.transport, keeps)  # type: ignore[assignment]
         path = self.url.partition(b"?")[0].decode("ascii")
         self._send(problem, request_id_of(self.headers), path, closes=not keeps)
         if wait_s := self._pace.refuse():
@@ -310,7 +310,7 @@ class Wire(HttpToolsProtocol):
             self._deferred = problem
             self.flow.pause_reading()
         elif cycle.response_started:
-            self.transport.close()
+            cycle.transport.close()
         else:
             self._write(problem)  # its own body is broken
 

@@ -20,7 +20,7 @@ from typing import Any, final
 
 import structlog
 import torch
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from models.contract import Interrupt
 from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by, sparse
@@ -120,8 +120,11 @@ class Run(Entity):
         try:
             with driven_by(partial(self._scheduler.drive, self)):
                 value = work(self)
+        except GreenletExit:  # nobody can go on with it any more
+            raise
         except BaseException as error:
             clear_frames(error.__traceback__)  # which hold what it computed with
+            del work  # as does this one
             self._outcome = partial(self.future.set_exception, error)
         else:
             self._outcome = partial(self.future.set_result, value)
@@ -333,15 +336,18 @@ class Scheduler:
     def take_greenlet(self) -> greenlet:
         """For a run that begins: one that is free, for a new one asks the system for its memory."""
         found, self.spare = self.spare, None
-        return greenlet(self._runs) if found is None else found
+        if found is None:
+            found = greenlet(self._runs)
+            found.switch()  # to where it waits: what a greenlet begins with it keeps
+        return found
 
-    def _runs(self, run: Run) -> None:
+    def _runs(self) -> None:
         """One after the other, in one greenlet; the hub is told when each is over."""
         assert self._hub is not None
         while True:
+            run: Run = self._hub.switch(True)
             run.run()
             del run  # nothing is held of what is over
-            run = self._hub.switch(True)
 
     def _switch(self) -> None:
         assert self._hub is not None

@@ -10,8 +10,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -371,6 +372,28 @@ def test_what_is_over_is_let_go_without_a_collector(scheduler: Scheduler) -> Non
         assert refs[0]() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_held_of_the_first_run_of_many(scheduler: Scheduler, fails: bool) -> None:
+    class Large:
+        pass
+
+    def work(interrupt: Interrupt, large: Large) -> Large:
+        if fails:
+            raise Failed
+        return large
+
+    refs = list[weakref.ref]()
+    for _ in range(3):  # in one greenlet
+        large = Large()
+        refs.append(weakref.ref(large))
+        run = scheduler.submit(partial(work, large=large))
+        assert wait([run.future], 30).done
+        del large, run
+    scheduler.submit(lambda interrupt: None).future.result(30)
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
 
 
 def test_what_has_not_begun_is_let_go_at_once(scheduler: Scheduler) -> None:

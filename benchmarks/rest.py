@@ -31,7 +31,7 @@ RESTS_MS = (0.3, 1, 3, 10, 30)
 _LARGE = np.ones(4 << 20, np.uint8)
 
 
-def rested(seconds: float) -> None:
+def _rest(seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
@@ -59,7 +59,7 @@ def main() -> None:
         network.pack([read_graph(tensors, None, network.config, limits).graph])
 
     rests: dict[str, Callable[[], object]] = {"none": lambda: None, "4 MiB read": _LARGE.sum}
-    rests |= {f"{ms:g} ms": partial(rested, ms / 1e3) for ms in RESTS_MS}
+    rests |= {f"{ms:g} ms": partial(_rest, ms / 1e3) for ms in RESTS_MS}
     print(describe())
     print(f"| before it | to parse and pack {NODES} nodes, us | of that without a rest |")
     print("|---|---|---|")

@@ -131,9 +131,7 @@ async def compute(
 def _patience(request: Request, services: Services, later: bool) -> float:
     """Seconds in which there must be an answer, by `?timeout_ms=`; `later` where it is a job's."""
     most = services.settings.job_deadline_s if later else services.settings.deadline_s
-    if not request.scope["query_string"]:
-        return most
-    asked = request.query_params.getlist("timeout_ms")
+    asked = request.scope["query_string"] and request.query_params.getlist("timeout_ms")
     if not asked:
         return most
     if len(asked) > 1 or not re.fullmatch(r"[0-9]{1,9}", asked[0], re.ASCII) or asked[0] == "0":

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.access import hardened
+from service.wire import _COPIED, _InOnePiece
 from tests.service.conftest import Server, answers_with, gauge, wait_until
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: h\r\n"
@@ -202,7 +203,57 @@ def test_an_answer_comes_in_one_piece(server):
         for _ in range(20):
             line.sendall(LIVE + b"\r\n")
             head, _, body = line.recv(1 << 16).partition(b"\r\n\r\n")
-            assert int(re.search(rb"content-length: (\d+)", head)[1]) == len(body) > 0
+            length = re.search(rb"content-length: (\d+)", head)
+            assert length and int(length[1]) == len(body) > 0
+
+
+class _Cycle:
+    """What uvicorn tells of an answer."""
+
+    response_started, expected_content_length = False, 9
+
+    def __init__(self) -> None:
+        self.scope = {"method": "GET"}
+
+
+class _Noted:
+    """A transport that goes nowhere."""
+
+    def __init__(self) -> None:
+        self.done = list[bytes]()
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.done.append(data)
+
+    def close(self) -> None:
+        self.done.append(b"closed")
+
+
+@pytest.mark.parametrize(
+    ("then", "done"),
+    [
+        ((b"body",), [b"headbody"]),
+        ((b"body", b"more"), [b"headbody", b"more"]),
+        ((bytes(_COPIED + 1),), [b"head", bytes(_COPIED + 1)]),
+        ((), [b"head", b"closed"]),
+    ],
+)
+def test_a_head_goes_with_its_body_or_before_the_end(then, done):
+    cycle = _Cycle()
+    noted = _Noted()
+    line = _InOnePiece(cycle, noted)  # type: ignore[arg-type]
+    line.write(b"go on")
+    cycle.response_started = True
+    line.write(b"head")
+    assert noted.done == [b"go on"]
+    for part in then:
+        line.write(part)
+    if not then:
+        line.close()
+    assert noted.done == [b"go on", *done]
 
 
 def test_the_head_of_what_has_no_body_comes_too(server):

@@ -204,7 +204,8 @@ def test_an_answer_comes_in_one_piece(server):
             line.sendall(LIVE + b"\r\n")
             head, _, body = line.recv(1 << 16).partition(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head)
-            assert length and int(length[1]) == len(body) > 0
+            assert length
+            assert int(length[1]) == len(body) > 0
 
 
 class _Cycle:

@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     try:
-        from basin.command import main as run
+        from basin.cli import main as run
     except ModuleNotFoundError as error:
         sys.exit(f"{error.name} is missing: pip install 'basin[cli]'")
     run()

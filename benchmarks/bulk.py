@@ -27,8 +27,8 @@ from benchmarks.machine import describe
 from benchmarks.nodes import cluster
 from benchmarks.stored_graphs import MODEL, market
 from models import checkpoint
-from models.contract import Knobs
-from models.graph import Graph
+from models.base import Knobs
+from models.inputs.graph import Graph
 
 NODES, EDGES = "nodes.parquet", "edges.parquet"
 CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / MODEL

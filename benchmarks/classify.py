@@ -23,14 +23,14 @@ from benchmarks.machine import describe
 from benchmarks.server import serving
 from benchmarks.turns import medians
 from models import checkpoint
-from models.contract import Knobs
-from models.graph import Graph
-from models.graph_classifier import GraphClassifier
-from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
-from models.tokens import TokenBatch, collate
-from training.classify.baselines import GIN
+from models.base import Knobs
+from models.inputs.graph import Graph
+from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
+from models.inputs.tokens import TokenBatch, collate
+from models.tasks.graph_classifier import GraphClassifier
 from training.datasets import GraphDataset
 from training.datasets.sources import data_folder
+from training.tasks.classify.baselines import GIN
 
 SIZES = (1, 64, 1024)
 

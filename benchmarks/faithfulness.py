@@ -20,18 +20,19 @@ import pandas as pd
 import torch
 
 from benchmarks.curves import chart
-from models import checkpoint, explain
-from models.contract import Knobs
-from models.explain import Value, Variant
-from models.graph import Graph
-from models.graph_classifier import GraphClassifier
-from models.graphs import pack
-from models.molecules import parse
-from models.node_scorer import NodeScorer
-from models.reasons import AtRest
-from training.anomaly.sampler import NeighbourSampler
+from models import checkpoint
+from models.base import Knobs
+from models.inputs.graph import Graph
+from models.inputs.graph_batch import pack
+from models.inputs.molecules import parse
+from models.interpret import occlusion
+from models.interpret.occlusion import Value, Variant
+from models.interpret.reasons import AtRest
+from models.tasks.graph_classifier import GraphClassifier
+from models.tasks.node_scorer import NodeScorer
 from training.datasets import load
 from training.datasets.sources import data_folder
+from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
 
 ROOT = Path(__file__).parents[1]
 DELETED, AT, DRAWS = 8, 5, 8
@@ -74,13 +75,13 @@ def of_scores(network: NodeScorer, threshold_logit: float, inputs: int) -> list[
         edges = batch.relations[0]
         index = np.stack([edges.indices_E.numpy(), edges.receivers_E.numpy()])
         graph = Graph(batch.x_NF.numpy(), index)
-        value = explain.score_of(network, knobs, 0, lambda: None)
+        value = occlusion.score_of(network, knobs, 0, lambda: None)
         [[score]] = value([Variant(graph)])
         sign = 1.0 if score >= threshold_logit else -1.0
-        others = explain.neighbours_of(graph, 0)
+        others = occlusion.neighbours_of(graph, 0)
 
         def without(parts: Sequence[int], graph=graph, others=others) -> Variant:
-            return Variant(explain.without_neighbours(graph, 0, others[list(parts)]))
+            return Variant(occlusion.without_neighbours(graph, 0, others[list(parts)]))
 
         alone = value([without([part]) for part in range(len(others))])[:, 0]
         packed = network.pack([graph])
@@ -89,7 +90,7 @@ def of_scores(network: NodeScorer, threshold_logit: float, inputs: int) -> list[
         weight = dict(zip(seen.seen_P.tolist(), seen.weight_PH.mean(1), strict=True))
         supports = {
             "occlusion": sign * (score - alone),
-            "gradient": sign * explain.slopes(network, graph, knobs, 0)[others],
+            "gradient": sign * occlusion.slopes(network, graph, knobs, 0)[others],
             "attention": np.array([weight.get(int(other), 0.0) for other in others]),
         }
         found.append(curves_of(value, score, sign, without, len(others), supports, rng))
@@ -111,11 +112,11 @@ def of_molecules(network: GraphClassifier, inputs: int) -> list[Curves]:
     for graph in graphs:
         logits_RC = network.infer(network.pack([graph]), [knobs]).logits.double().numpy()
         label = int(logits_RC[0].argmax())
-        value = explain.margin_of(network, knobs, [label], lambda: None)
-        whole = float(explain.margins(logits_RC, label)[0])
+        value = occlusion.margin_of(network, knobs, [label], lambda: None)
+        whole = float(occlusion.margins(logits_RC, label)[0])
 
         def without(parts: Sequence[int], graph=graph) -> Variant:
-            return Variant(explain.without_nodes(graph, list(parts)))
+            return Variant(occlusion.without_nodes(graph, list(parts)))
 
         nodes = graph.num_nodes
         alone = value([without([node]) for node in range(nodes)])[:, 0]

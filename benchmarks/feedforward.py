@@ -29,16 +29,16 @@ from benchmarks.overhead import graph_of
 from benchmarks.turns import medians
 from models import checkpoint
 from models.architectures.et import ETImageConfig
-from models.contract import Architecture
+from models.base import Architecture
 from models.energies import Energy, Terms
-from models.graph_classifier import GraphClassifier
-from models.image_completer import ImageCompleter
+from models.inputs.molecules import parse
+from models.inputs.patches import MaskedImage
 from models.layouts import Layout
-from models.molecules import parse
-from models.node_scorer import NodeScorer
-from models.patches import MaskedImage
-from training.anomaly.baselines import GraphTransformer
-from training.complete.baselines import ViT
+from models.tasks.graph_classifier import GraphClassifier
+from models.tasks.image_completer import ImageCompleter
+from models.tasks.node_scorer import NodeScorer
+from training.tasks.anomaly.baselines import GraphTransformer
+from training.tasks.complete.baselines import ViT
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 NODES, MOLECULES, PICTURES = (30, 500, 5000), (1, 64), (1, 16)

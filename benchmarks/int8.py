@@ -29,9 +29,9 @@ from benchmarks.machine import describe
 from benchmarks.step import IMAGES, by_onnx, images
 from benchmarks.turns import medians
 from models import checkpoint
-from models.contract import Knobs
-from models.onnx_system import OnnxSystem
-from training.resonate.subject import Subject, subject_of
+from models.base import Knobs
+from models.onnx_backend.system import OnnxSystem
+from training.studies.resonance.study import Subject, subject_of
 
 # Tokens, width, features: tolokers and AMES, photos, the pictures of Energy Transformer.
 SHAPES = ((60, 64, 320), (4000, 64, 320), (64, 128, 768), (1024, 128, 768), (196, 768, 3840))

@@ -17,10 +17,10 @@ import safetensors.numpy
 import torch
 from starlette.types import Receive, Scope, Send
 
-from models.contract import Knobs
-from models.graph import Graph
-from models.node_scorer import NodeScorer
-from service.machine import Machine
+from models.base import Knobs
+from models.inputs.graph import Graph
+from models.tasks.node_scorer import NodeScorer
+from service.registry.loader import Machine
 from service.settings import Settings
 
 MODEL = "cdat-tolokers"

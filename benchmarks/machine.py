@@ -8,7 +8,7 @@ import platform
 
 import torch
 
-from training.machine import processor
+from training.common.hardware import processor
 
 
 def describe() -> str:

@@ -25,8 +25,8 @@ from benchmarks.client import Line
 from benchmarks.least import MODEL, network
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.server import bare, serving
-from models.contract import Knobs
-from models.graph import Graph
+from models.base import Knobs
+from models.inputs.graph import Graph
 
 CASES = ((30, "application/json"), (500, "safetensors"), (5000, "safetensors"))
 EDGES, REQUESTS, WARM = 10, 300, 20

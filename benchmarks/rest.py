@@ -22,9 +22,9 @@ import torch
 from benchmarks.least import network
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.overhead import SAFETENSORS, body_of, graph_of
-from service.parsing.tensors import graph_of as read_graph
-from service.parsing.tensors import read_safetensors
 from service.settings import Settings
+from service.validation.safetensors_body import graph_of as read_graph
+from service.validation.safetensors_body import read_safetensors
 
 NODES, TIMES, WARM = 500, 200, 20
 RESTS_MS = (0.3, 1, 3, 10, 30)

@@ -19,7 +19,7 @@ from benchmarks.kept import keep
 from benchmarks.machine import describe
 from models.energies import ModernHopfield
 from models.sampling import Method, Schedule, run
-from models.sampling.noise import normals
+from models.sampling.philox import normals
 
 CHAINS, PATTERNS, DIM, BETA, ALPHA = 30, 100, 784, 2000.0, 0.01
 STEPS, ROUNDS, LARGE = 500, 7, 2048

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.machine import describe
 from models.architectures.cdat import CDAT, CDATConfig
-from models.contract import Knobs
-from models.graph import Graph
+from models.base import Knobs
+from models.inputs.graph import Graph
 
 NODES, FEATURES = 39_357, 10
 EDGES = (1_325_000, 2_650_000, 5_300_000, 10_600_000, 21_200_000)

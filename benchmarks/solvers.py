@@ -26,10 +26,10 @@ from PIL import Image
 from benchmarks.machine import describe
 from benchmarks.soak import ATOMS
 from models import checkpoint
-from models.contract import Architecture, Knobs, Solver
-from models.graph import Graph
-from models.molecules import parse
-from models.patches import MaskedImage
+from models.base import Architecture, Knobs, Solver
+from models.inputs.graph import Graph
+from models.inputs.molecules import parse
+from models.inputs.patches import MaskedImage
 
 REPO = Path(__file__).parents[1]
 ROWS, STEPS, REST, SHARE = 16, 96, 2048, 0.9

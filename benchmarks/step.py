@@ -36,12 +36,12 @@ from torch_geometric.utils import scatter
 from benchmarks.kept import keep
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.scale import peak_kib
-from models.contract import Block, Config, Knobs
+from models.base import Block, Config, Knobs
 from models.dynamics import Descent, LayerNorm, System
 from models.energies import DotProductAttention, Hopfield, Sum
-from models.fused_system import FusedSystem
+from models.fused.system import FusedSystem
 from models.layouts import Dense, EdgeList, Layout
-from models.onnx_system import OnnxSystem
+from models.onnx_backend.system import OnnxSystem
 
 ROUNDS = 9
 ROUND_S = 0.2

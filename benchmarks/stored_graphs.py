@@ -73,7 +73,7 @@ def transaction(number: int, chance: np.random.Generator, graph: Graph) -> dict[
 
 def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) -> None:
     """Store and score one transaction after the other, and send its neighbourhood by hand."""
-    from service.graphs import LiveGraph, Schema, Update, Whole
+    from service.storage.graphs import LiveGraph, Schema, Update, Whole
 
     assert graph.node_ids is not None
     names = ("",) * graph.x.shape[1]
@@ -128,7 +128,7 @@ def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) ->
 
 
 def _plain(graph: Graph) -> Any:
-    from models.graph import Graph as Plain
+    from models.inputs.graph import Graph as Plain
 
     return Plain(graph.x, graph.edge_index)
 

@@ -30,11 +30,11 @@ import torch
 
 from benchmarks.kept import keep
 from benchmarks.machine import describe
-from models.catalog import architectures
-from models.contract import Interrupt, Knobs
-from models.fused_system import FusedSystem
-from models.image_completer import ImageCompleter
-from models.patches import MaskedImage
+from models.base import Interrupt, Knobs
+from models.fused.system import FusedSystem
+from models.inputs.patches import MaskedImage
+from models.registry import architectures
+from models.tasks.image_completer import ImageCompleter
 from service.engine.scheduler import Scheduler
 
 PICTURES, UNDER_WAY, STEPS, ROUNDS = 256, 32, 48, 5

@@ -16,10 +16,10 @@ import numpy as np
 from PIL import Image
 
 from models.checkpoint import load
-from models.graphs import pack
-from training.anomaly.sampler import NeighbourSampler
+from models.inputs.graph_batch import pack
 from training.datasets import load as load_dataset
 from training.datasets.clevr import draw, scenes
+from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
 
 HERE = Path(__file__).parent
 CHECKPOINTS = HERE.parent / "checkpoints"

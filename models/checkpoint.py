@@ -21,8 +21,8 @@ import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from models.catalog import architectures
-from models.contract import Architecture
+from models.base import Architecture
+from models.registry import architectures
 from models.resonance import ResolvedResonance
 
 MANIFEST, WEIGHTS, CARD = "manifest.json", "model.safetensors", "README.md"

@@ -15,11 +15,11 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.main import STARTUP_FAILURE
 
-from service import logs
-from service.doors import command
-from service.doors.keyring import KeysError
-from service.heap import share_arenas
-from service.process import Beside, config_of, prepared, settings_or_exit
+from service.auth import cli
+from service.auth.key_store import KeysError
+from service.http.server import Beside, config_of, prepared, settings_or_exit
+from service.observability import logs
+from service.observability.malloc import share_arenas
 
 _SWITCH_S = 0.0002
 """After so long the interpreter goes to whoever waits for it: the thread that computes needs it for
@@ -28,7 +28,7 @@ microseconds at a time, between products, and would wait 5 ms for each while req
 
 def main() -> None:
     if sys.argv[1:2] == ["key"]:
-        command.main(sys.argv[2:])
+        cli.main(sys.argv[2:])
         return
     worker = sys.argv[1:] == ["worker"]
     if sys.argv[1:] and not worker:
@@ -43,8 +43,8 @@ def main() -> None:
     sys.setswitchinterval(_SWITCH_S)
     settings = prepared(settings)
     # Seconds of torch, which no key is made with.
-    from service.machine import MachineError
-    from service.main import create_admin, create_app
+    from service.app import create_admin, create_app
+    from service.registry.loader import MachineError
 
     try:
         app = create_app(settings, worker)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from training.anomaly.command import anomaly, table
-from training.classify.command import classify, classify_table
-from training.complete.command import complete, complete_table
-from training.ood.command import out_of_distribution
-from training.recognise.command import recognise, recognise_table
-from training.reproduce.command import memories, reproduce
-from training.resonate.command import resonance_table
-from training.ship import ship
+from training.release import ship
+from training.studies.ood.cli import out_of_distribution
+from training.studies.reproduce.cli import memories, reproduce
+from training.studies.resonance.cli import resonance_table
+from training.tasks.anomaly.cli import anomaly, table
+from training.tasks.classify.cli import classify, classify_table
+from training.tasks.complete.cli import complete, complete_table
+from training.tasks.images.cli import recognise, recognise_table
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from models.base import Architecture, Knobs
 from models.checkpoint import EnergyReference, Feature, Manifest, trained_knobs
-from models.contract import Architecture, Knobs
-from models.graph import Column
+from models.inputs.graph import Column
 from training.datasets import Split
 from training.trainer import Fitted, Loop, plain
 

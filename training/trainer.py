@@ -19,8 +19,8 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from training.machine import precision_of
-from training.muon import Muon
+from training.common.hardware import precision_of
+from training.common.muon import Muon
 
 _FILE = "state.safetensors"
 

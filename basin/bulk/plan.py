@@ -14,15 +14,15 @@ from typing import Any, Self, cast, final
 import numpy as np
 import pandas as pd
 
-from basin.bulk.work import Work
+from basin.bulk.part_store import Work
 from models import checkpoint
+from models.base import Knobs
 from models.checkpoint import Checkpoint
-from models.contract import Knobs
-from models.features import described_by
-from models.graph import Graph
+from models.inputs.features import described_by
+from models.inputs.graph import Graph
 from models.layouts import EdgeList, Window
-from models.node_scorer import NodeScorer
 from models.resonance import Resonance
+from models.tasks.node_scorer import NodeScorer
 
 _FILE, _LOCK = "plan.json", "lock"
 _EDGES = 1_000_000  # of a part, as a node at either end sees them

@@ -13,15 +13,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from basin.bulk.passes import Part, Pass, passes
+from basin.bulk.batches import Part, Pass, passes
+from basin.bulk.part_store import Work
 from basin.bulk.plan import BulkError, Plan
-from basin.bulk.work import Work
 from models import checkpoint
 from models.dynamics import Moment, Solution, StopReason
 from models.layouts import Known
-from models.node_scorer import NodeScorer
-from service.engine.convergence import Courses
-from service.engine.resolving import as_trained
+from models.tasks.node_scorer import NodeScorer
+from service.endpoints.common.convergence import Courses
+from service.endpoints.common.dynamics import as_trained
 
 Over = Callable[[Callable[[int], None], Sequence[int]], None]
 """Does something for each of some parts, in any order, twice if need be."""

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from basin.bulk.plan import BulkError, Plan, fingerprint, held
 from basin.bulk.run import Over, Track, here, over_ray, score
-from basin.files import FileError, read_table
+from basin.io import FileError, read_table
+from models.base import Knobs
 from models.checkpoint import MANIFEST, Manifest
-from models.contract import Knobs
-from models.graph import Graph
-from service.engine.scoring import labelled
+from models.inputs.graph import Graph
+from service.endpoints.anomaly.infer import labelled
 from service.settings import Settings
 
 _ENDS = ["source", "target"]

@@ -40,7 +40,7 @@ from benchmarks.server import free_port, serving
 from benchmarks.throughput import trained_tolerance, untrained
 from models import checkpoint
 from models.checkpoint import EnergyReference, Manifest
-from models.image_completer import ImageCompleter
+from models.tasks.image_completer import ImageCompleter
 
 REPO = Path(__file__).parents[2]
 PEERS = {

@@ -17,11 +17,11 @@ import torch
 from PIL import Image
 
 from models import checkpoint
-from models.contract import Knobs
-from models.graph import Graph
-from models.image_completer import ImageCompleter
-from models.node_scorer import NodeScorer
-from models.patches import MaskedImage, composite, spread, touched
+from models.base import Knobs
+from models.inputs.graph import Graph
+from models.inputs.patches import MaskedImage, composite, spread, touched
+from models.tasks.image_completer import ImageCompleter
+from models.tasks.node_scorer import NodeScorer
 
 MOST, WAIT_S = 32, 0.005
 """Requests of a batch, and how long it waits for them to come."""

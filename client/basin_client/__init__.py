@@ -1,7 +1,12 @@
 """Asks a Basin server: `Client`, or `AsyncClient` where there is an event loop."""
 
-from basin_client import asks
-from basin_client.answers import (
+from basin_client import operations as asks
+from basin_client.client import AsyncClient, Client
+from basin_client.errors import BasinError, ProblemError, UnreachableError
+from basin_client.graphs import Graph
+from basin_client.jobs import AsyncJob, Job
+from basin_client.request import Dynamics, Resonance
+from basin_client.results import (
     Classified,
     Completed,
     Convergence,
@@ -11,11 +16,6 @@ from basin_client.answers import (
     Scores,
     Unread,
 )
-from basin_client.call import Dynamics, Resonance
-from basin_client.client import AsyncClient, Client
-from basin_client.errors import BasinError, ProblemError, UnreachableError
-from basin_client.graphs import Graph
-from basin_client.jobs import AsyncJob, Job
 
 __all__ = [
     "AsyncClient",

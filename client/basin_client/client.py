@@ -10,11 +10,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from basin_client import asks, stored
-from basin_client.call import EVENTS, Call
+from basin_client import graph_operations, operations
 from basin_client.errors import ProblemError
 from basin_client.jobs import AsyncJob, Job
-from basin_client.sending import Events, Sender, answer_of, later, sent_with, told_by, unreachable
+from basin_client.request import EVENTS, Call
+from basin_client.transport import Events, Sender, answer_of, later, sent_with, told_by, unreachable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def _async_method(
 class Client(Sender):
     """A server, asked one thing after the other; safe to use from several threads.
 
-    Every function of `basin_client.asks` and `basin_client.stored` is a method.
+    Every function of `basin_client.operations` and `basin_client.graph_operations` is a method.
     """
 
     def _open(self, about: dict[str, Any]) -> None:
@@ -71,8 +71,8 @@ class Client(Sender):
         return Job(self, self.send(later(call)), call)
 
     def stream(self, call: Call[T]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The events of a call that can be told while it is computed (`asks.complete`): `progress`
-        some times, then `done`.
+        """The server-sent events of a call that streams (`operations.complete`): any number of
+        `progress`, then `done`.
 
         Raises:
             ProblemError: the server refused it, or it failed.
@@ -103,24 +103,24 @@ class Client(Sender):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    score = _method(asks.score)
-    classify = _method(asks.classify)
-    complete = _method(asks.complete)
-    classify_images = _method(asks.classify_images)
-    answer_images = _method(asks.answer_images)
-    sample = _method(asks.sample)
-    store_memory = _method(asks.store_memory)
-    forget_memory = _method(asks.forget_memory)
-    memories = _method(asks.memories)
-    store_graph = _method(stored.store_graph)
-    change_graph = _method(stored.change_graph)
-    forget_graph = _method(stored.forget_graph)
-    score_nodes = _method(stored.score_nodes)
-    graphs = _method(stored.graphs)
-    graph = _method(stored.graph)
-    models = _method(asks.models)
-    model = _method(asks.model)
-    ready = _method(asks.ready)
+    score = _method(operations.score)
+    classify = _method(operations.classify)
+    complete = _method(operations.complete)
+    classify_images = _method(operations.classify_images)
+    answer_images = _method(operations.answer_images)
+    sample = _method(operations.sample)
+    store_memory = _method(operations.store_memory)
+    forget_memory = _method(operations.forget_memory)
+    memories = _method(operations.memories)
+    store_graph = _method(graph_operations.store_graph)
+    change_graph = _method(graph_operations.change_graph)
+    forget_graph = _method(graph_operations.forget_graph)
+    score_nodes = _method(graph_operations.score_nodes)
+    graphs = _method(graph_operations.graphs)
+    graph = _method(graph_operations.graph)
+    models = _method(operations.models)
+    model = _method(operations.model)
+    ready = _method(operations.ready)
 
 
 class AsyncClient(Sender):
@@ -178,21 +178,21 @@ class AsyncClient(Sender):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    score = _async_method(asks.score)
-    classify = _async_method(asks.classify)
-    complete = _async_method(asks.complete)
-    classify_images = _async_method(asks.classify_images)
-    answer_images = _async_method(asks.answer_images)
-    sample = _async_method(asks.sample)
-    store_memory = _async_method(asks.store_memory)
-    forget_memory = _async_method(asks.forget_memory)
-    memories = _async_method(asks.memories)
-    store_graph = _async_method(stored.store_graph)
-    change_graph = _async_method(stored.change_graph)
-    forget_graph = _async_method(stored.forget_graph)
-    score_nodes = _async_method(stored.score_nodes)
-    graphs = _async_method(stored.graphs)
-    graph = _async_method(stored.graph)
-    models = _async_method(asks.models)
-    model = _async_method(asks.model)
-    ready = _async_method(asks.ready)
+    score = _async_method(operations.score)
+    classify = _async_method(operations.classify)
+    complete = _async_method(operations.complete)
+    classify_images = _async_method(operations.classify_images)
+    answer_images = _async_method(operations.answer_images)
+    sample = _async_method(operations.sample)
+    store_memory = _async_method(operations.store_memory)
+    forget_memory = _async_method(operations.forget_memory)
+    memories = _async_method(operations.memories)
+    store_graph = _async_method(graph_operations.store_graph)
+    change_graph = _async_method(graph_operations.change_graph)
+    forget_graph = _async_method(graph_operations.forget_graph)
+    score_nodes = _async_method(graph_operations.score_nodes)
+    graphs = _async_method(graph_operations.graphs)
+    graph = _async_method(graph_operations.graph)
+    models = _async_method(operations.models)
+    model = _async_method(operations.model)
+    ready = _async_method(operations.ready)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import httpx
 
-from basin_client.call import Call
+from basin_client.request import Call
 
 if TYPE_CHECKING:
     from basin_client.client import AsyncClient, Client

@@ -16,7 +16,7 @@ import ray
 from deploy.ray import roster
 from deploy.ray.serving import application
 from ray import serve
-from service.process import settings_or_exit
+from service.http.server import settings_or_exit
 from service.settings import Settings
 
 _EVERY_S = 15.0

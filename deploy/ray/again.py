@@ -10,8 +10,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.access import request_id_of
 from service.errors import Problem
+from service.http.request_log import request_id_of
 
 _FIRST_S, _LONGEST_S = 0.05, 1.0
 _DEATHS = 2  # more than these a request may have caused

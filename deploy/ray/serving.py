@@ -11,7 +11,7 @@ import ray
 from deploy.ray.roster import roster
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
-from service.process import Beside, config_of, prepared
+from service.http.server import Beside, config_of, prepared
 from service.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def application(
         raise ValueError("BASIN_ADMIN_PORT: of many replicas it would reach one")
 
     def app() -> FastAPI:
-        from service import logs
-        from service.main import create_app
+        from service.app import create_app
+        from service.observability import logs
 
         logs.configure(settings.log_level)
         return create_app(prepared(settings))
@@ -107,7 +107,7 @@ def application(
 
 def _watched(services: Any) -> list[asyncio.Task[None]]:
     """A port for Prometheus alone: behind the proxies nobody knows who answers."""
-    from service.main import create_watched
+    from service.app import create_watched
 
     settings: Settings = services.settings
     host = settings.host if is_loopback(settings.host) else ray.util.get_node_ip_address()

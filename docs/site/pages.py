@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Section
 from mkdocs.structure.pages import Page
 
-from service.main import create_app
+from service.app import create_app
 from service.settings import Settings
 
 REPO = Path(__file__).resolve().parents[2]

@@ -1,1 +1,1 @@
-"""One file per architecture; `models.catalog` finds them."""
+"""One file per architecture; `models.registry` finds them."""

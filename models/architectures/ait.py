@@ -12,16 +12,16 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.contract import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
+from models.base import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
 from models.dynamics import Descent, Solution
 from models.energies import AssociativeMemory
-from models.graph_classifier import Task
+from models.inputs.images import Picture, PictureBatch, collate_pictures
+from models.inputs.patches import patchify
 from models.layouts import Layout, Stored
-from models.patches import patchify
-from models.pictures import Picture, PictureBatch, collate_pictures
+from models.nn.transformer import Attention, FeedForward
+from models.nn.workspace import Workspace
 from models.resonance import Resonance
-from models.transformer import Attention, FeedForward
-from models.workspace import Workspace
+from models.tasks.graph_classifier import Task
 
 Retrieve = Callable[[Block, Tensor, Stored], Tensor]
 
@@ -201,7 +201,7 @@ class AiT(Architecture):
 
     In training all patches of a batch compete for the workspace (the squash layer) and what they
     write stays. In evaluation the memory is frozen and each picture competes with itself alone, so
-    that no answer depends on another request; k shrinks with the pool (`models.workspace`). A
+    that no answer depends on another request; k shrinks with the pool (`models.nn.workspace`). A
     question, LN, linear, LN, is "concatenated to image patch embeddings" (section 5.8): one more
     token. `apart` departs from the paper: no patch knows of the question, whose token reads them in
     every layer, and the answer is read from it instead of the mean. What a picture is made to know

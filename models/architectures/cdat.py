@@ -6,12 +6,12 @@ from typing import final
 
 from pydantic import Field, NonNegativeInt
 
-from models.contract import Architecture, Block, Config
+from models.base import Architecture, Block, Config
 from models.dynamics import ControlledDynamics, LayerNorm
 from models.energies import Balanced, Energy, Hopfield, Sum, VonMisesFisherAttention
 from models.energies.hopfield import Kind
-from models.graph_classifier import GraphClassifier, GraphConfig
-from models.node_scorer import NodeConfig, NodeScorer
+from models.tasks.graph_classifier import GraphClassifier, GraphConfig
+from models.tasks.node_scorer import NodeConfig, NodeScorer
 
 
 class _Settings(Config):

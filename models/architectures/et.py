@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import final
 
-from models.contract import Architecture, Block, Config
+from models.base import Architecture, Block, Config
 from models.dynamics import Descent, LayerNorm
 from models.energies import DotProductAttention, Energy, Hopfield, Sum
 from models.energies.hopfield import Kind
-from models.graph_classifier import GraphClassifier, GraphConfig
-from models.image_completer import ImageCompleter, ImageConfig
-from models.node_scorer import NodeConfig, NodeScorer
+from models.tasks.graph_classifier import GraphClassifier, GraphConfig
+from models.tasks.image_completer import ImageCompleter, ImageConfig
+from models.tasks.node_scorer import NodeConfig, NodeScorer
 
 
 class _Settings(Config):

@@ -1,7 +1,6 @@
 """How does the state move, and when does it stop?"""
 
-from models.dynamics.company import Company, company_of, sparse
-from models.dynamics.layer_norm import LayerNorm
+from models.dynamics.batch import Company, company_of, sparse
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
 from models.dynamics.relaxation import (
     Moment,
@@ -13,6 +12,7 @@ from models.dynamics.relaxation import (
 )
 from models.dynamics.solve import Driver, Interrupt, drive, driven_by, relax, rest, solve
 from models.dynamics.system import Came, Seen, System
+from models.nn.layer_norm import LayerNorm
 
 __all__ = [
     "Came",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.dynamics.judge import CONVERGED, DIVERGED, GOES, STEP_LIMIT, ahead, judge
+from models.dynamics.stopping import CONVERGED, DIVERGED, GOES, STEP_LIMIT, ahead, judge
 from models.dynamics.system import Came, Seen, System
 from models.energies import Terms
 from models.layouts import Layout

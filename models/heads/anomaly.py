@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from models.dropout import Dropout
+from models.nn.dropout import Dropout
 
 
 @final

@@ -7,8 +7,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from models.dropout import Dropout
-from models.tokens import TokenBatch
+from models.inputs.tokens import TokenBatch
+from models.nn.dropout import Dropout
 
 Readout = Literal["cls", "mean", "sum", "max"]
 

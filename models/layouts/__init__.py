@@ -3,7 +3,7 @@
 from models.layouts.base import Attention, Layout
 from models.layouts.dense import Dense
 from models.layouts.edge_list import EdgeList
-from models.layouts.stored import Stored
-from models.layouts.window import Known, Window
+from models.layouts.partition import Known, Window
+from models.layouts.pattern import Stored
 
 __all__ = ["Attention", "Dense", "EdgeList", "Known", "Layout", "Stored", "Window"]

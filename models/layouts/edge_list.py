@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.layouts import kernels
+from models.kernels import edge_attention
 from models.layouts.base import Attention
-from models.layouts.pairs import Products, Sums
 from models.layouts.pairwise import Pairwise, joined
+from models.layouts.spmm import Products, Sums
 from models.resonance import Prior
 
 _CHUNK = 1 << 18  # edges gathered at a time off the CPU: bounds the temporary to a constant
@@ -72,7 +72,7 @@ class EdgeList(Pairwise):
         if row_of_N is None:
             row_of_N = torch.zeros(num_nodes, dtype=torch.int64)
         graph = source, receiver, num_nodes, undirected, self_loops
-        indptr, indices = map(torch.from_numpy, kernels.seen_by_each(*graph))
+        indptr, indices = map(torch.from_numpy, edge_attention.seen_by_each(*graph))
         return cls(indptr, indices, row_of_N, rows)
 
     def to(self, device: torch.device | str) -> EdgeList:
@@ -217,7 +217,9 @@ class EdgeList(Pairwise):
         if x_NF.device.type == "cpu":
             indptr, indices = self.indptr_N1.numpy(), self.indices_E.numpy()
             x = x_NF.contiguous().numpy()
-            kernels.over_rows(kernels.mean_rows, indptr, x.shape[1], indices, x, out_NF.numpy())
+            edge_attention.over_rows(
+                edge_attention.mean_rows, indptr, x.shape[1], indices, x, out_NF.numpy()
+            )
             return out_NF
         for receiver_e, source_e, _ in self.chunks():
             out_NF.index_add_(0, receiver_e, x_NF[source_e])
@@ -243,7 +245,7 @@ class _Seers:
         count = len(indices)
         t_indptr, t_indices = np.zeros_like(indptr), np.empty(count, np.int32)
         t_edge = np.empty(count, np.int32 if count < 2**31 else np.int64)
-        kernels.transpose(indptr, indices, t_indptr, t_indices, t_edge)
+        edge_attention.transpose(indptr, indices, t_indptr, t_indices, t_edge)
         device = self._indices_E.device
         t_indptr_N1, t_indices_E, t_edge_E = (
             torch.from_numpy(each).to(device) for each in (t_indptr, t_indices, t_edge)
@@ -296,16 +298,16 @@ def _cpu_forward(edges: EdgeList, q: Tensor, k: Tensor, beta: Tensor, weight, bi
     p = q.new_empty(edges.num_edges, q.shape[1])
     lse, pk, ptq = torch.zeros_like(beta), torch.zeros_like(q), torch.zeros_like(q)
     width = q.shape[1] * q.shape[2]
-    alone = kernels.threads_for(edges.num_edges * width) == 1
-    kernels.over_rows(
-        kernels.attend_rows,
+    alone = edge_attention.threads_for(edges.num_edges * width) == 1
+    edge_attention.over_rows(
+        edge_attention.attend_rows,
         edges.indptr_N1.numpy(),
         width,
         *_arrays(edges.indices_E, q, k, beta, weight, bias, p, lse, pk, ptq if alone else None),
     )
     if not alone:
-        kernels.over_rows(
-            kernels.gather_columns,
+        edge_attention.over_rows(
+            edge_attention.gather_columns,
             edges.t_indptr_N1.numpy(),
             width,
             *_arrays(edges.t_indices_E, edges.t_edge_E, _times(p, weight), q, ptq),
@@ -318,16 +320,16 @@ def _cpu_backward(edges: EdgeList, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
     dweight = None if weight is None else torch.empty_like(p)
     width = q.shape[1] * q.shape[2]
-    kernels.over_rows(
-        kernels.backward_rows,
+    edge_attention.over_rows(
+        edge_attention.backward_rows,
         edges.indptr_N1.numpy(),
         width,
         *_arrays(edges.indices_E, q, k, beta, weight, p, pk, g_lse, g_pk, g_ptq, g_p),
         *_arrays(ds, dq, dbeta, dweight),
     )
     ds_w, p_w = _times(ds, weight), _times(p, weight)
-    kernels.over_rows(
-        kernels.backward_columns,
+    edge_attention.over_rows(
+        edge_attention.backward_columns,
         edges.t_indptr_N1.numpy(),
         width,
         *_arrays(edges.t_indices_E, edges.t_edge_E, q, beta, p_w, ds_w, g_pk, dk),

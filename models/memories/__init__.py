@@ -1,8 +1,8 @@
 """What is stored, and how a state reads as such a thing again."""
 
 from models.memories.codecs import ALPHABET, CODECS, GAP, Codec, letters_of, sequences_of
+from models.memories.file import SUFFIX, Card, Kind, MemoryFileError, card_of, dump, load
 from models.memories.memory import Known, Memory, MemoryFault
-from models.memories.stored import SUFFIX, Card, Kind, MemoryFileError, card_of, dump, load
 
 __all__ = [
     "ALPHABET",

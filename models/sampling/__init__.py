@@ -5,10 +5,7 @@ proposition and appendix numbers are that paper's.
 """
 
 from models.sampling.chains import Chains, Interrupt, Schedule, run
-from models.sampling.convergence import MIN_DRAWS, Agreement, agreement
-from models.sampling.heads import Heads, TooManyHeadsError
-from models.sampling.langevin import Langevin, Method
-from models.sampling.measures import (
+from models.sampling.diagnostics import (
     Measures,
     exact_samples,
     measure,
@@ -17,6 +14,9 @@ from models.sampling.measures import (
     null_novelty,
     null_samples,
 )
+from models.sampling.heads import Heads, TooManyHeadsError
+from models.sampling.langevin import Langevin, Method
+from models.sampling.rhat import MIN_DRAWS, Agreement, agreement
 from models.sampling.sampler import Drawn, Interrupted, Start, draw, starts
 from models.sampling.temperature import (
     NoInflectionError,

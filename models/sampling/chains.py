@@ -12,7 +12,7 @@ from torch import Tensor
 from models.dynamics import Interrupt, StopReason
 from models.energies import ModernHopfield
 from models.sampling.langevin import WALKS, Method
-from models.sampling.noise import normals, uniforms
+from models.sampling.philox import normals, uniforms
 
 Report = Callable[[float], None]
 

@@ -14,16 +14,16 @@ from models.dynamics import StopReason
 from models.energies import ModernHopfield
 from models.memories.memory import Known
 from models.sampling.chains import Chains, Interrupt, Report, Schedule, run
-from models.sampling.convergence import Agreement, agreement
-from models.sampling.heads import Heads, axes_of
-from models.sampling.langevin import Method
-from models.sampling.measures import (
+from models.sampling.diagnostics import (
     Measures,
     exact_samples,
     measure,
     mixture_weights,
     null_samples,
 )
+from models.sampling.heads import Heads, axes_of
+from models.sampling.langevin import Method
+from models.sampling.rhat import Agreement, agreement
 
 _SINGLE_BETA = 2e4  # above it MALA computes in float64
 START_NOISE = 0.01  # around the pattern a chain starts at, per coordinate

@@ -1,12 +1,12 @@
 """Where models run: one thread, a bounded queue before it."""
 
-from service.engine.classifying import Classified, classify
-from service.engine.completing import Completed, CompleteTask, complete_picture
+from service.endpoints.anomaly.infer import Scored, results, score
+from service.endpoints.classify.infer import Classified, classify
+from service.endpoints.complete.infer import Completed, CompleteTask, complete_picture
+from service.endpoints.complete.previews import Frames
+from service.endpoints.images.infer import Recognised, recognise
+from service.endpoints.sample.infer import Sampled, sample
 from service.engine.engine import Engine
-from service.engine.frames import Frames
-from service.engine.recognising import Recognised, recognise
-from service.engine.sampling import Sampled, sample
-from service.engine.scoring import Scored, results, score
 
 __all__ = [
     "Classified",

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from models.contract import Interrupt
+from models.base import Interrupt
 from models.dynamics import StopReason
-from service.engine.backlog import Backlog
-from service.engine.party import Alike, Apart, Party
+from service.engine.load_estimator import Backlog
+from service.engine.request_batch import Alike, Apart, Party
 from service.engine.scheduler import Run, Scheduler, Stepped
 from service.errors import Problem
 from service.jobs import Progress

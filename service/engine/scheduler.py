@@ -22,11 +22,11 @@ import structlog
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from models.contract import Interrupt
+from models.base import Interrupt
 from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by, sparse
 from models.sampling import Interrupted
-from service.engine.room import Room
-from service.engine.turns import Entity, Flow, Turns
+from service.engine.fair_queue import Entity, Flow, Turns
+from service.engine.memory_budget import Room
 from service.jobs import Progress
 
 Stepped = Callable[[Hashable, int, float], object]

@@ -3,10 +3,10 @@
 A job is for the key that it came with; to all others there is none. Ids cannot be guessed either.
 """
 
-from service.jobs.job import Job, Progress, Status
 from service.jobs.runner import Jobs
-from service.jobs.sqlite import SqliteJobStore
-from service.jobs.store import JobStore, Limits
+from service.storage.jobs.base import JobStore, Limits
+from service.storage.jobs.job import Job, Progress, Status
+from service.storage.jobs.sqlite import SqliteJobStore
 
 __all__ = [
     "Job",

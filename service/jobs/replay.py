@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Scope
 
 from service.errors import answered
-from service.sent import Sent
+from service.storage.jobs.request import Sent
 
 
 async def replay(

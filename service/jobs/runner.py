@@ -14,13 +14,13 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from service.database import StoreError
 from service.errors import Problem
-from service.jobs.job import SUSPECT_FROM, Job, Status
 from service.jobs.replay import replay
-from service.jobs.store import JobStore
-from service.sent import Sent
-from service.stopwatch import Stopwatch
+from service.observability.stopwatch import Stopwatch
+from service.storage.jobs.base import JobStore
+from service.storage.jobs.job import SUSPECT_FROM, Job, Status
+from service.storage.jobs.request import Sent
+from service.storage.sqlite import StoreError
 
 T = TypeVar("T")
 # Problems that are no answer: wait and try again.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models import fused_system
+from models.fused import system
 
 
 @pytest.fixture(params=[1, 3], ids=["alone", "together"])
@@ -15,6 +15,6 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """As many look at all there is, however little."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
-    monkeypatch.setattr(fused_system, "_MUCH", 0)
+    monkeypatch.setattr(system, "_MUCH", 0)
     yield request.param
     torch.set_num_threads(before)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from models.catalog import architectures
-from models.contract import Architecture, Knobs
-from models.explain import slopes
-from models.gallery import gallery
-from models.heard import listening
-from models.node_scorer import NodeScorer
-from models.reasons import AtRest
-from service.machine import Machine
+from models.base import Architecture, Knobs
+from models.interpret.occlusion import slopes
+from models.interpret.prototypes import gallery
+from models.interpret.reasons import AtRest
+from models.nn.attention_recorder import listening
+from models.registry import architectures
+from models.tasks.node_scorer import NodeScorer
+from service.registry.loader import Machine
+from tests.support.paths import CHECKPOINTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 KNOBS = Knobs(steps=4, step_size=0.1)
@@ -42,7 +42,7 @@ def test_answers_and_energies(name: str) -> None:
 
 def test_a_server_s_models_load() -> None:
     for name in ("cdat-ames", "cdat-tolokers", "et-photos"):
-        model = Machine("cuda").ready(Path(__file__).parents[2] / "checkpoints" / name)
+        model = Machine("cuda").ready(CHECKPOINTS / name)
         assert model.runtime == "torch"
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.layouts import Dense
+from models.nn.transformer import Attention
 from models.resonance import Resonance, Resonant, orthonormal
-from models.transformer import Attention
-from tests.models.resonating import GATES, plain, prior_of, resonance, turned
+from tests.support.resonance import GATES, plain, prior_of, resonance, turned
 
 
 @pytest.mark.parametrize("unroll", [1, 2, 5])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from models.graph_classifier import Task
+from models.tasks.graph_classifier import Task
 from training.datasets.files import jpegs, pixels_of
 from training.datasets.nodes import Split
 from training.datasets.pictures import PictureDataset

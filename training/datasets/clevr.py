@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from models.graph_classifier import Task
-from models.questions import ANSWERS, COLOURS, QUESTIONS, encode
+from models.inputs.questions import ANSWERS, COLOURS, QUESTIONS, encode
+from models.tasks.graph_classifier import Task
 from training.datasets.pictures import PictureDataset, in_parts
 
 SIDE, RADIUS, EACH = 75, 5, 10

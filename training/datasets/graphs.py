@@ -9,12 +9,12 @@ import numpy as np
 from rdkit.Chem.Scaffolds import MurckoScaffold
 from sklearn.model_selection import StratifiedKFold, train_test_split
 
-from models.graph import Column, Graph
-from models.graph_classifier import Task
-from models.molecules import Limits, read
-from models.tokens import Tokeniser, Tokens
+from models.inputs.graph import Column, Graph
+from models.inputs.molecules import Limits, read
+from models.inputs.tokens import Tokeniser, Tokens
+from models.tasks.graph_classifier import Task
+from training.common.results_log import fingerprint
 from training.datasets.nodes import Split
-from training.ledger import fingerprint
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from training.common.results_log import fingerprint
 from training.datasets.cifar import load_cifar10
 from training.datasets.files import jpegs, pixels_of
 from training.datasets.memories import mnist
 from training.datasets.nodes import Split
 from training.datasets.sources import data_folder
-from training.ledger import fingerprint
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
 _CHOSEN_BY = 1000  # most training images that are held back to choose by

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.graph import Graph
-from training.ledger import fingerprint
+from models.inputs.graph import Graph
+from training.common.results_log import fingerprint
 
 
 @dataclass(frozen=True)

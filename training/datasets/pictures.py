@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from models.graph_classifier import Task
+from models.tasks.graph_classifier import Task
+from training.common.results_log import fingerprint
 from training.datasets.nodes import Split
-from training.ledger import fingerprint
 
 
 @dataclass(frozen=True)

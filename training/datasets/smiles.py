@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from models.graph_classifier import Task
-from models.molecules import ATOM_COLUMNS, BOND_COLUMNS, Molecule, MoleculeError, parse
+from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, Molecule, MoleculeError, parse
+from models.tasks.graph_classifier import Task
 from training.datasets.graphs import GraphDataset
 
 _MOST_LABELS = 50

@@ -14,7 +14,7 @@ import pandas as pd
 import scipy.io
 import scipy.sparse
 
-from models.graph import Graph
+from models.inputs.graph import Graph
 from training.datasets.nodes import NodeDataset, Split
 
 _CARE_GNN = {

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from models.graph_classifier import Task
+from models.tasks.graph_classifier import Task
 from training.datasets.pictures import PictureDataset, in_parts
 
 SIDE = 64

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from models.graph import Column, Graph
-from models.graph_classifier import Task
+from models.inputs.graph import Column, Graph
+from models.tasks.graph_classifier import Task
 from training.datasets.graphs import GraphDataset
 from training.datasets.sources import data_folder
 

@@ -1,0 +1,41 @@
+"""The steps of a checkpoint as files for whoever has ONNX Runtime, or another that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from basin.io import FileError
+from models import checkpoint
+from models.checkpoint import CheckpointError
+from service.registry.handles import served
+
+
+def export_steps(folder: Path, out: Path) -> Iterator[Path]:
+    """Write one ONNX file per block and yield its path.
+
+    `models.onnx_backend.export` documents the inputs and outputs of each graph.
+
+    Raises:
+        FileError: it is no checkpoint that can be trusted, has blocks of which there are no graphs,
+            or ONNX is not installed.
+    """
+    try:
+        import onnx
+
+        from models.onnx_backend.export import NotExportableError, export, form_of
+    except ModuleNotFoundError as error:
+        raise FileError(f"{error.name} is missing: pip install 'basin[cpu]'") from error
+    try:
+        model = served(checkpoint.load(folder))
+        graphs = []
+        for block, layout in zip(model.network.blocks_in_order(), model.layouts(), strict=True):
+            if (form := form_of(layout)) is None:
+                raise NotExportableError(f"{type(layout).__name__} is not exported")
+            graphs.append(export(block, form))
+    except (CheckpointError, NotExportableError) as error:
+        raise FileError(str(error)) from error
+    out.mkdir(parents=True, exist_ok=True)
+    for place, graph in enumerate(graphs):
+        onnx.save(graph, out / f"block-{place}.onnx")
+        yield out / f"block-{place}.onnx"

@@ -1,0 +1,1 @@
+"""A relaxation step in a few fused kernel calls, for inference on a CPU."""

@@ -1,0 +1,1 @@
+"""From raw data (graphs, SMILES, images, questions) to tokens."""

@@ -1,0 +1,1 @@
+"""Why a network answered as it did, and what it has learned."""

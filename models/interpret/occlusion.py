@@ -1,0 +1,322 @@
+"""What moved an answer: neighbours, features, atoms, memories.
+
+Each part is taken away by itself and the answer asked for again (occlusion): what it was minus what
+it is then is the part's effect. Then those that support the answer most are taken away together,
+and so are as many at random (deletion): an explanation is faithful where the first moves the answer
+further. Everything is asked of the network itself, of variants of the input, in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from torch import Tensor, nn
+
+from models.base import Architecture, Interrupt, Knobs
+from models.energies import Hopfield
+from models.inputs.graph import Graph
+from models.inputs.graph_batch import GraphBatch
+from models.interpret.reasons import TOP, Fired
+from models.sampling import Interrupted
+from models.tasks.graph_classifier import GraphClassifier
+from models.tasks.node_scorer import NodeScorer
+
+TRIED, MEMORIES, DRAWS = 32, 10, 8
+"""Most neighbours and memories that are taken away one by one, and random sets to compare with."""
+_ENTRIES = 1 << 18  # pairs of tokens that see each other in one batch
+
+Memory = tuple[int, int]
+"""A block and one of its memories."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An input with some of it taken away, and memories without which it is to be answered."""
+
+    graph: Graph
+    silent: tuple[Memory, ...] = ()
+
+
+Value = Callable[[Sequence[Variant]], np.ndarray]
+"""What is to be explained, (V, T): of each variant, by task."""
+
+
+@dataclass(frozen=True)
+class Causes:
+    """The parts of one kind that moved the answer to one task.
+
+    Attributes:
+        parts: how many there are.
+        tried: those that were taken away by themselves, and `effects`, what came of it.
+        supports, opposes: (part, effect) of those for and against the answer, the strongest first.
+        moved: by how much the answer loses without all of `supports`; None where there are none.
+        random: by how much it loses without as many at random, the mean over `DRAWS` draws; None
+            where every draw would be the same.
+    """
+
+    parts: int
+    tried: Sequence[int]
+    effects: np.ndarray
+    supports: list[tuple[int, float]]
+    opposes: list[tuple[int, float]]
+    moved: float | None
+    random: float | None
+
+
+def causes(
+    value: Value,
+    whole_T: np.ndarray,
+    sign_T: np.ndarray,
+    without: Callable[[Sequence[int]], Variant],
+    parts: int,
+    tried: Sequence[int],
+    seed: int = 0,
+) -> list[Causes]:
+    """For each task what moved its answer.
+
+    Args:
+        whole_T: the value of the input as it is.
+        sign_T: 1 where the answer is that the value is high, -1 where that it is low.
+        without: the input without these parts, of which there are so many `parts`.
+        tried: the parts to take away one by one, each below `parts`. At most half of all are named.
+    """
+    if not len(tried):
+        return [Causes(parts, (), np.empty(0), [], [], None, None) for _ in whole_T]
+    effect_CT = np.nan_to_num(whole_T - value([without([part]) for part in tried]))
+    most = min(TOP, max(parts // 2, 1))
+    rng = np.random.default_rng(seed)
+    found = []
+    for task, (whole, sign) in enumerate(zip(whole_T, sign_T, strict=True)):
+        effect_C = effect_CT[:, task]
+        supports, opposes = (
+            [(tried[at], float(effect_C[at])) for at in order[:most] if side * effect_C[at] > 0]
+            for side in (sign, -sign)
+            for order in [np.argsort(-side * effect_C, kind="stable")]
+        )
+        moved = random = None
+        if supports:
+            draws = DRAWS if len(supports) < parts else 0
+            sets = [[part for part, _ in supports]] + [
+                rng.choice(parts, len(supports), replace=False).tolist() for _ in range(draws)
+            ]
+            lost_V = whole - value([without(each) for each in sets])[:, task]
+            moved = float(sign * lost_V[0])
+            random = float(sign * lost_V[1:].mean()) if draws else None
+        found.append(Causes(parts, tried, effect_C, supports, opposes, moved, random))
+    return found
+
+
+def score_of(network: NodeScorer, knobs: Knobs, target: int, interrupt: Interrupt) -> Value:
+    """The score of a node, (V, 1); variants keep their nodes."""
+
+    def read(logits_N: Tensor, rows: int) -> np.ndarray:
+        return logits_N.view(rows, -1)[:, target : target + 1].double().numpy()
+
+    return _value(network, knobs, interrupt, read, 1)
+
+
+def margin_of(
+    network: GraphClassifier, knobs: Knobs, labels: Sequence[int], interrupt: Interrupt
+) -> Value:
+    """By how much the logit of `labels`, one a task, is above all others', (V, T): the log of the
+    odds, uncalibrated."""
+
+    def read(logits_RC: Tensor, rows: int) -> np.ndarray:
+        parts = [part.double().numpy() for part in network.split(logits_RC)]
+        return np.stack([margins(p_RC, at) for p_RC, at in zip(parts, labels, strict=True)], 1)
+
+    return _value(network, knobs, interrupt, read, len(labels))
+
+
+def margins(logits_RC: np.ndarray, label: int) -> np.ndarray:
+    """Of each row how far `label` is above all others together, (R,)."""
+    return logits_RC[:, label] - logsumexp(np.delete(logits_RC, label, 1), 1)
+
+
+def neighbours_of(graph: Graph, node: int) -> np.ndarray:
+    """Nodes with an edge to or from `node`, of any relation, without itself."""
+    source, receiver = np.asarray(graph.edge_index)
+    other = np.concatenate([receiver[source == node], source[receiver == node]])
+    return np.setdiff1d(other, [node]).astype(np.int64)
+
+
+def without_neighbours(graph: Graph, node: int, others: Sequence[int]) -> Graph:
+    """`graph` without the edges between `node` and `others`; all nodes stay."""
+    source, receiver = np.asarray(graph.edge_index)
+    gone = (source == node) & np.isin(receiver, others) | (receiver == node) & np.isin(
+        source, others
+    )
+    return _with_edges(graph, ~gone)
+
+
+def without_features(
+    graph: Graph, node: int, columns: Sequence[int], instead_F: np.ndarray
+) -> Graph:
+    """`graph` with these features of `node` as they are on average."""
+    x = np.array(graph.x, np.float32)
+    x[node, columns] = instead_F[columns]
+    return replace(graph, x=x)
+
+
+def without_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
+    """`graph` without these nodes and their edges."""
+    stay = np.ones(graph.num_nodes, bool)
+    stay[nodes] = False
+    both_stay_E = np.logical_and.reduce(stay[np.asarray(graph.edge_index)])
+    graph = _with_edges(graph, both_stay_E)
+    place = np.cumsum(stay) - 1
+    return replace(graph, x=graph.x[stay], edge_index=place[graph.edge_index])
+
+
+@torch.inference_mode(False)  # within one nothing remembers what it was computed from
+def slopes(network: NodeScorer, graph: Graph, knobs: Knobs, node: int) -> np.ndarray:
+    """d score / d log w of the weight w that attention gives to the edges between `node` and each
+    other node, (N,): a first guess of their effects, from one gradient through all steps.
+
+    It knows nothing of what neighbours do to the features that a node is described by, and takes
+    the steps of training, whatever `knobs.solver` says.
+    """
+    batch = network.pack([graph]).to(network.device)
+    heads, edges = network.config.heads, batch.relations
+    bias = [batch.x_NF.new_zeros(e.num_edges, heads).requires_grad_() for e in edges]
+    weighed = tuple(e.weighed(bias_EH=b) for e, b in zip(edges, bias, strict=True))
+    with torch.no_grad():
+        encoded_NP = network.features(batch)
+    with torch.enable_grad():
+        logits_N = network(GraphBatch(batch.x_NF, weighed), [knobs], encoded_NP)
+        grads = torch.autograd.grad(logits_N[node], bias, allow_unused=True)
+    slope_N = batch.x_NF.new_zeros(graph.num_nodes, dtype=torch.float64)
+    for relation, grad_EH in zip(edges, grads, strict=True):
+        if grad_EH is None:  # there is no attention to weigh
+            continue
+        grad_E = grad_EH.double().sum(1)
+        i, j = relation.receivers_E, relation.indices_E.long()
+        slope_N.index_add_(0, j[i == node], grad_E[i == node])
+        slope_N.index_add_(0, i[j == node], grad_E[j == node])
+    return slope_N.cpu().numpy()
+
+
+def worth_trying(
+    network: NodeScorer, graph: Graph, knobs: Knobs, node: int, others: np.ndarray
+) -> list[int]:
+    """Places among `others`, the neighbours of `node`: all, or of more than `TRIED` those with the
+    largest `slopes`."""
+    if len(others) <= TRIED:
+        return list(range(len(others)))
+    slope_N = np.nan_to_num(slopes(network, graph, knobs, node))
+    return np.argsort(-np.abs(slope_N[others]), kind="stable")[:TRIED].tolist()
+
+
+def memories_of(fired: Sequence[Fired]) -> list[Memory]:
+    """Every memory of every block."""
+    return [(block, m) for block, f in enumerate(fired) for m in range(len(f.mean_M))]
+
+
+def firing(fired: Sequence[Fired], place: int | None = None) -> list[int]:
+    """Places among `memories_of` of those with the largest shares: of one of the tokens asked for,
+    or of the row."""
+    shares = [f.mean_M if place is None else f.share_KM[place] for f in fired]
+    share_A = np.concatenate(shares) if shares else np.empty(0)
+    best = np.argsort(-share_A, kind="stable")[:MEMORIES]
+    return best[share_A[best] > 0].tolist()
+
+
+N = TypeVar("N", bound=Architecture)
+
+
+class Silence(Generic[N]):
+    """A network without some of its memories; all other tensors are shared with the whole one.
+
+    It is copied once, where first a memory is to be missing: that takes longer than an answer.
+    """
+
+    def __init__(self, network: N) -> None:
+        self._whole = network
+
+    @cached_property
+    def _copy(self) -> N:
+        tensors = (*self._whole.parameters(), *self._whole.buffers())
+        return deepcopy(self._whole, {id(tensor): tensor for tensor in tensors})
+
+    def without(self, silent: Collection[Memory]) -> N:
+        """The network without these memories, until it is asked for without others."""
+        if not silent:
+            return self._whole
+        blocks = zip(self._copy.blocks_in_order(), self._whole.blocks_in_order(), strict=True)
+        for place, (block, whole) in enumerate(blocks):
+            gone = [memory for at, memory in silent if at == place]
+            leaves = zip(block.energy.leaves(), whole.energy.leaves(), strict=True)
+            for (_, leaf), (_, of_whole) in leaves:
+                if isinstance(leaf, Hopfield) and isinstance(of_whole, Hopfield):
+                    stay = torch.ones_like(of_whole.memories_MD[:, 0], dtype=torch.bool)
+                    stay[gone] = False
+                    leaf.memories_MD = nn.Parameter(of_whole.memories_MD.detach()[stay])
+        return self._copy
+
+
+def _value(
+    network: Architecture,
+    knobs: Knobs,
+    interrupt: Interrupt,
+    read: Callable[[Tensor, int], np.ndarray],
+    tasks: int,
+) -> Value:
+    """
+    Raises:
+        Interrupted: `interrupt` gave a reason.
+    """
+
+    silence = Silence(network)
+
+    def value(variants: Sequence[Variant]) -> np.ndarray:
+        value_VT = np.empty((len(variants), tasks))
+        for silent in dict.fromkeys(variant.silent for variant in variants):
+            heard = silence.without(silent)
+            mine = [at for at, variant in enumerate(variants) if variant.silent == silent]
+            for some in _batches(network, mine, variants):
+                batch = heard.pack([variants[at].graph for at in some])
+                output = heard.infer(batch, [knobs] * len(some), interrupt)
+                if (why := interrupt()) is not None:
+                    raise Interrupted(why)
+                value_VT[some] = read(output.logits.cpu(), len(some))
+        return value_VT
+
+    return value
+
+
+def _batches(
+    network: Architecture, places: Sequence[int], variants: Sequence[Variant]
+) -> Iterator[list[int]]:
+    """As many at a time as memory should hold; a large one by itself."""
+    held: list[int] = []
+    size = 0
+    for at in places:
+        graph = variants[at].graph
+        nodes, edges = graph.num_nodes, np.shape(graph.edge_index)[1]
+        pairs = nodes + 2 * edges
+        if isinstance(network, GraphClassifier):
+            pairs = network.tokeniser.pairs(nodes, edges)
+        if held and size + pairs > _ENTRIES:
+            yield held
+            held, size = [], 0
+        held.append(at)
+        size += pairs
+    if held:
+        yield held
+
+
+def _with_edges(graph: Graph, stay_E: np.ndarray) -> Graph:
+    kind, attr = graph.edge_type, graph.edge_attr
+    return replace(
+        graph,
+        edge_index=np.asarray(graph.edge_index)[:, stay_E],
+        edge_type=None if kind is None else np.asarray(kind)[stay_E],
+        edge_attr=None if attr is None else attr[stay_E],
+    )

@@ -1,0 +1,1 @@
+"""Small torch modules that several networks use."""

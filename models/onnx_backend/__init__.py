@@ -1,0 +1,1 @@
+"""The relaxation step as an ONNX graph, run by ONNX Runtime."""

@@ -1,0 +1,1 @@
+"""Networks by task: node scorer, graph classifier, image completer."""

@@ -1,0 +1,221 @@
+"""Embed the nodes of graphs, relax them, score each: what ET and CDAT for anomalies share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from models.base import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
+from models.dynamics import Solution
+from models.heads import AnomalyHead
+from models.inputs.features import NodeFeatures
+from models.inputs.graph import Graph
+from models.inputs.graph_batch import GraphBatch, pack
+from models.layouts import Layout
+from models.nn.dropout import Dropout
+
+_ROWS = 8192
+
+
+class NodeConfig(Config):
+    """Configuration of a node scorer; `encoding` is the width P of the fitted `NodeFeatures`."""
+
+    features: tuple[str, ...] = Field(description="names of the node features, in order")
+    relations: tuple[str, ...] = ("edge",)
+    combine: Literal["max", "concat"] = "max"
+    undirected: bool = True
+    self_loops: bool = False
+    hops: NonNegativeInt = 2
+    bins: PositiveInt = Field(16, description="of each feature of the node itself")
+    hop_bins: PositiveInt = Field(4, description="of each feature of its neighbourhood")
+    distinct: bool = Field(False, description="bins of distinct values where one value prevails")
+    encoding: PositiveInt = 1
+    encoder: NonNegativeInt = Field(
+        0, description="width of a hidden layer in the embedding; 0: linear, as in eq. 10"
+    )
+    hidden: PositiveInt = Field(64, description="width of the head's hidden layer")
+    dropout: float = Field(0.2, ge=0, lt=1, description="within the embedding and the head")
+    state_dropout: float = Field(0.0, ge=0, lt=1, description="of x(1) and of what the head reads")
+
+
+class NodeScorer(Architecture):
+    """x(1) = E y (Energy Transformer eq. 10), S blocks of T steps, a head on g(1) || g(T) (eq. 11).
+
+    The learned position of each node in eq. 10 is left out: it would tie the network to the nodes
+    it was trained on, and this one scores graphs it has never seen. `encoder` gives E a hidden
+    layer: an energy on linear features alone does not weigh one against another as trees do
+    (docs/decisions/0005-recipes.md). With several relations each has blocks of its own
+    (appendix E).
+    """
+
+    task = "anomaly"
+    config: NodeConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__()
+        self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        relations = len(config.relations)
+        self.features = NodeFeatures(
+            len(config.features),
+            config.hops,
+            config.bins,
+            config.hop_bins,
+            config.encoding,
+            config.distinct,
+        )
+        self.embed = embedding(config)
+        self.dropout = Dropout(config.state_dropout)
+        self.chains = nn.ModuleList(
+            nn.ModuleList(self.block() for _ in range(config.blocks)) for _ in range(relations)
+        )
+        for stream, block in enumerate(self.blocks_in_order()):
+            block.stream = stream
+        self.head = AnomalyHead(
+            config.dim,
+            relations,
+            config.combine,
+            config.hidden,
+            config.dropout,
+            config.state_dropout,
+        )
+
+    def pack(self, graphs: Sequence[Graph]) -> GraphBatch:
+        return pack(
+            graphs,
+            relations=len(self.config.relations),
+            undirected=self.config.undirected,
+            self_loops=self.config.self_loops,
+        )
+
+    def layouts(self, batch: GraphBatch) -> list[Layout]:
+        return [
+            layout
+            for chain, layout in zip(self.chains, batch.relations, strict=True)
+            for _ in _blocks(chain)
+        ]
+
+    def blocks_in_order(self) -> list[Block]:
+        return [block for chain in self.chains for block in _blocks(chain)]
+
+    def forward(
+        self,
+        batch: GraphBatch,
+        knobs: Sequence[Knobs] | None = None,
+        encoded_NP: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (N,). `encoded_NP`, if given, is `self.features(batch)` computed before."""
+        rows = knobs or [Knobs()] * batch.rows
+        encoded_NP = self.features(batch) if encoded_NP is None else encoded_NP
+        x_ND = self.dropout(self.embed(encoded_NP))
+        last = []
+        for chain, layout in zip(self.chains, batch.relations, strict=True):
+            state_ND = x_ND
+            for block in _blocks(chain):
+                state_ND = block.relax(state_ND, layout, rows)
+            last.append(_blocks(chain)[-1].norm(state_ND))
+        return self.head(self._first(x_ND), last)
+
+    @torch.no_grad()
+    def infer(
+        self, batch: GraphBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
+    ) -> Output:
+        batch = batch.to(self.device)
+        x_ND = self.embedded(self.features.table(batch), interrupt)
+        last: list[Tensor] = []
+        solutions: list[Solution] = []
+        for chain, layout in zip(self.chains, batch.relations, strict=True):
+            state_ND = x_ND
+            for block in _blocks(chain):
+                solution = block.solve(state_ND, layout, knobs, interrupt)
+                solutions.append(solution)
+                state_ND = solution.x_ND
+            last.append(solutions[-1].g_ND)
+        return Output(self.head(self._first(x_ND), last), solutions)
+
+    def embedded(self, table_NC: Tensor, interrupt: Interrupt = lambda: None) -> Tensor:
+        """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
+        rows at a time: the encoding is far wider than the state."""
+        if len(table_NC) <= _ROWS:
+            return self.embed(self.features.encode(table_NC))
+        x_ND = table_NC.new_zeros(len(table_NC), self.config.dim, dtype=torch.float32)
+        for start in range(0, len(table_NC), _ROWS):
+            if interrupt() is not None:
+                break  # what is left stays zero; nobody waits for it
+            rows = slice(start, start + _ROWS)
+            x_ND[rows] = self.embed(self.features.encode(table_NC[rows]))
+        return x_ND
+
+    def _first(self, x_ND: Tensor) -> Tensor:
+        return self.blocks_in_order()[0].norm(x_ND)
+
+    @classmethod
+    def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
+        rng = np.random.default_rng(seed)
+        graphs = []
+        for nodes in (9, 1, 14):  # one of them an isolated node
+            edges = rng.integers(0, nodes, (2, 3 * nodes))
+            x = rng.standard_normal((nodes, 5)).astype(np.float32)
+            graphs.append(Graph(x, edges, rng.integers(0, 2, edges.shape[1])))
+        config = cls.config_type.model_validate(
+            {
+                "features": tuple("abcde"),
+                "relations": ("r", "s"),
+                "combine": "concat",
+                "dim": 12,
+                "heads": 2,
+                "head_dim": 4,
+                "memories": 10,
+                "blocks": 2,
+                "steps": 3,
+                "step_size": 0.1,
+                "encoding": 1,
+                "encoder": 8,
+                "bins": 4,
+            }
+        )
+        return cls.fitted(cast(NodeConfig, config), graphs, seed)[0], graphs
+
+    @classmethod
+    def fitted(
+        cls, config: NodeConfig, graphs: Sequence[Graph], seed: int
+    ) -> tuple[Architecture, GraphBatch]:
+        """A fresh network whose feature bins are fitted to `graphs`, and those graphs packed."""
+        batch = pack(
+            graphs,
+            relations=len(config.relations),
+            undirected=config.undirected,
+            self_loops=config.self_loops,
+        )
+        features = NodeFeatures(
+            len(config.features),
+            config.hops,
+            config.bins,
+            config.hop_bins,
+            distinct=config.distinct,
+        ).fit(batch)
+        with seeded(seed):
+            network = cls(config.model_copy(update={"encoding": features.size}))
+        network.features = features
+        return network, batch
+
+
+def embedding(config: NodeConfig) -> nn.Module:
+    """E of eq. 10: (N, P) -> (N, D)."""
+    if not config.encoder:
+        return nn.Linear(config.encoding, config.dim)
+    return nn.Sequential(
+        nn.Linear(config.encoding, config.encoder),
+        nn.ReLU(),
+        Dropout(config.dropout),
+        nn.Linear(config.encoder, config.dim),
+    )
+
+
+def _blocks(chain: nn.Module) -> list[Block]:
+    """The blocks of one relation; `nn.ModuleList` does not know what it holds."""
+    return [cast(Block, block) for block in cast(nn.ModuleList, chain)]

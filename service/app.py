@@ -1,0 +1,123 @@
+"""The application: `create_app(settings)`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+
+from service.auth.keys import ADMIN as OPERATORS
+from service.auth.middleware import Door
+from service.context import Services
+from service.endpoints import openapi
+from service.endpoints.fast_path import Shortcut, direct
+from service.endpoints.open_inference.errors import Faults
+from service.endpoints.open_inference.tensors import HEADER
+from service.endpoints.routers import ADMIN, ROUTERS, WORKER
+from service.errors import Problem, answer_http_exception, answer_problem
+from service.http.request_log import Access
+from service.http.throttle import Paced
+from service.observability.malloc import keep_trimmed
+from service.settings import Settings
+
+_CORS = {
+    "allow_methods": ("GET", "POST", "PUT", "PATCH", "DELETE"),
+    "allow_headers": (
+        *("authorization", "content-type", "idempotency-key", "prefer", "x-request-id", HEADER),
+    ),
+    "expose_headers": (
+        *("location", "retry-after", "server-timing", "x-cache", "x-request-id", HEADER),
+    ),
+}
+
+
+def create_app(settings: Settings, worker: bool = False) -> FastAPI:
+    """An app that loads its models when it starts and answers 503 until it has.
+
+    Args:
+        worker: it runs jobs alone, and all it answers is how it is.
+
+    Raises:
+        KeysError: there is a file of keys that cannot be read.
+    """
+    if worker:  # what servers leave to workers is theirs
+        settings = settings.model_copy(update={"run_jobs": True})
+    services = Services.create(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(asyncio.to_thread(services.load))
+        await services.jobs.start(answers, loading)
+        watched = [part for part in (services.keyring, services.link) if part is not None]
+        watching = [asyncio.create_task(part.watch()) for part in watched]
+        watching.append(asyncio.create_task(keep_trimmed()))
+        try:
+            yield
+        finally:
+            await loading
+            await services.jobs.close(settings.shutdown_timeout_s)
+            for task in watching:
+                task.cancel()
+            await asyncio.to_thread(services.graphs.close)  # before Redis goes
+            if services.link is not None:
+                await services.link.close()
+            await asyncio.to_thread(services.close)
+
+    app = FastAPI(
+        title="Basin",
+        version="0.1.0",
+        description="Inference for energy transformers.",
+        lifespan=lifespan,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    if worker:
+        answers = FastAPI()
+        _furnish(app, services, WORKER)
+    else:
+        answers = app
+        openapi.install(app, settings)
+    _furnish(answers, services, ROUTERS)
+    return app
+
+
+def create_watched(services: Services) -> FastAPI:
+    """The app that tells how the one is that has these services, and does nothing else."""
+    app = FastAPI(title="Basin, to be watched", version="0.1.0", openapi_url=None)
+    _furnish(app, services, WORKER)
+    return app
+
+
+def create_admin(services: Services) -> FastAPI:
+    """The app for the operator alone, beside the one that has these services."""
+    app = FastAPI(title="Basin, for operators", version="0.1.0", redoc_url=None)
+    _furnish(app, services, ADMIN, OPERATORS)
+    return app
+
+
+def _furnish(
+    app: FastAPI, services: Services, routers: Sequence[APIRouter], under: str = ""
+) -> None:
+    app.state.services = services
+    every = [route for router in routers for route in router.routes]
+    app.state.routes = routes = [route for route in every if isinstance(route, Route)]
+    app.state.direct = direct(routes)
+    app.add_middleware(Shortcut, routes=app.state.direct)
+    app.add_middleware(Door, services=services, routes=routes, under=under)
+    settings = services.settings
+    if settings.cors_origins and not under:  # browsers ask without a key whether they may ask
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **_CORS)
+    encrypted = settings.tls_certificate is not None
+    access = {"metrics": services.metrics, "traces": services.traces, "encrypted": encrypted}
+    app.add_middleware(Access, **access)
+    app.add_middleware(Faults)
+    app.add_middleware(Paced, pace=services.pace, hold=services.metrics.held.inc)  # the outermost
+    app.add_exception_handler(Problem, answer_problem)
+    app.add_exception_handler(HTTPException, answer_http_exception)
+    for router in routers:
+        app.include_router(router)

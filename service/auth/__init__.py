@@ -1,0 +1,1 @@
+"""API keys: who may call what, how often, and how much."""

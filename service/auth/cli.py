@@ -1,0 +1,84 @@
+"""`python -m service key NAME`: make a key, tell it once, and put its hash where keys are kept."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from service.auth.key_store import KeyFile, KeysError, faults_of, parse
+from service.auth.keys import ALL, Key, hash_of, new_secret
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints the key on stdout, which is the only time that anyone can see it."""
+    asked = _parser().parse_args(arguments)
+    secret = new_secret()
+    try:
+        held = parse(asked.file.read_bytes()) if asked.file and asked.file.exists() else None
+        key = _key(asked, secret, held)
+    except ValidationError as error:
+        sys.exit(faults_of(error))
+    except (KeysError, OSError) as error:
+        sys.exit(f"{asked.file}: {error}")
+    if asked.file is None:
+        print(key.model_dump_json(exclude_none=True), file=sys.stderr)
+    else:
+        others = [other for other in held.keys if other.name != key.name] if held else []
+        _write(asked.file, KeyFile(keys=(*others, key)))
+    print(secret)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m service key", description=__doc__)
+    parser.add_argument(
+        "name", help="whose it is; of a name there is, one more key with its rights"
+    )
+    parser.add_argument("--routes", nargs="+", metavar="ROUTE", help="as /classify or GET /jobs")
+    parser.add_argument("--models", nargs="+", metavar="MODEL", help="names; all if not given")
+    parser.add_argument("--expires", help="date and time with its zone, as 2030-01-31T00:00:00Z")
+    parser.add_argument("--rate", nargs=2, metavar=("PER_SECOND", "BURST"), help="requests")
+    parser.add_argument("--quota", nargs=2, metavar=("COST", "SECONDS"), help="tokens x steps")
+    parser.add_argument("--only", action="store_true", help="the keys it had are none any more")
+    kept = os.environ.get("BASIN_KEYS")
+    where = (
+        "file of keys, made if there is none; BASIN_KEYS if not given, else the entry is printed"
+    )
+    parser.add_argument("--file", type=Path, default=kept and Path(kept), help=where)
+    return parser
+
+
+def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> Key:
+    """The one of this name, with what was asked for in place of what it had."""
+    known = next((key for key in held.keys if key.name == asked.name), None) if held else None
+    entry = known.model_dump() if known else {"name": asked.name, "routes": ALL, "models": ALL}
+    hashes = () if known is None or asked.only else known.sha256
+    entry["sha256"] = (*hashes, hash_of(secret))
+    for name in ("routes", "models", "expires"):
+        if (given := getattr(asked, name)) is not None:
+            entry[name] = ALL if given == [ALL] else given
+    for name, fields in (("rate", ("per_second", "burst")), ("quota", ("cost", "seconds"))):
+        if (given := getattr(asked, name)) is not None:
+            entry[name] = dict(zip(fields, given, strict=True))
+    return Key.model_validate(entry)
+
+
+def _write(path: Path, keys: KeyFile) -> None:
+    """In one move, so that a server reads the old ones or the new ones."""
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(keys.model_dump_json(indent=1, exclude_none=True) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():  # whoever could read it still can
+            Path(partial).chmod(path.stat().st_mode & 0o777)
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise

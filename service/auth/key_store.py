@@ -1,0 +1,117 @@
+"""The keys there are: a file, read again whenever it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from service.auth.keys import Key, hash_of
+
+_EVERY_S = 0.5
+_MAX_BYTES = 4 << 20
+_MAX_FAULTS = 5
+
+
+class KeysError(Exception):
+    """The file cannot be read, or what it holds are no keys."""
+
+
+class KeyFile(BaseModel):
+    """What is in the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    keys: tuple[Key, ...]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> KeyFile:
+        names = [key.name for key in self.keys]
+        hashes = [known for key in self.keys for known in key.sha256]
+        if len(set(names)) < len(names) or len(set(hashes)) < len(hashes):
+            raise ValueError("each name and each hash stands once")
+        return self
+
+
+def parse(raw: bytes) -> KeyFile:
+    """
+    Raises:
+        KeysError: it tells places and rules, nothing of what stands there.
+    """
+    try:
+        return KeyFile.model_validate_json(raw)
+    except ValidationError as error:
+        raise KeysError(faults_of(error)) from None
+
+
+def faults_of(error: ValidationError) -> str:
+    """Places and rules, nothing of what stands there."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    told = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found[:_MAX_FAULTS])
+    return "; ".join(told)
+
+
+@final
+class Keyring:
+    """Keys of a file: those it held when it was last in order.
+
+    Raises:
+        KeysError: it cannot be read now.
+    """
+
+    def __init__(self, path: Path, on_fault: Callable[[], object] = lambda: None) -> None:
+        self._path, self._on_fault = path, on_fault
+        self._raw = self._read()
+        self._keys = parse(self._raw).keys
+        self._fault = ""
+
+    def holder(self, secret: str) -> Key | None:
+        """Whose key it is. Takes as long whichever it is, or none."""
+        digest, found = hash_of(secret), None
+        for key in self._keys:
+            for known in key.sha256:
+                if hmac.compare_digest(known, digest):
+                    found = key
+        return found
+
+    def named(self, name: str) -> Key | None:
+        return next((key for key in self._keys if key.name == name), None)
+
+    def reread(self) -> None:
+        """Take what is in the file now, all of it or nothing."""
+        try:
+            raw = self._read()
+            if raw != self._raw:
+                self._keys, self._raw = parse(raw).keys, raw
+                structlog.get_logger().info("keys read", count=len(self._keys))
+            self._fault = ""
+        except KeysError as error:
+            if str(error) != self._fault:  # it is told once
+                self._fault = str(error)
+                self._on_fault()
+                structlog.get_logger().error("keys refused, the old ones hold", reason=self._fault)
+
+    async def watch(self) -> None:
+        """Reread it from time to time, for good."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await asyncio.to_thread(self.reread)
+            except Exception:  # of ours; whatever it is, a key can still be taken away later
+                structlog.get_logger().exception("keys refused, the old ones hold")
+                self._on_fault()
+
+    def _read(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                raw = file.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise KeysError(f"{self._path}: {error.strerror}") from None
+        if len(raw) > _MAX_BYTES:
+            raise KeysError(f"{self._path}: it is larger than {_MAX_BYTES} bytes")
+        return raw

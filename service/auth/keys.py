@@ -1,0 +1,118 @@
+"""A key as its file has it: whose it is and what it is for, and a hash of the key itself.
+
+One round of SHA-256 is enough: a key is 256 random bits, which nobody guesses however fast guesses
+are tried. Slow hashes are for passwords, and would make every request slow too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from typing import Annotated, Literal, final
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+
+from service.storage.limiter import Limit
+
+PREFIX = "basin_"  # scanners for secrets that leaked find keys by it
+SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
+ADMIN = "/admin"  # how paths of the operators' port begin in `routes`; `*` is the public port alone
+ALL = "*"
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Route = Annotated[
+    str,
+    StringConstraints(pattern=r"^((GET|PUT|POST|PATCH|DELETE) )?(/[a-z0-9._-]+)+$", max_length=200),
+]
+Model = Annotated[str, StringConstraints(pattern=r"^[^/*\s]+$", max_length=200)]
+
+
+def _distinct(hashes: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(hashes)) < len(hashes):
+        raise ValueError("each hash stands once")
+    return hashes
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+@final
+class Rate(_Entry):
+    """Requests, and how many of them at once."""
+
+    per_second: float = Field(gt=0, allow_inf_nan=False)
+    burst: float = Field(ge=1, allow_inf_nan=False)
+
+    @property
+    def limit(self) -> Limit:
+        return Limit(self.burst, self.per_second)
+
+
+@final
+class Quota(_Entry):
+    """Cost, in tokens x steps, that grows back evenly over so many seconds."""
+
+    cost: float = Field(gt=0, allow_inf_nan=False)
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+
+    @property
+    def limit(self) -> Limit:
+        return Limit(self.cost, self.cost / self.seconds)
+
+
+@final
+class Key(_Entry):
+    """What one name may do. It has several hashes while one key takes over from another."""
+
+    name: Name
+    sha256: Annotated[tuple[Hash, ...], Field(min_length=1), AfterValidator(_distinct)]
+    routes: Literal["*"] | tuple[Route, ...]
+    models: Literal["*"] | tuple[Model, ...]
+    expires: AwareDatetime | None = None
+    rate: Rate | None = None
+    quota: Quota | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self.expires is not None and self.expires.timestamp() <= time.time()
+
+    @property
+    def model_names(self) -> frozenset[str] | None:
+        """None for all."""
+        return None if self.models == ALL else frozenset(self.models)
+
+    @property
+    def view(self) -> bytes:
+        """Tells whose answers are whose, and those of a key from those when it was for more."""
+        return self.model_dump_json(include={"name", "models"}).encode()
+
+    def admits(self, method: str, path: str) -> bool:
+        """Is it for this path? `/jobs` is for `/jobs/1` too, `GET /jobs` to read alone."""
+        if self.routes == ALL:
+            return not _within(path, ADMIN)
+        return any(_matches(route, method, path) for route in self.routes)
+
+
+def _matches(route: str, method: str, path: str) -> bool:
+    verb, _, start = route.rpartition(" ")
+    return verb in ("", method) and _within(path, start)
+
+
+def _within(path: str, start: str) -> bool:
+    return path == start or path.startswith(f"{start}/")
+
+
+ANYONE = Key.model_construct(name="", sha256=(), routes=ALL, models=ALL)
+"""Who asks where no keys are asked for."""
+
+
+def new_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,66 @@
+"""What coming in costs: a request of the rate of its key, and its cost of the quota."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import final
+
+from service.auth.keys import Key
+from service.errors import Problem
+from service.observability.metrics import Metrics
+from service.storage.limiter import Limiter
+
+
+@final
+class Tolls:
+    """Takes them by the name of a key, so that a new key under it has what is left."""
+
+    def __init__(self, limiter: Limiter, metrics: Metrics) -> None:
+        self._limiter, self._metrics = limiter, metrics
+
+    async def enter(self, caller: Key) -> None:
+        """
+        Raises:
+            Problem: too many requests.
+        """
+        if caller.rate is None:
+            return
+        late_s = await self._limiter.take(f"rate:{caller.name}", 1, caller.rate.limit)
+        if late_s:
+            detail = f"this key may send {caller.rate.per_second:g} requests a second"
+            raise Problem("rate-exceeded", detail, headers=_after(late_s))
+
+    def charged(self, caller: Key, cost: float) -> AbstractAsyncContextManager[None]:
+        """Take `cost` for what is done in the context; it is given back where that found no place.
+
+        Raises:
+            Problem: more than is left.
+        """
+        return self._charged(caller, cost) if caller.name else nullcontext()
+
+    @asynccontextmanager
+    async def _charged(self, caller: Key, cost: float) -> AsyncIterator[None]:
+        name, limit = f"quota:{caller.name}", caller.quota.limit if caller.quota else None
+        if limit is not None and (late_s := await self._limiter.take(name, cost, limit)):
+            if math.isinf(late_s):
+                detail = f"it costs {cost:g}, this key never has more than {limit.most:g}"
+                raise Problem("quota-exceeded", detail)
+            raise Problem(
+                "quota-exceeded", f"it costs {cost:g}, which is not left", headers=_after(late_s)
+            )
+        try:
+            yield
+        except Problem as problem:
+            if problem.kind == "queue-full":
+                if limit is not None:
+                    await self._limiter.give_back(name, cost, limit)
+                cost = 0.0
+            raise
+        finally:
+            self._metrics.key_cost.labels(caller.name).inc(cost)
+
+
+def _after(seconds: float) -> dict[str, str]:
+    return {"retry-after": str(math.ceil(seconds))}

@@ -1,0 +1,1 @@
+"""The HTTP routes, one folder per feature: `routes`, `schemas`, `parse` and `infer`."""

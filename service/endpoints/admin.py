@@ -1,0 +1,111 @@
+"""Load, replace and drop models while the server runs: on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, Field
+
+from models.checkpoint import CheckpointError
+from service.context import Services, services
+from service.endpoints.common.schemas import ModelRef
+from service.endpoints.openapi import problems
+from service.errors import refuse
+from service.registry.handles import Classifier, Model
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+_LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+async def require_local(request: Request, services: Annotated[Services, Depends(services)]) -> None:
+    """A page of another site, open in the operator's browser, can send requests to this machine's
+    own address under a name of its own: they are told by that name.
+
+    Raises:
+        Problem: the server listens on this machine alone and was asked by another name.
+    """
+    host = services.settings.admin_host
+    if host in _LOCAL and request.url.hostname not in _LOCAL:
+        rule = "this port answers to the names of this machine only"
+        raise refuse("invalid-request", "/host", "unknown_host", rule)
+
+
+router = APIRouter(tags=["admin"], dependencies=[Depends(require_local)])
+
+
+class LoadedModel(ModelRef):
+    """A model in service."""
+
+    bytes: int = Field(description="of its weights")
+    requests: int = Field(description="those that run or wait, jobs among them")
+
+
+class LoadedModels(BaseModel):
+    models: list[LoadedModel]
+
+
+@router.get("/models", summary="What is loaded", responses=problems(422, 500, 503))
+async def loaded_models(services: Annotated[Services, Depends(services)]) -> LoadedModels:
+    services.registry.require_loaded()
+    return LoadedModels(models=[_told(model, services) for model in services.registry.loaded()])
+
+
+@router.put(
+    "/models/{name}",
+    summary="Load a checkpoint, or its new version",
+    responses=problems(404, 422, 500, 503),
+)
+async def load_model(
+    name: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> LoadedModel:
+    """Reads the folder `name` of `BASIN_CHECKPOINTS`, checks it and runs it once. Only then it
+    takes the place of the model of that name; requests under way end with the one they have."""
+    services.registry.require_loaded()
+    try:
+        path = _folder(name, services.settings.checkpoints)
+        model = await asyncio.to_thread(services.registry.replace, path, name)
+    except CheckpointError as error:
+        raise refuse("invalid-checkpoint", "", "refused", str(error)) from None
+    request.state.model = name
+    if isinstance(model, Classifier) and model.reads_smiles:
+        await asyncio.to_thread(services.molecules.start)
+    services.metrics.serve(services.registry.within(None).loaded())
+    return _told(model, services)
+
+
+@router.delete(
+    "/models/{name}",
+    summary="Drop a model",
+    status_code=204,
+    responses=problems(404, 422, 500, 503),
+)
+async def drop_model(
+    name: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Requests under way end with it; those that come are answered 404."""
+    services.registry.drop(name)
+    request.state.model = name
+    services.metrics.serve(services.registry.within(None).loaded())
+    return Response(status_code=204)
+
+
+def _folder(name: str, checkpoints: Path) -> Path:
+    """
+    Raises:
+        Problem: there is no such checkpoint.
+    """
+    path = checkpoints / name
+    if not _NAME.fullmatch(name) or not path.is_dir():
+        rule = "there is no such folder in BASIN_CHECKPOINTS"
+        raise refuse("unknown-model", "", "unknown_model", rule)
+    return path
+
+
+def _told(model: Model, services: Services) -> LoadedModel:
+    requests = services.engine.pending(model.name)
+    return LoadedModel(**model.ref.model_dump(), bytes=model.bytes, requests=requests)

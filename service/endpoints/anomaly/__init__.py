@@ -1,0 +1,1 @@
+"""`POST /anomaly/score`: fraud scores of the nodes of a graph."""

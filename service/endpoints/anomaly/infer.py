@@ -1,0 +1,181 @@
+"""Score a graph, and say how its state came to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from models.base import Interrupt
+from models.checkpoint import Manifest
+from models.inputs.graph_batch import GraphBatch
+from models.interpret.reasons import Reasons
+from service.endpoints.anomaly.parse import ScoreTask
+from service.endpoints.common.convergence import Courses
+from service.endpoints.common.dynamics import as_trained, resolved
+from service.endpoints.common.explanations import explained_score
+from service.endpoints.common.include import TOKENS
+from service.endpoints.common.reasons import Gathering, told
+from service.engine.request_batch import Alike
+from service.errors import Problem, refuse
+
+_OF_COURSES = frozenset({"trace"})  # includes that look at no token
+_SMALL = 1 << 12
+"""Nodes and edges: what has more gains nothing by company, and is packed before its turn."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Logits of all nodes and the parts of the answer that tell how they came about."""
+
+    logits_N: np.ndarray
+    dynamics: dict[str, Any]
+    convergence: dict[str, Any]
+    reasons: list[Reasons]
+    explanations: dict[int, dict[str, Any]]
+
+
+def size_of(task: ScoreTask) -> int:
+    """Nodes and edges."""
+    return task.graph.num_nodes + task.graph.edge_index.shape[1]
+
+
+def packed(task: ScoreTask) -> GraphBatch | None:
+    """The graph as the model takes it; None where its turn does that, with those of others."""
+    return None if size_of(task) <= _SMALL else task.model.network.pack([task.graph])
+
+
+def score(
+    task: ScoreTask, batch: GraphBatch | None, interrupt: Interrupt, room: int | None = None
+) -> Scored:
+    """Run the model of `task` on its graph; returns early, unfinished, once `interrupt` says so.
+
+    Args:
+        batch: the graph, if it is `packed`.
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
+    Raises:
+        Problem: the dynamics diverged so far that no score is left, or there is no room.
+    """
+    network = task.model.network
+    gathering, knobs = Gathering(task.include, interrupt, room), [task.knobs]
+    graph = network.pack([task.graph]) if batch is None else batch
+    output = gathering.run(network, knobs, lambda: network.infer(graph, knobs, interrupt))
+    logits_N = output.logits.cpu().numpy()
+    if not np.isfinite(logits_N).all():
+        raise _diverged()
+    energy, nodes = task.model.manifest.energy, task.graph.num_nodes
+    first = suspects(task, logits_N)[:TOKENS].tolist() if task.include else ()
+    reasons = list(gathering.take(1, first))
+    return Scored(
+        logits_N,
+        resolved(network, task.knobs),
+        gathering.courses(output).row(0, nodes, energy, task.include),
+        reasons,
+        _explained(task, logits_N, gathering, interrupt),
+    )
+
+
+def alike(task: ScoreTask) -> Alike | None:
+    """The same for tasks that begin together, of one model with equal knobs: rows of as many steps
+    end together. None where a task is to be run by itself."""
+    alone = task.knobs.tolerance or size_of(task) > _SMALL
+    if alone or not _OF_COURSES.issuperset(task.include):
+        return None
+    knobs = replace(task.knobs, seed=0) if task.knobs.seed else task.knobs
+    key = id(task.model.network), knobs
+    return Alike(key, task, _score_all)
+
+
+def _score_all(tasks: Sequence[ScoreTask], interrupt: Interrupt) -> list[Scored | Problem]:
+    network, knobs = tasks[0].model.network, [task.knobs for task in tasks]
+    output = network.infer(network.pack([task.graph for task in tasks]), knobs, interrupt)
+    courses = Courses(output.solutions, as_trained=as_trained(network, knobs[0]))
+    dynamics = resolved(network, knobs[0])
+    bounds = pairwise(accumulate((task.graph.num_nodes for task in tasks), initial=0))
+    every_N = output.logits.cpu().numpy()
+    found: list[Scored | Problem] = []
+    for row, (task, bound) in enumerate(zip(tasks, bounds, strict=True)):
+        logits_N = every_N[slice(*bound)]
+        if not np.isfinite(logits_N).all():
+            found.append(_diverged())
+            continue
+        course = courses.row(row, task.graph.num_nodes, task.model.manifest.energy, task.include)
+        found.append(Scored(logits_N, dynamics | {"seed": task.knobs.seed}, course, [], {}))
+    return found
+
+
+def _diverged() -> Problem:
+    rule = "no finite score left; lower step_size, steps or noise"
+    return refuse("diverged", "/dynamics", "diverged", rule)
+
+
+def _explained(
+    task: ScoreTask, logits_N: np.ndarray, gathering: Gathering, interrupt: Interrupt
+) -> dict[int, dict[str, Any]]:
+    """Why each target was scored as it was, where that is asked for."""
+    if "explanation" not in task.include or interrupt() is not None:
+        return {}
+    targets = suspects(task, logits_N).tolist()
+    fired = gathering.fired(0, targets)
+    return {
+        node: explained_score(task, node, float(logits_N[node]), fired, place, interrupt)
+        for place, node in enumerate(targets)
+    }
+
+
+def suspects(task: ScoreTask, logits_N: np.ndarray) -> np.ndarray:
+    """The targets, the most suspicious first, ties in order of rows."""
+    rows = np.arange(len(logits_N)) if task.targets is None else task.targets
+    return rows[np.lexsort((rows, -logits_N[rows]))]
+
+
+def named(task: ScoreTask, reasons: Reasons) -> dict[str, Any]:
+    """Reasons by the names of nodes."""
+    ids = task.node_ids
+    return told(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
+
+
+def table(task: ScoreTask, logits_N: np.ndarray) -> dict[str, np.ndarray]:
+    """A result for each target, in the order asked, as columns; `row` is that of the node."""
+    rows = np.arange(len(logits_N)) if task.targets is None else task.targets
+    return labelled(task.model.manifest, logits_N, rows)
+
+
+def labelled(manifest: Manifest, logits_N: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Of some nodes, as columns: the row of the node in the graph, its logit and probability, the
+    label at the model's threshold, and its rank among them."""
+    logits = logits_N[rows]
+    probability = manifest.calibration(logits)
+    rank = np.empty(len(rows), np.int64)
+    rank[np.lexsort((rows, -logits))] = np.arange(1, len(rows) + 1)  # ties in order of rows
+    return {
+        "row": rows.astype(np.int64),
+        "score": logits,
+        "probability": probability,
+        "label": (probability >= manifest.threshold).astype(np.int64),
+        "rank": rank,
+    }
+
+
+def results(task: ScoreTask, scored: Scored) -> list[dict[str, Any]]:
+    """One result per target, in the order asked."""
+    columns, threshold = table(task, scored.logits_N), task.model.manifest.threshold
+    ids, explained = task.node_ids, scored.explanations
+    return [
+        {
+            "node_id": row if ids is None else ids[row],
+            "score": logit,
+            "probability": p,
+            "label": label,
+            "threshold": threshold,
+            "rank": place,
+            **({"explanation": explained[row]} if row in explained else {}),
+        }
+        for row, logit, p, label, place in zip(
+            *(column.tolist() for column in columns.values()), strict=True
+        )
+    ]

@@ -1,0 +1,187 @@
+"""A body, its envelope and its graph, as one task for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from models.base import Knobs
+from models.inputs.graph import Graph
+from service.endpoints.anomaly.schemas import (
+    ArrayScoreRequest,
+    NeighborhoodKnobs,
+    RowScoreRequest,
+    StoredGraph,
+    StoredScoreRequest,
+    TensorEnvelope,
+)
+from service.endpoints.common.envelope import invalid, read_envelope, require_read, validated
+from service.endpoints.common.include import require_few, require_told
+from service.endpoints.common.schemas import Dynamics, Envelope
+from service.errors import Problem, unknown_fields
+from service.registry.handles import Scorer
+from service.registry.registry import Registry
+from service.settings import Settings
+from service.storage.graphs.dynamic_graph import LiveGraph
+from service.validation.arrays import fail_at, listing, place, require_list
+from service.validation.ids import NodeId, rows_by_id
+from service.validation.json_body import read_object
+from service.validation.json_graph import check_size, read_json
+from service.validation.safetensors_body import TENSORS, Tensors, graph_of, read_safetensors
+
+JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
+_IN_JSON = (
+    ArrayScoreRequest.model_fields | RowScoreRequest.model_fields | StoredScoreRequest.model_fields
+)
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """What to score and how. `targets` are row numbers, None for all nodes; `taken` tells of what
+    stored graph it is a neighbourhood."""
+
+    model: Scorer
+    graph: Graph
+    node_ids: list[NodeId] | None
+    targets: np.ndarray | None
+    dynamics: Dynamics
+    knobs: Knobs
+    include: frozenset[str]
+    taken: Mapping[str, str | int] | None = None
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """The same of nodes of a stored graph, which is to be read first."""
+
+    model: Scorer
+    graph_id: str
+    targets: list[NodeId]
+    neighborhood: NeighborhoodKnobs
+    dynamics: Dynamics
+    include: frozenset[str]
+
+    def of(self, stored: LiveGraph, settings: Settings) -> ScoreTask:
+        """With the neighbourhood of the targets.
+
+        Raises:
+            Problem: the graph is not one for this model, a target is not in it, or too much is
+                around them.
+        """
+        _require_same(stored.schema.features, self.model.features, "features")
+        _require_same(stored.schema.relations, self.model.relations, "relations")
+        around = stored.neighborhood(
+            self.targets,
+            **self.neighborhood.model_dump(),
+            max_nodes=settings.max_neighborhood_nodes,
+            max_edges=settings.max_neighborhood_edges,
+        )
+        nodes, edges = around.graph.num_nodes, around.graph.edge_index.shape[1]
+        check_size(nodes, edges, settings, "/neighborhood", "/neighborhood")
+        taken = {"id": self.graph_id, "revision": around.revision}
+        return ScoreTask(
+            self.model,
+            around.graph,
+            around.node_ids,
+            np.arange(len(self.targets)),
+            self.dynamics,
+            self.dynamics.knobs(),
+            self.include,
+            taken | {"num_nodes": nodes, "num_edges": edges},
+        )
+
+
+def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> None:
+    if stored != read:
+        rule = f"this model reads other {what} ({listing(read)}) than the graph has"
+        raise fail_at("/graph_id", "not_read", rule)
+
+
+def parse_score(
+    body: bytes, media_type: str, registry: Registry, settings: Settings
+) -> ScoreTask | StoredTask:
+    """Read a body of `POST /anomaly/score`, as it came or as `service.workers.large_json` left it.
+
+    Raises:
+        Problem: the first stage that fails tells all it found: syntax, envelope, model, graph.
+    """
+    opened = _open(body, media_type)
+    envelope = read_envelope(opened.fields, opened.known, settings)
+    model = registry.serving(Scorer, envelope.model or settings.default_anomaly_model)
+    require_read(envelope.dynamics, model.network.config)
+    require_told(model.network, envelope.include)
+    if opened.problem is not None:
+        raise opened.problem
+    if opened.fields.get("graph_id") is not None:
+        return _stored(opened.fields, envelope, model, settings)
+    if opened.fields.get("neighborhood") is not None:
+        raise fail_at("/neighborhood", "not_read", "this goes with graph_id")
+    if opened.tensors is None:
+        named = read_json(opened.fields, model, settings)
+    else:
+        named = graph_of(opened.tensors, opened.node_ids, model, settings)
+    count = named.graph.num_nodes if named.targets is None else len(named.targets)
+    require_few(envelope.include, count, "/targets", settings)
+    return ScoreTask(
+        model,
+        named.graph,
+        named.node_ids,
+        named.targets,
+        envelope.dynamics,
+        envelope.dynamics.knobs(),
+        frozenset(envelope.include),
+    )
+
+
+def _stored(
+    fields: dict[str, Any], envelope: Envelope, model: Scorer, settings: Settings
+) -> StoredTask:
+    if any(fields.get(name) is not None for name in ("graph", "nodes", "edges")):
+        raise fail_at("", "one_of", "give a graph, or the graph_id of one that is stored")
+    at = place("targets")
+    targets = require_list(fields.get("targets"), at)
+    if not targets:
+        raise fail_at(at(), "empty", "name at least one node")
+    rows_by_id(targets, at)
+    require_few(envelope.include, len(targets), at(), settings)
+    given = fields.get("neighborhood")
+    if isinstance(given, dict) and (
+        faults := unknown_fields(given, NeighborhoodKnobs.model_fields, "neighborhood")
+    ):
+        raise invalid(faults)
+    asked = validated(StoredGraph, fields)
+    include = frozenset(envelope.include)
+    return StoredTask(
+        *(model, asked.graph_id, targets, asked.neighborhood, envelope.dynamics, include)
+    )
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A body apart: its fields and their names if all is well, its arrays if it holds any."""
+
+    fields: dict[str, Any]
+    known: Iterable[str]
+    tensors: Tensors | None = None
+    node_ids: object = None
+    problem: Problem | None = None
+
+
+def _open(body: bytes, media_type: str) -> _Opened:
+    if media_type == JSON:
+        return _Opened(read_object(body, "invalid-json"), _IN_JSON)
+    if media_type == SAFETENSORS:
+        tensors, metadata = read_safetensors(body)
+        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        return _Opened(fields, TensorEnvelope.model_fields, tensors, fields.get("node_ids"))
+    tensors, metadata = read_safetensors(body, {**TENSORS, "node_ids": ({"U8": np.uint8}, (1,))})
+    problem = Problem.loads(metadata["problem"]) if "problem" in metadata else None
+    if problem and "request" not in metadata:
+        raise problem
+    ids = tensors.pop("node_ids", None)
+    node_ids = None if ids is None else orjson.loads(ids.tobytes())
+    return _Opened(orjson.loads(metadata["request"]), _IN_JSON, tensors, node_ids, problem)

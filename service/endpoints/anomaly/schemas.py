@@ -1,0 +1,113 @@
+"""Request and response schemas of `POST /anomaly/score`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from service.endpoints.common.reason_schemas import Reasons, ScoreExplanation, absent
+from service.endpoints.common.schemas import (
+    Convergence,
+    Envelope,
+    ModelRef,
+    ResolvedDynamics,
+    Strict,
+    Timings,
+)
+from service.endpoints.graphs.schemas import ArrayGraph, EdgeRow, NodeIds, NodeRow
+from service.validation.ids import NodeId
+
+
+class GraphRequest(Envelope):
+    """What every request to score a graph in JSON may carry besides the graph."""
+
+    targets: list[NodeId] | None = Field(
+        None, min_length=1, description="nodes to score, without repetition; all if left out"
+    )
+
+
+class ArrayScoreRequest(GraphRequest):
+    """Score the nodes of a graph given as arrays."""
+
+    graph: ArrayGraph
+
+
+class RowScoreRequest(GraphRequest):
+    """Score the nodes of a graph given row by row."""
+
+    nodes: list[NodeRow] = Field(min_length=1)
+    edges: list[EdgeRow]
+
+
+class NeighborhoodKnobs(Strict):
+    """What of a stored graph is taken to score some of its nodes."""
+
+    hops: int = Field(
+        2, ge=0, le=8, description="edges between a target and the farthest node, either way"
+    )
+    max_neighbors: int = Field(
+        32,
+        ge=1,
+        le=1_000_000,
+        description="neighbours that are followed of each node; of one with more, by chance",
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of that chance")
+
+
+class StoredGraph(Strict):
+    """A stored graph, and what of it."""
+
+    graph_id: str = Field(max_length=64, description="a graph from GET /graphs")
+    neighborhood: NeighborhoodKnobs = NeighborhoodKnobs.model_validate({})
+
+
+class StoredScoreRequest(Envelope, StoredGraph):
+    """Score nodes of a stored graph, each in the neighbourhood of all."""
+
+    targets: list[NodeId] = Field(min_length=1, description="nodes to score, without repetition")
+
+
+class TensorEnvelope(Envelope):
+    """What the entry `request` of a safetensors body's `__metadata__` may hold, as JSON text."""
+
+    node_ids: NodeIds | None = None
+
+
+class NodeScore(BaseModel):
+    """How suspicious one node is."""
+
+    node_id: NodeId
+    score: float = Field(description="raw logit")
+    probability: float = Field(description="calibrated")
+    label: Literal[0, 1] = Field(description="1 from `threshold` on")
+    threshold: float
+    rank: int = Field(ge=1, description="1 is the most suspicious of the nodes returned")
+    explanation: ScoreExplanation | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+
+
+class TakenGraph(BaseModel):
+    """What of a stored graph was scored."""
+
+    id: str
+    revision: int = Field(description="of the graph, after which its neighbourhood was taken")
+    num_nodes: int
+    num_edges: int
+
+
+class ScoreResponse(BaseModel):
+    """One result per target, in the order asked."""
+
+    results: list[NodeScore]
+    reasons: Reasons | SkipJsonSchema[None] = Field(
+        None, description="of the targets, the most suspicious first", json_schema_extra=absent
+    )
+    graph: TakenGraph | SkipJsonSchema[None] = Field(
+        None, description="where a `graph_id` was sent", json_schema_extra=absent
+    )
+    model: ModelRef
+    dynamics: ResolvedDynamics
+    convergence: Convergence
+    timings_ms: Timings
+    request_id: str

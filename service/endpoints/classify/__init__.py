@@ -1,0 +1,1 @@
+"""`POST /classify`: classes of molecules and whole graphs."""

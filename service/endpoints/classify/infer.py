@@ -1,0 +1,184 @@
+"""Classify graphs, and say how each came to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from models.base import Interrupt, Knobs
+from models.inputs.graph import Graph
+from models.inputs.tokens import Tokens, collate
+from models.interpret.reasons import Reasons
+from models.tasks.graph_classifier import GraphClassifier
+from service.endpoints.classify.parse import ClassifyTask, Item
+from service.endpoints.common.convergence import Courses
+from service.endpoints.common.dynamics import resolved
+from service.endpoints.common.explanations import Explained, explained_graph
+from service.endpoints.common.reasons import Gathering, told
+from service.errors import Fault, Problem, refuse
+from service.registry.handles import Classifier
+
+ENTRIES = 1 << 18
+"""Pairs of tokens that see each other in one batch: some 150 MB, and 3,000 molecules."""
+
+_DIVERGED = ("diverged", "no finite answer left; lower step_size, steps or noise")
+
+
+@dataclass(frozen=True)
+class Classified:
+    """Logits of each graph, and the courses of each batch with the number of its graphs."""
+
+    logits_RC: np.ndarray
+    batches: list[tuple[Courses, int]]
+    dynamics: dict[str, Any]
+    reasons: list[Reasons]
+    explained: list[Explained]
+
+    def rows(self) -> Iterator[tuple[Courses, int]]:
+        """For each graph its batch's courses and its place there."""
+        return ((courses, row) for courses, rows in self.batches for row in range(rows))
+
+
+def classify(
+    model: Classifier,
+    graphs: Sequence[Graph],
+    knobs: Knobs,
+    interrupt: Interrupt,
+    include: Collection[str] = (),
+    room: int | None = None,
+) -> Classified:
+    """Run `model` on `graphs`; returns early, unfinished, once `interrupt` says so.
+
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
+    Every graph has the noise of the same seed, so that none depends on its place.
+    """
+    network = model.network
+    logits: list[np.ndarray] = []
+    batches: list[tuple[Courses, int]] = []
+    gathering, reasons = Gathering(include, interrupt, room), list[Reasons]()
+    explained: list[Explained] = []
+    for tokens in batched(network, graphs, interrupt):
+        batch, rows = collate(tokens), [knobs] * len(tokens)
+        output = gathering.run(network, rows, partial(network.infer, batch, rows, interrupt))
+        logits.append(output.logits.cpu().numpy())
+        batches.append((gathering.courses(output), len(tokens)))
+        reasons += gathering.take(len(tokens))
+        if "explanation" in include and interrupt() is None:
+            first = len(explained)
+            explained += [
+                explained_graph(model, graph, knobs, row_C, gathering.fired(row), interrupt)
+                for row, (graph, row_C) in enumerate(
+                    zip(graphs[first : first + len(tokens)], logits[-1], strict=True)
+                )
+            ]
+        if interrupt() is not None:
+            break
+    dynamics = resolved(network, knobs)
+    logits_RC = np.concatenate(logits) if logits else np.empty((0, 0))
+    return Classified(logits_RC, batches, dynamics, reasons, explained)
+
+
+def batched(
+    network: GraphClassifier, graphs: Sequence[Graph], interrupt: Interrupt
+) -> Iterator[list[Tokens]]:
+    """Graphs prepared, as many at a time as memory should hold; a large one by itself."""
+    held: list[Tokens] = []
+    size = 0
+    for graph in graphs:
+        if interrupt() is not None:
+            return
+        tokens = network.prepare(graph)
+        if held and size + len(tokens.indices) > ENTRIES:
+            yield held
+            held, size = [], 0
+        held.append(tokens)
+        size += len(tokens.indices)
+    if held:
+        yield held
+
+
+def graph_results(
+    task: ClassifyTask, items: Sequence[Item], classified: Classified, listed: bool = True
+) -> list[dict[str, Any]]:
+    """One result per input, in order; its reasons beside it where they are `listed`."""
+    graphs = [item.graph for item in items if item.graph]
+    answers = _answers(task, graphs, classified, listed and bool(classified.reasons))
+    return [
+        {
+            "index": index,
+            **item.told,
+            **(_failed(*item.error) if item.error else next(answers)),
+        }
+        for index, item in enumerate(items)
+    ]
+
+
+def require_any(task: ClassifyTask, errors: Sequence[tuple[str, str] | None]) -> None:
+    """Refuse a request of which no input has an answer.
+
+    Raises:
+        Problem: `diverged` or `molecules-unread` where that is why, else `nothing-classified` with
+            a fault for each.
+    """
+    found = [error for error in errors if error is not None]
+    if len(found) < len(errors):
+        return
+    if set(found) == {_DIVERGED}:
+        raise refuse("diverged", "/dynamics", *_DIVERGED)
+    if {code for code, _ in found} == {"not_reached"}:
+        raise Problem("molecules-unread", found[0][1], headers={"retry-after": "1"})
+    faults = [Fault(at, *error) for at, error in zip(task.places, found, strict=True)]
+    raise Problem("nothing-classified", faults[0].detail, faults)
+
+
+def error_of(result: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Code and detail of a result that is none."""
+    error = result.get("error")
+    return None if error is None else (error["code"], error["detail"])
+
+
+def _answers(
+    task: ClassifyTask, graphs: Sequence[Graph], classified: Classified, listed: bool
+) -> Iterator[dict[str, Any]]:
+    model, logits_RC = task.model, classified.logits_RC
+    explained = classified.explained
+    finite_R = np.asarray(np.isfinite(logits_RC).all(1))
+    with np.errstate(invalid="ignore"):  # rows that are not finite are not told
+        found = model.probabilities(logits_RC)
+    tasks_p = [(one, p_RC.tolist()) for one, p_RC in zip(model.tasks, found, strict=True)]
+    rows = zip(graphs, classified.rows(), strict=True)
+    for row, (graph, (courses, place)) in enumerate(rows):
+        if not finite_R[row]:
+            yield _failed(*_DIVERGED)
+            continue
+        energy = model.manifest.energy
+        yield {
+            "status": "ok",
+            "predictions": {one.name: _prediction(one.labels, p[row]) for one, p in tasks_p},
+            "convergence": courses.row(place, graph.num_nodes, energy, task.include),
+            **({"reasons": told(classified.reasons[row], _node)} if listed else {}),
+            **({"explanation": explained[row].told} if explained else {}),
+        }
+
+
+def _node(token: int) -> dict[str, Any]:
+    return {"node": token - 1 if token else None}
+
+
+def _prediction(labels: Sequence[str], p_C: Sequence[float]) -> dict[str, Any]:
+    best = int(np.argmax(p_C))
+    return {
+        "label": labels[best],
+        "probability": p_C[best],
+        "probabilities": dict(zip(labels, p_C, strict=True)),
+    }
+
+
+def _failed(code: str, detail: str) -> dict[str, Any]:
+    return {"status": "error", "error": {"code": code, "detail": detail}}

@@ -1,0 +1,138 @@
+"""A body of POST /classify as one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.base import Knobs
+from models.inputs.graph import Graph
+from models.inputs.molecules import Molecule, MoleculeError
+from service.endpoints.anomaly.parse import JSON
+from service.endpoints.classify.graph_list import TENSORS, graphs_of_json, graphs_of_tensors
+from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
+from service.endpoints.common.envelope import read_envelope, require_read
+from service.endpoints.common.include import require_few, require_short, require_told
+from service.errors import refuse
+from service.registry.handles import Classifier
+from service.registry.registry import Registry
+from service.settings import Settings
+from service.validation.arrays import place, require_list, require_types, told_as
+from service.validation.json_body import read_object
+from service.validation.safetensors_body import Tensors, read_safetensors
+
+_MOST_NODES = 1000  # each is taken away once
+_IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
+
+
+@dataclass(frozen=True)
+class Item:
+    """One input: its graph, or code and detail of why there is none; `told` is what its result
+    repeats of it."""
+
+    graph: Graph | None
+    error: tuple[str, str] | None = None
+    told: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClassifyTask:
+    """What to classify and how: either `smiles`, which are yet to be read, or `graphs`.
+
+    `places` are the JSON pointers of the inputs.
+    """
+
+    model: Classifier
+    smiles: list[str] | None
+    graphs: list[Graph]
+    places: list[str]
+    knobs: Knobs
+    include: frozenset[str]
+
+    def items(self, molecules: Sequence[Molecule | MoleculeError], longest: int) -> list[Item]:
+        """The inputs, `molecules` being what was read of `smiles`, of which the first `longest`
+        characters are repeated."""
+        if self.smiles is None:
+            return [Item(graph) for graph in self.graphs]
+        return [
+            _item(text[:longest], molecule)
+            for text, molecule in zip(self.smiles, molecules, strict=True)
+        ]
+
+
+def _item(text: str, molecule: Molecule | MoleculeError) -> Item:
+    told = {"input": text}
+    if isinstance(molecule, MoleculeError):
+        return Item(None, (molecule.code, str(molecule)), told)
+    return Item(molecule.graph, None, told | {"canonical_smiles": molecule.smiles})
+
+
+def parse_classify(
+    body: bytes, media_type: str, registry: Registry, settings: Settings
+) -> ClassifyTask:
+    """
+    Raises:
+        Problem: the first stage that fails tells all it found: syntax, envelope, model, inputs.
+    """
+    tensors: Tensors | None = None
+    if media_type == JSON:
+        fields, known = read_object(body, "invalid-json"), _IN_JSON
+    else:
+        tensors, metadata = read_safetensors(body, TENSORS)
+        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        known = TensorClassifyRequest.model_fields
+    envelope = read_envelope(fields, known, settings)
+    model = registry.serving(Classifier, envelope.model or settings.default_classify_model)
+    require_read(envelope.dynamics, model.network.config)
+    require_told(model.network, envelope.include)
+    smiles, graphs, places = None, [], []
+    if tensors is not None:
+        graphs = graphs_of_tensors(tensors, model, settings)
+        places = [f"/ptr/{i}" for i in range(len(graphs))]
+    elif _gives_smiles(fields):
+        smiles, places = _smiles(fields["smiles"], model, settings)
+    else:
+        graphs = graphs_of_json(fields["graphs"], model, settings)
+        places = [f"/graphs/{i}" for i in range(len(graphs))]
+    task = ClassifyTask(
+        model,
+        smiles,
+        graphs,
+        places,
+        envelope.dynamics.knobs(),
+        frozenset(envelope.include),
+    )
+    require_few(task.include, len(places), "/include", settings)
+    for graph, where in zip(graphs, places, strict=False):
+        if "explanation" in task.include and graph.num_nodes > _MOST_NODES:
+            rule = f"a graph that is explained may have {_MOST_NODES} nodes"
+            raise refuse("invalid-graph", where, "too_many_nodes", rule)
+    sizes = [len(text) for text in smiles or ()] + [graph.num_nodes for graph in graphs]
+    tokens = [size + 1 for size in sizes]  # a molecule has no more atoms than characters
+    require_short(model.network, task.knobs, task.include, tokens, settings)
+    return task
+
+
+def _gives_smiles(fields: Mapping[str, Any]) -> bool:
+    given = fields.get("smiles") is not None
+    if given == (fields.get("graphs") is not None):
+        raise refuse("invalid-request", "", "one_of", "give either `smiles` or `graphs`")
+    return given
+
+
+def _smiles(value: object, model: Classifier, settings: Settings) -> tuple[list[str], list[str]]:
+    if not model.reads_smiles:
+        rule = "this model reads graphs; GET /models/{name} has their columns"
+        raise refuse("invalid-request", "/smiles", "not_read", rule)
+    if type(value) is str:
+        return [value], ["/smiles"]
+    with told_as("invalid-request"):
+        smiles = require_list(value, place("smiles"))
+        if not smiles:
+            raise refuse("invalid-request", "/smiles", "empty", "give at least one molecule")
+        if len(smiles) > settings.max_graphs:
+            rule = f"at most {settings.max_graphs} molecules"
+            raise refuse("invalid-request", "/smiles", "too_many", rule)
+        require_types(smiles, {str}, place("smiles"), "must be a string")
+    return smiles, [f"/smiles/{i}" for i in range(len(smiles))]

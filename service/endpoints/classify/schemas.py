@@ -1,0 +1,151 @@
+"""Request and response schemas of `POST /classify`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from models.dynamics import StopReason
+from service.endpoints.common.reason_schemas import GraphExplanation, Reasons
+from service.endpoints.common.schemas import (
+    Change,
+    Convergence,
+    Envelope,
+    HeadResonance,
+    ModelRef,
+    ResolvedDynamics,
+    Strict,
+    Timings,
+    absent,
+)
+
+
+class WholeGraph(Strict):
+    """One graph to classify. A column with values holds the place of one: 0 for the first."""
+
+    x: list[list[float]] = Field(
+        min_length=1, description="features of each node, in the order of the model's `features`"
+    )
+    edge_index: list[list[int]] = Field(
+        min_length=2,
+        max_length=2,
+        description="sources and targets of the edges, as row numbers of x; each edge is seen "
+        "from both ends, so one direction is enough",
+    )
+    edge_attr: list[list[float]] | None = Field(
+        None,
+        description="features of each edge, in the order of the model's `edge_features`; only, "
+        "and always, for a model that has any",
+    )
+
+
+class SmilesRequest(Envelope):
+    """Classify molecules."""
+
+    smiles: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="one molecule or several, for a model that `reads_smiles`"
+    )
+
+
+class GraphsRequest(Envelope):
+    """Classify graphs. One that is malformed refuses the request."""
+
+    graphs: list[WholeGraph] = Field(min_length=1)
+
+
+class TensorClassifyRequest(Envelope):
+    """The entry `request` of a safetensors body's `__metadata__`, as JSON text; the tensors stand
+    for `graphs`, one after the other."""
+
+
+class Prediction(BaseModel):
+    """The answer to one of the model's questions."""
+
+    label: str = Field(description="the most probable")
+    probability: float = Field(description="of `label`, calibrated")
+    probabilities: dict[str, float] = Field(description="of every label")
+
+
+class GraphConvergence(Convergence):
+    """How one molecule or graph came to rest."""
+
+    energy_percentile: float | None = Field(
+        description="share of training graphs with a lower final energy per node; near 0 or 100 "
+        "it may be unlike any of them"
+    )
+
+
+class ItemError(BaseModel):
+    """Why an input has no answer."""
+
+    code: str
+    detail: str
+
+
+class GraphResult(BaseModel):
+    """One input: the answer if `status` is ok, the reason if it is error."""
+
+    index: int = Field(ge=0, description="place among the inputs")
+    input: str | SkipJsonSchema[None] = Field(
+        None,
+        description="the SMILES as given, up to the most characters one may have",
+        json_schema_extra=absent,
+    )
+    canonical_smiles: str | SkipJsonSchema[None] = Field(
+        None, description="as RDKit writes it", json_schema_extra=absent
+    )
+    status: Literal["ok", "error"]
+    predictions: dict[str, Prediction] | SkipJsonSchema[None] = Field(
+        None, description="by task", json_schema_extra=absent
+    )
+    convergence: GraphConvergence | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    explanation: dict[str, GraphExplanation] | SkipJsonSchema[None] = Field(
+        None, description="by task", json_schema_extra=absent
+    )
+    error: ItemError | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+
+
+class SummedConvergence(BaseModel):
+    """All that were answered, together. A number that is not finite is null."""
+
+    rows: int = Field(description="inputs that were answered")
+    energy_initial: float | None = Field(description="total, as are the other energies")
+    energy_final: float | None
+    energy_drop: float | None
+    steps: int = Field(description="total")
+    residual: float | None = Field(description="the largest")
+    stop_reason: StopReason = Field(description="the worst")
+    stops: dict[str, int] = Field(description="how many stopped for which reason")
+    energy_percentile: float | None = Field(description="mean")
+    out_of_distribution: float | None = Field(
+        description="share of the inputs that are, of those of which it is told"
+    )
+    components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
+        None, description="mean of each head", json_schema_extra=absent
+    )
+
+
+class ClassifyTimings(Timings):
+    molecules: float | SkipJsonSchema[None] = Field(
+        None,
+        description="reading SMILES, waiting for a process included",
+        json_schema_extra=absent,
+    )
+    draw: float | SkipJsonSchema[None] = Field(
+        None, description="drawings, where molecules are explained", json_schema_extra=absent
+    )
+
+
+class ClassifyResponse(BaseModel):
+    """One result per input, in order."""
+
+    results: list[GraphResult]
+    model: ModelRef
+    dynamics: ResolvedDynamics
+    convergence: SummedConvergence
+    timings_ms: ClassifyTimings
+    request_id: str

@@ -1,0 +1,1 @@
+"""What two or more endpoints share: schemas, the request envelope, convergence reports."""

@@ -1,0 +1,85 @@
+"""What a request may have included: what there is to say, and how much of it an answer may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from models.base import Architecture, Knobs
+from models.energies import Attending
+from models.interpret.reasons import TOP, told_by
+from models.nn.transformer import Attention
+from models.nn.workspace import Workspace
+from models.resonance import Resonant
+from models.tasks.graph_classifier import GraphClassifier
+from models.tasks.node_scorer import NodeScorer
+from service.endpoints.common.envelope import invalid
+from service.errors import Fault, refuse
+from service.settings import Settings
+
+TOKENS = 64
+"""Tokens of a row that are told of in JSON."""
+
+# Bytes in an answer: of one step of one block in a trace, of a head that resonates, of a token that
+# is told of, of an entry in its list, of a number in that.
+_MOMENT, _HEAD, _TOKEN, _ENTRY, _NUMBER = 160, 640, 60, 90, 24
+
+_MISSING = {
+    "attention": "this model has no attention",
+    "memories": "this model has no Hopfield network",
+    "explanation": "this model tells attention and memories, but does not explain its answers",
+}
+
+
+def require_told(network: Architecture, include: Collection[str]) -> None:
+    """Refuse to include what there is nothing to say of with this network."""
+    if not include:  # which looks at every module
+        return
+    there = set(told_by(network))
+    if isinstance(network, NodeScorer | GraphClassifier):
+        there.add("explanation")
+    missing = [rule for name, rule in _MISSING.items() if name in include and name not in there]
+    if missing:
+        raise invalid(Fault("/include", "not_told", rule) for rule in missing)
+
+
+def require_few(include: Collection[str], inputs: int, at: str, settings: Settings) -> None:
+    """Refuse to explain more than may be asked for at a time."""
+    if "explanation" in include and inputs > settings.max_explained:
+        rule = f"at most {settings.max_explained} answers are explained at a time"
+        raise refuse("invalid-request", at, "too_many", rule)
+
+
+def require_short(
+    network: Architecture,
+    knobs: Knobs,
+    include: Collection[str],
+    tokens: Sequence[int],
+    settings: Settings,
+) -> None:
+    """Refuse to include of rows of so many tokens what would make an answer too large, before it is
+    begun."""
+    size = sum(bytes_of(network, knobs, include, row) for row in tokens)
+    if size > settings.max_response_bytes:
+        rule = (
+            f"an answer may have about {settings.max_response_bytes} bytes; with this of each row "
+            f"it would have {size}"
+        )
+        raise refuse("invalid-request", "/include", "too_large", rule)
+
+
+def bytes_of(network: Architecture, knobs: Knobs, include: Collection[str], tokens: int) -> int:
+    """About how many bytes `include` adds to the answer of a row of so many tokens."""
+    blocks = network.blocks_in_order()
+    steps = sum((block.steps if knobs.steps is None else knobs.steps) + 1 for block in blocks)
+    heads = [m.heads for m in network.modules() if isinstance(m, Attending | Attention | Workspace)]
+    resonating = sum(m.heads for m in network.modules() if isinstance(m, Resonant))
+    seen = sum(_TOKEN + TOP * (_ENTRY + _NUMBER * each) for each in heads)
+    told = min(tokens, TOKENS)
+    sizes = {
+        "trace": steps * _MOMENT,
+        "resonance": resonating * _HEAD,
+        "attention": told * seen,
+        "memories": (told + 1) * len(blocks) * (_TOKEN + TOP * _ENTRY),
+        "components": told * (len(blocks) * 2 * _TOKEN + _NUMBER * sum(heads)),
+    }
+    return sum(size for name, size in sizes.items() if name in include)

@@ -1,0 +1,224 @@
+"""What tokens see, which memories fired and the energy of each: the most telling of it as JSON, or
+all of it as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from models.base import Architecture, Interrupt, Knobs, Output
+from models.interpret.reasons import TOP, AtRest, Fired, Reasons, Seen
+from models.nn.attention_recorder import listening
+from service.endpoints.common.convergence import Courses
+from service.endpoints.common.dynamics import as_trained
+from service.endpoints.common.include import TOKENS
+from service.errors import refuse
+
+_OF_TOKENS = frozenset({"attention", "memories", "components"})
+_OF_ALL = _OF_TOKENS | {"resonance"}
+_AT_REST = _OF_ALL | {"explanation"}
+_OVERHEARD = frozenset({"attention", "resonance"})
+
+Names = Callable[[int], dict[str, Any]]
+"""What a token is called, beside its place."""
+
+
+class Gathering:
+    """Finds the reasons of the rows that one request brings, batch by batch.
+
+    Args:
+        room: bytes that all of it may have, where it is told as tensors; None where the most
+            telling is told as JSON.
+        pairs: is it told of a head which pairs resonate most?
+    """
+
+    def __init__(
+        self,
+        include: Collection[str],
+        interrupt: Interrupt,
+        room: int | None = None,
+        pairs: bool = True,
+    ) -> None:
+        self._include, self._interrupt, self._room = include, interrupt, room
+        self._pairs = pairs
+        self._rest: AtRest | None = None
+        self._as_trained = True
+        self._size = 0
+
+    def run(
+        self, network: Architecture, knobs: Sequence[Knobs], infer: Callable[[], Output]
+    ) -> Output:
+        """What `infer` infers of a batch, which from then on is the one at hand; the knobs of its
+        rows differ in seeds at most."""
+        overheard = not _OVERHEARD.isdisjoint(self._include)
+        with listening() if overheard else nullcontext([]) as heard:
+            output = infer()
+        asked = not _AT_REST.isdisjoint(self._include) and self._interrupt() is None
+        self._as_trained = as_trained(network, knobs[0])
+        self._rest = AtRest(network, output, knobs, heard) if asked else None
+        return output
+
+    def courses(self, output: Output) -> Courses:
+        """How the rows of the batch at hand came to rest, with what resonated."""
+        resonance = None
+        if self._rest is not None and "resonance" in self._include:
+            resonance = [self._selectivity(row) for row in range(len(output.solutions[0].steps_R))]
+        return Courses(output.solutions, resonance, as_trained=self._as_trained)
+
+    def _selectivity(self, row: int) -> list[dict[str, Any]]:
+        """Nothing where nobody waits for it."""
+        assert self._rest is not None
+        return [] if self._interrupt() else self._rest.selectivity(row, self._pairs)
+
+    def fired(self, row: int, tokens: Sequence[int] = ()) -> list[Fired]:
+        """The memories that fired in a row of the batch at hand, and at some of its tokens."""
+        assert self._rest is not None
+        return self._rest.row(row, {"memories"}, np.array(tokens, np.int64)).memories
+
+    def take(self, rows: int, tokens: Sequence[int] | None = None) -> Iterator[Reasons]:
+        """The reasons of each row of the batch at hand, none where none are asked for: of the first
+        of `tokens`, or of the first there are; of all where there is room.
+
+        Raises:
+            Problem: all of it is more than there is room for.
+        """
+        told = _OF_TOKENS if self._room is None else _OF_ALL
+        if self._rest is None or told.isdisjoint(self._include):
+            return
+        if self._room is not None:
+            self._size += self._rest.size(self._include)
+            if self._size > self._room:
+                rule = f"an answer may have {self._room} bytes; this would have {self._size}"
+                raise refuse("invalid-request", "/include", "too_large", rule)
+        for row in range(rows):
+            if self._interrupt() is not None:
+                return  # nobody waits for it
+            token_K = None
+            if self._room is None:
+                first = range(self._rest.length(row)) if tokens is None else tokens
+                token_K = np.array(first[:TOKENS], np.int64)
+            yield self._rest.row(row, self._include, token_K)
+
+
+def told(reasons: Reasons, names: Names = lambda token: {}, tiles: bool = False) -> dict[str, Any]:
+    """The most telling of one row, as an answer has it.
+
+    Args:
+        tiles: memories have pictures in the gallery of the model, one after the other.
+    """
+    found: dict[str, Any] = {"tokens": reasons.length, "told": len(reasons.token_K)}
+    if reasons.attention:
+        found["attention"] = [
+            {"attention": place, "kind": seen.kind, "tokens": list(_seen(seen, names))}
+            for place, seen in enumerate(reasons.attention)
+        ]
+    if reasons.memories:
+        found["memories"] = [
+            {
+                "block": block,
+                "top": _top(fired, block if tiles else None),
+                "tokens": list(_fired(fired, reasons.token_K, names)),
+            }
+            for block, fired in enumerate(reasons.memories)
+        ]
+    if reasons.energies:
+        found["components"] = [
+            {
+                "block": block,
+                "tokens": [
+                    {"token": token, **names(token)} | {part: of[at] for part, of in listed.items()}
+                    for at, token in enumerate(reasons.token_K.tolist())
+                ],
+            }
+            for block, parts in enumerate(reasons.energies)
+            for listed in [{name: part.tolist() for name, part in parts.items()}]
+        ]
+    return found
+
+
+def _seen(seen: Seen, names: Names) -> Iterator[dict[str, Any]]:
+    """Of each token those that it sees most of, by the mean over the heads."""
+    mean_P = seen.weight_PH.mean(1)
+    order = np.lexsort((-mean_P, seen.token_P))
+    token_P = seen.token_P[order]
+    first_T = np.flatnonzero(np.r_[True, token_P[1:] != token_P[:-1]]) if len(order) else order
+    for start, end in zip(first_T, [*first_T[1:], len(order)], strict=True):
+        best = order[start : min(end, start + TOP)]
+        token = int(token_P[start])
+        yield {
+            "token": token,
+            **names(token),
+            "seen": [
+                {"token": other, **names(other), "weight": weight, "heads": heads}
+                for other, weight, heads in zip(
+                    seen.seen_P[best].tolist(),
+                    mean_P[best].tolist(),
+                    seen.weight_PH[best].tolist(),
+                    strict=True,
+                )
+                if weight > 0
+            ],
+        }
+
+
+def _top(fired: Fired, block: int | None) -> list[dict[str, Any]]:
+    """The memories with the largest mean share; `tile` is their place in the gallery."""
+    best = _largest(fired.mean_M)
+    tile = 0 if block is None else block * len(fired.mean_M)
+    return [
+        {"memory": int(m), "share": float(fired.mean_M[m])}
+        | ({} if block is None else {"tile": tile + int(m)})
+        for m in best
+    ]
+
+
+def _fired(fired: Fired, token_K: np.ndarray, names: Names) -> Iterator[dict[str, Any]]:
+    for token, r_M, share_M in zip(token_K.tolist(), *fired[:2], strict=True):
+        yield {
+            "token": token,
+            **names(token),
+            "fired": [
+                {"memory": int(m), "activation": float(r_M[m]), "share": float(share_M[m])}
+                for m in _largest(share_M)
+            ],
+        }
+
+
+def _largest(share_M: np.ndarray) -> np.ndarray:
+    """The `TOP` largest that are above 0, the first of equals first."""
+    best = np.argsort(-share_M, kind="stable")[:TOP]
+    return best[share_M[best] > 0]
+
+
+def tensors(rows: Sequence[Reasons]) -> dict[str, np.ndarray]:
+    """All of it, row after row: `ptr` counts tokens, `attention_0.ptr` pairs."""
+    if not rows:
+        return {}
+    found = {"ptr": _ptr([row.length for row in rows])}
+    for place, several in enumerate(zip(*(row.attention for row in rows), strict=True)):
+        name = f"attention_{place}"
+        found[f"{name}.ptr"] = _ptr([len(seen.token_P) for seen in several])
+        pairs = [np.stack([seen.token_P, seen.seen_P]) for seen in several]
+        found[f"{name}.pairs"] = np.concatenate(pairs, 1).astype(np.int32)
+        found[f"{name}.weight"] = _joined([seen.weight_PH for seen in several])
+        r = [seen.resonance_PH for seen in several if seen.resonance_PH is not None]
+        if r:
+            found[f"{name}.resonance"] = _joined(r)
+    for block, several in enumerate(zip(*(row.memories for row in rows), strict=True)):
+        found[f"memories_{block}.activation"] = _joined([f.activation_KM for f in several])
+        found[f"memories_{block}.share"] = _joined([f.share_KM for f in several])
+    for block, several in enumerate(zip(*(row.energies for row in rows), strict=True)):
+        for name in several[0]:
+            found[f"components_{block}.{name}"] = _joined([parts[name] for parts in several])
+    return found
+
+
+def _ptr(counts: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(np.concatenate(parts), np.float32)

@@ -1,0 +1,1 @@
+"""`POST /complete`: images with holes, filled."""

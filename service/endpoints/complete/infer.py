@@ -1,0 +1,201 @@
+"""Complete a picture, as often as asked, and say how its windows came to rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from models.base import Interrupt, Knobs
+from models.dynamics import Moment
+from models.inputs.patches import MaskedImage, PatchBatch
+from models.interpret.reasons import Reasons
+from models.sampling import Interrupted
+from service.endpoints.common.convergence import MeanCourse, summed
+from service.endpoints.common.dynamics import resolved
+from service.endpoints.common.reasons import Gathering
+from service.endpoints.complete.inpaint import Preview, complete
+from service.endpoints.complete.previews import Frame, Frames
+from service.endpoints.complete.tiling import Plan
+from service.imaging.image import Picture
+from service.jobs import Progress
+from service.registry.handles import Completer
+
+_APART = 2_654_435_769
+"""Between the seeds of windows: 2**32 over the golden ratio, whose multiples keep their distance
+in the 32 bits that count of a seed."""
+
+
+@dataclass(frozen=True)
+class CompleteTask:
+    """What to complete and how: `plan` has the windows of `picture`, to be filled `count` times."""
+
+    model: Completer
+    picture: Picture
+    plan: Plan
+    count: int
+    knobs: Knobs
+    include: frozenset[str]
+
+    @property
+    def patches(self) -> int:
+        """Of a window."""
+        return (self.plan.size // self.plan.patch) ** 2
+
+    @property
+    def rows(self) -> int:
+        """Windows that the network gets to see: each channel by itself where it reads grey."""
+        planes = self.picture.pixels.shape[2] // self.model.config.channels
+        return self.count * self.plan.windows * max(planes, 1)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A picture, and how its windows came to rest: each, and all together."""
+
+    picture: Picture
+    windows: list[dict[str, Any]]
+    convergence: dict[str, Any]
+    reasons: Reasons | None
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The completions of one picture."""
+
+    completions: list[Completion]
+    dynamics: dict[str, Any]
+
+
+def complete_picture(
+    task: CompleteTask,
+    progress: Progress,
+    interrupt: Interrupt,
+    frames: Frames | None = None,
+    room: int | None = None,
+) -> Completed:
+    """Fill the holes of `task`; `interrupt` ends that before the next step, and `frames` are shown
+    on the way.
+
+    Completion i has the noise of the seed asked for plus i, so it can be had by itself.
+
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
+    Raises:
+        Problem: `diverged`, or there is no room.
+        Interrupted: `interrupt` gave a reason.
+    """
+    progress.steps = task.rows
+    completions = []
+    for place in range(task.count):
+        knobs = replace(task.knobs, seed=task.knobs.seed + place)
+        filler = _Filler(task, knobs, progress, interrupt, frames, place, room)
+        channels, preview = task.model.config.channels, filler.preview
+        picture = complete(task.picture, task.plan, filler, channels, preview)
+        told = filler.windows, filler.convergence(), filler.reasons()
+        completions.append(Completion(picture, *told))
+    return Completed(completions, resolved(task.model.network, task.knobs))
+
+
+class _Filler:
+    """Fills windows by the network of `task`, and keeps how they came to rest."""
+
+    def __init__(
+        self,
+        task: CompleteTask,
+        knobs: Knobs,
+        progress: Progress,
+        interrupt: Interrupt,
+        frames: Frames | None,
+        sample: int,
+        room: int | None,
+    ) -> None:
+        self._model, self._include = task.model, task.include
+        self._frames, self._sample = frames, sample
+        self.preview = Preview()
+        self._knobs, self._progress, self._interrupt = knobs, progress, interrupt
+        self._patches = task.patches
+        self._gathering = Gathering(task.include, interrupt, room, pairs=False)
+        self._sum: Reasons | None = None
+        self._mean, self._energy = MeanCourse(), 0.0
+        self.windows: list[dict[str, Any]] = []
+
+    def __call__(self, windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
+        network, energy = self._model.network, self._model.manifest.energy
+        pixels = np.rint(255 * windows).astype(np.uint8)
+        batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
+        watch = None if self._frames is None else partial(self._watch, batch)
+        knobs = self._seeded(batch.rows)
+        infer = partial(network.infer, batch, knobs, self._interrupt, watch)
+        output = self._gathering.run(network, knobs, infer)
+        if (why := self._interrupt()) is not None:
+            raise Interrupted(why)
+        courses, parts = self._gathering.courses(output), self._include - {"trace"}
+        for each in self._gathering.take(batch.rows):
+            self._sum = each if self._sum is None else self._sum.plus(each)
+        if "trace" in self._include:
+            self._mean.add(courses, batch.rows)
+        hidden = occluded.mean((1, 2))
+        self.windows += [
+            courses.row(row, self._patches, energy, parts, float(hidden[row]))
+            for row in range(batch.rows)
+        ]
+        self._energy += sum(window["energy_final"] for window in self.windows[-batch.rows :])
+        self._progress.energy = self._energy / (len(self.windows) * self._patches)
+        self._progress.step += batch.rows
+        return _pixels(output.logits)
+
+    def _watch(self, batch: PatchBatch, block: int, x_ND: Tensor, moment: Moment) -> None:
+        """Show a frame where it is time for one."""
+        if self._frames is None:
+            return
+        network, rows = self._model.network, batch.rows
+        blocks = network.blocks_in_order()
+        each = blocks[0].steps if self._knobs.steps is None else self._knobs.steps
+        done, total = self._progress.step, self._progress.steps or 0
+        step = done * len(blocks) * each + rows * (block * each + moment.step)
+        steps = total * len(blocks) * each
+        if self._frames.due(step, steps):
+            nodes = rows * self._patches
+            self._frames.show(
+                Frame(
+                    self._sample,
+                    step,
+                    steps,
+                    block,
+                    float(moment.energy_R.sum()) / nodes,
+                    {name: float(part.sum()) / nodes for name, part in moment.components.items()},
+                    self.preview.blend(_pixels(network.codec.decode(x_ND, batch))),
+                )
+            )
+
+    def _seeded(self, rows: int) -> list[Knobs]:
+        """Noise of its own for each window; the same in all would show as a pattern."""
+        seen, seed = len(self.windows), self._knobs.seed
+        return [replace(self._knobs, seed=seed + _APART * (seen + row)) for row in range(rows)]
+
+    def reasons(self) -> Reasons | None:
+        """The mean over all windows, if any reasons are asked for."""
+        return None if self._sum is None else self._sum.over(len(self.windows))
+
+    def convergence(self) -> dict[str, Any]:
+        """All windows together; energies per patch, so that pictures compare."""
+        found = summed(self.windows)
+        windows = found.pop("rows")
+        patches = windows * self._patches
+        for name in ("energy_initial", "energy_final", "energy_drop"):
+            found[name] /= patches
+        for part in found.get("components", {}).values():
+            part |= {end: total / patches for end, total in part.items()}
+        if "trace" in self._include:
+            found["trace"] = self._mean.trace(self._patches)
+        return {"windows": windows, **found}
+
+
+def _pixels(images_RCSS: Tensor) -> np.ndarray:
+    """(R, S, S, C)."""
+    return images_RCSS.permute(0, 2, 3, 1).cpu().numpy()

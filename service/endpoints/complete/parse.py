@@ -1,0 +1,71 @@
+"""A body of POST /complete: what is to be completed, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from service.endpoints.common.envelope import read_envelope, validated
+from service.endpoints.common.schemas import Dynamics
+from service.endpoints.complete.masks import MaskMode
+from service.endpoints.complete.schemas import CompleteKnobs, CompleteRequest
+from service.errors import refuse
+from service.imaging.header import Encoded
+from service.imaging.upload import Body, examined, read_body
+from service.settings import Settings
+
+_KNOWN = CompleteRequest.model_fields
+_BODY = Body(_KNOWN, files={"image": 1, "mask": 1}, text=("model", "mask_mode"))
+
+
+@dataclass(frozen=True)
+class PictureRequest:
+    """A picture and its mask, examined but not decoded, and what was asked of them."""
+
+    image: Encoded
+    mask: Encoded | None
+    mask_mode: MaskMode
+    num_samples: int
+    model: str | None
+    dynamics: Dynamics
+    include: frozenset[str]
+
+
+def read_request(body: bytes, content_type: str, settings: Settings) -> PictureRequest:
+    """
+    Args:
+        content_type: the header, of JSON or `MULTIPART`, with its parameters.
+
+    Raises:
+        Problem: the first stage that fails tells all it found: syntax, envelope, knobs, files.
+    """
+    fields, files = read_body(body, content_type, _BODY)
+    envelope = read_envelope(fields, _KNOWN, settings)
+    knobs = validated(CompleteKnobs, fields)
+    _require_files(files, knobs.mask_mode)
+    image, mask = (
+        examined(files[name][0], settings.max_pixels) if name in files else None
+        for name in _BODY.files
+    )
+    assert image is not None
+    if mask is not None and mask.shape != image.shape:
+        height, width = image.shape
+        rule = f"must be of the image's size, {width} x {height} pixels"
+        raise refuse("invalid-image", "/mask", "wrong_shape", rule)
+    return PictureRequest(
+        image,
+        mask,
+        knobs.mask_mode,
+        knobs.num_samples,
+        envelope.model,
+        envelope.dynamics,
+        frozenset(envelope.include),
+    )
+
+
+def _require_files(files: Mapping[str, object], mode: MaskMode) -> None:
+    if "image" not in files:
+        raise refuse("invalid-request", "/image", "missing", "there is no picture to complete")
+    if "mask" not in files and mode != "alpha":
+        rule = "only mask_mode alpha can do without, where the image has transparency"
+        raise refuse("invalid-request", "/mask", "missing", rule)

@@ -1,0 +1,1 @@
+"""`/graphs`: stored graphs, updated in place and scored by name."""

@@ -1,0 +1,141 @@
+"""Bodies that store a graph, or change one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.endpoints.anomaly.parse import JSON
+from service.endpoints.common.envelope import invalid, validated
+from service.endpoints.graphs.schemas import GraphOf
+from service.errors import Problem, unknown_fields
+from service.registry.handles import Scorer
+from service.registry.registry import Registry
+from service.settings import Settings
+from service.storage.graphs import Edge, LiveGraph, Schema, Update, Whole
+from service.validation.arrays import At, fail_at, fail_where, place, require_list, require_types
+from service.validation.ids import NodeId, rows_by_id
+from service.validation.json_body import read_object
+from service.validation.json_graph import edge_types_of, nodes_of, read_json
+from service.validation.safetensors_body import (
+    INTEGERS,
+    TENSORS,
+    Allowed,
+    graph_of,
+    read_safetensors,
+)
+
+TENSORS_OF_GRAPH: Allowed = {
+    **{name: kind for name, kind in TENSORS.items() if name != "targets"},
+    "node_ids": ({**INTEGERS, "U8": np.uint8}, (1,)),
+}
+MAX_CHANGES = 10_000
+"""Nodes and edges of one update: while they are worked in, other changes wait."""
+_SHAPES = ("graph", "nodes", "edges")
+_MAX_ID = 64
+_RULE = "must be the id of a node"
+
+
+def parse_graph(body: bytes, media_type: str, registry: Registry, settings: Settings) -> LiveGraph:
+    """Read a body of `PUT /graphs/{id}`.
+
+    Raises:
+        Problem: there is no graph in it that the model can read.
+    """
+    if media_type == JSON:
+        fields, tensors = read_object(body, "invalid-json"), None
+        known = (*GraphOf.model_fields, *_SHAPES)
+    else:
+        tensors, metadata = read_safetensors(body, TENSORS_OF_GRAPH)
+        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        known = (*GraphOf.model_fields, "node_ids")
+    if faults := unknown_fields(fields, known):
+        raise invalid(faults)
+    name = validated(GraphOf, fields).model or settings.default_anomaly_model
+    model = registry.serving(Scorer, name)
+    as_arrays = tensors is not None or fields.get("nodes") is None
+    if tensors is None:
+        found = read_json(fields, model, settings)
+    else:
+        node_ids = fields.get("node_ids")
+        if "node_ids" in tensors:
+            if node_ids is not None:
+                raise fail_at("/node_ids", "one_of", "give a tensor, or a list in `request`")
+            node_ids = _ids_of(tensors["node_ids"])
+        found = graph_of(tensors, node_ids, model, settings)
+    if found.graph.num_nodes > settings.max_stored_nodes:
+        detail = f"stored graphs may have {settings.max_stored_nodes} nodes together"
+        raise Problem("store-full", detail)
+    ids: list[NodeId] = found.node_ids or list(range(found.graph.num_nodes))
+    _require_short(ids, place("node_ids") if as_arrays else place("nodes", tail="id"))
+    schema = Schema(model.features, model.relations)
+    return LiveGraph(schema, Whole(found.graph, ids, 0))
+
+
+def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
+    """Read a body that changes a graph, in some of `parts`: `nodes`, `edges`, `delete_nodes`,
+    `delete_edges`.
+
+    Raises:
+        Problem: it is none, or changes nothing.
+    """
+    fields = read_object(body, "invalid-json")
+    if faults := unknown_fields(fields, parts):
+        raise invalid(faults)
+    given = {part: _list(fields, part) for part in parts}
+    if sum(map(len, given.values())) > MAX_CHANGES:
+        rule = f"at most {MAX_CHANGES} nodes and edges in one change; send several, or PUT all"
+        raise fail_at("", "too_many", rule)
+    if not any(given.values()):
+        one = next(iter(parts))
+        raise fail_at(f"/{one}" if len(parts) == 1 else "", "empty", "there is nothing to change")
+    x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
+    if nodes := given.get("nodes"):
+        x, node_ids, _ = nodes_of(nodes, schema)
+        _require_short(node_ids, place("nodes", tail="id"))
+    gone = given.get("delete_nodes", [])
+    rows_by_id(gone, place("delete_nodes"))
+    return Update(
+        tuple(node_ids),
+        x,
+        _edges(given, "edges", schema),
+        tuple(gone),
+        _edges(given, "delete_edges", schema),
+    )
+
+
+def _ids_of(tensor: np.ndarray) -> object:
+    """Numbers, or the JSON text of a list."""
+    if tensor.dtype != np.uint8:
+        return tensor.tolist()
+    try:
+        return orjson.loads(tensor.tobytes())
+    except orjson.JSONDecodeError:
+        raise fail_at("/node_ids", "wrong_type", "must be numbers, or JSON as bytes") from None
+
+
+def _require_short(ids: list[NodeId], at: At) -> None:
+    """So that room can be counted in nodes."""
+    long = np.array([type(name) is str and len(name) > _MAX_ID for name in ids], bool)
+    if long.any():
+        raise fail_where(
+            long, at, "too_long", f"in a stored graph an id has up to {_MAX_ID} characters"
+        )
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    value = fields.get(name)
+    return [] if value is None else require_list(value, place(name))
+
+
+def _edges(given: Mapping[str, list[Any]], part: str, schema: Schema) -> tuple[Edge, ...]:
+    rows = given.get(part, [])
+    types = edge_types_of(rows, schema, part)
+    ends = [[row[end] for row in rows] for end in ("source", "target")]
+    for end, ids in zip(("source", "target"), ends, strict=True):
+        require_types(ids, {int, str}, place(part, tail=end), _RULE)
+    relations = [0] * len(rows) if types is None else types.tolist()
+    return tuple(zip(*ends, relations, strict=True))

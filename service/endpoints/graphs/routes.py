@@ -1,0 +1,156 @@
+"""GET /graphs; PUT, PATCH, GET and DELETE /graphs/{id}; POST /graphs/{id}/nodes and /edges"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from service.context import JSON_WEIGHS, Services, services
+from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.endpoints.graphs.parse import parse_graph, parse_update
+from service.endpoints.graphs.schemas import (
+    EdgesToAdd,
+    GraphBody,
+    GraphList,
+    GraphUpdate,
+    NodesToSet,
+)
+from service.endpoints.openapi import problems, put_graph_body, update_body
+from service.http.body import require_media_type, require_small
+from service.http.cancellation import while_wanted
+from service.storage.graphs import Head
+
+router = APIRouter(tags=["graphs"])
+_WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
+
+
+@router.get("/graphs", summary="The graphs that are stored", responses=problems(500, 503))
+async def list_graphs(services: Annotated[Services, Depends(services)]) -> GraphList:
+    """Those of the key that asks."""
+    heads = await services.graphs.heads()
+    return GraphList(graphs=[_body(id, head) for id, head in heads.items()])
+
+
+@router.put(
+    "/graphs/{id}",
+    summary="Store a graph, or replace one",
+    response_model=GraphBody,
+    responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504, 507)
+    | {201: {"description": "Stored; there was none", "model": GraphBody}},
+    openapi_extra=put_graph_body(),
+)
+async def store_graph(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """The answer is 201 where there was none of this id, and 200 where one was replaced.
+
+    The body is that of `POST /anomaly/score`, without what is to be done with the graph. Nodes
+    without ids go by their row numbers; an edge that comes twice is there once.
+    """
+    media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    services.registry.require_ready()
+    settings = services.settings
+
+    async def stored() -> tuple[Head, bool]:
+        parse = partial(parse_graph, body, media_type, services.registry, settings)
+        graph, base = await services.graphs.made(parse)
+        return await services.graphs.put(id, graph, base)
+
+    async with services.bodies.read(request, settings.body_timeout_s) as body:
+        require_small(body, media_type)
+        head, new = await while_wanted(stored(), request.receive, settings.deadline_s)
+    return _told(id, head, 201 if new else 200)
+
+
+@router.get("/graphs/{id}", summary="What a graph is", responses=problems(404, 500, 503))
+async def describe_graph(id: str, services: Annotated[Services, Depends(services)]) -> GraphBody:
+    return _body(id, await services.graphs.head(id))
+
+
+@router.patch(
+    "/graphs/{id}",
+    summary="Change a graph, all at once",
+    response_model=GraphBody,
+    responses=_WRITING,
+    openapi_extra=update_body(GraphUpdate),
+)
+async def change_graph(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Whoever scores it finds it as it was or with all of this, which lasts once it is answered.
+
+    Sent again it changes nothing, so a client that saw no answer may do so.
+    """
+    return await _change(id, request, services, GraphUpdate.model_fields)
+
+
+@router.post(
+    "/graphs/{id}/nodes",
+    summary="Add nodes to a graph, or change their features",
+    response_model=GraphBody,
+    responses=_WRITING,
+    openapi_extra=update_body(NodesToSet),
+)
+async def set_nodes(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    return await _change(id, request, services, NodesToSet.model_fields)
+
+
+@router.post(
+    "/graphs/{id}/edges",
+    summary="Add edges to a graph",
+    response_model=GraphBody,
+    responses=_WRITING,
+    openapi_extra=update_body(EdgesToAdd),
+)
+async def add_edges(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    return await _change(id, request, services, EdgesToAdd.model_fields)
+
+
+@router.delete(
+    "/graphs/{id}",
+    summary="Forget a graph",
+    status_code=204,
+    responses=problems(404, 500, 503),
+)
+async def forget_graph(id: str, services: Annotated[Services, Depends(services)]) -> Response:
+    await services.graphs.delete(id)
+    return Response(status_code=204)
+
+
+async def _change(
+    id: str, request: Request, services: Services, parts: Collection[str]
+) -> Response:
+    require_media_type(request, (JSON,), JSON)
+    schema, settings = (await services.graphs.get(id)).schema, services.settings
+
+    async def changed() -> Head:
+        weight = JSON_WEIGHS * len(body)
+        update = await services.aside(weight, parse_update, body, schema, parts)
+        return await services.graphs.update(id, schema, update)
+
+    async with services.bodies.read(request, settings.body_timeout_s) as body:
+        require_small(body, JSON)
+        head = await while_wanted(changed(), request.receive, settings.deadline_s)
+    return _told(id, head, 200)
+
+
+def _told(id: str, head: Head, status: int) -> Response:
+    return Response(_body(id, head).model_dump_json(), status, media_type=JSON)
+
+
+def _body(id: str, head: Head) -> GraphBody:
+    return GraphBody(
+        id=id,
+        features=list(head.features),
+        relations=list(head.relations),
+        num_nodes=head.num_nodes,
+        num_edges=head.num_edges,
+        revision=head.revision,
+    )

@@ -1,0 +1,122 @@
+"""Graphs in JSON, what a client may say of those that are stored and what it gets back; see
+`service.endpoints.common.schemas`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from service.endpoints.common.reason_schemas import absent
+from service.endpoints.common.schemas import Strict
+from service.validation.ids import NodeId
+
+NodeIds = Annotated[
+    list[NodeId], Field(description="a unique name per node; row numbers if left out")
+]
+
+
+class ArrayGraph(Strict):
+    """A graph as arrays, in the order of PyTorch Geometric."""
+
+    x: list[list[float]] = Field(
+        min_length=1, description="features of each node, in the order of the model's `features`"
+    )
+    edge_index: list[list[int]] = Field(
+        min_length=2,
+        max_length=2,
+        description="sources and targets of the edges, as row numbers of x",
+    )
+    edge_type: list[int | str] | None = Field(
+        None,
+        description="relation of each edge, by name or number; only, and always, "
+        "for a model of several `relations`",
+    )
+    node_ids: NodeIds | None = None
+
+
+class NodeRow(BaseModel):
+    """A node by name: its features as `x`, or each under its own name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore
+
+    id: NodeId
+    x: list[float] | float | SkipJsonSchema[None] = Field(
+        None,
+        description="features in the order of the model, which excludes features by name; "
+        "a number is the feature of that name",
+        json_schema_extra=absent,
+    )
+
+
+class EdgeRow(Strict):
+    """An edge between named nodes."""
+
+    source: NodeId
+    target: NodeId
+    type: int | str | None = Field(
+        None, description="relation; only, and always, for a model of several `relations`"
+    )
+
+
+class GraphOf(Strict):
+    """What is said of a graph besides its nodes and edges."""
+
+    model: str | None = Field(
+        None,
+        max_length=64,
+        description="a model whose features the nodes have, and whose relations the edges; all "
+        "models with the same may score it. POST /anomaly/score's default if left out",
+    )
+
+
+class StoreArrays(GraphOf):
+    """A graph to store, as arrays."""
+
+    graph: ArrayGraph
+
+
+class StoreRows(GraphOf):
+    """A graph to store, row by row."""
+
+    nodes: list[NodeRow] = Field(min_length=1)
+    edges: list[EdgeRow]
+
+
+class NodesToSet(Strict):
+    nodes: list[NodeRow] = Field(
+        min_length=1, description="new ones, or others in the place of those with these ids"
+    )
+
+
+class EdgesToAdd(Strict):
+    edges: list[EdgeRow] = Field(
+        min_length=1,
+        description="between nodes that are there; each is there once, however often it is added",
+    )
+
+
+class GraphUpdate(Strict):
+    """Changes that are made all at once, in the order below: 1 to 10,000 nodes and edges."""
+
+    delete_edges: list[EdgeRow] = Field([], description="what is not there is gone already")
+    delete_nodes: list[NodeId] = Field([], description="with all their edges")
+    nodes: list[NodeRow] = Field([], description="as in POST /graphs/{id}/nodes")
+    edges: list[EdgeRow] = Field([], description="as in POST /graphs/{id}/edges")
+
+
+class GraphBody(BaseModel):
+    """A graph that is stored."""
+
+    id: str
+    features: list[str]
+    relations: list[str]
+    num_nodes: int
+    num_edges: int
+    revision: int = Field(description="one more with each change of anything in it")
+
+
+class GraphList(BaseModel):
+    graphs: list[GraphBody]

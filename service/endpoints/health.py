@@ -1,0 +1,36 @@
+"""GET /health/live and GET /health/ready"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from service.context import Services, services
+from service.endpoints.common.schemas import Health
+from service.endpoints.openapi import problems
+
+router = APIRouter(prefix="/health", tags=["health"])
+
+
+@router.get(
+    "/live",
+    summary="Is the server running?",
+    response_model_exclude_none=True,
+    responses=problems(500),
+)
+async def live() -> Health:
+    return Health(status="ok")
+
+
+@router.get(
+    "/ready",
+    summary="Can it score?",
+    response_model_exclude_none=True,
+    responses=problems(500, 503),
+)
+async def ready(services: Annotated[Services, Depends(services)]) -> Health:
+    """503 until the models are loaded, and where there are none."""
+    services.registry.require_ready()
+    link = services.link
+    return Health(status="ok", redis=None if link is None else "up" if link.up else "away")

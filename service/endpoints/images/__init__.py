@@ -1,0 +1,1 @@
+"""`POST /images/classify` and `POST /images/answer`."""

@@ -1,0 +1,82 @@
+"""A picture of any size at the one size a network looks at."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from service.imaging.image import Picture
+
+Fit = Literal["stretch", "crop"]
+_LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601
+
+
+def fitted(
+    picture: Picture, shape: tuple[int, int, int], blank_C: np.ndarray, fit: Fit
+) -> np.ndarray:
+    """The picture as float32 (C, H, W) of `shape`, in [0, 1].
+
+    What shrinks is averaged over the area that each pixel covers, what grows is interpolated
+    linearly, each axis by itself; a picture of this size keeps its values. RGB becomes luma where
+    one channel is read, grey becomes RGB where three are.
+
+    Args:
+        blank_C: what shows through where the picture is transparent, in [0, 1].
+        fit: `stretch` shows the whole picture, `crop` the middle of it in its own proportions.
+    """
+    channels, height, width = shape
+    rows, columns = _middle(picture.shape, (height, width)) if fit == "crop" else _WHOLE
+    planes = picture.pixels[rows, columns]
+    alpha = None if picture.alpha is None else picture.alpha[rows, columns, None]
+    if alpha is not None:  # averages of colours times alpha: what is transparent has no colour
+        planes = planes * (alpha / np.float32(255))
+    small = _resampled(planes, height, width) / np.iinfo(picture.pixels.dtype).max
+    if small.shape[2] > channels:
+        small = small @ _LUMA[:, None]
+    if alpha is not None:
+        small = small + (1 - _resampled(alpha, height, width) / 255) * blank_C
+    small = np.broadcast_to(small, (height, width, channels)).clip(0, 1)
+    return np.ascontiguousarray(small.transpose(2, 0, 1), np.float32)
+
+
+_WHOLE = (slice(None), slice(None))
+
+
+def _middle(found: tuple[int, int], wanted: tuple[int, int]) -> tuple[slice, slice]:
+    """The largest part of the proportions of `wanted`, at least a pixel wide and high."""
+    (rows, columns), (height, width) = found, wanted
+    high = min(rows, max(1, round(columns * height / width)))
+    wide = min(columns, max(1, round(rows * width / height)))
+    top, left = (rows - high) // 2, (columns - wide) // 2
+    return slice(top, top + high), slice(left, left + wide)
+
+
+def _resampled(planes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """(H, W, C) of another size, float64. The axis that shrinks more goes first: a line of
+    millions of pixels must not be repeated before it is averaged."""
+    if len(planes) * width < planes.shape[1] * height:
+        return _resampled(planes.swapaxes(0, 1), width, height).swapaxes(0, 1)
+    return _along(_along(planes, height).swapaxes(0, 1), width).swapaxes(0, 1)
+
+
+def _along(values: np.ndarray, wanted: int) -> np.ndarray:
+    """The first axis in `wanted` steps."""
+    length = len(values)
+    if length >= wanted:
+        return np.stack(
+            [_mean(values, i * length, (i + 1) * length, wanted) for i in range(wanted)]
+        )
+    middle = ((np.arange(wanted) + 0.5) * length / wanted - 0.5).clip(0, length - 1)
+    low = np.floor(middle).astype(np.intp)
+    share = (middle - low)[:, None, None]
+    return values[low] * (1 - share) + values[np.minimum(low + 1, length - 1)] * share
+
+
+def _mean(values: np.ndarray, start: int, stop: int, parts: int) -> np.ndarray:
+    """The mean from `start` to `stop`, in units of a `parts`-th of a value, so that it is exact."""
+    low, high = start // parts, -(-stop // parts)
+    total = values[low:high].sum(0, dtype=np.float64) * parts
+    total -= values[low] * np.float64(start - low * parts)
+    total -= values[high - 1] * np.float64(high * parts - stop)
+    return total / (stop - start)

@@ -1,0 +1,76 @@
+"""Look at pictures one by one, and say how each came to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from models.base import Interrupt, Knobs
+from models.inputs.images import Picture
+from models.interpret.reasons import Reasons
+from models.sampling import Interrupted
+from service.endpoints.common.dynamics import resolved
+from service.endpoints.common.reasons import Gathering
+from service.errors import refuse
+from service.jobs import Progress
+from service.registry.handles import Recogniser
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """Calibrated probabilities (R, labels) and the convergence of each picture."""
+
+    probabilities_RC: np.ndarray
+    convergences: list[dict[str, Any]]
+    dynamics: dict[str, Any]
+    reasons: list[Reasons]
+
+
+def recognise(
+    model: Recogniser,
+    pictures: Sequence[Picture],
+    knobs: Knobs,
+    include: frozenset[str],
+    progress: Progress,
+    interrupt: Interrupt,
+    room: int | None = None,
+) -> Recognised:
+    """Show `pictures` to `model`; `interrupt` ends that before the next step.
+
+    It sees one at a time, with the noise of the same seed: so an answer is, bit for bit, that of
+    its picture alone, whose patches are the pool of its workspace.
+
+    Args:
+        room: bytes that reasons may have as tensors, if they are wanted as such.
+
+    Raises:
+        Problem: `diverged`, or there is no room.
+        Interrupted: `interrupt` gave a reason.
+    """
+    network, energy = model.network, model.manifest.energy
+    logits, convergences, total = [], [], 0.0
+    progress.steps = len(pictures)
+    gathering, reasons = Gathering(include, interrupt, room), list[Reasons]()
+    for picture in pictures:
+        batch = network.pack([picture])
+        infer = partial(network.infer, batch, [knobs], interrupt)
+        output = gathering.run(network, [knobs], infer)
+        if (why := interrupt()) is not None:
+            raise Interrupted(why)
+        if not output.logits.isfinite().all():
+            rule = "no finite answer left; lower step_size, steps or noise"
+            raise refuse("diverged", "/dynamics", "diverged", rule)
+        logits.append(output.logits[0].cpu().numpy())
+        reasons += gathering.take(1)
+        told = gathering.courses(output).row(0, network.config.tokens, energy, include)
+        convergences.append(told)
+        total += told["energy_final"]
+        progress.step = len(convergences)
+        progress.energy = total / progress.step
+    [probabilities] = model.probabilities(np.stack(logits))
+    dynamics = resolved(network, knobs)
+    return Recognised(probabilities, convergences, dynamics, reasons)

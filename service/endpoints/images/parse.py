@@ -1,0 +1,144 @@
+"""A body of POST /images/classify or /images/answer as what is to be looked at, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from models.base import Knobs
+from models.inputs import questions
+from models.inputs.questions import COLOURS, Question
+from service.endpoints.common.envelope import invalid, read_envelope, require_read, validated
+from service.endpoints.common.include import require_short, require_told
+from service.endpoints.images.crop import Fit
+from service.endpoints.images.schemas import (
+    MAX_QUESTION,
+    AnswerImagesRequest,
+    AskedQuestion,
+    ClassifyImagesRequest,
+    LookKnobs,
+)
+from service.errors import Fault, Problem, pointer, refuse, unknown_fields
+from service.imaging.header import Encoded
+from service.imaging.upload import Body, examined, read_body
+from service.registry.handles import Answerer, PictureClassifier, Recogniser
+from service.registry.registry import Registry
+from service.settings import Settings
+
+
+@dataclass(frozen=True)
+class LookRequest:
+    """Pictures, examined but not decoded, each with the JSON pointer to it, and the questions:
+    none, or as many, or one of the two is one."""
+
+    model: Recogniser
+    images: list[tuple[str, Encoded]]
+    questions: list[Question]
+    fit: Fit
+    knobs: Knobs
+    include: frozenset[str]
+
+    @property
+    def rows(self) -> list[tuple[int, Question | None]]:
+        """For each result the place of its picture, and what is asked about it."""
+        asked: Sequence[Question | None] = self.questions or [None]
+        count = max(len(self.images), len(asked))
+        return [(i % len(self.images), asked[i % len(asked)]) for i in range(count)]
+
+
+def read_look(
+    body: bytes,
+    content_type: str,
+    kind: type[PictureClassifier] | type[Answerer],
+    registry: Registry,
+    settings: Settings,
+) -> LookRequest:
+    """
+    Args:
+        content_type: the header, of JSON or `MULTIPART`, with its parameters.
+
+    Raises:
+        Problem: the first stage that fails tells what it found: syntax, envelope, model, question,
+            pictures.
+    """
+    answers = kind is Answerer
+    known = (AnswerImagesRequest if answers else ClassifyImagesRequest).model_fields
+    shape = Body(known, {"image": settings.max_images}, ("model", "fit", "question"))
+    fields, files = read_body(body, content_type, shape)
+    envelope = read_envelope(fields, known, settings)
+    knobs = validated(LookKnobs, fields)
+    default = settings.default_answer_model if answers else settings.default_picture_model
+    model = registry.serving(kind, envelope.model or default)
+    require_read(envelope.dynamics, model.network.config)
+    require_told(model.network, envelope.include)
+    asked = _questions(fields, model, settings) if isinstance(model, Answerer) else []
+    if "image" not in files:
+        raise refuse("invalid-request", "/image", "missing", "there is no picture to look at")
+    images = [(file.where, examined(file, settings.max_pixels)) for file in files["image"]]
+    if asked and 1 != len(asked) != len(images) != 1:
+        rule = "as many questions as pictures, or one of either"
+        raise refuse("invalid-request", "/question", "wrong_shape", rule)
+    task = LookRequest(
+        model, images, asked, knobs.fit, envelope.dynamics.knobs(), frozenset(envelope.include)
+    )
+    tokens = [model.config.tokens] * len(task.rows)
+    require_short(model.network, task.knobs, task.include, tokens, settings)
+    return task
+
+
+def _questions(fields: Mapping[str, Any], model: Answerer, settings: Settings) -> list[Question]:
+    given = fields.get("question")
+    if given is None:
+        raise refuse("invalid-request", "/question", "missing", "there is no question to answer")
+    if type(given) is str and given[:1] in ("{", "["):  # of a form, where all is text
+        try:
+            given = orjson.loads(given)
+        except ValueError:
+            raise refuse("invalid-request", "/question", "wrong_type", "must be JSON") from None
+    if type(given) is not list:
+        return [_question(given, model.kinds, "question")]
+    if not given:
+        raise refuse("invalid-request", "/question", "empty", "give at least one question")
+    if len(given) > settings.max_images:
+        rule = f"at most {settings.max_images}"
+        raise refuse("invalid-request", "/question", "too_many", rule)
+    return [_question(each, model.kinds, "question", i) for i, each in enumerate(given)]
+
+
+def _question(value: object, kinds: Sequence[str], *where: str | int) -> Question:
+    """The question that a sentence or an object asks, of one of `kinds`."""
+    try:
+        if type(value) is str:
+            found = questions.read(value) if len(value) <= MAX_QUESTION else None
+        elif isinstance(value, dict):
+            found = _by_parts(value, *where)
+        else:
+            rule = "must be a question in English, or an object with `asked` and `colour`"
+            raise refuse("invalid-request", pointer(*where), "wrong_type", rule)
+    except ValueError as error:  # of `Question`, which tells rules alone
+        raise refuse("invalid-request", pointer(*where), "conflict", str(error)) from None
+    if found is None or found.kind not in kinds:
+        raise _not_understood(kinds, pointer(*where))
+    return found
+
+
+def _by_parts(fields: dict[str, Any], *where: str | int) -> Question:
+    if faults := unknown_fields(fields, AskedQuestion.model_fields, *where):
+        raise invalid(faults)
+    asked = validated(AskedQuestion, fields, *where)
+    return Question(
+        asked.kind or questions.kind_of(asked.asked), asked.asked, asked.colour, asked.other
+    )
+
+
+def _not_understood(kinds: Sequence[str], where: str) -> Problem:
+    """The forms there are, a fault for each kind."""
+    rule = f"ask in one of these forms, about {', '.join(COLOURS[:-1])} or {COLOURS[-1]}"
+    forms = [
+        Fault(where, "not_a_form", f"{kind}: {' '.join(sentences)}")
+        for kind, sentences in questions.sentences(kinds).items()
+    ]
+    return Problem("invalid-request", rule, forms)

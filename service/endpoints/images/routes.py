@@ -1,0 +1,187 @@
+"""POST /images/classify and /images/answer"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import State
+
+from models.inputs.images import Picture
+from models.inputs.questions import Question
+from models.interpret.prototypes import gallery
+from service.context import Services, services
+from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.endpoints.common.convergence import summed
+from service.endpoints.common.dynamics import steps_of
+from service.endpoints.common.reasons import tensors, told
+from service.endpoints.fast_path import Direct
+from service.endpoints.images.crop import fitted
+from service.endpoints.images.parse import LookRequest, read_look
+from service.endpoints.images.schemas import (
+    AnswerImagesForm,
+    AnswerImagesRequest,
+    AnswerImagesResponse,
+    ClassifyImagesForm,
+    ClassifyImagesRequest,
+    ClassifyImagesResponse,
+)
+from service.endpoints.openapi import also, images_body, jobs, problems
+from service.endpoints.pipeline import compute, exchange
+from service.engine import Recognised, recognise
+from service.http.body import require_media_type
+from service.http.negotiation import accepted
+from service.observability.stopwatch import Stopwatch
+from service.payload import Answer, as_json, as_tensors
+from service.registry.handles import Answerer, PictureClassifier
+from service.validation.multipart import MULTIPART
+
+router = APIRouter(prefix="/images", tags=["images"], route_class=Direct)
+_PROBLEMS = (
+    problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504) | jobs() | also(SAFETENSORS)
+)
+
+
+@router.post(
+    "/classify",
+    response_model=ClassifyImagesResponse,
+    summary="Say what pictures show",
+    responses=_PROBLEMS,
+    openapi_extra=images_body(ClassifyImagesRequest, ClassifyImagesForm),
+)
+async def classify_images(
+    request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """What does each picture show, and with what energy did the network come to think so?
+
+    One result per picture, in order; each is what it would be alone. A picture is upright by its
+    EXIF, brought to the model's size by averaging areas (what is enlarged is interpolated), made
+    grey or RGB as the model reads it, and where it is transparent the mean colour of the model's
+    training pictures shows. One that cannot be read refuses the request. By the Accept header the
+    answer is JSON, with the most telling of the reasons that are included, or a safetensors file
+    with all of them, picture after picture (the rest as JSON in its metadata entry `response`).
+    """
+    return await _exchanged(request, services, PictureClassifier)
+
+
+@router.post(
+    "/answer",
+    response_model=AnswerImagesResponse,
+    summary="Answer questions about pictures",
+    responses=_PROBLEMS,
+    openapi_extra=images_body(AnswerImagesRequest, AnswerImagesForm),
+)
+async def answer_about_images(
+    request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Is the red object on the left? What is the shape of the one closest to it?
+
+    One result per picture and question, in order; each is what it would be alone. Pictures are
+    shown as by POST /images/classify.
+    """
+    return await _exchanged(request, services, Answerer)
+
+
+async def _exchanged(
+    request: Request, services: Services, kind: type[PictureClassifier] | type[Answerer]
+) -> Response:
+    require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
+    services.registry.require_ready()
+    form = accepted(request, (JSON, SAFETENSORS))
+    content_type = request.headers["content-type"]  # with the boundary of its parts
+    work = partial(
+        answer,
+        content_type=content_type,
+        form=form,
+        services=services,
+        state=request.state,
+        kind=kind,
+    )
+    return await exchange(request, services, work, services.models_stamp)
+
+
+async def answer(
+    body: bytes,
+    content_type: str,
+    form: str,
+    services: Services,
+    state: State,
+    kind: type[PictureClassifier] | type[Answerer],
+) -> Answer:
+    """What a body of this type is answered in this form."""
+    watch: Stopwatch = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    registry, settings = services.registry, services.settings
+    task = await on_codec(read_look, body, content_type, kind, registry, settings)
+    del body
+    watch.lap("parse")
+    model = task.model
+    see = partial(fitted, shape=model.config.shape, blank_C=model.mean, fit=task.fit)
+    shown = [await services.pictures.look(file, where, see) for where, file in task.images]
+    # What is decoded need not be kept; of each file only its size is told.
+    seen = [(where, replace(file, data=b"")) for where, file in task.images]
+    task = replace(task, images=seen)
+    watch.lap("decode")
+    pictures = [
+        Picture(shown[place], None if asked is None else asked.encoded())
+        for place, asked in task.rows
+    ]
+    room = settings.max_response_bytes if form == SAFETENSORS else None
+    recognised = await compute(
+        services,
+        state,
+        partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room),
+        model.name,
+        len(pictures) * model.config.tokens * steps_of(model.network, task.knobs),
+    )
+    services.metrics.observe_images(model.name, model.config.tokens, recognised.convergences)
+    return await on_codec(_encode, task, recognised, form)
+
+
+def _encode(task: LookRequest, recognised: Recognised, form: str) -> Answer:
+    labels, model = task.model.tasks[0].labels, task.model
+    convergences = recognised.convergences
+    found = [
+        _result(index, asked, labels, p_C)
+        | {"image": _shown(task, place), "convergence": convergence}
+        for index, ((place, asked), p_C, convergence) in enumerate(
+            zip(task.rows, recognised.probabilities_RC, convergences, strict=True)
+        )
+    ]
+    rest = {
+        "model": model.told,
+        "dynamics": recognised.dynamics,
+        "convergence": summed(convergences),
+    }
+    if form == SAFETENSORS:
+        return as_tensors(tensors(recognised.reasons), {"results": found} | rest)
+    tiles = "memories" in gallery(model.network)
+    for result, reasons in zip(found, recognised.reasons, strict=False):
+        result["reasons"] = told(reasons, tiles=tiles)
+    return as_json({"results": found} | rest)
+
+
+def _result(
+    index: int, asked: Question | None, labels: Sequence[str], p_C: np.ndarray
+) -> dict[str, Any]:
+    best = int(p_C.argmax())
+    told: dict[str, Any] = {"index": index}
+    if asked is not None:
+        parts = {name: part for name, part in asdict(asked).items() if part is not None}
+        told["question"] = {"text": asked.text, **parts}
+    return told | {
+        "label" if asked is None else "answer": labels[best],
+        "probability": float(p_C[best]),
+        "probabilities": dict(zip(labels, p_C.tolist(), strict=True)),
+    }
+
+
+def _shown(task: LookRequest, place: int) -> dict[str, Any]:
+    height, width = task.images[place][1].shape
+    _, *size = task.model.config.shape
+    return {"width": width, "height": height, "fit": task.fit, "size": size[::-1]}

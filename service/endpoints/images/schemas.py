@@ -1,0 +1,169 @@
+"""Request and response schemas of `POST /images/classify` and `POST /images/answer`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from service.endpoints.classify.schemas import Prediction, SummedConvergence
+from service.endpoints.common.reason_schemas import Reasons
+from service.endpoints.common.schemas import (
+    Convergence,
+    Envelope,
+    ModelRef,
+    ResolvedDynamics,
+    Strict,
+    Timings,
+    absent,
+)
+from service.endpoints.images.crop import Fit
+
+Kind = Literal["non-relational", "relational", "ternary"]
+Colour = Literal["red", "green", "blue", "orange", "grey", "yellow"]
+_IMAGE = "PNG, JPEG or WebP{}; BASIN_MAX_PIXELS caps the size, BASIN_MAX_IMAGES how many"
+
+
+class LookKnobs(Strict):
+    """How pictures are shown to a network."""
+
+    fit: Fit = Field(
+        "stretch",
+        description="how a picture is brought to the model's size: `stretch` shows all of it, "
+        "`crop` the middle of it in its own proportions. Either averages areas where it shrinks",
+    )
+
+
+class ClassifyImagesRequest(Envelope, LookKnobs):
+    """Say what pictures show."""
+
+    image: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description=_IMAGE.format(" in base64, or as a data URI")
+    )
+
+
+class ClassifyImagesForm(Envelope, LookKnobs):
+    """The same as multipart/form-data: pictures as files, `model` and `fit` as text, other fields
+    as JSON."""
+
+    image: list[bytes] = Field(min_length=1, description=_IMAGE.format(""))
+
+
+class AskedQuestion(Strict):
+    """A question about the object of a colour, or about those of two."""
+
+    asked: Literal[
+        "shape",
+        "is left",
+        "is above",
+        "shape of the closest",
+        "shape of the furthest",
+        "others of its shape",
+        "objects between",
+        "is any on the line",
+        "obtuse triangles",
+    ]
+    colour: Colour
+    other: Colour | None = Field(
+        None, description="the other object, of the last three questions and of them alone"
+    )
+    kind: Kind | None = Field(None, description="that of `asked`, which tells it too; three each")
+
+
+MAX_QUESTION = 200
+AnyQuestion = Annotated[str, Field(max_length=MAX_QUESTION)] | AskedQuestion
+_QUESTION = (
+    "in English, in one of the forms that GET /models/{name} lists, or by its parts. As many as "
+    "pictures, or one about all, or several about one"
+)
+
+
+class AnswerImagesRequest(ClassifyImagesRequest):
+    """Answer questions about pictures."""
+
+    question: AnyQuestion | Annotated[list[AnyQuestion], Field(min_length=1)] = Field(
+        description=_QUESTION
+    )
+
+
+class AnswerImagesForm(ClassifyImagesForm):
+    """The same as multipart/form-data: pictures as files, `model`, `fit` and `question` as text,
+    other fields as JSON. A `question` that begins with { or [ is JSON too."""
+
+    question: AnyQuestion | Annotated[list[AnyQuestion], Field(min_length=1)] = Field(
+        description=_QUESTION
+    )
+
+
+class Shown(BaseModel):
+    """What the network got to see of a picture."""
+
+    width: int = Field(description="of the picture that was sent, upright")
+    height: int
+    fit: Fit
+    size: tuple[int, int] = Field(description="width and height that the network looks at")
+
+
+class ImageConvergence(Convergence):
+    """How the retrieval of one picture came to rest: energies summed over its tokens and layers."""
+
+    energy_percentile: float | None = Field(
+        description="share of training pictures with a lower final energy per token"
+    )
+
+
+class ImageLabel(Prediction):
+    """What one picture shows."""
+
+    index: int = Field(ge=0, description="place among the pictures")
+    image: Shown
+    convergence: ImageConvergence
+    reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+
+
+class QuestionRead(BaseModel):
+    """A question as it was understood."""
+
+    text: str = Field(description="in its plainest words")
+    kind: Kind
+    asked: str
+    colour: Colour
+    other: Colour | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+
+
+class ImageAnswer(BaseModel):
+    """The answer to one question about one picture."""
+
+    index: int = Field(ge=0, description="place among the pictures or, of one, the questions")
+    question: QuestionRead
+    answer: str = Field(description="the most probable")
+    probability: float = Field(description="of `answer`, calibrated")
+    probabilities: dict[str, float] = Field(description="of every answer there is")
+    image: Shown
+    convergence: ImageConvergence
+    reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+
+
+class ImageTimings(Timings):
+    decode: float = Field(description="pictures to what is shown, waiting for a place included")
+
+
+class _Response(BaseModel):
+    model: ModelRef
+    dynamics: ResolvedDynamics
+    convergence: SummedConvergence
+    timings_ms: ImageTimings
+    request_id: str
+
+
+class ClassifyImagesResponse(_Response):
+    """One result per picture, in order."""
+
+    results: list[ImageLabel]
+
+
+class AnswerImagesResponse(_Response):
+    """One result per picture or question, in order."""
+
+    results: list[ImageAnswer]

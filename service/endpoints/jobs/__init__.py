@@ -1,0 +1,1 @@
+"""`/jobs`: requests that are answered later."""

@@ -1,0 +1,88 @@
+"""GET and DELETE /jobs/{id}, its result and its events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+
+from service.context import Services, services
+from service.endpoints.common.schemas import JobBody
+from service.endpoints.openapi import also, problems
+from service.http.sse import EVENTS, SILENCE_S, SILENT, event
+from service.jobs import Job, Jobs, Status
+
+_EVERY_S = 0.2
+
+router = APIRouter(tags=["jobs"])
+
+
+@router.get("/jobs/{id}", summary="How a job stands", responses=problems(404, 500, 503))
+async def describe_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> JobBody:
+    job = await services.jobs.get(id, request.state.caller.name)
+    return JobBody.model_validate(job.told())
+
+
+@router.get(
+    "/jobs/{id}/result",
+    summary="The answer of a job",
+    response_class=Response,
+    responses=problems(404, 409, 500, 503),
+)
+async def result_of_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """What the request would have been answered, status and headers included."""
+    return await services.jobs.answer(id, request.state.caller.name)
+
+
+@router.get(
+    "/jobs/{id}/events",
+    summary="How a job goes on",
+    response_class=StreamingResponse,
+    responses=problems(404, 500, 503) | also(EVENTS),
+)
+async def events_of_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Server-sent events: `progress` with step, steps and energy, up to five a second, and at the
+    end `done`, `failed` or `cancelled` with the job as `GET /jobs/{id}` has it. Without an end the
+    server has gone; the job goes on when it is back."""
+    events = _events(await services.jobs.get(id, request.state.caller.name), services.jobs)
+    return StreamingResponse(events, media_type=EVENTS, headers={"cache-control": "no-store"})
+
+
+@router.delete(
+    "/jobs/{id}",
+    summary="Stop a job and forget it",
+    status_code=204,
+    responses=problems(404, 500, 503),
+)
+async def delete_job(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    await services.jobs.forget(id, request.state.caller.name)
+    return Response(status_code=204)
+
+
+async def _events(job: Job, jobs: Jobs) -> AsyncIterator[bytes]:
+    last, silent_s = None, 0.0
+    while True:
+        progress = job.told()["progress"]
+        if progress != last:
+            yield event("progress", orjson.dumps(progress))
+            last, silent_s = progress, 0.0
+        elif silent_s >= SILENCE_S:
+            yield SILENT
+            silent_s = 0.0
+        if job.status is not Status.RUNNING:
+            yield event(job.status, orjson.dumps(job.told()))
+            return
+        if await jobs.over(job, _EVERY_S) and job.status is Status.RUNNING:
+            return
+        silent_s += _EVERY_S

@@ -1,0 +1,1 @@
+"""`/memories`: stored memories for sampling."""

@@ -1,0 +1,121 @@
+"""GET /memories and PUT, GET and DELETE /memories/{id}"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from functools import partial
+from io import BufferedReader
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from models.memories import Card, dump
+from service.context import Services, services
+from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.endpoints.memories.parse import parse_store
+from service.endpoints.openapi import also, problems, store_body
+from service.endpoints.sample.schemas import MemoryBody, MemoryList
+from service.http.body import require_media_type, require_small
+from service.http.cancellation import while_wanted
+from service.http.negotiation import accepted
+
+router = APIRouter(tags=["memories"])
+_PART = 1 << 16  # bytes of a file that are read at a time
+
+
+@router.get("/memories", summary="The memories that are kept", responses=problems(500, 503))
+async def list_memories(services: Annotated[Services, Depends(services)]) -> MemoryList:
+    cards = await asyncio.to_thread(services.memories.cards)
+    return MemoryList(memories=[_body(name, card) for name, card in cards.items()])
+
+
+@router.put(
+    "/memories/{id}",
+    summary="Store a memory, or replace one",
+    response_model=MemoryBody,
+    responses=problems(400, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
+    | {201: {"description": "Stored; there was none", "model": MemoryBody}},
+    openapi_extra=store_body(),
+)
+async def store_memory(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """The answer is 201 where there was none of this id, and 200 where one was replaced."""
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
+    await asyncio.to_thread(services.memories.require_own, id)
+    settings = services.settings
+
+    async def parsed() -> tuple[Card, bytes]:
+        return await on_codec(_file, body, media_type)
+
+    async with services.bodies.read(request, settings.body_timeout_s) as body:
+        require_small(body, media_type)
+        card, raw = await while_wanted(parsed(), request.receive, settings.deadline_s)
+        new = await asyncio.to_thread(services.memories.put, id, raw)  # brief, so never cut off
+    text = _body(id, card).model_dump_json()
+    return Response(text, 201 if new else 200, media_type=JSON)
+
+
+@router.get(
+    "/memories/{id}",
+    summary="What a memory is, or the memory itself",
+    response_model=MemoryBody,
+    responses=problems(404, 406, 500, 503) | also(SAFETENSORS),
+)
+async def describe_memory(
+    id: str, request: Request, services: Annotated[Services, Depends(services)]
+) -> Response:
+    """Its card as JSON, or the file with its items under `Accept: application/vnd.safetensors`."""
+    form = accepted(request, (JSON, SAFETENSORS))
+    if form == SAFETENSORS:
+        return _Opened(await asyncio.to_thread(services.memories.open, id), SAFETENSORS)
+    card = await asyncio.to_thread(services.memories.card, id)
+    return Response(_body(id, card).model_dump_json(), media_type=JSON)
+
+
+@router.delete(
+    "/memories/{id}",
+    summary="Forget a memory",
+    status_code=204,
+    responses=problems(404, 409, 422, 500, 503),
+)
+async def forget_memory(id: str, services: Annotated[Services, Depends(services)]) -> Response:
+    await asyncio.to_thread(services.memories.delete, id)
+    return Response(status_code=204)
+
+
+class _Opened(StreamingResponse):
+    """A file as it was when it was opened, whoever replaces it; little of it is held in memory.
+
+    A FileResponse tells the length of one file and opens the next where it is replaced between.
+    """
+
+    def __init__(self, file: BufferedReader, media_type: str) -> None:
+        length = {"content-length": str(os.fstat(file.fileno()).st_size)}
+        super().__init__(_parts(file), headers=length, media_type=media_type)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _parts(file: BufferedReader) -> Iterator[bytes]:
+    while part := file.read(_PART):
+        yield part
+
+
+def _file(body: bytes, media_type: str) -> tuple[Card, bytes]:
+    """The memory that a body holds, as it is stored."""
+    memory, items, described = parse_store(body, media_type)
+    card = Card.of(memory, items, described.licence, described.note)
+    return card, dump(items, card)
+
+
+def _body(name: str, card: Card) -> MemoryBody:
+    return MemoryBody(id=name, **card.model_dump())

@@ -1,0 +1,24 @@
+"""GET /metrics"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from service.context import Services, services
+from service.endpoints.openapi import problems
+
+router = APIRouter(tags=["metrics"])
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=PlainTextResponse,
+    responses=problems(500),
+)
+async def scrape(services: Annotated[Services, Depends(services)]) -> Response:
+    return Response(services.metrics.render(), media_type=CONTENT_TYPE_LATEST)

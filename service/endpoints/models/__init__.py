@@ -1,0 +1,1 @@
+"""`/models`: what is loaded, and what networks have learned."""

@@ -1,0 +1,89 @@
+"""GET /models/{name}/memories"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from models.interpret.prototypes import gallery
+from service.context import Services, services
+from service.endpoints.anomaly.parse import JSON
+from service.endpoints.models.schemas import GalleryBody
+from service.endpoints.openapi import also, problems
+from service.errors import refuse
+from service.http.negotiation import accepted
+from service.imaging.encode import PNG, grid, png, telling
+from service.registry.handles import Model
+from service.validation.arrays import listing
+
+VIEWS = ("memories", "attention", "positions")
+
+router = APIRouter(tags=["models"])
+
+
+@router.get(
+    "/models/{name}/memories",
+    response_model=GalleryBody,
+    summary="What a model has learned, as a picture",
+    responses=problems(404, 406, 422, 429, 500, 503) | also(PNG),
+)
+async def show_memories(
+    name: str,
+    request: Request,
+    services: Annotated[Services, Depends(services)],
+    show: Annotated[
+        str,
+        Query(
+            description="`memories` of the Hopfield network, `attention` (rows of its queries and "
+            "keys), or `positions` (the cosine similarity of each to all)",
+            json_schema_extra={"enum": list(VIEWS)},
+        ),
+    ] = "memories",
+) -> Response:
+    """A PNG of tiles, or what is to be known of it as JSON, by the Accept header; the PNG has that
+    in its text chunk `basin` too.
+
+    Memories and attention of an image completer are read by its decoder, as tokens are (Energy
+    Transformer, figures 2, 5 and 6). The memory of a model that classifies pictures or answers
+    questions about them has no decoder: its attractors are shown as the patches whose embedding
+    comes nearest, a hint and no more.
+    """
+    form = accepted(request, (PNG, JSON))
+    if show not in VIEWS:
+        rule = f"show is {listing(VIEWS)}"
+        raise refuse("invalid-request", "/show", "not_allowed", rule)
+    model = services.registry.get(name)
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    with services.engine.admission():  # it takes a thread for as long as a small answer
+        return await on_codec(_shown, model, show, form, request.state.request_id)
+
+
+def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response:
+    views = gallery(model.network)
+    if show not in views:
+        rule = f"of this model there are {listing(list(views))}" if views else "it sees no pictures"
+        raise refuse("nothing-to-show", "/show", "nothing_to_show", rule)
+    found = views[show]()
+    *several, height, width, channels = found.tiles.shape
+    tiles = found.tiles.reshape(-1, height, width, channels)
+    told = GalleryBody(
+        model=model.ref,
+        show=show,
+        axes=list(found.axes),
+        shape=several,
+        tile=(height, width, channels),
+        tiles=len(tiles),
+        columns=found.columns,
+        scale=found.scale,
+        minimum=float(tiles.min()),
+        maximum=float(tiles.max()),
+        request_id=request_id,
+    )
+    if form == JSON:
+        return Response(told.model_dump_json(), media_type=JSON)
+    pixels = tiles[..., 0] if channels == 1 else tiles
+    picture = telling(png(grid(pixels, found.columns)), told.model_dump_json().encode())
+    return Response(picture, media_type=PNG)

@@ -1,0 +1,118 @@
+"""GET /models and GET /models/{name}"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from models.inputs.questions import sentences
+from service.context import Services, services
+from service.endpoints.models.schemas import (
+    ClassifierDetail,
+    ClassifyLimits,
+    CompleteLimits,
+    CompleterDetail,
+    ImageLimits,
+    ModelList,
+    ModelSummary,
+    RecogniserDetail,
+    ScorerDetail,
+    TaskBody,
+)
+from service.endpoints.openapi import problems
+from service.registry.handles import (
+    Answerer,
+    Classifier,
+    Completer,
+    Labeller,
+    Model,
+    PictureClassifier,
+    Recogniser,
+    Scorer,
+)
+from service.settings import Settings
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/models", summary="The models that are served", responses=problems(500, 503))
+async def list_models(services: Annotated[Services, Depends(services)]) -> ModelList:
+    return ModelList(models=[_summary(model, services.settings) for model in services.registry])
+
+
+@router.get(
+    "/models/{name}",
+    summary="Knobs, features, metrics and limits of a model",
+    responses=problems(404, 500, 503),
+)
+async def describe_model(
+    name: str, services: Annotated[Services, Depends(services)]
+) -> ScorerDetail | ClassifierDetail | CompleterDetail | RecogniserDetail:
+    model, settings = services.registry.get(name), services.settings
+    manifest = model.manifest
+    bounded = ClassifyLimits.model_fields | CompleteLimits.model_fields | ImageLimits.model_fields
+    limits = {name: getattr(settings, name) for name in bounded}
+    common = {
+        **_summary(model, settings).model_dump(),
+        "config": manifest.config,
+        "knobs": manifest.knobs,
+        "features": manifest.features,
+        "energy": manifest.energy,
+        "training": manifest.training,
+        "metrics": manifest.metrics,
+        "limits": limits,
+    }
+    if isinstance(model, Classifier):
+        return ClassifierDetail(
+            **common,
+            edge_features=list(manifest.edge_features),
+            tasks=_tasks(model),
+            reads_smiles=model.reads_smiles,
+        )
+    if isinstance(model, Completer):
+        c = model.config
+        return CompleterDetail(**common, size=c.size, patch=c.patch, channels=c.channels)
+    if isinstance(model, Recogniser):
+        channels, height, width = model.config.shape
+        return RecogniserDetail(
+            **common,
+            height=height,
+            width=width,
+            channels=channels,
+            patch=model.config.patch * 2 ** len(model.config.stem),
+            tasks=_tasks(model),
+            questions=sentences(model.kinds) if isinstance(model, Answerer) else None,
+        )
+    assert isinstance(model, Scorer)
+    return ScorerDetail(
+        **common,
+        relations=list(model.relations),
+        threshold=manifest.threshold,
+        calibration=manifest.calibration,
+    )
+
+
+def _tasks(model: Labeller[Any]) -> list[TaskBody]:
+    told = zip(model.tasks, model.temperatures, strict=True)
+    return [TaskBody(name=t.name, labels=list(t.labels), temperature=at) for t, at in told]
+
+
+def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
+    manifest = model.manifest
+    defaults = {
+        Scorer.route: settings.default_anomaly_model,
+        Classifier.route: settings.default_classify_model,
+        Completer.route: settings.default_completion_model,
+        PictureClassifier.route: settings.default_picture_model,
+        Answerer.route: settings.default_answer_model,
+    }
+    return ModelSummary(
+        **model.ref.model_dump(),
+        architecture=manifest.architecture,
+        task=manifest.task,
+        route=model.route,
+        device=str(model.network.device),
+        runtime=model.runtime,
+        default_for=[model.route] if defaults[model.route] == model.name else [],
+    )

@@ -1,0 +1,395 @@
+"""What can be asked by the protocol, each as the route that answers it has it."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import orjson
+import safetensors.numpy
+
+from models.memories import Card, sequences_of
+from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.endpoints.common.schemas import Dynamics
+from service.endpoints.open_inference.schemas import Datatype, Parameters, TensorMetadata
+from service.endpoints.open_inference.tensors import Inference
+from service.errors import pointer, refuse
+from service.imaging.encode import png
+from service.payload import Answer
+from service.registry.handles import (
+    Answerer,
+    Classifier,
+    Completer,
+    Labeller,
+    Model,
+    PictureClassifier,
+    Recogniser,
+    Scorer,
+)
+from service.settings import Settings
+from service.validation.multipart import MULTIPART
+
+Arrays = dict[str, np.ndarray]
+M = TypeVar("M", bound=Model[Any])
+_OWN = frozenset({"binary_data_output"})  # parameters that are the protocol's
+
+
+@dataclass(frozen=True)
+class Native:
+    """A body of the route that answers, and its content type."""
+
+    body: bytes
+    content_type: str
+
+
+class Subject(ABC):
+    """A model, or a memory to sample from; `route` is the path that answers."""
+
+    route: str
+    sha256: str
+    name: str
+    version: str
+    platform: str
+
+    @property
+    @abstractmethod
+    def inputs(self) -> list[TensorMetadata]:
+        """Tensors that it needs."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> list[TensorMetadata]:
+        """Tensors that it answers with."""
+
+    @abstractmethod
+    def asked(self, inference: Inference, settings: Settings) -> Native:
+        """What the route is asked; pictures only where it would not refuse them for their size.
+
+        Raises:
+            Problem: an input that could not be one of this route's.
+        """
+
+    @abstractmethod
+    def told(self, answer: Answer) -> Arrays:
+        """The tensors of what the route answers as a safetensors file."""
+
+
+class OfModel(Subject, Generic[M]):
+    def __init__(self, model: M) -> None:
+        self.model, self.route, self.sha256 = model, model.route, model.sha256
+        self.name, self.version = model.name, model.manifest.version
+        self.platform = f"basin_{model.manifest.architecture}"
+
+
+class Scores(OfModel[Scorer]):
+    @property
+    def inputs(self) -> list[TensorMetadata]:
+        several = [_tensor("edge_type", "INT64", -1)] if len(self.model.relations) > 1 else []
+        x = _tensor("x", "FP32", -1, len(self.model.features))
+        return [x, _tensor("edge_index", "INT64", 2, -1), *several]
+
+    @property
+    def outputs(self) -> list[TensorMetadata]:
+        return [
+            _tensor("row", "INT64", -1),
+            _tensor("score", "FP32", -1),
+            _tensor("probability", "FP64", -1),
+            _tensor("label", "INT64", -1),
+            _tensor("rank", "INT64", -1),
+        ]
+
+    def asked(self, inference: Inference, settings: Settings) -> Native:
+        return _of_tensors(inference, _enveloped(inference.parameters, model=self.name))
+
+    def told(self, answer: Answer) -> Arrays:
+        found = safetensors.numpy.load(answer.file)
+        return {name.removeprefix("results."): array for name, array in found.items()}
+
+
+class _Labels(OfModel[M]):
+    """Tensors of `results`, a row each; NaN and no label where there was no answer."""
+
+    @property
+    @abstractmethod
+    def labelled(self) -> dict[str, Sequence[str]]:
+        """The labels there are, by what stands before the name of a tensor."""
+
+    @property
+    def outputs(self) -> list[TensorMetadata]:
+        found = []
+        for start, labels in self.labelled.items():
+            found += [
+                _tensor(f"{start}label", "BYTES", -1),
+                _tensor(f"{start}probabilities", "FP64", -1, len(labels)),
+            ]
+        return found
+
+    def told(self, answer: Answer) -> Arrays:
+        results = orjson.loads(answer.told)["results"]
+        arrays = Arrays()
+        for start, labels in self.labelled.items():
+            told = [self.prediction(result, start) for result in results]
+            arrays[f"{start}label"] = _strings(one and one[0] for one in told)
+            none = dict.fromkeys(labels, np.nan)
+            rows = [[(one[1] if one else none)[name] for name in labels] for one in told]
+            arrays[f"{start}probabilities"] = np.array(rows, np.float64)
+        return arrays | safetensors.numpy.load(answer.file)
+
+    @abstractmethod
+    def prediction(
+        self, result: Mapping[str, Any], start: str
+    ) -> tuple[str, Mapping[str, float]] | None:
+        """Its label and its probabilities, if there are any."""
+
+
+class Classifies(_Labels[Classifier]):
+    @property
+    def inputs(self) -> list[TensorMetadata]:
+        if self.model.reads_smiles:
+            return [_tensor("smiles", "BYTES", -1)]
+        x = _tensor("x", "FP32", -1, len(self.model.node_features))
+        wide = len(self.model.edge_features)
+        attr = [_tensor("edge_attr", "FP32", -1, wide)] if wide else []
+        return [x, _tensor("edge_index", "INT64", 2, -1), *attr, _tensor("ptr", "INT64", -1)]
+
+    @property
+    def outputs(self) -> list[TensorMetadata]:
+        return [*super().outputs, _tensor("status", "BYTES", -1)]
+
+    @property
+    def labelled(self) -> dict[str, Sequence[str]]:
+        return {f"{task.name}.": task.labels for task in self.model.tasks}
+
+    def asked(self, inference: Inference, settings: Settings) -> Native:
+        fields = _enveloped(inference.parameters, model=self.name)
+        if "smiles" not in inference.inputs:
+            return _of_tensors(inference, fields)
+        if len(inference.inputs) > 1:
+            raise _refused(inference, "smiles", "comes alone")
+        smiles = _texts(inference, "smiles")
+        return Native(orjson.dumps(fields | {"smiles": smiles}), JSON)
+
+    def told(self, answer: Answer) -> Arrays:
+        results = orjson.loads(answer.told)["results"]
+        codes = (r["status"] if r["status"] == "ok" else r["error"]["code"] for r in results)
+        return super().told(answer) | {"status": _strings(codes)}
+
+    def prediction(
+        self, result: Mapping[str, Any], start: str
+    ) -> tuple[str, Mapping[str, float]] | None:
+        if result["status"] != "ok":
+            return None
+        found = result["predictions"][start[:-1]]
+        return found["label"], found["probabilities"]
+
+
+class Completes(OfModel[Completer]):
+    @property
+    def inputs(self) -> list[TensorMetadata]:
+        return [_tensor("image", "UINT8", -1, -1, 3), _tensor("mask", "BOOL", -1, -1)]
+
+    @property
+    def outputs(self) -> list[TensorMetadata]:
+        return [_tensor("completed", "UINT8", -1, -1, -1, 3)]
+
+    def asked(self, inference: Inference, settings: Settings) -> Native:
+        files = []
+        for name in inference.inputs:
+            [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,), settings)
+            files.append((name, picture))
+        return _form(_enveloped(inference.parameters, model=self.name), files)
+
+    def told(self, answer: Answer) -> Arrays:
+        found = safetensors.numpy.load(answer.file)
+        count = sum(name.startswith("image_") for name in found)
+        pictures = [found.pop(f"image_{i}") for i in range(count)]
+        several = np.stack(pictures)
+        return {"completed": several[..., None] if several.ndim == 3 else several} | found
+
+
+class _Looks(_Labels[M]):
+    @property
+    def labelled(self) -> dict[str, Sequence[str]]:
+        assert isinstance(self.model, Labeller)
+        return {"": self.model.tasks[0].labels}
+
+    @property
+    def inputs(self) -> list[TensorMetadata]:
+        assert isinstance(self.model, Recogniser)
+        return [_tensor("image", "UINT8", -1, -1, -1, self.model.config.shape[0])]
+
+    def asked(self, inference: Inference, settings: Settings) -> Native:
+        fields = _enveloped(inference.parameters, model=self.name)
+        files = [("image", one) for one in _pictures(inference, "image", (4,), settings)]
+        rest = inference.inputs.keys() - {"image"}
+        return _form(fields | {name: _texts(inference, name) for name in rest}, files)
+
+    def prediction(
+        self, result: Mapping[str, Any], start: str
+    ) -> tuple[str, Mapping[str, float]] | None:
+        return result.get("label", result.get("answer")), result["probabilities"]
+
+
+class Recognises(_Looks[PictureClassifier]):
+    pass
+
+
+class Answers(_Looks[Answerer]):
+    @property
+    def inputs(self) -> list[TensorMetadata]:
+        return [*super().inputs, _tensor("question", "BYTES", -1)]
+
+
+class Samples(Subject):
+    """A memory: it needs no tensor, and takes those of /sample."""
+
+    route, platform = "/sample", "basin_memory"
+
+    def __init__(self, name: str, card: Card) -> None:
+        self.name, self._card, self.sha256 = name, card, card.sha256
+        self.version = card.sha256[:12]
+
+    @property
+    def inputs(self) -> list[TensorMetadata]:
+        return []
+
+    @property
+    def outputs(self) -> list[TensorMetadata]:
+        card = self._card
+        if card.kind == "sequences":
+            return [_tensor("samples", "BYTES", -1)]
+        return [_tensor("samples", "FP32", -1, *card.shape)]
+
+    def asked(self, inference: Inference, settings: Settings) -> Native:
+        return _of_tensors(inference, _parsed(inference.parameters) | {"memory": self.name})
+
+    def told(self, answer: Answer) -> Arrays:
+        """`samples`, or `samples_0` and so on for several temperatures."""
+        found = safetensors.numpy.load(answer.file)
+        if self._card.kind == "sequences":
+            return {name: _strings(sequences_of(array)) for name, array in found.items()}
+        return {name: array.astype(np.float32, copy=False) for name, array in found.items()}
+
+
+_KINDS: dict[type[Model[Any]], type[OfModel[Any]]] = {
+    Scorer: Scores,
+    Classifier: Classifies,
+    Completer: Completes,
+    PictureClassifier: Recognises,
+    Answerer: Answers,
+}
+
+
+def of_model(model: Model[Any]) -> Subject:
+    return _KINDS[type(model)](model)
+
+
+def _tensor(name: str, datatype: Datatype, *shape: int) -> TensorMetadata:
+    return TensorMetadata(name=name, datatype=datatype, shape=list(shape))
+
+
+def _parsed(parameters: Parameters) -> dict[str, Any]:
+    """Parameters, of which objects and lists come as JSON."""
+    found = dict[str, Any]()
+    for name, value in parameters.items():
+        if name in _OWN:
+            continue
+        if isinstance(value, str) and value[:1] in ("{", "["):
+            try:
+                value = orjson.loads(value)
+            except ValueError:
+                at = pointer("parameters", name)
+                raise refuse("invalid-request", at, "wrong_type", "must be JSON") from None
+        found[name] = value
+    return found
+
+
+def _enveloped(parameters: Parameters, **rest: Any) -> dict[str, Any]:
+    """Parameters as a request has them: knobs in `dynamics`."""
+    found = _parsed(parameters)
+    knobs = {name: found.pop(name) for name in Dynamics.model_fields if name in found}
+    if knobs and "dynamics" in found:
+        rule = "give the knobs, or all of them in dynamics"
+        raise refuse("invalid-request", "/parameters/dynamics", "conflict", rule)
+    if isinstance(words := found.get("include"), str):
+        found["include"] = [word.strip() for word in words.split(",")]
+    return found | ({"dynamics": knobs} if knobs else {}) | rest
+
+
+def _of_tensors(inference: Inference, fields: dict[str, Any]) -> Native:
+    for name, array in inference.inputs.items():
+        if array.dtype == object:
+            raise _refused(inference, name, "must hold numbers")
+    metadata = {"request": orjson.dumps(fields).decode()}
+    return Native(safetensors.numpy.save(inference.inputs, metadata), SAFETENSORS)
+
+
+def _texts(inference: Inference, name: str) -> list[str]:
+    array = inference.inputs[name]
+    if array.dtype != object:
+        raise _refused(inference, name, "must be of type BYTES")
+    return array.reshape(-1).tolist()
+
+
+def _pictures(
+    inference: Inference, name: str, dims: tuple[int, ...], settings: Settings
+) -> list[bytes]:
+    """Each as a PNG; a tensor of four dimensions holds several."""
+    array = inference.inputs.get(name)
+    if array is None:
+        raise refuse("invalid-request", "/inputs", "missing", f"the input {name} is needed")
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * 255
+    if array.dtype != np.uint8:
+        raise _refused(inference, name, "must be of type UINT8, or BOOL")
+    if array.ndim not in dims or not array.size or (array.ndim > 2 and array.shape[-1] > 4):
+        several = " or ".join(map(str, dims))
+        raise _refused(
+            inference, name, f"must have {several} dimensions, the last of up to 4 channels"
+        )
+    each = array if array.ndim == 4 else array[None]
+    if len(each) > settings.max_images or each.shape[1] * each.shape[2] > settings.max_pixels:
+        rule = f"up to {settings.max_images} pictures of {settings.max_pixels} pixels"
+        raise refuse("invalid-request", _place(inference, name), "too_large", rule)
+    if name == "mask":
+        each = (each != 0).astype(np.uint8) * 255
+    return [png(one[:, :, 0] if one.ndim == 3 and one.shape[2] == 1 else one) for one in each]
+
+
+def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> Native:
+    """multipart/form-data, in which pictures need no base64."""
+    boundary = secrets.token_hex(16).encode()
+    named = [
+        (name, value.encode() if isinstance(value, str) else orjson.dumps(value))
+        for name, value in fields.items()
+    ]
+    lines = []
+    for name, content in (*named, *files):
+        told = f'content-disposition: form-data; name="{_plain(name)}"'.encode()
+        lines += [b"--" + boundary, told, b"", content]
+    body = b"\r\n".join((*lines, b"--" + boundary + b"--", b""))
+    return Native(body, f"{MULTIPART}; boundary={boundary.decode()}")
+
+
+def _plain(name: str) -> str:
+    """A name that ends no header; others are none of a route's, which says so."""
+    return name if name.isidentifier() and name.isascii() else "unknown"
+
+
+def _strings(texts: Iterable[str | None]) -> np.ndarray:
+    found = [text or "" for text in texts]
+    array = np.empty(len(found), object)
+    array[:] = found
+    return array
+
+
+def _refused(inference: Inference, name: str, rule: str) -> Exception:
+    return refuse("invalid-request", _place(inference, name), "wrong_type", rule)
+
+
+def _place(inference: Inference, name: str) -> str:
+    return pointer("inputs", list(inference.inputs).index(name))

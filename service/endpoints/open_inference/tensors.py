@@ -1,0 +1,278 @@
+"""Tensors as the protocol has them, in requests and in answers."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.endpoints.anomaly.parse import JSON
+from service.endpoints.common.envelope import invalid, validated
+from service.endpoints.open_inference.schemas import (
+    DATATYPES,
+    InferRequest,
+    InferTensor,
+    Parameters,
+    WantedTensor,
+)
+from service.errors import Fault, Problem, pointer, refuse, unknown_fields
+from service.payload import Answer
+from service.validation.arrays import fail_at, place, require_list, require_types, told_as
+from service.validation.json_body import read_object
+from service.workers.large_json import LARGE
+
+HEADER = "inference-header-content-length"
+BINARY = "application/octet-stream"
+_MOST = 32  # tensors of a request, and parameters of each
+_MOST_DIMS = 8
+_MOST_ENTRIES = 1 << 31
+_MOST_STRINGS = 1 << 16
+_MOST_JSON = 16 << 20  # bytes of an answer, about
+_IN_JSON = {"b": 6, "u": 4, "i": 12, "f": 24}  # bytes of an entry, by kind
+_ITEM = struct.Struct("<I")  # length of a string
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A request: its tensors by name (BYTES as strings), what else it says, and which tensors of
+    the answer it wants, each with whether as bytes; None: all, and in one way."""
+
+    id: str | None
+    parameters: Parameters
+    inputs: dict[str, np.ndarray]
+    wanted: dict[str, bool] | None
+    as_bytes: bool
+
+
+def read(body: bytes, header: str | None) -> Inference:
+    """
+    Args:
+        header: how many bytes of the body are JSON, as the client tells; None: all.
+
+    Raises:
+        Problem: it cannot be read.
+    """
+    size = _header_size(header, len(body))
+    if size > LARGE:
+        detail = f"JSON may have up to {LARGE} bytes here; send tensors behind it, in bytes"
+        raise Problem("body-too-large", detail)
+    fields = read_object(body[:size], "invalid-json")
+    _require_few(fields)
+    asked = validated(InferRequest, fields)
+    rest, inputs = memoryview(body)[size:], dict[str, np.ndarray]()
+    for i, tensor in enumerate(asked.inputs):
+        if tensor.name in inputs:
+            raise refuse(
+                "invalid-request", pointer("inputs", i, "name"), "duplicate", "named twice"
+            )
+        with told_as("invalid-request"):
+            inputs[tensor.name], rest = _taken(tensor, rest, i)
+    if rest:
+        detail = f"{len(rest)} bytes are left once all inputs are read"
+        raise refuse("invalid-request", "/inputs", "too_long", detail)
+    by_default = asked.parameters.get("binary_data_output", False) is True
+    wanted = None
+    for i, each in enumerate(asked.outputs or ()):
+        if "classification" in each.parameters:
+            at = pointer("outputs", i, "parameters", "classification")
+            raise refuse("invalid-request", at, "not_read", "this extension is not here")
+    if asked.outputs:
+        wanted = {
+            each.name: each.parameters.get("binary_data", by_default) is True
+            for each in asked.outputs
+        }
+    return Inference(asked.id, asked.parameters, inputs, wanted, by_default)
+
+
+def written(
+    inference: Inference, model: str, version: str, found: Mapping[str, np.ndarray], told: bytes
+) -> Answer:
+    """The answer with these tensors; `told` is the JSON of all there is to say besides.
+
+    Raises:
+        Problem: a tensor is wanted that there is not.
+    """
+    wanted = inference.wanted
+    if wanted is None:
+        wanted = dict.fromkeys(found, inference.as_bytes)
+    elif missing := [name for name in wanted if name not in found]:
+        rule = f"the outputs are {', '.join(found)}"
+        place_of = list(wanted).index(missing[0])
+        raise refuse("invalid-request", pointer("outputs", place_of, "name"), "unknown", rule)
+    listed = [found[name] for name, as_bytes in wanted.items() if not as_bytes]
+    if sum(map(_json_bytes, listed)) > _MOST_JSON:
+        rule = f"JSON would have more than {_MOST_JSON} bytes; ask for binary_data"
+        raise refuse("invalid-request", "/outputs", "too_large", rule)
+    outputs, parts = list[dict[str, Any]](), list[bytes]()
+    for name, as_bytes in wanted.items():
+        array = found[name]
+        entry = {"name": name, "datatype": _datatype(array), "shape": list(array.shape)}
+        if as_bytes:
+            parts.append(_as_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            entry["data"] = array.reshape(-1).tolist()
+        outputs.append(entry)
+    document = {
+        "model_name": model,
+        "model_version": version,
+        **({} if inference.id is None else {"id": inference.id}),
+        "parameters": {"response": told.decode()},
+        "outputs": outputs,
+    }
+    head = orjson.dumps(document)
+    if not any(wanted.values()):
+        return Answer(JSON, b"", head)
+    headers = ((HEADER, str(len(head))),)
+    return Answer(BINARY, b"", b"".join((head, *parts)), headers=headers)
+
+
+def _require_few(fields: dict[str, Any]) -> None:
+    """Refuse what a validation of the whole would take long over, or repeat."""
+    faults = unknown_fields(fields, InferRequest.model_fields)
+    faults += _parameter_faults(fields)
+    for name, shape in (("inputs", InferTensor), ("outputs", WantedTensor)):
+        several = fields.get(name)
+        if not isinstance(several, list):
+            continue
+        if len(several) > _MOST:
+            raise refuse("invalid-request", pointer(name), "too_many", f"at most {_MOST}")
+        for i, each in enumerate(several):
+            if isinstance(each, dict):
+                faults += unknown_fields(each, shape.model_fields, name, i)
+                faults += _parameter_faults(each, name, i)
+                dims = each.get("shape")
+                if isinstance(dims, list) and len(dims) > _MOST_DIMS:
+                    at = pointer(name, i, "shape")
+                    faults.append(Fault(at, "too_long", f"at most {_MOST_DIMS} dimensions"))
+    if faults:
+        raise invalid(faults)
+
+
+def _parameter_faults(fields: dict[str, Any], *where: str | int) -> list[Fault]:
+    found, at = fields.get("parameters"), pointer(*where, "parameters")
+    if not isinstance(found, dict):
+        return []
+    if len(found) > _MOST:
+        return [Fault(at, "too_many", f"at most {_MOST}")]
+    if not all(re.fullmatch(r"\w{1,64}", name, re.ASCII) for name in found):
+        return [Fault(at, "not_allowed", "a name has up to 64 letters, digits and _")]
+    rule = "must be a number, a boolean or a string"
+    return [
+        Fault(f"{at}/{name}", "wrong_type", rule)
+        for name, value in found.items()
+        if not isinstance(value, bool | int | float | str)
+    ]
+
+
+def _json_bytes(array: np.ndarray) -> int:
+    if array.dtype == object:
+        return sum(len(text) + 4 for text in array.reshape(-1).tolist())
+    return array.size * _IN_JSON[array.dtype.kind]
+
+
+def _header_size(header: str | None, size: int) -> int:
+    if header is None:
+        return size
+    if not (header.isascii() and header.isdecimal() and len(header) < 12 and int(header) <= size):
+        raise refuse("invalid-request", "", "out_of_range", f"{HEADER}: no length of this body")
+    return int(header)
+
+
+def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, memoryview]:
+    """The array of a tensor, and the bytes that are left behind its own."""
+    at = pointer("inputs", i)
+    if math.prod(size for size in tensor.shape if size) > _MOST_ENTRIES:
+        raise fail_at(f"{at}/shape", "out_of_range", f"at most {_MOST_ENTRIES} entries")
+    count, size = math.prod(tensor.shape), tensor.parameters.get("binary_data_size")
+    if (size is None) == (tensor.data is None):
+        raise fail_at(at, "one_of", "give `data`, or the parameter `binary_data_size`")
+    if size is None:
+        return _of_json(tensor, count, i), rest
+    if type(size) is not int or not 0 <= size <= len(rest):
+        rule = f"{len(rest)} bytes are there behind the JSON and the inputs before"
+        raise fail_at(f"{at}/parameters/binary_data_size", "out_of_range", rule)
+    return _of_bytes(tensor, count, rest[:size], at), rest[size:]
+
+
+def _of_json(tensor: InferTensor, count: int, i: int) -> np.ndarray:
+    """Flat or nested, in row-major order."""
+    at = place("inputs", str(i), "data")
+    flat = require_list(tensor.data, at)
+    for _ in tensor.shape[1:]:
+        if not flat or type(flat[0]) is not list:
+            break
+        require_types(flat, {list}, at, "must be a list, as the first is")
+        flat = [entry for row in flat for entry in row]
+    if len(flat) != count:
+        raise fail_at(at(), "wrong_shape", f"must hold {count} entries, as the shape has it")
+    dtype = DATATYPES[tensor.datatype]
+    if dtype is None:
+        require_types(flat, {str}, at, "must be a string")
+        array = np.empty(count, object)
+        array[:] = flat
+        return array.reshape(tensor.shape)
+    kinds = {"b": {bool}, "f": {int, float}}.get(np.dtype(dtype).kind, {int})
+    require_types(flat, kinds, at, f"must be of type {tensor.datatype}")
+    try:
+        with np.errstate(over="ignore"):  # what is not finite is refused where it matters
+            return np.array(flat, dtype).reshape(tensor.shape)
+    except OverflowError:
+        rule = f"a number does not fit {tensor.datatype}"
+        raise fail_at(at(), "out_of_range", rule) from None
+
+
+def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.ndarray:
+    dtype = DATATYPES[tensor.datatype]
+    if dtype is None:
+        return np.array(_strings(data, count, at), object).reshape(tensor.shape)
+    kind = np.dtype(dtype).newbyteorder("<")
+    if len(data) != count * kind.itemsize:
+        rule = f"must have {count * kind.itemsize} bytes, as shape and datatype have it"
+        raise fail_at(at, "wrong_shape", rule)
+    if dtype is np.bool_:  # any byte but 0 is true
+        return (np.frombuffer(data, np.uint8) != 0).reshape(tensor.shape)
+    return np.frombuffer(data, kind).reshape(tensor.shape)
+
+
+def _strings(data: memoryview, count: int, at: str) -> list[str]:
+    """Each with its length before it, in four bytes."""
+    if count > _MOST_STRINGS or len(data) > LARGE:
+        raise fail_at(at, "too_large", f"at most {_MOST_STRINGS} strings in {LARGE} bytes")
+    found, start = list[str](), 0
+    while start < len(data) and len(found) < count:
+        end = start + _ITEM.size
+        if end > len(data):
+            break
+        (size,) = _ITEM.unpack(data[start:end])
+        start = end + size
+        if start > len(data):
+            break
+        try:
+            found.append(str(data[end:start], "utf-8"))
+        except UnicodeDecodeError:
+            raise fail_at(at, "wrong_type", "strings must be UTF-8") from None
+    if len(found) != count or start != len(data):
+        raise fail_at(at, "wrong_shape", f"must hold {count} strings, each behind its length")
+    return found
+
+
+def _datatype(array: np.ndarray) -> str:
+    if array.dtype == object:
+        return "BYTES"
+    native = array.dtype.newbyteorder("=")
+    return next(name for name, dtype in DATATYPES.items() if dtype is not None and native == dtype)
+
+
+def _as_bytes(array: np.ndarray) -> bytes:
+    if array.dtype != object:
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        return np.ascontiguousarray(little).tobytes()
+    encoded = [text.encode() for text in array.reshape(-1).tolist()]
+    return b"".join(_ITEM.pack(len(text)) + text for text in encoded)

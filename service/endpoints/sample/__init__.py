@@ -1,0 +1,1 @@
+"""`POST /sample`: stochastic-attention samples from a memory."""

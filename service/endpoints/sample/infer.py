@@ -1,0 +1,155 @@
+"""Sample a memory, and say how far the chains can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.base import Interrupt
+from models.dynamics import StopReason
+from models.sampling import (
+    Drawn,
+    Interrupted,
+    NoInflectionError,
+    Regularity,
+    TooManyHeadsError,
+    beta_star,
+    beta_star_log,
+    draw,
+    null_energy,
+    null_novelty,
+    similarities,
+    snr,
+    starts,
+)
+from service.endpoints.sample.parse import SampleTask
+from service.errors import refuse
+from service.jobs import Progress
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples at one temperature, as items of the memory, and their diagnostics."""
+
+    items: np.ndarray
+    diagnostics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One batch per beta, and where attention to the memory turns."""
+
+    batches: list[Batch]
+    inflection: dict[str, Any]
+    dynamics: dict[str, Any]
+
+
+def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sampled:
+    """Run the chains of `task`; `interrupt` ends them before their next step.
+
+    Raises:
+        Problem: beta* was asked for and there is none, or the memory has fewer axes than heads.
+        Interrupted: `interrupt` gave a reason.
+    """
+    patterns = task.memory.patterns_KD
+    seen = similarities(patterns)
+
+    def watch() -> None:
+        if (why := interrupt()) is not None:
+            raise Interrupted(why)
+
+    try:
+        stars = (beta_star(seen, watch), beta_star_log(seen, watch))
+    except NoInflectionError:
+        stars = (None, None)
+    if task.betas is not None:
+        betas = task.betas
+    elif stars[0] is not None:
+        betas = (stars[0],)
+    else:
+        rule = "attention to this memory has no inflection; give a number"
+        raise refuse("invalid-request", "/beta", "no_inflection", rule)
+    progress.steps = len(betas) * task.heads * task.schedule.steps
+
+    def asked() -> StopReason | None:
+        progress.step += 1
+        progress.relaxation_steps += 1
+        return interrupt()
+
+    def told(energy: float) -> None:
+        progress.energy = energy
+
+    batches = []
+    for beta in betas:
+        start = task.start or starts(patterns, task.chains, task.seed, task.known, beta)
+        try:
+            drawn = draw(
+                patterns,
+                start,
+                beta,
+                task.alpha,
+                task.schedule,
+                task.count,
+                method=task.method,
+                heads=task.heads,
+                known=task.known,
+                seed=task.seed,
+                interrupt=asked,
+                report=told,
+            )
+        except TooManyHeadsError as error:  # the memory's rank is not known before
+            raise refuse("invalid-request", "/heads", "out_of_range", str(error)) from None
+        watch()
+        items = task.memory.decode(drawn.x_SD, beta, task.known)
+        batches.append(Batch(items, _diagnostics(task, beta, drawn)))
+    inflection = {
+        "beta_star": stars[0],
+        "beta_star_log": stars[1],
+        "convex_below": Regularity.of(patterns, 1.0).convex_below,
+    }
+    return Sampled(batches, inflection, _resolved(task, betas))
+
+
+def _diagnostics(task: SampleTask, beta: float, drawn: Drawn) -> dict[str, Any]:
+    accepted = drawn.acceptance_C
+    patterns, free = task.memory.patterns_KD, task.memory.dim
+    if task.known is not None:
+        unknown = torch.from_numpy(~task.known.mask_D)
+        patterns, free = patterns[:, unknown], int(unknown.sum())
+    # Closed forms hold for one Gaussian per pattern of unit length in all of the space.
+    plain = task.known is None and task.heads == 1
+    return {
+        "beta": beta,
+        **asdict(drawn.measures),
+        "snr": snr(task.alpha, beta, free),
+        "lipschitz": Regularity.of(patterns, beta).lipschitz,
+        "acceptance": None if accepted is None else float(accepted.mean()),
+        "chain_energy": drawn.energy_C.tolist(),
+        "chain_acceptance": None if accepted is None else accepted.tolist(),
+        "r_hat": {"energy": drawn.agreement.r_hat_energy, "state": drawn.agreement.r_hat_state},
+        "ess": drawn.agreement.ess_energy,
+        "null": {
+            **asdict(drawn.null),
+            "novelty_closed_form": null_novelty(beta, free) if plain else None,
+            "energy_closed_form": null_energy(beta, free) if plain else None,
+        },
+    }
+
+
+def _resolved(task: SampleTask, betas: tuple[float, ...]) -> dict[str, Any]:
+    return {
+        "num_samples": task.count,
+        "chains": task.chains,
+        "steps": task.schedule.steps,
+        "burn_in": task.schedule.burn_in,
+        "thin": task.schedule.thin,
+        "step_size": task.alpha,
+        "method": task.method,
+        "heads": task.heads,
+        "seed": task.seed,
+        "beta": list(betas),
+        "clamped": 0 if task.known is None else int(task.known.mask_D.sum()),
+    }

@@ -1,0 +1,179 @@
+"""Patterns to a memory, from JSON or safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from models.memories import Memory, MemoryFault, letters_of
+from service.endpoints.sample.schemas import MAX_STATE
+from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
+from service.validation.arrays import (
+    At,
+    fail_at,
+    fail_where,
+    numbers,
+    place,
+    require_list,
+    require_types,
+    to_float32,
+    told_as,
+)
+from service.validation.safetensors_body import FLOATS, Tensors
+
+KINDS = ("vectors", "images", "returns")
+DESCRIPTION = ("kind", "shape")
+PATTERNS = {"patterns": ({**FLOATS, "U8": np.uint8}, (2, 3, 4))}
+_MAX_DECOMPOSITION = 20_000_000_000
+"""K d min(K, d) of a matrix whose axes are all needed: some seconds of one core."""
+
+
+def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.ndarray]:
+    """The memory of an object `{patterns, kind?, shape?}` or `{sequences}`, and its items.
+
+    Raises:
+        Problem: `invalid-memory`, with what is wrong and which pattern it is.
+    """
+    at = place(*where, "patterns")
+    with told_as("invalid-memory"):
+        if (spec.get("sequences") is None) == (spec.get("patterns") is None):
+            raise fail_at(pointer(*where), "one_of", "give either `patterns` or `sequences`")
+        if spec.get("sequences") is not None:
+            if faults := unknown_fields(spec, ("sequences",), *where):
+                raise Problem("invalid-memory", faults[0].detail, faults)
+            return _memory("sequences", *_letters(spec["sequences"], place(*where, "sequences")))
+        if faults := unknown_fields(spec, ("patterns", *DESCRIPTION), *where):
+            raise Problem("invalid-memory", faults[0].detail, faults)
+        rows = require_list(spec["patterns"], at)
+        if not rows:
+            raise fail_at(at(), "empty", "a memory has at least one pattern")
+        kind, shape = _described(spec, *where)
+        first = len(rows[0]) if type(rows[0]) is list else 0
+        width = prod(shape) if shape else max(first, 1)
+        rule = f"every pattern must hold {width} numbers"
+        return _memory(
+            kind, *_shaped(numbers(rows, width, at, "wrong_shape", rule), kind, shape, at)
+        )
+
+
+def memory_of_tensor(
+    tensors: Tensors, spec: Mapping[str, Any], *where: str
+) -> tuple[Memory, np.ndarray]:
+    """The memory of the tensor `patterns`; `spec` may say `{kind?, shape?}` of it.
+
+    Images may have their shape in the tensor; U8 is taken as 0 to 255.
+
+    Raises:
+        Problem: `invalid-memory`.
+    """
+    patterns, at = tensors["patterns"], place("patterns")
+    with told_as("invalid-memory"):
+        if faults := unknown_fields(spec, DESCRIPTION, *where):
+            raise Problem("invalid-memory", faults[0].detail, faults)
+        if not patterns.size:
+            raise fail_at(at(), "empty", "a memory has at least one pattern")
+        kind, shape = _described(spec, *where, needs_shape=patterns.ndim == 2)
+        if patterns.ndim > 2:
+            if kind != "images":
+                raise fail_at(at(), "wrong_shape", f"{kind} are a matrix with a row per pattern")
+            if shape and shape != patterns.shape[1:]:
+                raise fail_at(pointer(*where, "shape"), "conflict", "the tensor has another shape")
+            shape = patterns.shape[1:]
+        flat = patterns.reshape(len(patterns), -1)
+        if patterns.dtype != np.uint8 or kind != "images":  # bytes of an image stay bytes
+            flat = to_float32(flat, at)
+        width = prod(shape) if shape else flat.shape[1]
+        if flat.shape[1] != width:
+            raise fail_at(at(), "wrong_shape", f"every pattern must hold {width} numbers")
+        return _memory(kind, *_shaped(flat, kind, shape, at))
+
+
+def require_decomposable(count: int, width: int, at: str) -> None:
+    """Refuse what would take the machine for minutes and could not be stopped."""
+    if count * width * min(count, width) > _MAX_DECOMPOSITION:
+        rule = f"patterns x width x the smaller of them may be up to {_MAX_DECOMPOSITION} here"
+        raise fail_at(at, "too_much_work", rule)
+
+
+def _described(
+    spec: Mapping[str, Any], *where: str, needs_shape: bool = True
+) -> tuple[str, tuple[int, ...] | None]:
+    kind, shape = spec.get("kind", "vectors"), spec.get("shape")
+    if kind not in KINDS:
+        rule = f"must be one of {', '.join(KINDS)}; sequences come as `sequences`"
+        raise fail_at(pointer(*where, "kind"), "not_allowed", rule)
+    if kind != "images":
+        if shape is not None:
+            raise fail_at(pointer(*where, "shape"), "not_read", f"{kind} have no shape but D")
+        return kind, None
+    if shape is None:
+        if needs_shape:
+            raise fail_at(pointer(*where, "shape"), "missing", "images need [H, W] or [H, W, 3]")
+        return kind, None
+    at = place(*where, "shape")
+    require_types(require_list(shape, at), {int}, at, "must be an integer")
+    if min(shape, default=0) < 1:
+        raise fail_at(at(), "wrong_shape", "an image has at least one row and one column")
+    return kind, tuple(shape)
+
+
+def _shaped(
+    flat: np.ndarray, kind: str, shape: tuple[int, ...] | None, at: At
+) -> tuple[np.ndarray, At]:
+    if kind == "returns" and flat.shape[1] < 2:
+        raise fail_at(at(), "wrong_shape", "returns are centred across assets; give at least two")
+    if kind != "images":
+        if (large := np.abs(flat) > MAX_STATE).any():
+            raise fail_where(large, at, "out_of_range", f"must be within {MAX_STATE:g} of 0")
+        return flat, at
+    assert shape is not None
+    if len(shape) not in (2, 3) or shape[2:] not in ((), (3,)):
+        raise fail_at(at(), "wrong_shape", "an image is (H, W) or (H, W, 3)")
+    outside = (flat < 0) | (flat > 1)
+    if flat.dtype != np.uint8 and outside.any():
+        raise fail_where(outside, at, "out_of_range", "an image has values from 0 to 1")
+    return flat.reshape(len(flat), *shape), at
+
+
+def _letters(sequences: object, at: At) -> tuple[np.ndarray, At]:
+    rows = require_list(sequences, at)
+    if not rows:
+        raise fail_at(at(), "empty", "a memory has at least one pattern")
+    require_types(rows, {str}, at, "must be a string of amino acids")
+    length = len(rows[0])
+    bad = np.array([len(row) != length for row in rows])
+    if bad.any() or not length:
+        rule = "aligned sequences have one length, gaps included"
+        raise (
+            fail_where(bad, at, "wrong_shape", rule)
+            if length
+            else fail_at(at(0), "wrong_shape", rule)
+        )
+    try:
+        items = letters_of(rows)
+    except ValueError:
+        wrong = np.array([_no_protein(row) for row in rows])
+        rule = "may hold the letters of the 20 amino acids, and - or . for a gap"
+        raise fail_where(wrong, at, "unknown_letter", rule) from None
+    require_decomposable(len(rows), 20 * length, at())
+    return items, at
+
+
+def _no_protein(row: str) -> bool:
+    try:
+        letters_of([row])
+    except ValueError:
+        return True
+    return False
+
+
+def _memory(kind: str, items: np.ndarray, at: At) -> tuple[Memory, np.ndarray]:
+    try:
+        return Memory.of(kind, items), items
+    except MemoryFault as fault:
+        first = fault.items[:MAX_FAULTS].tolist()
+        faults = [Fault(at(i), fault.code, fault.rule) for i in first]
+        raise Problem("invalid-memory", fault.rule, faults) from None

@@ -1,0 +1,298 @@
+"""A body of POST /sample as one task for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.memories import Known, Memory, MemoryFault
+from models.sampling import Method, Schedule, Start
+from service.endpoints.anomaly.parse import JSON
+from service.endpoints.common.envelope import invalid, validated
+from service.endpoints.sample.memory_body import (
+    PATTERNS,
+    memory_of_json,
+    memory_of_tensor,
+    require_decomposable,
+)
+from service.endpoints.sample.schemas import MAX_BETA, MAX_BETAS, MAX_STATE, SampleKnobs
+from service.errors import MAX_FAULTS, Fault, pointer, unknown_fields
+from service.settings import Settings
+from service.storage.memories import MemoryStore
+from service.validation.arrays import (
+    At,
+    fail_at,
+    fail_where,
+    integers,
+    numbers,
+    place,
+    require_list,
+    require_range,
+    to_float32,
+    told_as,
+)
+from service.validation.json_body import read_object
+from service.validation.safetensors_body import FLOATS, INTEGERS, Tensors, read_safetensors
+
+TENSORS = {
+    **PATTERNS,
+    "init": (FLOATS, (2, 3, 4)),
+    "clamp_index": (INTEGERS, (1,)),
+    "clamp_values": (FLOATS, (1,)),
+}
+_ARRAYS = ("memory", "beta", "init", "clamp")
+_DEFAULT_CHAINS, _SNAPSHOTS = 30, 30
+_JSON_NUMBER = 12  # bytes of a number in an answer, and its comma
+_MAX_BUFFER = 20_000_000  # numbers: chains or samples x (patterns + dimensions)
+_MAX_RECORDED = 5_000_000  # numbers: recorded steps x chains x heads x (energy and axes)
+_WATCHED = 11  # the energy and ten axes
+_SEARCH = 27_000_000  # what the search for beta* costs per pattern, in the unit of the work
+
+
+@dataclass(frozen=True)
+class SampleTask:
+    """What to sample and how. `betas` is None for beta*; `start` None for random patterns."""
+
+    memory: Memory
+    memory_id: str | None
+    shape: tuple[int, ...]
+    betas: tuple[float, ...] | None
+    spectrum: bool
+    count: int
+    chains: int
+    schedule: Schedule
+    alpha: float
+    method: Method
+    heads: int
+    seed: int
+    start: Start | None
+    known: Known | None
+
+    @property
+    def runs(self) -> int:
+        """How many temperatures."""
+        return len(self.betas or (0,))
+
+    @property
+    def work(self) -> int:
+        """How much there is to compute, the search for beta* with it."""
+        memory = self.memory
+        walked = self.runs * self.schedule.steps * self.chains * memory.count * memory.dim
+        return walked + _SEARCH * memory.count
+
+
+def parse_sample(
+    body: bytes, media_type: str, store: MemoryStore, settings: Settings
+) -> SampleTask:
+    """
+    Raises:
+        Problem: the first stage that fails tells all it found: syntax, knobs, memory, arrays,
+            cost.
+    """
+    tensors: Tensors = {}
+    if media_type == JSON:
+        fields = read_object(body, "invalid-json")
+    else:
+        with told_as("invalid-memory"):
+            tensors, metadata = read_safetensors(body, TENSORS)
+        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+    if faults := unknown_fields(fields, (*SampleKnobs.model_fields, *_ARRAYS)):
+        raise invalid(faults)
+    knobs = validated(SampleKnobs, fields)
+    betas, spectrum = _betas(fields.get("beta"))
+    memory, memory_id, shape = _memory(fields.get("memory"), tensors, store)
+    states = _states(fields.get("init"), tensors, memory)
+    chains = knobs.chains or (min(_DEFAULT_CHAINS, knobs.num_samples) if states is None else 0)
+    chains = chains or len(states if states is not None else ())
+    if states is not None and len(states) != chains:
+        raise invalid([Fault("/init", "wrong_shape", f"must hold one state for each of {chains}")])
+    schedule = _schedule(knobs, chains, settings)
+    known = _known(fields.get("clamp"), tensors, memory)
+    if known is not None and knobs.heads > 1:
+        rule = "heads mix the coordinates, so none of them can be held"
+        raise invalid([Fault("/clamp", "conflict", rule)])
+    task = SampleTask(
+        memory,
+        memory_id,
+        shape,
+        betas,
+        spectrum,
+        knobs.num_samples,
+        chains,
+        schedule,
+        knobs.step_size,
+        Method(knobs.method),
+        knobs.heads,
+        knobs.seed,
+        None if states is None else Start(states, None),
+        known,
+    )
+    _check_cost(task, settings)
+    return task
+
+
+def _betas(value: object) -> tuple[tuple[float, ...] | None, bool]:
+    """Inverse temperatures, None for beta*, and whether a list was asked for."""
+    if value in (None, "auto"):
+        return None, False
+    several = type(value) is list
+    values: list[Any] = value if several else [value]  # type: ignore[assignment]
+    if not 0 < len(values) <= MAX_BETAS:
+        raise invalid([Fault("/beta", "out_of_range", f"a list holds 1 to {MAX_BETAS} numbers")])
+    rule = f'must be a number above 0 and up to {MAX_BETA:g}, a list of such, or "auto"'
+    faults = [
+        Fault(
+            pointer("beta", i) if several else "/beta",
+            "out_of_range" if type(beta) in (int, float) else "wrong_type",
+            rule,
+        )
+        for i, beta in enumerate(values)
+        if type(beta) not in (int, float) or not 0 < beta <= MAX_BETA
+    ]
+    if faults:
+        raise invalid(faults)
+    return tuple(map(float, values)), several
+
+
+def _memory(
+    spec: object, tensors: Tensors, store: MemoryStore
+) -> tuple[Memory, str | None, tuple[int, ...]]:
+    inline = "patterns" in tensors
+    if type(spec) is str:
+        if inline:
+            raise invalid([Fault("/memory", "conflict", "give an id or patterns, not both")])
+        card, memory = store.get(spec)
+        return memory, spec, card.shape
+    if spec is None and not inline:
+        raise invalid([Fault("/memory", "missing", "name a memory or send patterns")])
+    if not isinstance(spec, dict | None):
+        raise invalid([Fault("/memory", "wrong_type", "must be an id or an object")])
+    if inline:
+        memory, items = memory_of_tensor(tensors, spec or {}, "memory")
+    else:
+        memory, items = memory_of_json(spec or {}, "memory")
+    return memory, None, items.shape[1:]
+
+
+def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | None:
+    """Given states, normalised as the patterns are."""
+    at = place("init") if "init" in tensors else place("init", "states")
+    if spec not in (None, "patterns") and (type(spec) is not dict or set(spec) != {"states"}):  # type: ignore[arg-type]
+        rule = 'must be "patterns" or {"states": [...]}'
+        raise invalid([Fault("/init", "not_allowed", rule)])
+    if "init" not in tensors and type(spec) is not dict:
+        return None
+    if memory.codec.kind == "sequences":
+        rule = "chains on sequences start at patterns"
+        raise invalid([Fault("/init", "not_read", rule)])
+    width = memory.dim  # of every kind whose items are numbers
+    rule = f"every state must hold {width} numbers"
+    with told_as("invalid-request"):
+        if "init" in tensors:
+            rows = tensors["init"].reshape(len(tensors["init"]), -1)
+            if rows.shape[1] != width:
+                raise fail_at(at(), "wrong_shape", rule)
+            rows = to_float32(rows, at)
+        else:
+            given = require_list(spec["states"], at)  # type: ignore[index]
+            rows = numbers(given, width, at, "wrong_shape", rule)
+        if not len(rows):
+            raise fail_at(at(), "empty", "give at least one state")
+        _require_within(rows, at, memory)
+    try:
+        return memory.states_of(rows.reshape(len(rows), *getattr(memory.codec, "shape", (width,))))
+    except MemoryFault as fault:
+        first = fault.items[:MAX_FAULTS].tolist()
+        raise invalid(Fault(at(i), fault.code, fault.rule) for i in first) from None
+
+
+def _known(spec: object, tensors: Tensors, memory: Memory) -> Known | None:
+    """Clamped coordinates."""
+    as_tensors = {"clamp_index", "clamp_values"} & tensors.keys()
+    if spec is None and not as_tensors:
+        return None
+    if not memory.codec.coordinates:
+        rule = f"coordinates of {memory.codec.kind} are mixed before sampling and cannot be held"
+        raise invalid([Fault("/clamp", "not_read", rule)])
+    at_index, at_values = place("clamp", "index"), place("clamp", "values")
+    rule = f"must be the number of a coordinate, below {memory.dim}"
+    with told_as("invalid-request"):
+        if as_tensors:
+            if len(as_tensors) < 2 or spec is not None:
+                raise fail_at("/clamp_index", "missing", "clamp_index and clamp_values go together")
+            at_index, at_values = place("clamp_index"), place("clamp_values")
+            index = tensors["clamp_index"].astype(np.int64)
+            require_range(index, memory.dim, at_index, "out_of_range", rule)
+            values = to_float32(tensors["clamp_values"], at_values)
+        else:
+            if not isinstance(spec, Mapping) or set(spec) != {"index", "values"}:
+                raise fail_at("/clamp", "wrong_type", "must be {index: [...], values: [...]}")
+            index = integers(spec["index"], memory.dim, at_index, "out_of_range", rule)
+            given = [[v] for v in require_list(spec["values"], at_values)]
+            values = numbers(given, 1, at_values, "wrong_shape", "must be a number")[:, 0]
+        if len(values) != len(index):
+            raise fail_at(at_values(), "wrong_shape", "must hold one value per index")
+        if not 0 < len(index) < memory.dim:
+            rule = f"hold at least one coordinate and leave one of {memory.dim} to sample"
+            raise fail_at(at_index(), "out_of_range", rule)
+        if len(np.unique(index)) != len(index):
+            raise fail_at(at_index(), "duplicate", "a coordinate is named twice")
+        _require_within(values, at_values, memory)
+    return memory.known(index, values.astype(np.float64))
+
+
+def _require_within(values: np.ndarray, at: At, memory: Memory) -> None:
+    low, high = (0.0, 1.0) if memory.codec.kind == "images" else (-MAX_STATE, MAX_STATE)
+    if (outside := (values < low) | (values > high)).any():
+        raise fail_where(outside, at, "out_of_range", f"must be from {low:g} to {high:g}")
+
+
+def _schedule(knobs: SampleKnobs, chains: int, settings: Settings) -> Schedule:
+    """The steps that count; what is left out is in the proportions of the paper's protocol."""
+    if knobs.steps > settings.max_sample_steps:
+        rule = f"at most {settings.max_sample_steps} steps"
+        raise invalid([Fault("/steps", "out_of_range", rule)])
+    if chains > knobs.num_samples:
+        rule = "each chain gives at least one sample; ask for fewer chains"
+        raise invalid([Fault("/chains", "out_of_range", rule)])
+    keep = -(-knobs.num_samples // chains)
+    burn_in = knobs.steps * 2 // 5 if knobs.burn_in is None else knobs.burn_in
+    if burn_in >= knobs.steps:
+        raise invalid([Fault("/burn_in", "out_of_range", "must be fewer than `steps`")])
+    thin = knobs.thin or max((knobs.steps - burn_in) // max(_SNAPSHOTS, keep), 1)
+    if (snapshots := (knobs.steps - burn_in) // thin) < keep:
+        rule = f"each of {chains} chains must keep {keep} states and has {snapshots} snapshots"
+        raise invalid([Fault("/num_samples", "out_of_range", rule)])
+    return Schedule(knobs.steps, burn_in, thin, keep)
+
+
+def _check_cost(task: SampleTask, settings: Settings) -> None:
+    """Refuse what takes too long or answers with too much, before it is begun."""
+    memory, runs, work = task.memory, task.runs, task.work
+    if work > settings.max_sample_work:
+        rule = (
+            "beta values x steps x chains x patterns x dimensions, and "
+            f"{_SEARCH} for each pattern, may be up to {settings.max_sample_work}; these are {work}"
+        )
+        raise invalid([Fault("/steps", "too_much_work", rule)])
+    item = int(np.prod(task.shape)) * (1 if memory.codec.kind == "sequences" else _JSON_NUMBER)
+    size = runs * (task.count * item + task.chains * 2 * _JSON_NUMBER)
+    if size > settings.max_response_bytes:
+        rule = (
+            f"an answer may have about {settings.max_response_bytes} bytes; this would have {size}"
+        )
+        raise invalid([Fault("/num_samples", "too_large", rule)])
+    if max(task.chains, task.count) * (memory.count + memory.dim) > _MAX_BUFFER:
+        rule = f"chains or samples x (patterns + dimensions) may be up to {_MAX_BUFFER}"
+        raise invalid([Fault("/chains", "too_large", rule)])
+    recorded = task.schedule.steps // task.schedule.thin * task.chains
+    if recorded * task.heads * _WATCHED > _MAX_RECORDED:
+        rule = f"steps / thin x chains x heads may be up to {_MAX_RECORDED // _WATCHED}; thin more"
+        raise invalid([Fault("/thin", "too_large", rule)])
+    if task.heads > 1:
+        with told_as("invalid-request"):
+            require_decomposable(runs * memory.count, memory.dim, "/heads")

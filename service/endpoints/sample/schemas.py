@@ -1,0 +1,237 @@
+"""Request and response schemas of `POST /sample` and of stored memories."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from models.memories import Card
+from models.sampling import Method
+from service.endpoints.common.schemas import Json, Strict, Timings
+
+MAX_BETA = 1e6
+MAX_BETAS = 32
+MAX_STATE = 1e6
+
+Beta = Annotated[float, Field(gt=0, le=MAX_BETA)]
+
+
+class SampleKnobs(Strict):
+    """How to sample. Left out, it is the paper's protocol with as many samples as asked for."""
+
+    num_samples: int = Field(30, ge=1, le=1_000_000, description="samples for each beta")
+    chains: int | None = Field(
+        None, ge=1, description="independent chains; 30, or one per sample if those are fewer"
+    )
+    steps: int = Field(5000, ge=1, description="steps of each chain; BASIN_MAX_SAMPLE_STEPS caps")
+    burn_in: int | None = Field(
+        None, ge=0, description="steps before any state counts; two fifths of `steps`"
+    )
+    thin: int | None = Field(
+        None, ge=1, description="steps between snapshots; a thirtieth of those after burn-in"
+    )
+    step_size: float = Field(0.01, gt=0, le=1, description="alpha; up to 1 no step can diverge")
+    method: Literal["ula", "mala"] = Field(
+        "ula", description="take every step, or accept and reject so that there is no bias"
+    )
+    heads: int = Field(
+        1, ge=1, le=1024, description="sample in so many principal subspaces of the memory"
+    )
+    seed: int = Field(0, ge=0, lt=2**53, description="same seed, same samples")
+
+
+class InlineMemory(Strict):
+    """Patterns sent along. They are normalised; their lengths come back with the samples."""
+
+    patterns: list[list[float]] = Field(min_length=1, description="a row per pattern")
+    kind: Literal["vectors", "images", "returns"] = "vectors"
+    shape: list[int] | None = Field(
+        None, description="of an image, [H, W] or [H, W, 3], row by row; values from 0 to 1"
+    )
+
+
+class InlineSequences(Strict):
+    """An alignment of protein sequences; `-` or `.` is a gap."""
+
+    sequences: list[str] = Field(min_length=1)
+
+
+class InitStates(Strict):
+    """Where to start, one state per chain, in the units of the patterns. Each is scaled to unit
+    length as the patterns are, so only its direction counts."""
+
+    states: list[list[float]] = Field(min_length=1)
+
+
+class Clamp(Strict):
+    """Coordinates of the (flattened) pattern that are known, and their values in its units."""
+
+    index: list[int] = Field(min_length=1)
+    values: list[float] = Field(min_length=1)
+
+
+class SampleRequest(SampleKnobs):
+    """Sample from a memory. The defaults name the paper's protocol."""
+
+    memory: str | InlineMemory | InlineSequences = Field(
+        description="an id from GET /memories, or patterns"
+    )
+    beta: (
+        Beta | Literal["auto"] | Annotated[list[Beta], Field(min_length=1, max_length=MAX_BETAS)]
+    ) = Field(
+        "auto",
+        description='inverse temperature; "auto" takes beta*, the inflection of the entropy; '
+        "a list runs a spectrum",
+    )
+    init: Literal["patterns"] | InitStates = Field(
+        "patterns",
+        description="start near random patterns, distinct while they last; with `clamp`, near "
+        "those that fit it, as likely as they are",
+    )
+    clamp: Clamp | None = Field(
+        None, description="hold these coordinates and sample the others given them"
+    )
+
+
+class TensorSampleRequest(SampleKnobs):
+    """The entry `request` of a safetensors body's `__metadata__`, as JSON text; the tensors
+    `patterns`, `init`, `clamp_index` and `clamp_values` stand for the arrays of SampleRequest."""
+
+    memory: str | Json | None = Field(
+        None, description="an id; or `kind` and `shape` of the tensor `patterns`"
+    )
+    beta: Beta | Literal["auto"] | list[Beta] = "auto"
+
+
+class MeasuresBody(BaseModel):
+    """Figures of one set of samples."""
+
+    novelty: float = Field(description="1 - max_cosine")
+    diversity: float = Field(description="mean of 1 - cosine over pairs of samples")
+    energy: float = Field(description="mean Hopfield energy")
+    max_cosine: float = Field(description="mean cosine to the nearest stored pattern")
+    entropy: float = Field(description="mean entropy of the attention, nats")
+
+
+class NullBody(MeasuresBody):
+    """The same figures for a random stored pattern + N(0, I/beta), without any dynamics. Where
+    they match those of the samples, these are no more than that."""
+
+    novelty_closed_form: float | None = Field(
+        description="1 - (1 + d/beta)^(-1/2); null with `clamp` or `heads`, where it does not hold"
+    )
+    energy_closed_form: float | None = Field(description="-1/2 + d/(2 beta); null likewise")
+
+
+class RHat(BaseModel):
+    """Rank-normalised split R-hat across chains; null where they are too short or stand still."""
+
+    energy: float | None
+    state: float | None = Field(
+        description="largest along the leading axes of the memory; far above 1 where chains stay "
+        "in basins of their own"
+    )
+
+
+class Diagnostics(MeasuresBody):
+    """What the chains did at one temperature."""
+
+    beta: float
+    snr: float = Field(
+        description="drift over noise of a step, sqrt(step_size beta / 2 d), d coordinates sampled"
+    )
+    lipschitz: float = Field(description="bound on the gradient's, 1 + beta sigma^2 / 2")
+    acceptance: float | None = Field(description="mean over chains; null for ula")
+    chain_energy: list[float] = Field(
+        description="mean of each chain after burn-in, the sum over heads"
+    )
+    chain_acceptance: list[float] | None
+    r_hat: RHat
+    ess: float | None = Field(description="effective sample size of the energy, all chains")
+    null: NullBody
+
+
+class Inflection(BaseModel):
+    """Where attention to this memory turns from diffuse to selective; null for one pattern."""
+
+    beta_star: float | None = Field(description="the paper's rule: d2H/dbeta2 = 0")
+    beta_star_log: float | None = Field(
+        description="the released code's rule: least d2H/d(ln beta)2 on a grid of 50"
+    )
+    convex_below: float = Field(description="beta below which the energy is strictly convex")
+
+
+class MemoryRef(BaseModel):
+    """What was sampled."""
+
+    id: str | None = Field(description="null where the patterns came along")
+    kind: str
+    patterns: int
+    dim: int
+    shape: list[int]
+    sha256: str
+
+
+class ResolvedKnobs(BaseModel):
+    """What held."""
+
+    num_samples: int
+    chains: int
+    steps: int
+    burn_in: int
+    thin: int
+    step_size: float
+    method: Method
+    heads: int
+    seed: int
+    beta: list[float]
+    clamped: int = Field(description="coordinates that were held")
+
+
+Items = list[list[float]] | list[list[list[float]]] | list[list[list[list[float]]]] | list[str]
+
+
+class Batch(BaseModel):
+    """Samples at one temperature."""
+
+    samples: Items = Field(description="items of the memory's kind, in its units")
+    diagnostics: Diagnostics
+
+
+class SampleResponse(BaseModel):
+    """`samples` and `diagnostics` for one beta; `spectrum` in their place for a list."""
+
+    samples: Items | None = None
+    diagnostics: Diagnostics | None = None
+    spectrum: list[Batch] | None = None
+    inflection: Inflection
+    memory: MemoryRef
+    dynamics: ResolvedKnobs
+    timings_ms: Timings
+    request_id: str
+
+
+class MemoryBody(Card):
+    """A memory that is kept."""
+
+    id: str
+
+
+class MemoryList(BaseModel):
+    memories: list[MemoryBody]
+
+
+class StoredDescription(Strict):
+    """What is known of a memory to be stored, besides its patterns."""
+
+    licence: str = Field("", max_length=200)
+    note: str = Field("", max_length=2000)
+
+
+class StoreMemory(InlineMemory, StoredDescription):
+    """A memory to store, from patterns."""
+
+
+class StoreSequences(InlineSequences, StoredDescription):
+    """A memory to store, from an alignment."""

@@ -1,0 +1,160 @@
+"""Requests that wait for the same thing begin as one batch."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, final
+
+from models.base import Interrupt
+from models.dynamics import StopReason
+from models.sampling import Interrupted
+from service.engine.scheduler import Run
+from service.jobs import Progress
+
+_MOST = 64
+_AT_A_TIME = 4  # outcomes handed out, in a turn of the event loop
+
+
+@dataclass(frozen=True)
+class Alike:
+    """What is as good as others of its `key`: `item`, of which `many` takes several at a time.
+
+    `many` returns an outcome for each item, in order; one that is an exception is raised for that
+    item alone. It must come to what each comes to by itself, up to rounding, in as many steps.
+    """
+
+    key: Hashable
+    item: Any
+    many: Callable[[Sequence[Any], Interrupt], Sequence[Any]]
+
+
+class Apart(Exception):  # noqa: N818
+    """Together they were too much: each is to be tried by itself."""
+
+
+@dataclass(eq=False)
+class Guest:
+    """One request of a party. `outcome` is what it comes to; cancelled, it waits for nothing."""
+
+    item: Any
+    progress: Progress
+    outcome: asyncio.Future[Any]
+
+
+@final
+class Party:
+    """Requests of one key, which more may join until it begins; it is what the scheduler runs.
+
+    All but running it is for the event loop on which it was made.
+
+    Attributes:
+        share_s: seconds that it computed for each of them, once it is over.
+    """
+
+    def __init__(self, alike: Alike) -> None:
+        self._many, self._loop = alike.many, asyncio.get_running_loop()
+        self._guests: list[Guest] = []
+        self._lock = threading.Lock()
+        self._begun = self._over = False
+        self._run: Run | None = None
+        self._next: Callable[[], object] | None = None
+        self.share_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    @property
+    def closed(self) -> bool:
+        """Has it begun, or has everyone left?"""
+        return self._begun or not self._guests
+
+    def join(self, alike: Alike, progress: Progress) -> Guest | None:
+        """None where it has begun, or is full."""
+        with self._lock:
+            if self._begun or len(self._guests) >= _MOST:
+                return None
+            self._guests.append(Guest(alike.item, progress, self._loop.create_future()))
+            return self._guests[-1]
+
+    def begin(self, submit: Callable[[Party], Run]) -> None:
+        """It is over when the run is that `submit` makes of it. Once, and not if it is closed. From
+        any thread."""
+        with self._lock:
+            if self._run is not None or self.closed:
+                return
+            self._run = submit(self)
+        self._run.future.add_done_callback(self._end)
+
+    def then(self, begin: Callable[[], object]) -> bool:
+        """Call `begin`, of the only one that follows, once it is over, on the thread that computes;
+        False where it is already or never will be."""
+        with self._lock:
+            if self._over or not (self._begun or self._guests):
+                return False
+            self._next = begin
+            return True
+
+    def leave(self, guest: Guest) -> None:
+        """Nobody waits for this one any longer; where it was the last, the work stops."""
+        if not guest.outcome.cancel() and not guest.outcome.cancelled():
+            guest.outcome.exception()  # so that asyncio does not report it
+        with self._lock:
+            if self._begun:
+                last = all(other.outcome.done() for other in self._guests)
+            else:  # others may still join, for as long as it has a guest
+                self._guests.remove(guest)
+                last = not self._guests
+        if last and self._run is not None:
+            self._run.stop(StopReason.CANCELLED)
+
+    def __call__(self, run: Run) -> Sequence[Any]:
+        with self._lock:
+            self._begun = True
+        if not self._guests:
+            return []
+        run.progresses = [guest.progress for guest in self._guests]
+        return self._many([guest.item for guest in self._guests], run)
+
+    def _end(self, future: Future[Any]) -> None:
+        """On the thread that computes."""
+        with self._lock:
+            self._begun = self._over = True
+            follow, self._next = self._next, None
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self._hand_out, future)
+        if follow is not None:
+            follow()
+
+    def _hand_out(self, future: Future[Any]) -> None:
+        """To each its outcome."""
+        guests, run = self._guests, self._run
+        self._guests, self._run = [], None
+        assert run is not None
+        self.share_s = run.ran_s / max(len(guests), 1)
+        outcomes: Sequence[Any]
+        if future.cancelled():
+            outcomes = [Interrupted(StopReason.CANCELLED)] * len(guests)
+        elif (error := future.exception()) is None:
+            outcomes = future.result()
+        else:
+            apart = len(guests) > 1 and not isinstance(error, Interrupted)
+            outcomes = [Apart() if apart else error for _ in guests]
+        self._deliver(deque(zip(guests, outcomes, strict=True)))
+
+    def _deliver(self, left: deque[tuple[Guest, Any]]) -> None:
+        """A few at a time: those who come meanwhile are not to wait until all are answered."""
+        for guest, outcome in (left.popleft() for _ in range(min(_AT_A_TIME, len(left)))):
+            if guest.outcome.done():
+                continue
+            if isinstance(outcome, BaseException):
+                guest.outcome.set_exception(outcome)
+            else:
+                guest.outcome.set_result(outcome)
+        if left:
+            self._loop.call_soon(self._deliver, left)

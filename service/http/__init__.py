@@ -1,0 +1,1 @@
+"""HTTP below the routes: protocol, bodies, media types, throttling, idempotency."""

@@ -1,0 +1,114 @@
+"""Read a request body, no more of it than allowed and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from typing import final
+
+from starlette.requests import Request
+
+from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.errors import Problem
+from service.workers.large_json import LARGE
+
+
+def require_media_type(request: Request, allowed: Container[str], names: str) -> str:
+    """The media type of the body, without parameters; 415 unless it is one of `allowed`."""
+    require_identity(request)
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in allowed:
+        raise Problem("unsupported-media-type", f"this route reads {names}")
+    return media_type
+
+
+def require_identity(request: Request) -> None:
+    """415 where the body is encoded."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise Problem("unsupported-media-type", "send the body without a content-encoding")
+
+
+def require_small(body: bytes, media_type: str) -> None:
+    """Refuse JSON so large that reading it would keep others waiting."""
+    if media_type == JSON and len(body) > LARGE:
+        detail = f"JSON may have up to {LARGE} bytes here; send arrays as {SAFETENSORS}"
+        raise Problem("body-too-large", detail)
+
+
+class Bodies:
+    """Reads bodies: none larger than `max_bytes`, and all in memory at most `max_total_bytes`."""
+
+    def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
+        self._max, self._max_total, self._total = max_bytes, max_total_bytes, 0
+
+    def read(self, request: Request, timeout_s: float | None) -> _Body:
+        """The whole body, which counts until the context ends.
+
+        A Content-Length above the limit is refused before a byte is read.
+        """
+        return _Body(self, request, timeout_s)
+
+    def require_length(self, request: Request) -> None:
+        """Refuse what says that it is too large."""
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self._max:
+            raise self._too_large()
+
+    def count(self, read: int, more: int) -> None:
+        """There are `more` bytes of a body of which `read` have been counted."""
+        if read + more > self._max:
+            raise self._too_large()
+        if self._total + more > self._max_total:
+            detail = "the bodies of other requests fill the memory there is for them"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+        self._total += more
+
+    def forget(self, size: int) -> None:
+        """So many bytes have gone."""
+        self._total -= size
+
+    def _too_large(self) -> Problem:
+        return Problem("body-too-large", f"a body may have up to {self._max} bytes")
+
+
+@final
+class _Body:
+    """A context in which there is the body of one request."""
+
+    def __init__(self, bodies: Bodies, request: Request, timeout_s: float | None) -> None:
+        self._bodies, self._request, self._timeout_s = bodies, request, timeout_s
+        self._size = 0
+
+    async def __aenter__(self) -> bytes:
+        self._bodies.require_length(self._request)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._whole()
+        except BaseException as error:
+            self._bodies.forget(self._size)
+            if not isinstance(error, TimeoutError):
+                raise
+        detail = f"the body was not complete after {self._timeout_s:g} s"
+        raise Problem("body-timeout", detail, headers={"connection": "close"})
+
+    async def __aexit__(self, *_: object) -> None:
+        self._bodies.forget(self._size)
+
+    async def _whole(self) -> bytes:
+        whole, more = await self._part()  # most have one, which is not copied
+        while more:
+            if isinstance(whole, bytes):
+                whole = bytearray(whole)
+            part, more = await self._part()
+            whole += part
+        return bytes(whole)
+
+    async def _part(self) -> tuple[bytes | bytearray, bool]:
+        message = await self._request.receive()
+        if message["type"] == "http.disconnect":
+            raise Problem("incomplete-body", "the connection closed within the body")
+        part = message.get("body", b"")
+        self._bodies.count(self._size, len(part))
+        self._size += len(part)
+        return part, message.get("more_body", False)

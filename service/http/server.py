@@ -1,0 +1,103 @@
+"""A process that is a server: what it needs of the machine, and how it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from uvicorn.loops.auto import auto_loop_factory
+
+from service.settings import Settings
+
+_HANDSHAKE_S = 10.0  # of TLS, before which a connection is none that is counted
+_OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
+
+
+def settings_or_exit() -> Settings:
+    """Those of the environment; what is wrong with them is told without what they were set to."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        sys.exit("\n".join(_told(fault) for fault in error.errors(include_input=False)))
+
+
+def prepared(settings: Settings) -> Settings:
+    """Make this process one of a server, with as many connections as there can be beside what it
+    opens for itself."""
+    # A look at the youngest keeps all waiting, half a microsecond for each; with the default
+    # thresholds all that is being parsed, none of it garbage, is looked at over and over.
+    gc.set_threshold(5_000, 20, 1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.max_connections + _OWN_DESCRIPTORS
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft >= wanted:
+        return settings
+    most = max(soft - _OWN_DESCRIPTORS, 1)
+    structlog.get_logger().warning("few file descriptors", limit=soft, max_connections=most)
+    return settings.model_copy(update={"max_connections": most})
+
+
+def _told(fault: ErrorDetails) -> str:
+    """A setting and what is wrong with it, without what it was set to."""
+    return ": ".join([*(f"BASIN_{part}".upper() for part in fault["loc"]), fault["msg"]])
+
+
+def config_of(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:
+    """Of a server of `app`."""
+    from service.http.protocol import Wire
+
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # nothing here depends on who asks
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        timeout_graceful_shutdown=settings.shutdown_timeout_s,
+        http=Wire,
+        loop="service.http.server:new_loop",
+        ws="none",
+    )
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop as uvicorn would make it, whose servers do not wait for the minute that TLS may take
+    by default."""
+    made = auto_loop_factory()()
+    kind: Any = type(made)
+    made.close()
+
+    class Loop(kind):
+        async def create_server(self, *args: Any, ssl: Any = None, **kwargs: Any) -> Any:
+            if ssl is not None:
+                kwargs["ssl_handshake_timeout"] = _HANDSHAKE_S
+            return await super().create_server(*args, ssl=ssl, **kwargs)
+
+    return Loop()
+
+
+class Beside(uvicorn.Server):
+    """A server in the process of another, which gets the signals."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.socket = config.bind_socket()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield

@@ -1,0 +1,121 @@
+"""Answers that are told while they are computed: server-sent events on the request itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.datastructures import State
+from starlette.types import Receive, Scope, Send
+
+from service.errors import Problem, answered
+from service.http.cancellation import Disconnected
+
+EVENTS = "text/event-stream"
+SILENCE_S = 15.0  # proxies close what says nothing for longer
+SILENT = b":\n\n"
+
+Told = Callable[[], dict[str, Any]]
+
+
+def event(name: str, data: bytes) -> bytes:
+    """One event; `data` is JSON on one line."""
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+class Feed:
+    """From work that goes on to the client that waits for it.
+
+    Until `begin` a problem is an answer with a status like any other; from then on the answer is a
+    stream: `progress` for all that is told, and at the end `done` with the whole answer, or
+    `failed` with the problem.
+    """
+
+    def __init__(self, encoder: Executor) -> None:
+        self._loop, self._encoder = asyncio.get_running_loop(), encoder
+        self._begun = asyncio.Event()
+        self._queue: asyncio.Queue[Told | None] = asyncio.Queue()
+
+    def begin(self) -> None:
+        """Nothing is wrong with the request."""
+        self._begun.set()
+
+    def tell(self, told: Told) -> None:
+        """From any thread; `told` is called where answers are encoded."""
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, told)
+
+    async def response(
+        self, request: Request, work: Coroutine[Any, Any, Response], state: State
+    ) -> Response:
+        """The answer of `work`, as a stream once it has begun; whoever hangs up ends it.
+
+        Raises:
+            Problem: of `work`, before it began.
+            Disconnected: the client has gone, and the work with it.
+        """
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._queue.put_nowait(None))
+        begun, gone = asyncio.ensure_future(self._begun.wait()), _gone(request)
+        try:
+            await asyncio.wait({task, begun, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if self._begun.is_set():
+                return _Stream(self._events(task, state), task)
+            if task.done():
+                return task.result()
+            raise Disconnected
+        finally:
+            begun.cancel()
+            gone.cancel()
+            if not self._begun.is_set():
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def _events(self, task: asyncio.Task[Response], state: State) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                told = await asyncio.wait_for(self._queue.get(), SILENCE_S)
+            except TimeoutError:
+                yield SILENT
+                continue
+            if told is None:
+                break
+            data = await self._loop.run_in_executor(self._encoder, told)
+            yield event("progress", orjson.dumps(data))
+        answer = await answered(_counted(task, state), state.request_id)
+        yield event("done" if answer.status_code < 400 else "failed", bytes(answer.body))
+
+
+class _Stream(StreamingResponse):
+    """Events of a task, which ends with them."""
+
+    def __init__(self, events: AsyncIterator[bytes], task: asyncio.Task[Response]) -> None:
+        super().__init__(events, media_type=EVENTS, headers={"cache-control": "no-store"})
+        self._task = task
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # also where not one event was asked for
+            over = self._task.done()
+            self._task.cancel()
+        if not over:
+            await asyncio.wait({self._task})
+            raise Disconnected
+
+
+def _gone(request: Request) -> asyncio.Future[Any]:
+    """Done when the client hangs up: its body has been read, so nothing else comes."""
+    return asyncio.ensure_future(request.receive())
+
+
+async def _counted(task: asyncio.Task[Response], state: State) -> Response:
+    try:
+        return await task
+    except Problem as problem:
+        state.problem = problem.kind
+        raise

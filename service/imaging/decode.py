@@ -1,0 +1,99 @@
+"""From an examined file to pixels."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+from service.imaging.header import Encoded
+from service.imaging.image import Picture, PictureFault
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of the colour types of PNG
+_ADAM7 = (  # first column and row of each pass, and steps across and down
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
+_PIECE = 1 << 16
+_PLAIN = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGBA"}
+_WITH_ALPHA = {"L": "LA", "P": "RGBA", "RGB": "RGBA"}
+
+
+def decode(file: Encoded) -> Picture:
+    """The picture in `file`, upright. A palette becomes RGB, black and white become grey.
+
+    Raises:
+        PictureFault: it cannot be decoded to its end.
+    """
+    try:
+        if file.format == "PNG":
+            _require_rows(file)
+        with Image.open(io.BytesIO(file.data), formats=[file.format]) as image:
+            if image.size != (file.width, file.height):
+                raise PictureFault("damaged", "it is not of the size its header tells")
+            image.load()
+            return _picture(image, file.orientation)
+    except PictureFault:
+        raise
+    except Exception:  # Pillow raises whatever its parsers stumble over
+        raise PictureFault("damaged", "the picture cannot be decoded to its end") from None
+
+
+def _require_rows(file: Encoded) -> None:
+    """Refuse a PNG whose data ends well but early: Pillow would make the rest black."""
+    depth, colour, _, _, interlaced = file.data[24:29]
+    left, bits, at = 0, depth * _CHANNELS[colour], len(b"\x89PNG\r\n\x1a\n")
+    for x, y, across, down in _ADAM7 if interlaced else ((0, 0, 1, 1),):
+        columns, rows = -(-(file.width - x) // across), -(-(file.height - y) // down)
+        if columns > 0 and rows > 0:
+            left += rows * (1 + -(-columns * bits // 8))
+    if left > _inflated(file.data, at, left):
+        raise PictureFault("truncated", "its pixels end before the picture does")
+
+
+def _inflated(data: bytes, at: int, enough: int) -> int:
+    """How many bytes the IDAT chunks from `at` on hold, counted no further than `enough`. Neither
+    what goes in nor what comes out is ever more than a piece."""
+    inflate, found = zlib.decompressobj(), 0
+    for part in _pixel_data(data, at):
+        while found < enough and (piece := inflate.decompress(part, _PIECE)):
+            found, part = found + len(piece), inflate.unconsumed_tail
+        if found >= enough or inflate.eof:
+            break
+    return found
+
+
+def _pixel_data(data: bytes, at: int) -> Iterator[memoryview]:
+    while at < len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"IDAT":
+            for start in range(at + 8, at + 8 + length, _PIECE):
+                yield memoryview(data)[start : min(start + _PIECE, at + 8 + length)]
+        at += 12 + length
+
+
+def _picture(image: Image.Image, orientation: int) -> Picture:
+    profile = image.info.get("icc_profile")
+    if image.mode != "I;16":
+        wanted = (_WITH_ALPHA if "transparency" in image.info else _PLAIN)[image.mode]
+        image = image if image.mode == wanted else image.convert(wanted)
+    if orientation in _TURNS:
+        image = image.transpose(_TURNS[orientation])
+    planes = np.asarray(image)
+    planes = planes.reshape(*planes.shape[:2], -1)
+    if image.mode in ("LA", "RGBA"):
+        return Picture(planes[:, :, :-1], planes[:, :, -1], profile)
+    return Picture(planes, None, profile)

@@ -1,0 +1,230 @@
+"""What a file says of itself: format, size, which way is up. No pixel is decoded for that.
+
+Of a PNG or a JPEG Pillow gets to see no more than it needs for pixels and their colour profile:
+texts, thumbnails and further pictures in the same file are left out here, so that none of them is
+ever inflated. A WebP goes to it whole: nothing but its pixels is compressed there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from service.imaging.image import PictureFault
+
+FORMATS = "PNG, JPEG or WebP"
+_MAX_PARTS = 16_384  # chunks or segments of a file
+_MAX_SCANS = 32  # of a progressive JPEG; each goes over all of its pixels, and few bytes make one
+_MAX_PROFILE = 1 << 20
+_PNG_PIXELS = (b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"IDAT", b"IEND")
+_GREY, _PALETTE = 0, 3  # colour types of PNG
+_SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
+_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
+_OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
+_TABLES = (0xC4, 0xDB, 0xDD, 0xE0, 0xEE)  # DHT, DQT, DRI, JFIF, Adobe: what decoding depends on
+_UPRIGHT = 1
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A picture still encoded: the bytes its pixels need, its size as stored, and its EXIF
+    orientation."""
+
+    data: bytes
+    format: str
+    width: int
+    height: int
+    orientation: int = _UPRIGHT
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width once it is upright."""
+        turned = self.orientation >= 5
+        return (self.width, self.height) if turned else (self.height, self.width)
+
+
+def examine(data: bytes, max_pixels: int) -> Encoded:
+    """
+    Raises:
+        PictureFault: no PNG, JPEG or WebP, more than one picture, more than `max_pixels`, or a
+            file that does not hold together.
+    """
+    if not data:
+        raise PictureFault("empty", "there is nothing in it")
+    read = _reader(data)
+    if read is None:
+        raise PictureFault("not_read", f"must be {FORMATS}", "unsupported-image")
+    try:
+        found = read(data)
+    except (struct.error, IndexError):
+        raise _truncated() from None
+    if not found.width or not found.height:
+        raise PictureFault("damaged", "it has no pixels")
+    if found.width * found.height > max_pixels:
+        raise PictureFault("too_large", f"may have up to {max_pixels} pixels")
+    return found
+
+
+def _reader(data: bytes) -> Callable[[bytes], Encoded] | None:
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _png
+    if data.startswith(_SOI + b"\xff"):
+        return _jpeg
+    return _webp if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+
+
+def _png(data: bytes) -> Encoded:
+    length, kind, width, height, depth, colour = struct.unpack_from(">I4sIIBB", data, 8)
+    if (length, kind) != (13, b"IHDR"):
+        raise PictureFault("damaged", "a PNG begins with its header")
+    if depth == 16 and colour != _GREY:
+        rule = "colours of 16 bits could not come back as they were; send 8 bits per channel"
+        raise PictureFault("not_read", rule, "unsupported-image")
+    kept, orientation, at = [data[:8]], _UPRIGHT, 8
+    profiled = False
+    for _ in range(_MAX_PARTS):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        end = at + 12 + length
+        if end > len(data):
+            raise _truncated()
+        if kind == b"IHDR" and at != 8:
+            raise PictureFault("damaged", "a PNG has one header")
+        if kind == b"acTL":
+            raise _animated()
+        if kind == b"tRNS" and colour == _GREY and depth != 8:
+            rule = "a transparent shade of grey is read where grey has 8 bits"
+            raise PictureFault("not_read", rule, "unsupported-image")
+        if kind == b"eXIf":
+            orientation = _orientation(data[at + 8 : end - 4])
+        if kind in _PNG_PIXELS and not (kind == b"iCCP" and profiled):  # each would be inflated
+            kept.append(data[at:end])
+            profiled |= kind == b"iCCP"
+        if kind == b"IEND":
+            return Encoded(b"".join(kept), "PNG", width, height, orientation)
+        at = end
+    raise _crumbled()
+
+
+def _jpeg(data: bytes) -> Encoded:
+    size, kept, profile, orientation, at = None, [_SOI], 0, _UPRIGHT, 2
+    for _ in range(_MAX_PARTS):
+        if data[at] != 0xFF:
+            raise PictureFault("damaged", "a JPEG is a row of segments")
+        marker = data[at + 1]
+        if marker == 0xFF:  # may be repeated as a filler
+            at += 1
+            continue
+        (length,) = struct.unpack_from(">H", data, at + 2)
+        body, end = data[at + 4 : at + 2 + length], at + 2 + length
+        if end > len(data):
+            raise _truncated()
+        if marker in _OTHER_FRAMES:
+            rule = "a JPEG must be baseline or progressive, in Huffman's code"
+            raise PictureFault("not_read", rule, "unsupported-image")
+        if marker in _FRAMES:
+            size = _frame(body)
+        if marker == 0xE1 and body.startswith(b"Exif\0\0"):
+            orientation = _orientation(body)
+        of_profile = marker == 0xE2 and body.startswith(b"ICC_PROFILE\0")
+        profile += length if of_profile else 0
+        if marker in _FRAMES or marker in _TABLES or of_profile:
+            kept.append(data[at:end])
+        if marker == _SOS[1]:
+            break
+        at = end
+    else:
+        raise _crumbled()
+    if size is None:
+        raise PictureFault("damaged", "it has no pixels")
+    _check_profile(profile)
+    # Within the pixels 0xFF is followed by 0, so markers are what they seem to be.
+    end = data.find(_EOI, at) + len(_EOI)
+    if end < len(_EOI):
+        raise _truncated()
+    if data.count(_SOS, at, end) > _MAX_SCANS:
+        raise PictureFault("too_large", f"a JPEG may have up to {_MAX_SCANS} scans")
+    kept.append(data[at:end])
+    return Encoded(b"".join(kept), "JPEG", *size, orientation)
+
+
+def _frame(body: bytes) -> tuple[int, int]:
+    depth, height, width, channels = struct.unpack_from(">BHHB", body)
+    if depth != 8 or channels not in (1, 3):
+        rule = "a JPEG must be grey or RGB of 8 bits; CMYK has no colours without a press"
+        raise PictureFault("not_read", rule, "unsupported-image")
+    return width, height
+
+
+def _webp(data: bytes) -> Encoded:
+    (length,) = struct.unpack_from("<I", data, 4)
+    if (stop := 8 + length) > len(data):
+        raise _truncated()
+    sizes, orientation, at = set(), _UPRIGHT, 12
+    for _ in range(_MAX_PARTS):
+        if at >= stop:
+            break
+        kind, length = struct.unpack_from("<4sI", data, at)
+        start, end = at + 8, at + 8 + length
+        if end > stop:
+            raise _truncated()
+        word = partial(int.from_bytes, byteorder="little")
+        if kind == b"VP8X":
+            if data[start] & 2:
+                raise _animated()
+            sizes.add(
+                (1 + word(data[start + 4 : start + 7]), 1 + word(data[start + 7 : start + 10]))
+            )
+        elif kind == b"VP8 ":
+            width, height = struct.unpack_from("<HH", data, start + 6)
+            sizes.add((width & 0x3FFF, height & 0x3FFF))
+        elif kind == b"VP8L":
+            bits = word(data[start + 1 : start + 5])
+            sizes.add((1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)))
+        elif kind in (b"ANIM", b"ANMF"):
+            raise _animated()
+        elif kind == b"EXIF":
+            orientation = _orientation(data[start:end])
+        elif kind == b"ICCP":
+            _check_profile(length)
+        at = end + length % 2
+    else:
+        raise _crumbled()
+    if len(sizes) != 1:
+        raise PictureFault("damaged", "its parts do not agree on its size")
+    width, height = sizes.pop()
+    return Encoded(data[:stop], "WEBP", width, height, orientation)
+
+
+def _orientation(exif: bytes) -> int:
+    """Which way is up (tag 0x0112 of the first directory); as stored where that makes no sense."""
+    exif = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4], "")
+    try:
+        (at,) = struct.unpack_from(order + "I", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, at)
+        for i in range(count if order else 0):
+            tag, kind, _, value = struct.unpack_from(order + "HHIH", exif, at + 2 + 12 * i)
+            if (tag, kind) == (0x0112, 3) and 1 <= value <= 8:
+                return value
+    except struct.error:
+        pass
+    return _UPRIGHT
+
+
+def _check_profile(size: int) -> None:
+    if size > _MAX_PROFILE:
+        raise PictureFault("too_large", f"a colour profile may have up to {_MAX_PROFILE} bytes")
+
+
+def _truncated() -> PictureFault:
+    return PictureFault("truncated", "the file ends before the picture does")
+
+
+def _animated() -> PictureFault:
+    return PictureFault("animated", "must be a single picture", "unsupported-image")
+
+
+def _crumbled() -> PictureFault:
+    return PictureFault("too_large", f"a file may have up to {_MAX_PARTS} chunks")

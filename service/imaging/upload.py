@@ -1,0 +1,125 @@
+"""The two ways by which pictures come: as files of a form, or as base64 in JSON."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from service.endpoints.anomaly.parse import JSON
+from service.errors import Problem, pointer, refuse
+from service.imaging.header import Encoded, examine
+from service.imaging.image import told_at
+from service.validation.json_body import read_object
+from service.validation.multipart import MULTIPART, read_parts
+from service.workers.large_json import LARGE
+
+_MAX_FIELD = 1 << 16
+_DATA_URI = re.compile(
+    r"data:[\w.+-]{0,64}/?[\w.+-]{0,64}(?:;[\w-]{1,32}=[\w.-]{1,64}){0,4};base64,"
+)
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a body may hold: the names of its fields, how many pictures come under which of them,
+    and which are text in a form, where all others hold JSON."""
+
+    known: Collection[str]
+    files: Mapping[str, int]
+    text: Collection[str]
+
+
+@dataclass(frozen=True)
+class File:
+    """A picture as bytes, or as the text that stands for them, and the JSON pointer to it."""
+
+    data: bytes | str
+    where: str
+
+
+def read_body(
+    body: bytes, content_type: str, shape: Body
+) -> tuple[dict[str, Any], dict[str, list[File]]]:
+    """The fields of a body, pictures left out, and its pictures by name: one or more of each that
+    is there.
+
+    Args:
+        content_type: the header, of JSON or `MULTIPART`, with its parameters.
+
+    Raises:
+        Problem: it cannot be read, or holds too many pictures.
+    """
+    if content_type.partition(";")[0].strip().lower() != JSON:
+        most = dict.fromkeys(shape.known, 1) | dict(shape.files)
+        parts = read_parts(body, content_type, most)
+        found = {name: _numbered(name, parts.pop(name)) for name in shape.files if name in parts}
+        return {name: _field(name, part, shape) for name, [part] in parts.items()}, found
+    if len(body) > LARGE:
+        detail = f"JSON may have up to {LARGE} bytes here; send pictures as {MULTIPART}"
+        raise Problem("body-too-large", detail)
+    fields = read_object(body, "invalid-json")
+    given = {name: fields.pop(name) for name in shape.files if fields.get(name) is not None}
+    return fields, {name: _in_json(name, value, shape.files[name]) for name, value in given.items()}
+
+
+def examined(file: File, max_pixels: int) -> Encoded:
+    """
+    Raises:
+        Problem: it is not base64, or no picture.
+    """
+    data = _decoded(file.data, file.where) if isinstance(file.data, str) else file.data
+    with told_at(file.where):
+        return examine(data, max_pixels)
+
+
+def _numbered(name: str, files: list[bytes]) -> list[File]:
+    several = len(files) > 1
+    return [File(f, pointer(name, i) if several else pointer(name)) for i, f in enumerate(files)]
+
+
+def _in_json(name: str, value: object, most: int) -> list[File]:
+    rule = "must be a picture in base64"
+    if most > 1:
+        rule += ", or a list of them"
+    if type(value) is str:
+        return [File(value, pointer(name))]
+    if type(value) is not list or most == 1:
+        raise refuse("invalid-request", pointer(name), "wrong_type", rule)
+    if not value:
+        raise refuse("invalid-request", pointer(name), "empty", "give at least one picture")
+    if len(value) > most:
+        raise refuse("invalid-request", pointer(name), "too_many", f"at most {most}")
+    for i, each in enumerate(value):
+        if type(each) is not str:
+            raise refuse("invalid-request", pointer(name, i), "wrong_type", rule)
+    return [File(each, pointer(name, i)) for i, each in enumerate(value)]
+
+
+def _field(name: str, part: bytes, shape: Body) -> Any:
+    """A field of a form, which is text where it can only be that and JSON elsewhere."""
+    if len(part) > _MAX_FIELD:
+        raise refuse("invalid-request", pointer(name), "too_long", f"up to {_MAX_FIELD} bytes")
+    try:
+        return part.decode() if name in shape.text else orjson.loads(part)
+    except ValueError:
+        rule = "must be UTF-8" if name in shape.text else "must be JSON"
+        raise refuse("invalid-request", pointer(name), "wrong_type", rule) from None
+
+
+def _decoded(text: str, where: str) -> bytes:
+    """base64 (RFC 4648) with its padding. Lines may be broken, as many encoders do."""
+    if uri := _DATA_URI.match(text):
+        text = text[uri.end() :]
+    elif text.startswith("data:"):
+        rule = "must be a data URI in base64: data:image/png;base64,..."
+        raise refuse("invalid-request", where, "not_base64", rule)
+    try:
+        return binascii.a2b_base64(text.encode("ascii").translate(None, b"\r\n"), strict_mode=True)
+    except ValueError:  # binascii's errors are; what they say may quote
+        rule = "must be base64 of the standard alphabet, padded"
+        raise refuse("invalid-request", where, "not_base64", rule) from None

@@ -1,1 +1,0 @@
-"""SMILES are read in a process of their own, which can be killed."""

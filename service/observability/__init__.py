@@ -1,0 +1,1 @@
+"""Metrics, traces, logs, timings and memory statistics."""

@@ -1,0 +1,356 @@
+"""Prometheus metrics of one app, in a registry of its own.
+
+Labels come from short lists only: route templates, names of models and keys, problem kinds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from service.endpoints.classify.parse import Item
+from service.endpoints.sample.parse import SampleTask
+from service.engine import Engine, Sampled
+from service.jobs import Jobs
+from service.observability.malloc import Heap, heap
+from service.registry.handles import Model
+from service.storage.cache import AnswerCache
+from service.storage.graphs import GraphStore
+from service.storage.redis_client import Link
+
+M = TypeVar("M", Counter, Histogram)
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_STEP_SECONDS = tuple(x * 10.0**n for n in range(-4, 1) for x in (1, 2.5, 5))
+_POWERS = tuple(10.0**n for n in range(-6, 3))
+_STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
+_PERCENTILES = (0.5, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5)
+_SIGNED = tuple(
+    sorted([0.0, *(s * m * 10.0**n for s in (-1, 1) for m in (1, 3) for n in range(-2, 4))])
+)
+
+
+class Metrics:
+    """What the server counts and measures."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._names = set[str]()  # of models that have been served
+        self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        self.requests = Counter(
+            "basin_requests", "Requests answered.", ["route", "status"], registry=registry
+        )
+        self.problems = Counter(
+            "basin_problems", "Requests refused, by problem type.", ["type"], registry=registry
+        )
+        self.held = Counter(
+            "basin_refusals_held",
+            "Refusals whose connection was not read again at once, as there were too many.",
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "basin_request_seconds",
+            "Seconds a request spent in each phase, of none where it came to no model.",
+            ["route", "model", "phase"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.energy = Histogram(
+            "basin_energy_per_node",
+            "Final energy per node. Energies are negative too, so there is no sum.",
+            ["model"],
+            buckets=_SIGNED,
+            registry=registry,
+        )
+        self.percentile = Histogram(
+            "basin_energy_percentile",
+            "Percentile of the final energy per node among those of training; half are below 50 "
+            "where what comes is as what was learned from.",
+            ["model"],
+            buckets=_PERCENTILES,
+            registry=registry,
+        )
+        self.energy_drop = Histogram(
+            "basin_energy_drop_per_node",
+            "Energy per node lost on the way, 0 where it rose.",
+            ["model"],
+            buckets=(0.0, *_POWERS),
+            registry=registry,
+        )
+        self.outside = Counter(
+            "basin_out_of_distribution",
+            "Graphs, windows and pictures whose energy is outside the training's central 99 %.",
+            ["model"],
+            registry=registry,
+        )
+        self.residual = Histogram(
+            "basin_residual",
+            "Relative speed |dx/dt| / |x| of the last step.",
+            ["model"],
+            buckets=(0.0, *_POWERS),
+            registry=registry,
+        )
+        self.steps = Histogram(
+            "basin_steps",
+            "Steps taken, all blocks together.",
+            ["model"],
+            buckets=_STEPS,
+            registry=registry,
+        )
+        self.stops = Counter(
+            "basin_stops", "Why the state stopped moving.", ["model", "reason"], registry=registry
+        )
+        self.classified = Counter(
+            "basin_classified", "Molecules and graphs classified.", ["model"], registry=registry
+        )
+        self.item_errors = Counter(
+            "basin_item_errors",
+            "Molecules and graphs of a request that got no answer.",
+            ["model", "code"],
+            registry=registry,
+        )
+        self.windows = Counter(
+            "basin_windows",
+            "Windows that POST /complete relaxed.",
+            ["model"],
+            registry=registry,
+        )
+        self.images = Counter(
+            "basin_images",
+            "Pictures, or questions about them, that POST /images answered.",
+            ["model"],
+            registry=registry,
+        )
+        self.chain_steps = Counter(
+            "basin_chain_steps",
+            "Steps of all chains of POST /sample.",
+            ["method"],
+            registry=registry,
+        )
+        self.samples = Counter(
+            "basin_samples", "Samples drawn, by kind of memory.", ["kind"], registry=registry
+        )
+        self.acceptance = Histogram(
+            "basin_acceptance",
+            "Mean acceptance of the chains of one temperature, MALA only.",
+            buckets=_SHARES,
+            registry=registry,
+        )
+        self.cache = Counter(
+            "basin_cache",
+            "Answers looked for in the cache, by outcome: hit or miss.",
+            ["route", "outcome"],
+            registry=registry,
+        )
+        self.key_cost = Counter(
+            "basin_key_cost",
+            "Tokens x steps that keys were charged.",
+            ["key"],
+            registry=registry,
+        )
+        self.key_refusals = Counter(
+            "basin_key_refusals",
+            "Requests refused for their key; of none where it is not known.",
+            ["key", "type"],
+            registry=registry,
+        )
+        self.key_faults = Counter(
+            "basin_key_faults",
+            "Times that the file of keys could not be read anew, and the old keys held.",
+            registry=registry,
+        )
+        self.redis_failures = Counter(
+            "basin_redis_failures",
+            "Times that Redis did not do what a part of the server asked of it.",
+            ["part"],
+            registry=registry,
+        )
+        self.jobs = Counter("basin_jobs", "Jobs that ended, by how.", ["status"], registry=registry)
+        self.models = Gauge(
+            "basin_model_info",
+            "1 for each model that is served.",
+            ["name", "version", "sha256"],
+            registry=registry,
+        )
+        self.model_bytes = Gauge(
+            "basin_model_bytes", "Bytes of a model's weights.", ["model"], registry=registry
+        )
+        Gauge(
+            "basin_gpu_bytes", "Bytes that tensors take on GPUs.", registry=registry
+        ).set_function(_on_gpus)
+        if heap() is not None:
+            state = Gauge(
+                "basin_heap_bytes",
+                "Bytes that malloc gave out, and that it keeps between them.",
+                ["state"],
+                registry=registry,
+            )
+            for each in Heap._fields:
+                state.labels(each).set_function(lambda each=each: getattr(heap(), each))
+        Gauge(
+            "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
+        ).set_function(lambda: engine.admitted)
+        Gauge(
+            "basin_queue_limit", "As many of them as there may be.", registry=registry
+        ).set_function(lambda: engine.places)
+        Gauge(
+            "basin_backlog_seconds",
+            "Seconds of compute for all that waits or runs, by what the like of it took.",
+            registry=registry,
+        ).set_function(lambda: engine.backlog_s)
+        self.batch_rows = Histogram(
+            "basin_batch_rows",
+            "Graphs, molecules or windows that took a step together, by model.",
+            ["model"],
+            buckets=_STEPS[1:],
+            registry=registry,
+        )
+        self.step_seconds = Histogram(
+            "basin_step_seconds",
+            "Seconds of such a step.",
+            ["model"],
+            buckets=_STEP_SECONDS,
+            registry=registry,
+        )
+        engine.on_step = self.observe_step
+
+    def watch(
+        self, jobs: Jobs, graphs: GraphStore, cache: AnswerCache | None, link: Link | None
+    ) -> None:
+        """Tell what these hold."""
+        Gauge(
+            "basin_graph_bytes", "Memory of stored graphs, about.", registry=self.registry
+        ).set_function(lambda: graphs.bytes_held)
+        if link is not None:
+            Gauge(
+                "basin_redis_up",
+                "1 while Redis answers, 0 while this server does without; absent where there is "
+                "none.",
+                registry=self.registry,
+            ).set_function(lambda: link.up)
+        Gauge(
+            "basin_jobs_unfinished", "Jobs that wait or run.", registry=self.registry
+        ).set_function(lambda: jobs.unfinished)
+        Gauge(
+            "basin_cache_bytes", "Bytes of the answers in the cache.", registry=self.registry
+        ).set_function(lambda: cache.bytes_held if cache else 0)
+
+    def serve(self, models: Iterable[Model[Any]]) -> None:
+        """These are served, and no others."""
+        models = list(models)
+        self._names |= {model.name for model in models}  # who holds a dropped one is still answered
+        self.models.clear()
+        self.model_bytes.clear()
+        for model in models:
+            self.models.labels(*model.ref.model_dump().values()).set(1)
+            self.model_bytes.labels(model.name).set(model.bytes)
+
+    def _of(self, metric: M, *labels: str) -> M:
+        """`metric.labels(*labels)`, of what every request counts: to look that up takes a dozen
+        times as long as to count."""
+        found = self._children.get((metric, labels))
+        if found is None:
+            found = self._children[metric, labels] = metric.labels(*labels)
+        return cast(M, found)
+
+    def count_request(self, route: str, status: int, problem: str | None) -> None:
+        """Count a request that is answered, and why it is refused where it is."""
+        self._of(self.requests, route, str(status)).inc()
+        if problem is not None:
+            self._of(self.problems, problem).inc()
+
+    def observe_request(self, route: str, model: str | None, seconds: Mapping[str, float]) -> None:
+        """Count the seconds of one request by phase."""
+        name = model if model in self._names else ""  # else a memory's, which clients choose
+        for phase, spent in seconds.items():
+            self._of(self.seconds, route, name, phase).observe(spent)
+
+    def observe_step(self, kind: Hashable, rows: int, seconds: float) -> None:
+        """Count a step of a batch. On the compute thread."""
+        assert isinstance(kind, tuple)
+        model = kind[0]
+        self._of(self.batch_rows, model).observe(rows)
+        self._of(self.step_seconds, model).observe(seconds)
+
+    def observe(self, model: str, num_nodes: int, convergence: Mapping[str, Any]) -> None:
+        """Count one relaxed graph, window or picture."""
+        self._of(self.stops, model, convergence["stop_reason"].value).inc()
+        self._of(self.steps, model).observe(convergence["steps"])
+        if convergence["residual"] is not None:
+            self._of(self.residual, model).observe(convergence["residual"])
+        if convergence["out_of_distribution"]:
+            self._of(self.outside, model).inc()
+        if convergence["energy_percentile"] is not None:
+            self._of(self.percentile, model).observe(convergence["energy_percentile"])
+            self._of(self.energy, model).observe(convergence["energy_final"] / num_nodes)
+            drop = convergence["energy_drop"] / num_nodes
+            self._of(self.energy_drop, model).observe(max(drop, 0.0))
+
+    def observe_classified(
+        self, model: str, items: Sequence[Item], results: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Count the molecules or graphs of one request."""
+        for item, result in zip(items, results, strict=True):
+            if result["status"] == "ok" and item.graph is not None:
+                self.classified.labels(model).inc()
+                self.observe(model, item.graph.num_nodes, result["convergence"])
+            elif item.graph is not None:  # it was read; what was not is counted before
+                self.item_errors.labels(model, result["error"]["code"]).inc()
+
+    def observe_item_errors(self, model: str, errors: Iterable[tuple[str, str] | None]) -> None:
+        """Count the inputs of one request that could not be read."""
+        for code, count in Counts(error[0] for error in errors if error is not None).items():
+            self.item_errors.labels(model, code).inc(count)
+
+    def observe_windows(
+        self, model: str, patches: int, convergences: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Count the windows of one completion."""
+        self.windows.labels(model).inc(len(convergences))
+        for convergence in convergences:
+            self.observe(model, patches, convergence)
+
+    def observe_images(
+        self, model: str, tokens: int, convergences: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Count the pictures of one request."""
+        self.images.labels(model).inc(len(convergences))
+        for convergence in convergences:
+            self.observe(model, tokens, convergence)
+
+    def observe_samples(self, task: SampleTask, sampled: Sampled) -> None:
+        """Count the batches of one request."""
+        steps = task.chains * task.schedule.steps * len(sampled.batches)
+        self.chain_steps.labels(task.method.value).inc(steps)
+        drawn = task.count * len(sampled.batches)
+        self.samples.labels(task.memory.codec.kind).inc(drawn)
+        for batch in sampled.batches:
+            if (accepted := batch.diagnostics["acceptance"]) is not None:
+                self.acceptance.observe(accepted)
+
+    def count_job(self, status: str) -> None:
+        self.jobs.labels(status).inc()
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+def _on_gpus() -> float:
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    return sum(torch.cuda.memory_allocated(gpu) for gpu in gpus)

@@ -1,0 +1,88 @@
+"""Where the time of each request and job went, for an OpenTelemetry collector."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import final
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from service.observability.stopwatch import Stopwatch
+
+_CLOSE_S = 2.0
+
+
+@final
+class Traces:
+    """Spans, told once they are over; a thread sends them. Where to, how many and by what name is
+    in the environment variables of OpenTelemetry (`OTEL_EXPORTER_OTLP_ENDPOINT` and others).
+
+    Nobody waits for the collector: what it does not take is dropped.
+    """
+
+    def __init__(self) -> None:
+        resource = Resource({"service.name": "basin"}).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("basin")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def request(
+        self,
+        watch: Stopwatch,
+        about: Mapping[str, str | int | float | None],
+        headers: Mapping[str, str],
+    ) -> str:
+        """Tell a request that is over, and return the id of its trace: that of `traceparent`, or a
+        new one."""
+        name = f"{about['method']} {about['route']}"
+        return self._tell(name, SpanKind.SERVER, watch, about, headers)
+
+    def job(self, watch: Stopwatch, about: Mapping[str, str | int | float | None]) -> str:
+        """Tell a job that is over: a trace of its own, with the `request_id` that it came with."""
+        return self._tell(f"job {about['route']}", SpanKind.CONSUMER, watch, about, {})
+
+    def close(self) -> None:
+        """Send what is left, if there is somebody who takes it."""
+        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(_CLOSE_S)
+
+    def _tell(
+        self,
+        name: str,
+        kind: SpanKind,
+        watch: Stopwatch,
+        about: Mapping[str, str | int | float | None],
+        headers: Mapping[str, str],
+    ) -> str:
+        begun = watch.begun_ns
+        parent = self._propagator.extract(headers)
+        told = {_ATTRIBUTES.get(k, f"basin.{k}"): v for k, v in about.items() if v is not None}
+        span = self._tracer.start_span(name, parent, kind, told, start_time=begun)
+        if int(about["status"] or 0) >= 500:
+            span.set_status(StatusCode.ERROR)
+        inside = set_span_in_context(span)
+        for phase, (first, last) in watch.spans.items():
+            part = self._tracer.start_span(phase, inside, start_time=begun + _ns(first))
+            part.end(begun + _ns(last))
+        span.end(begun + _ns(watch.elapsed()))
+        return f"{span.get_span_context().trace_id:032x}"
+
+
+_ATTRIBUTES = {
+    "method": "http.request.method",
+    "route": "http.route",
+    "status": "http.response.status_code",
+}
+"""What OpenTelemetry has a name for."""
+
+
+def _ns(seconds: float) -> int:
+    return round(1e9 * seconds)

@@ -1,1 +1,0 @@
-"""From bytes to a graph that a model can score; runs off the event loop."""

@@ -1,0 +1,80 @@
+"""Answers before they are signed: all but for whom they are and how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import orjson
+import safetensors.numpy
+
+from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.imaging.encode import PNG, telling
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is told, a JSON object, and perhaps the file that it goes into; or a file alone, which
+    is signed by its headers.
+
+    Signed, it is one request's own; unsigned, it can be kept for the next that asks the same,
+    unless it is not `lasting`: another time there might be a better one.
+    """
+
+    media_type: str
+    told: bytes
+    file: bytes = b""
+    lasting: bool = True
+    phases: tuple[str, ...] = ()  # in which it was made
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.told) + len(self.file)
+
+    def signed(self, timings_ms: Mapping[str, float], request_id: str) -> bytes:
+        """The body of the answer, which ends what it tells with these two."""
+        if not self.told:
+            return self.file
+        took = {**dict.fromkeys(self.phases, 0.0), **timings_ms}
+        signature = _dumps({"timings_ms": took, "request_id": request_id})
+        told = b"".join((memoryview(self.told)[:-1], b",", memoryview(signature)[1:]))
+        if self.media_type == PNG:
+            return telling(self.file, told)
+        if self.media_type == SAFETENSORS:
+            return _with_metadata(self.file, {"response": told.decode()})
+        return told
+
+    def passing(self) -> Answer:
+        """This answer, if another time there may be another."""
+        return replace(self, lasting=False)
+
+
+def as_json(told: Mapping[str, Any]) -> Answer:
+    # orjson writes what is not finite as null
+    return Answer(JSON, _dumps(told))
+
+
+def as_tensors(arrays: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> Answer:
+    """A safetensors file of `arrays`, with all else as JSON in its metadata entry `response`."""
+    return Answer(SAFETENSORS, _dumps(told), safetensors.numpy.save(dict(arrays)))
+
+
+def as_picture(png: bytes, told: Mapping[str, Any]) -> Answer:
+    """A PNG, with all else as JSON in its text chunk `basin`."""
+    return Answer(PNG, _dumps(told), png)
+
+
+def _with_metadata(file: bytes, metadata: dict[str, str]) -> bytes:
+    """A safetensors file without metadata, given some; neither its header nor a tensor is read."""
+    start = 8 + int.from_bytes(file[:8], "little")
+    entries = file[9:start].rstrip()  # behind the first brace
+    header = b'{"__metadata__":%s%s%s' % (_dumps(metadata), b"," * (entries != b"}"), entries)
+    header += b" " * (-len(header) % 8)  # so that tensors stay aligned
+    return b"".join((len(header).to_bytes(8, "little"), header, memoryview(file)[start:]))
+
+
+def _dumps(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,1 +1,0 @@
-"""Pictures sent by strangers: read, completed window by window, written."""

@@ -1,0 +1,1 @@
+"""Which models are loaded, how they are loaded, and handles to them."""

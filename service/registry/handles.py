@@ -1,0 +1,242 @@
+"""A checkpoint in service: what each kind of model is to the route that it answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar, final
+
+import numpy as np
+from scipy.special import softmax
+
+from models.architectures.ait import AiT, AiTConfig
+from models.base import Architecture, Knobs
+from models.checkpoint import Checkpoint, CheckpointError, Manifest
+from models.inputs.graph import Column, Graph
+from models.inputs.images import Picture
+from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
+from models.inputs.patches import MaskedImage
+from models.inputs.questions import ANSWERS, QUESTIONS, WIDTH
+from models.layouts import Layout
+from models.tasks.graph_classifier import GraphClassifier, Task
+from models.tasks.image_completer import ImageCompleter, ImageConfig
+from models.tasks.node_scorer import NodeScorer
+from service.endpoints.common.schemas import ModelRef
+
+N = TypeVar("N", bound=Architecture)
+
+
+@dataclass(frozen=True)
+class Model(ABC, Generic[N]):
+    """A network and what is known of it; `route` is the path that it answers."""
+
+    route: ClassVar[str]
+
+    network: N
+    manifest: Manifest
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def ref(self) -> ModelRef:
+        manifest = self.manifest
+        return ModelRef(name=manifest.name, version=manifest.version, sha256=self.sha256)
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """`ref`, as an answer has it."""
+        return self.ref.model_dump()
+
+    @property
+    def bytes(self) -> int:
+        """Of its weights and buffers."""
+        tensors = [*self.network.parameters(), *self.network.buffers()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def runtime(self) -> str:
+        """Whose products its steps take."""
+        systems = (block.prepared for block in self.network.blocks_in_order())
+        return next((system.runtime for system in systems if system is not None), "torch")
+
+    def layouts(self) -> list[Layout]:
+        """What its blocks relax on."""
+        return self.network.layouts(self.network.pack([self._smallest()]))
+
+    def warm_up(self) -> None:
+        """Run once, so that no client waits for kernels to load."""
+        self.network.infer(self.network.pack([self._smallest()]), [Knobs()])
+
+    @abstractmethod
+    def _smallest(self) -> Graph | MaskedImage | Picture:
+        """Two nodes and an edge, an image of which nothing is known, or a black one."""
+
+
+class Labeller(Model[N], ABC):
+    """Has calibrated probabilities of labels."""
+
+    @property
+    @abstractmethod
+    def tasks(self) -> tuple[Task, ...]:
+        """What it is asked, each with its labels."""
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """T of each task; 1 where the manifest says nothing."""
+        return self.manifest.temperatures or (1.0,) * len(self.tasks)
+
+    def probabilities(self, logits_RC: np.ndarray) -> list[np.ndarray]:
+        """softmax(logits / T) of each task, float64 (R, its labels)."""
+        ends = np.cumsum([len(task.labels) for task in self.tasks])[:-1]
+        parts = np.split(logits_RC.astype(np.float64), ends, axis=1)
+        return [softmax(part / t, 1) for part, t in zip(parts, self.temperatures, strict=True)]
+
+
+L = TypeVar("L", bound=Labeller[Any])
+
+
+@final
+class Scorer(Model[NodeScorer]):
+    """Scores the nodes of a graph."""
+
+    route = "/anomaly/score"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return self.network.config.features
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        return self.network.config.relations
+
+    def _smallest(self) -> Graph:
+        x = np.zeros((2, len(self.features)), np.float32)
+        return Graph(x, np.array([[0], [1]]), np.zeros(1, np.int64))
+
+
+@final
+class Classifier(Labeller[GraphClassifier]):
+    """Classifies whole graphs, and molecules where its columns are those of SMILES."""
+
+    route = "/classify"
+
+    @property
+    def node_features(self) -> tuple[Column, ...]:
+        return self.network.config.node_features
+
+    @property
+    def edge_features(self) -> tuple[Column, ...]:
+        return self.network.config.edge_features
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return self.network.config.tasks
+
+    @property
+    def reads_smiles(self) -> bool:
+        return (self.node_features, self.edge_features) == (ATOM_COLUMNS, BOND_COLUMNS)
+
+    def _smallest(self) -> Graph:
+        x = np.zeros((2, len(self.node_features)), np.float32)
+        attr = np.zeros((1, len(self.edge_features)), np.float32)
+        return Graph(x, np.array([[0], [1]]), None, attr)
+
+
+@final
+class Completer(Model[ImageCompleter]):
+    """Completes pictures, window by window."""
+
+    route = "/complete"
+
+    @property
+    def config(self) -> ImageConfig:
+        return self.network.config
+
+    def _smallest(self) -> MaskedImage:
+        c = self.config
+        occluded = np.ones((c.size // c.patch,) * 2, bool)
+        return MaskedImage(np.zeros((c.size, c.size, c.channels), np.uint8), occluded)
+
+
+class Recogniser(Labeller[AiT], ABC):
+    """Looks at pictures of one size."""
+
+    @property
+    def config(self) -> AiTConfig:
+        return self.network.config
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return self.config.tasks
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean colour of the pictures it was trained on, (C,) in [0, 1]."""
+        return self.network.mean_C.cpu().numpy()
+
+    def _smallest(self) -> Picture:
+        c = self.config
+        asked = np.zeros(c.question, np.float32) if c.question else None
+        return Picture(np.zeros(c.shape, np.float32), asked)
+
+
+@final
+class PictureClassifier(Recogniser):
+    """Says what a picture shows."""
+
+    route = "/images/classify"
+
+
+@final
+class Answerer(Recogniser):
+    """Answers questions about a picture."""
+
+    route = "/images/answer"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of question it was trained on; all where the manifest does not tell."""
+        found = self.manifest.metrics.get("test_accuracy_by_kind")
+        told = found if isinstance(found, dict) else QUESTIONS
+        return tuple(kind for kind in QUESTIONS if kind in told)
+
+
+def served(checkpoint: Checkpoint) -> Model[Any]:
+    """The model that a checkpoint makes.
+
+    Raises:
+        CheckpointError: no route has a use for it, or its calibration is not that of its tasks, or
+            it has no energy.
+    """
+    network, manifest = checkpoint.network, checkpoint.manifest
+    if isinstance(network, NodeScorer):
+        return Scorer(network, manifest, checkpoint.sha256)
+    if isinstance(network, GraphClassifier):
+        return _calibrated(Classifier(network, manifest, checkpoint.sha256))
+    if isinstance(network, ImageCompleter):
+        return Completer(network, manifest, checkpoint.sha256)
+    if isinstance(network, AiT):
+        _require_looking(network, manifest.name)
+        kind = Answerer if network.config.question else PictureClassifier
+        return _calibrated(kind(network, manifest, checkpoint.sha256))
+    raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}")
+
+
+def _calibrated(model: L) -> L:
+    if len(model.temperatures) != len(model.tasks):
+        raise CheckpointError(f"{model.name}: it needs one temperature per task")
+    return model
+
+
+def _require_looking(network: AiT, name: str) -> None:
+    c = network.config
+    if not network.blocks_in_order():
+        raise CheckpointError(f"{name}: without a Hopfield network it has no energy to tell")
+    if c.shape[0] not in (1, 3):
+        raise CheckpointError(f"{name}: it looks at neither grey nor RGB")
+    if c.question and (c.question, c.tasks[0].labels) != (WIDTH, ANSWERS):
+        raise CheckpointError(f"{name}: its questions are not those of Sort-of-CLEVR")

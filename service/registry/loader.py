@@ -1,0 +1,100 @@
+"""On what models run: a device, and whose kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import structlog
+import torch
+
+from models import checkpoint
+from models.base import Block
+from models.dynamics import System
+from models.fused.system import FusedSystem, as_much
+from models.layouts import Dense
+from service.registry.handles import Model, served
+from service.settings import Settings
+
+
+class MachineError(Exception):
+    """The settings ask for what this machine has not; the message says what."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A torch `device`, whether ONNX Runtime looks at states as far as it can, by how many threads,
+    all cores if None, and for which models by products of whole numbers."""
+
+    device: str = "cpu"
+    onnx: bool = False
+    threads: int | None = None
+    int8: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Machine:
+        """
+        Raises:
+            MachineError: there is no such GPU, or no ONNX Runtime.
+        """
+        device = settings.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        _, _, place = device.partition(":")
+        if device != "cpu" and int(place or 0) >= torch.cuda.device_count():
+            raise MachineError("BASIN_DEVICE: there is no such GPU here that torch can use")
+        there = None not in (find_spec("onnxruntime"), find_spec("onnx"))
+        if settings.backend == "onnx" and not there:
+            raise MachineError("BASIN_BACKEND: pip install 'basin[cpu]'")
+        # Where both have several threads, they get in each other's way.
+        onnx = {"auto": there and settings.threads == 1, "torch": False, "onnx": True}
+        by_onnx = onnx[settings.backend] and device == "cpu"
+        if settings.int8 and not by_onnx:
+            raise MachineError("BASIN_INT8: needs a CPU and BASIN_BACKEND=onnx")
+        return cls(device, by_onnx, settings.threads, settings.int8)
+
+    def ready(self, path: Path) -> Model:
+        """The checkpoint at `path`, which has run.
+
+        Raises:
+            CheckpointError: it cannot be trusted.
+        """
+        model = served(checkpoint.load(path, self.device))
+        if self.onnx:
+            try:
+                self._by_onnx(model)
+                return model
+            except Exception as error:  # whatever it is, torch can
+                log = structlog.get_logger()
+                log.info("no ONNX graph", model=model.name, reason=repr(error))
+        self._prepare(model, Block.system)
+        return model
+
+    def _by_onnx(self, model: Model) -> None:
+        from models.onnx_backend.system import OnnxSystem  # an extra
+
+        int8 = model.name in self.int8
+        if int8 and not all(isinstance(layout, Dense) for layout in model.layouts()):
+            int8 = False
+            structlog.get_logger().warning("BASIN_INT8 is for pictures", model=model.name)
+        ready = partial(OnnxSystem.of_block, threads=self.threads, int8=int8)
+        self._prepare(model, ready, fuses=not int8)
+
+    def _prepare(
+        self, model: Model, system_of: Callable[[Block], System], fuses: bool = True
+    ) -> None:
+        """Its weights change no more; run it once each way: what tells of attention and components
+        goes past what is made ready, and what is much is for several threads."""
+        blocks = model.network.blocks_in_order()
+        systems = [system_of(block) for block in blocks]  # any of which may not be had
+        model.warm_up()
+        for block, system in zip(blocks, systems, strict=True):
+            fused = fuses and self.device == "cpu"
+            block.prepared = FusedSystem.of_block(block, system) if fused else system
+        model.warm_up()
+        if self.threads != 1 and any(isinstance(b.prepared, FusedSystem) for b in blocks):
+            with as_much():
+                model.warm_up()

@@ -1,0 +1,218 @@
+"""The models that are served."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import structlog
+
+from models.checkpoint import CheckpointError
+from service.errors import Problem, refuse
+from service.registry.handles import Model
+from service.registry.loader import Machine
+from service.validation.arrays import listing
+
+M = TypeVar("M", bound=Model[Any])
+
+
+@dataclass
+class _Served:
+    """What all views of a registry share."""
+
+    models: dict[str, Model[Any]] = field(default_factory=dict)
+    loaded: bool = False
+    stamp: bytes = b""
+    changes: int = 0
+    leaving: bool = False
+    changing: threading.Lock = field(default_factory=threading.Lock)
+    replacing: threading.Lock = field(default_factory=threading.Lock)
+
+
+@final
+class Registry:
+    """Models by name: none until `load` has run.
+
+    A request holds on to the model it began with; what is loaded or dropped meanwhile is for those
+    that come after.
+
+    Args:
+        machine: on what models run.
+        names: of the models that may be seen, all if None; whoever names another is refused,
+            whether there is one or not.
+    """
+
+    def __init__(
+        self,
+        machine: Machine = Machine(),  # noqa: B008, it is frozen
+        names: frozenset[str] | None = None,
+        shared: _Served | None = None,
+    ) -> None:
+        self._machine, self._names, self._shared = machine, names, shared or _Served()
+
+    def within(self, names: frozenset[str] | None) -> Registry:
+        """This registry, as who may use these models alone sees it, or all of it."""
+        return Registry(self._machine, names, self._shared)
+
+    @property
+    def stamp(self) -> bytes:
+        """Tells one set of models from any other, by their hashes."""
+        return self._shared.stamp
+
+    @property
+    def changes(self) -> int:
+        """How often it has been another set of models."""
+        return self._shared.changes
+
+    def load(self, folder: Path) -> None:
+        """Load every checkpoint in `folder`; one that cannot be trusted is logged and left out."""
+        log = structlog.get_logger()
+        folders = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+        models: dict[str, Model[Any]] = {}
+        for path in folders:
+            if self._shared.leaving:
+                return
+            try:
+                model = self._machine.ready(path)
+            except CheckpointError as error:
+                log.error("checkpoint refused", reason=str(error))
+                continue
+            except Exception:  # one that cannot run must not keep the others from service
+                log.exception("checkpoint refused", reason=f"{path}: it does not run")
+                continue
+            if model.name in models:
+                log.error("checkpoint refused", reason=f"{path}: there is another {model.name}")
+                continue
+            models[model.name] = model
+            log.info("model ready", model=model.name, sha256=model.sha256)
+        with self._shared.changing:
+            self._publish(models)
+        self._shared.loaded = True
+        for name in sorted({*self._machine.int8} - models.keys()):
+            log.warning("BASIN_INT8 names no model", model=name)
+        if not models:
+            log.error("no model to serve", folder=str(folder))
+
+    def replace(self, path: Path, name: str) -> Model[Any]:
+        """Serve the checkpoint at `path`, once it has run, in place of the one of its name.
+
+        Raises:
+            CheckpointError: it cannot be trusted, does not run, or is of another name.
+            Problem: it may not be seen.
+        """
+        self._require_seen(name)
+        with self._shared.replacing:  # the last that asks has the last word
+            try:
+                model = self._machine.ready(path)
+            except CheckpointError:
+                raise
+            except Exception as error:
+                structlog.get_logger().exception(
+                    "checkpoint refused", reason=f"{path}: does not run"
+                )
+                raise CheckpointError(f"{path.name}: it does not run") from error
+            if model.name != name:
+                raise CheckpointError(f"{path.name}: it is called {model.name}")
+            with self._shared.changing:
+                self._publish(self._shared.models | {name: model})
+        structlog.get_logger().info("model ready", model=name, sha256=model.sha256)
+        return model
+
+    def drop(self, name: str) -> Model[Any]:
+        """Serve it no longer.
+
+        Raises:
+            Problem: there is none of this name, or it may not be seen.
+        """
+        model = self.get(name)
+        with self._shared.changing:
+            self._publish({n: m for n, m in self._shared.models.items() if n != name})
+        structlog.get_logger().info("model dropped", model=name, sha256=model.sha256)
+        return model
+
+    def _publish(self, models: dict[str, Model[Any]]) -> None:
+        # Another runtime rounds in another way.
+        every = sorted((model.name, model.sha256, model.runtime) for model in models.values())
+        shared = self._shared
+        shared.models, shared.stamp = models, hashlib.sha256(repr(every).encode()).digest()
+        shared.changes += 1
+
+    @property
+    def settled(self) -> bool:
+        """Have the first models been loaded, or is it sure that there will be none?"""
+        return self._shared.loaded
+
+    def leave(self) -> None:
+        """Load no more: the process ends."""
+        self._shared.leaving = True
+
+    def give_up(self) -> None:
+        """There will be no models."""
+        self._shared.loaded = True
+
+    def require_loaded(self) -> None:
+        """Refuse with 503 while the first models are loading."""
+        if not self.settled:
+            raise Problem("not-ready", "models are loading", headers={"retry-after": "1"})
+
+    def require_ready(self) -> None:
+        """Refuse with 503 where there is nothing to serve, now or at all."""
+        self.require_loaded()
+        if not self._shared.models:
+            raise Problem("not-ready", "this server found no checkpoint it could load")
+
+    def loaded(self) -> list[Model[Any]]:
+        """Those there are so far."""
+        return [model for name, model in self._shared.models.items() if self._sees(name)]
+
+    def every(self, kind: type[M]) -> list[M]:
+        """Those of one kind that there are so far."""
+        return [model for model in self.loaded() if isinstance(model, kind)]
+
+    def __iter__(self) -> Iterator[Model[Any]]:
+        self.require_ready()
+        return iter(self.loaded())
+
+    def get(self, name: str) -> Model[Any]:
+        """
+        Raises:
+            Problem: there is none, or it may not be seen.
+        """
+        self.require_ready()
+        self._require_seen(name)
+        try:
+            return self._shared.models[name]
+        except KeyError:
+            raise refuse(
+                "unknown-model", "/model", "unknown_model", "GET /models lists those served"
+            ) from None
+
+    def serving(self, kind: type[M], name: str) -> M:
+        """The model of this name, which must be of the kind that the route at hand needs.
+
+        Raises:
+            Problem: there is none, it may not be seen, or it serves another route; it tells which
+                ones do this one.
+        """
+        self.require_ready()
+        self._require_seen(name)
+        model = self._shared.models.get(name)
+        if isinstance(model, kind):
+            return model
+        names = [one.name for one in self.every(kind)]
+        rule = f"POST {kind.route} is served by {listing(names) if names else 'no model here'}"
+        if model is None:
+            raise refuse("unknown-model", "/model", "unknown_model", rule)
+        raise refuse("wrong-model", "/model", "wrong_task", rule)
+
+    def _sees(self, name: str) -> bool:
+        return self._names is None or name in self._names
+
+    def _require_seen(self, name: str) -> None:
+        if not self._sees(name):
+            rule = "the key is not for this model; GET /models lists those that it is for"
+            raise refuse("forbidden", "/model", "out_of_scope", rule)

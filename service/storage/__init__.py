@@ -1,0 +1,1 @@
+"""Where state outlives a request: in memory, in SQLite, or in Redis."""

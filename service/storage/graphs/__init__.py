@@ -1,0 +1,26 @@
+"""Stored graphs: held in memory for scoring, and written as snapshots and logs of changes.
+
+`dynamic_graph` holds one graph and takes subgraphs from it; `base` is the interface of the log that
+makes it last, in SQLite (`sqlite`) or Redis (`redis`); `writer` is the one thread that writes;
+`store` has all graphs.
+"""
+
+from service.storage.graphs.base import Head, Journal, Room
+from service.storage.graphs.dynamic_graph import LiveGraph, Neighborhood, Schema, Whole
+from service.storage.graphs.sqlite import SqliteJournal
+from service.storage.graphs.store import GraphStore
+from service.storage.graphs.update import Edge, Update
+
+__all__ = [
+    "Edge",
+    "GraphStore",
+    "Head",
+    "Journal",
+    "LiveGraph",
+    "Neighborhood",
+    "Room",
+    "Schema",
+    "SqliteJournal",
+    "Update",
+    "Whole",
+]

@@ -1,0 +1,143 @@
+"""Where stored graphs last: as they once were, and what has changed since."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum, auto
+from typing import NamedTuple, Self
+
+import orjson
+
+from service.storage.graphs.dynamic_graph import Schema
+
+
+class Place(NamedTuple):
+    """Whose graph, and its id."""
+
+    owner: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is known of a graph without reading it.
+
+    `revision` counts its changes, also over those that replace it; `since` is the revision of its
+    base, on which changes are written; `tag` tells a graph from the one that replaced it.
+    """
+
+    features: tuple[str, ...]
+    relations: tuple[str, ...]
+    num_nodes: int
+    num_edges: int
+    revision: int = 0
+    since: int = 0
+    tag: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(self.features, self.relations)
+
+    def dumps(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, text: bytes | str) -> Self:
+        found = orjson.loads(text)
+        return cls(**found | {name: tuple(found[name]) for name in ("features", "relations")})
+
+    def changed(self, num_nodes: int, num_edges: int) -> Head:
+        """After one change more."""
+        revision = self.revision + 1
+        return replace(self, num_nodes=num_nodes, num_edges=num_edges, revision=revision)
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much one owner may store."""
+
+    graphs: int
+    nodes: int
+    edges: int
+
+
+class Outcome(Enum):
+    DONE = auto()
+    STALE = auto()  # another has changed it first
+    TOO_MANY_GRAPHS = auto()
+    TOO_MANY_NODES = auto()
+    TOO_MANY_EDGES = auto()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A graph to be read: its base, unless that is known, and the changes since."""
+
+    head: Head
+    base: bytes | None
+    updates: list[bytes]
+
+
+class Journal(ABC):
+    """Called from one thread, which may block. Every change lasts once the `batch` it is in ends;
+    what a batch has changed is as it was where that raises. All methods raise `StoreError`."""
+
+    shared: bool
+    """Do others write here too?"""
+
+    @abstractmethod
+    def open(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        yield
+
+    @abstractmethod
+    def heads(self, owner: str) -> dict[str, Head]:
+        """Of all graphs of an owner, by id."""
+
+    @abstractmethod
+    def put(self, place: Place, head: Head, base: bytes, room: Room) -> tuple[Outcome, int]:
+        """Store a graph, in place of what was there; with its revision, one above that of what was
+        there, or 1."""
+
+    @abstractmethod
+    def append(self, place: Place, before: Head, after: Head, update: bytes, room: Room) -> Outcome:
+        """Store a change of the graph that was `before`."""
+
+    @abstractmethod
+    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+        """Put a base in the place of all changes up to the revision of `head`; was it done? It
+        need not be: changes last without it."""
+
+    @abstractmethod
+    def read(self, place: Place, known: Head | None) -> Stored | None:
+        """A graph; of one that is `known` the changes since, unless it was replaced."""
+
+    @abstractmethod
+    def delete(self, place: Place) -> bool:
+        """Was there one?"""
+
+
+def outcome(heads: dict[str, Head], place: Place, after: Head, room: Room) -> Outcome:
+    """Is there room for a graph beside the others of its owner?"""
+    others = [head for id, head in heads.items() if id != place.id]
+    before = heads.get(place.id)
+    if before is None and len(others) >= room.graphs:
+        return Outcome.TOO_MANY_GRAPHS
+    # What makes a graph smaller is never refused.
+    for count, most, refusal in (
+        ("num_nodes", room.nodes, Outcome.TOO_MANY_NODES),
+        ("num_edges", room.edges, Outcome.TOO_MANY_EDGES),
+    ):
+        grows = before is None or getattr(after, count) > getattr(before, count)
+        if grows and sum(getattr(head, count) for head in (*others, after)) > most:
+            return refusal
+    return Outcome.DONE

@@ -1,0 +1,390 @@
+"""A graph in memory that changes while neighbourhoods are taken from it."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import final
+
+import numpy as np
+import orjson
+
+from models.inputs.graph import Graph
+from service.errors import Fault, Problem, pointer
+from service.storage.graphs.update import Edge, Update
+from service.validation.arrays import fail, fail_at, fail_where, place
+from service.validation.ids import NodeId
+
+# An edge is kept at both its ends, as the row of the other end, the relation, and whether it comes
+# in. A loop is kept once.
+_ROW, _RELATION, _INWARDS = 16, 1, 1
+_NONE = np.empty(0, np.int64)
+_BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the columns of x and the relations of edges are."""
+
+    features: tuple[str, ...]
+    relations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All of a graph: `node_ids` of the rows of x, and the number of the last change in it."""
+
+    graph: Graph
+    node_ids: list[NodeId]
+    revision: int
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """What stands around some nodes, they first, as it was at a revision."""
+
+    graph: Graph
+    node_ids: list[NodeId]
+    revision: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an update makes of a graph: of some rows their edges, and who comes and goes."""
+
+    halves: dict[int, np.ndarray]
+    gone: list[tuple[NodeId, int]]
+    new: list[tuple[NodeId, int]]
+    rows: np.ndarray
+    x: np.ndarray
+    num_nodes: int
+    num_edges: int
+
+
+@final
+class LiveGraph:
+    """One thread changes it, by `plan` and `commit`; any number reads, and finds it before a change
+    or after."""
+
+    def __init__(self, schema: Schema, whole: Whole) -> None:
+        graph = whole.graph
+        self.schema, self.revision = schema, whole.revision
+        self._ids: list[NodeId | None] = list(whole.node_ids)
+        self._rows = dict(zip(whole.node_ids, range(graph.num_nodes), strict=True))
+        self._x = np.array(graph.x, np.float32)
+        self._order = _orders(whole.node_ids)
+        self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
+        self._start, self._halves = _both_ends(graph)
+        self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
+        self._dead = np.zeros(graph.num_nodes, bool)  # deleted, though edges still name them
+        self.num_edges = int(np.count_nonzero(self._halves & _INWARDS == 0))
+        self._lock = threading.Lock()
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._rows)
+
+    @property
+    def wasteful(self) -> bool:
+        """Are more rows dead than alive?"""
+        return len(self._ids) > 2 * len(self._rows) + 1000
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, about."""
+        arrays = (self._x, self._order, self._place, self._start, self._halves)
+        changed = 112 * len(self._changed) + 16 * self.num_edges * bool(self._changed)
+        return sum(a.nbytes for a in arrays) + changed + _BYTES_A_NODE * len(self._ids)
+
+    def plan(self, update: Update) -> Change | None:
+        """What `update` comes to; None where it changes nothing.
+
+        Raises:
+            Problem: an edge of it is between nodes that are not there.
+        """
+        drops, adds = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        for source, target, relation in update.delete_edges:
+            ends = self._rows.get(source), self._rows.get(target)
+            if ends[0] is not None and ends[1] is not None:
+                _note(drops, ends[0], ends[1], relation)
+        gone = {id: self._rows[id] for id in update.delete_nodes if id in self._rows}
+        fresh = [id for id in update.nodes if id in gone or id not in self._rows]
+        new = dict(zip(fresh, range(len(self._ids), len(self._ids) + len(fresh)), strict=True))
+        for (source, target), relation in self._ends(update.edges, gone, new):
+            _note(adds, source, target, relation)
+        halves, more = self._merged(drops, adds)
+        rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
+        if not (halves or gone or new) and np.array_equal(self._x[rows], update.x):
+            return None
+        less = self._leaving(list(gone.values()), halves)
+        return Change(
+            halves | dict.fromkeys(gone.values(), _NONE),
+            list(gone.items()),
+            list(new.items()),
+            rows,
+            update.x,
+            self.num_nodes + len(new) - len(gone),
+            self.num_edges + more - less,
+        )
+
+    def commit(self, change: Change, revision: int) -> None:
+        """Make it so."""
+        with self._lock:
+            for id, row in change.gone:
+                del self._rows[id]
+                self._ids[row] = None
+                self._dead[row] = True
+            self._grow(len(self._ids) + len(change.new))
+            for id, row in change.new:
+                self._ids.append(id)
+                self._rows[id], self._order[row] = row, _order(id)
+            self._x[change.rows] = change.x
+            self._changed |= change.halves
+            self.num_edges, self.revision = change.num_edges, revision
+
+    def whole(self) -> Whole:
+        """All of it, each edge once, in order of its ends."""
+        with self._lock:
+            rows = np.array(list(self._rows.values()), np.int64)
+            ids, x, revision = list(self._rows), self._x[rows], self.revision
+            changed, edges = self._changed.copy(), self.num_edges
+            place = np.full(len(self._ids), -1, np.int64)
+        place[rows] = np.arange(len(rows))
+        parts = [changed[row] if row in changed else self._stored(row) for row in rows.tolist()]
+        half = np.concatenate([_NONE, *parts])
+        graph = _induced(x, parts, half, place[half >> _ROW], len(self.schema.relations))
+        assert graph.edge_index.shape[1] == edges
+        return Whole(graph, ids, revision)
+
+    def neighborhood(
+        self,
+        targets: Sequence[NodeId],
+        hops: int,
+        max_neighbors: int,
+        seed: int,
+        max_nodes: int,
+        max_edges: int,
+    ) -> Neighborhood:
+        """The nodes that are up to `hops` edges from one of `targets`, whichever way these point,
+        and all edges between them.
+
+        Of a node with more than `max_neighbors` neighbours that many are followed, which `seed`
+        chooses: the same whatever order the graph was built in, and but for one the same where an
+        edge comes or goes. Targets stand first, in their order.
+
+        Raises:
+            Problem: a target is no node, or is named twice; more than `max_nodes` are found, or the
+                nodes looked at have more than `max_edges`.
+        """
+        with self._lock:
+            found = [self._targets(targets)]
+            self._place[found[0]] = np.arange(len(found[0]))
+            count = len(found[0])
+            try:
+                for _ in range(hops):
+                    parts = self._parts(found[-1], max_edges)
+                    near = np.unique(self._followed(found[-1], parts, max_neighbors, seed))
+                    new = near[self._place[near] < 0]
+                    if not len(new):
+                        break
+                    new = new[np.argsort(self._order[new], kind="stable")]
+                    found.append(new)
+                    self._place[new] = np.arange(count, count + len(new))
+                    if (count := count + len(new)) > max_nodes:
+                        raise _too_much(max_nodes, "nodes")
+                rows = np.concatenate(found)
+                ids = [self._ids[row] for row in rows.tolist()]
+                parts, x, revision = self._parts(rows, max_edges), self._x[rows], self.revision
+                half = np.concatenate([_NONE, *parts])
+                target = self._place[half >> _ROW]
+            finally:
+                for part in found:
+                    self._place[part] = -1
+        graph = _induced(x, parts, half, target, len(self.schema.relations))
+        return Neighborhood(graph, [id for id in ids if id is not None], revision)
+
+    def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
+        rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
+        if (unknown := rows < 0).any():
+            raise fail_where(unknown, place("targets"), "unknown_node", "must be the id of a node")
+        again = np.ones(len(rows), bool)
+        again[np.unique(rows, return_index=True)[1]] = False
+        if again.any():
+            rule = "this node was named before"
+            raise fail_where(again, place("targets"), "duplicate", rule)
+        return rows
+
+    def _parts(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
+        parts = [self._at(row) for row in rows.tolist()]
+        if sum(map(len, parts)) > 2 * most:  # an edge has two ends
+            raise _too_much(most, "edges")
+        return parts
+
+    def _followed(
+        self, rows: np.ndarray, parts: list[np.ndarray], most: int, seed: int
+    ) -> np.ndarray:
+        """Rows of neighbours of `rows`, which have the edges `parts`; of each at most so many."""
+        sizes = np.array([len(part) for part in parts])
+        many = np.flatnonzero(sizes > most)
+        few = [part for part, size in zip(parts, sizes, strict=True) if size <= most]
+        close = np.concatenate([_NONE, *few]) >> _ROW
+        close = close[~self._dead[close]]
+        if not len(many):
+            return close
+        owner = np.repeat(many, sizes[many])
+        pairs = owner << 32 | np.concatenate([parts[i] for i in many.tolist()]) >> _ROW
+        pairs = np.unique(pairs)  # two nodes may have several edges
+        owner, near = pairs >> 32, pairs & 0xFFFFFFFF
+        others = (rows[owner] != near) & ~self._dead[near]
+        owner, near = owner[others], near[others]
+        chance = _mixed(self._order[rows[owner]] + np.uint64(seed))
+        chance = _mixed(self._order[near] ^ chance)
+        by_chance = np.lexsort((chance, owner))
+        owner, near = owner[by_chance], near[by_chance]
+        rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        return np.concatenate([close, near[rank < most]])
+
+    def _at(self, row: int) -> np.ndarray:
+        """The edges of a row, as they are kept."""
+        changed = self._changed.get(row)
+        return self._stored(row) if changed is None else changed
+
+    def _stored(self, row: int) -> np.ndarray:
+        if row >= len(self._start) - 1:
+            return _NONE
+        return self._halves[self._start[row] : self._start[row + 1]]
+
+    def _ends(
+        self, edges: Iterable[Edge], gone: Container[NodeId], new: dict[NodeId, int]
+    ) -> Iterator[tuple[tuple[int, int], int]]:
+        faults = list[Fault]()
+        for i, (*ends, relation) in enumerate(edges):
+            rows = [
+                new[id] if id in new else -1 if id in gone else self._rows.get(id, -1)
+                for id in ends
+            ]
+            faults += [
+                Fault(pointer("edges", i, end), "unknown_node", "must be the id of a node")
+                for end, row in zip(("source", "target"), rows, strict=True)
+                if row < 0
+            ]
+            if not faults:
+                yield (rows[0], rows[1]), relation
+        if faults:
+            raise fail(faults)
+
+    def _merged(
+        self, drops: dict[int, list[int]], adds: dict[int, list[int]]
+    ) -> tuple[dict[int, np.ndarray], int]:
+        """What becomes of the edges of rows, where it is something else; by how many more.
+
+        Nothing here depends on the order in which edges are kept: what is written is what is read.
+        """
+        halves, more = dict[int, np.ndarray](), 0
+        for row in drops.keys() | adds.keys():
+            before = self._at(row)
+            dropped, added = (
+                np.unique(np.array(named.get(row, ()), np.int64)) for named in (drops, adds)
+            )
+            there = before[_within(before, np.union1d(dropped, added))]
+            come = added[~np.isin(added, there)]
+            go = dropped[np.isin(dropped, there) & ~np.isin(dropped, added)]
+            if len(come) or len(go):
+                kept = before[~_within(before, go)] if len(go) else before
+                halves[row] = np.concatenate([kept, come])
+                more += _outward(come) - _outward(go)
+        return halves, more
+
+    def _leaving(self, gone: list[int], halves: dict[int, np.ndarray]) -> int:
+        """How many edges go with rows that are deleted, where some have new `halves`."""
+        parts = [halves.get(row, self._at(row)) for row in gone]
+        half = np.concatenate([_NONE, *parts])
+        other = half >> _ROW
+        half, other = half[~self._dead[other]], other[~self._dead[other]]
+        # One between two of them is counted where it starts.
+        return int(np.count_nonzero((half & _INWARDS == 0) | ~np.isin(other, gone)))
+
+    def _grow(self, rows: int) -> None:
+        if (spare := rows - len(self._x)) <= 0:
+            return
+        more = max(spare, len(self._x), 16)
+        self._x = np.concatenate([self._x, np.zeros((more, self._x.shape[1]), np.float32)])
+        self._order = np.concatenate([self._order, np.zeros(more, np.uint64)])
+        self._place = np.concatenate([self._place, np.full(more, -1, np.int32)])
+        self._dead = np.concatenate([self._dead, np.zeros(more, bool)])
+
+
+def _note(halves: dict[int, list[int]], source: int, target: int, relation: int) -> None:
+    halves[source].append(target << _ROW | relation << _RELATION)
+    if source != target:
+        halves[target].append(source << _ROW | relation << _RELATION | _INWARDS)
+
+
+def _both_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """The edges of each row one after the other, each once, and where those of a row start."""
+    source, target = np.asarray(graph.edge_index, np.int64)
+    relation = 0 if graph.edge_type is None else np.asarray(graph.edge_type, np.int64) << _RELATION
+    inwards = source != target
+    outward = target << _ROW | relation
+    inward = (source << _ROW | relation | _INWARDS)[inwards]
+    owner, half = np.r_[source, target[inwards]], np.r_[outward, inward]
+    by_owner = np.lexsort((half, owner))
+    owner, half = owner[by_owner], half[by_owner]
+    once = np.ones(len(owner), bool)
+    once[1:] = (owner[1:] != owner[:-1]) | (half[1:] != half[:-1])
+    owner, half = owner[once], half[once]
+    return np.searchsorted(owner, np.arange(graph.num_nodes + 1)), half
+
+
+def _induced(
+    x: np.ndarray, parts: list[np.ndarray], half: np.ndarray, target: np.ndarray, relations: int
+) -> Graph:
+    """The graph of nodes with features x and the edges `parts`, those that lead to one of them, in
+    order.
+
+    Args:
+        half: all parts, one after the other.
+        target: to which of the nodes each leads; -1 where to another.
+    """
+    source = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    taken = (half & _INWARDS == 0) & (target >= 0)
+    source, target, half = source[taken], target[taken].astype(np.int64), half[taken]
+    relation = (half & ((1 << _ROW) - 1)) >> _RELATION
+    order = np.lexsort((relation, target, source))
+    edge_index = np.stack([source, target])[:, order]
+    return Graph(x, edge_index, relation[order] if relations > 1 else None)
+
+
+def _outward(halves: np.ndarray) -> int:
+    return int(np.count_nonzero(halves & _INWARDS == 0))
+
+
+def _within(many: np.ndarray, few: np.ndarray) -> np.ndarray:
+    """Which of `many` are among `few`, which are sorted: a hub's edges are not sorted for one."""
+    if not len(few):
+        return np.zeros(len(many), bool)
+    return few[np.minimum(np.searchsorted(few, many), len(few) - 1)] == many
+
+
+def _too_much(most: int, of: str) -> Problem:
+    rule = f"more than {most} {of}; ask for fewer hops or neighbors"
+    return fail_at("/neighborhood", f"too_many_{of}", rule)
+
+
+def _order(id: NodeId) -> int:
+    return int.from_bytes(blake2b(orjson.dumps(id), digest_size=8).digest(), "little")
+
+
+def _orders(ids: Sequence[NodeId]) -> np.ndarray:
+    """A number by chance for each id, the same wherever it is."""
+    return np.fromiter(map(_order, ids), np.uint64, len(ids))
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Spread over all 64 bits (the finaliser of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

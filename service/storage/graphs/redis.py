@@ -1,0 +1,155 @@
+"""Stored graphs that all servers have, in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, final
+
+from redis.client import Pipeline
+from redis.exceptions import WatchError
+
+from service.storage.graphs.base import Head, Journal, Outcome, Place, Room, Stored, outcome
+from service.storage.redis_client import PREFIX, Link, Unavailable
+from service.storage.sqlite import StoreError
+
+_TRIES = 64
+
+
+@final
+class RedisJournal(Journal):
+    """Of each owner a hash of heads; of each graph its base and the list of its changes.
+
+    Who writes looks first, and is told where another was faster.
+    """
+
+    shared = True
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def heads(self, owner: str) -> dict[str, Head]:
+        with self._asking():
+            return _heads(self._link.patient.hgetall(_of(owner)))
+
+    def put(self, place: Place, head: Head, base: bytes, room: Room) -> tuple[Outcome, int]:
+        for _ in range(_TRIES):
+            with self._asking(), self._link.patient.pipeline() as pipeline:
+                heads = _watched(pipeline, place.owner)
+                before = heads.get(place.id)
+                revision = 1 if before is None else before.revision + 1
+                found = outcome(heads, place, head, room)
+                if found is not Outcome.DONE:
+                    return found, revision
+                pipeline.set(_base(place), base)
+                pipeline.delete(_log(place))
+                stored = replace(head, revision=revision, since=revision)
+                pipeline.hset(_of(place.owner), place.id, stored.dumps())
+                if _done(pipeline):
+                    return found, revision
+        raise StoreError("others change graphs all the time")
+
+    def append(self, place: Place, before: Head, after: Head, update: bytes, room: Room) -> Outcome:
+        with self._asking(), self._link.patient.pipeline() as pipeline:
+            heads = _watched(pipeline, place.owner)
+            now = heads.get(place.id)
+            if now is None or (now.tag, now.revision) != (before.tag, before.revision):
+                return Outcome.STALE
+            found = outcome(heads, place, after, room)
+            if found is not Outcome.DONE:
+                return found
+            pipeline.rpush(_log(place), update)
+            stored = replace(after, since=now.since)
+            pipeline.hset(_of(place.owner), place.id, stored.dumps())
+            return found if _done(pipeline) else Outcome.STALE
+
+    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+        for _ in range(_TRIES):
+            with suppress(StoreError), self._asking(), self._link.patient.pipeline() as pipeline:
+                now = _watched(pipeline, place.owner).get(place.id)
+                if now is None or now.tag != head.tag or now.since >= head.revision:
+                    return False  # another has
+                pipeline.set(_base(place), base)
+                pipeline.ltrim(_log(place), head.revision - now.since, -1)
+                stored = replace(now, since=head.revision)
+                pipeline.hset(_of(place.owner), place.id, stored.dumps())
+                if _done(pipeline):
+                    return True
+                continue
+            return False
+        return False
+
+    def read(self, place: Place, known: Head | None) -> Stored | None:
+        with self._asking():
+            for _ in range(_TRIES):
+                text = self._link.patient.hget(_of(place.owner), place.id)
+                if text is None:
+                    return None
+                now, start = Head.loads(text), None
+                if known is not None and known.tag == now.tag and known.revision >= now.since:
+                    if known.revision == now.revision:
+                        return Stored(now, None, [])
+                    start = known.revision - now.since
+                with self._link.patient.pipeline() as pipeline:
+                    pipeline.hget(_of(place.owner), place.id)
+                    pipeline.lrange(_log(place), start or 0, -1)
+                    if start is None:
+                        pipeline.get(_base(place))
+                    text, updates, *bases = pipeline.execute()
+                if text is None:
+                    return None
+                found = Head.loads(text)
+                if (found.tag, found.since) == (now.tag, now.since):
+                    return Stored(found, bases[0] if bases else None, updates)
+        raise StoreError("others change the graph all the time")
+
+    def delete(self, place: Place) -> bool:
+        with self._asking(), self._link.patient.pipeline() as pipeline:
+            pipeline.hdel(_of(place.owner), place.id)
+            pipeline.delete(_base(place), _log(place))
+            return bool(pipeline.execute()[0])
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            with self._link.asking("graphs"):
+                yield
+        except Unavailable as error:
+            raise StoreError(str(error)) from error
+
+
+def _watched(pipeline: Pipeline, owner: str) -> dict[str, Head]:
+    """The heads of an owner; what the pipeline is told next is done only if they stay so."""
+    pipeline.watch(_of(owner))
+    heads = _heads(pipeline.hgetall(_of(owner)))
+    pipeline.multi()
+    return heads
+
+
+def _done(pipeline: Pipeline) -> bool:
+    try:
+        pipeline.execute()
+    except WatchError:
+        return False
+    return True
+
+
+def _heads(found: Any) -> dict[str, Head]:
+    return {id.decode(): Head.loads(head) for id, head in sorted(found.items())}
+
+
+def _of(owner: str) -> str:
+    return f"{PREFIX}graphs:{owner}"
+
+
+def _base(place: Place) -> str:
+    return f"{PREFIX}graph:{place.owner}/{place.id}:base"
+
+
+def _log(place: Place) -> str:
+    return f"{PREFIX}graph:{place.owner}/{place.id}:log"

@@ -1,0 +1,103 @@
+"""Stored graphs in a file of SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+from service.storage.graphs.base import Head, Journal, Outcome, Place, Room, Stored, outcome
+from service.storage.sqlite import Database, Kind, StoreError
+
+# What is long stands apart: SQLite writes a row as a whole.
+_TABLES = (
+    "CREATE TABLE heads (owner TEXT, id TEXT, head BLOB NOT NULL, PRIMARY KEY (owner, id))",
+    "CREATE TABLE bases (owner TEXT, id TEXT, base BLOB NOT NULL, PRIMARY KEY (owner, id))",
+    "CREATE TABLE updates (owner TEXT, id TEXT, revision INTEGER, made BLOB NOT NULL,"
+    " PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
+)
+_MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
+_KIND = Kind(0x42617367, 1, "graphs", _TABLES)  # "Basg"
+
+
+@final
+class SqliteJournal(Journal):
+    """A file for one server. A batch is a transaction: it is as long on the way to the disk
+    whatever is in it."""
+
+    shared = False
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, _KIND)
+        self._db: sqlite3.Connection | None = None  # within a batch
+
+    def open(self) -> None:
+        self._database.open()
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        with self._database.transaction() as self._db:
+            try:
+                yield
+            finally:
+                self._db = None
+
+    def heads(self, owner: str) -> dict[str, Head]:
+        rows = self._ask("SELECT id, head FROM heads WHERE owner = ? ORDER BY id", [owner])
+        return {id: Head.loads(head) for id, head in rows}
+
+    def put(self, place: Place, head: Head, base: bytes, room: Room) -> tuple[Outcome, int]:
+        heads = self.heads(place.owner)
+        before = heads.get(place.id)
+        revision = 1 if before is None else before.revision + 1
+        found = outcome(heads, place, head, room)
+        if found is Outcome.DONE:
+            self.delete(place)
+            self._set(place, replace(head, revision=revision, since=revision))
+            self._ask("INSERT INTO bases VALUES (?, ?, ?)", [*place, base])
+        return found, revision
+
+    def append(self, place: Place, before: Head, after: Head, update: bytes, room: Room) -> Outcome:
+        found = outcome(self.heads(place.owner), place, after, room)
+        if found is Outcome.DONE:
+            self._ask("INSERT INTO updates VALUES (?, ?, ?, ?)", [*place, after.revision, update])
+            self._set(place, after)
+        return found
+
+    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+        if len(base) > _MAX_BASE:
+            return False
+        self._ask("UPDATE bases SET base = ? WHERE owner = ? AND id = ?", [base, *place])
+        old = "DELETE FROM updates WHERE owner = ? AND id = ? AND revision <= ?"
+        self._ask(old, [*place, head.revision])
+        self._set(place, replace(head, since=head.revision))
+        return True
+
+    def read(self, place: Place, known: Head | None) -> Stored | None:
+        here = "WHERE owner = ? AND id = ?"
+        heads = self._ask(f"SELECT head FROM heads {here}", [*place])
+        if not heads:
+            return None
+        ((base,),) = self._ask(f"SELECT base FROM bases {here}", [*place])
+        updates = self._ask(f"SELECT made FROM updates {here} ORDER BY revision", [*place])
+        return Stored(Head.loads(heads[0][0]), base, [made for (made,) in updates])
+
+    def delete(self, place: Place) -> bool:
+        for table in ("updates", "bases"):
+            self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
+        gone = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
+        return bool(self._ask(gone, [*place]))
+
+    def _set(self, place: Place, head: Head) -> None:
+        self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.dumps()])
+
+    def _ask(self, statement: str, values: list[object]) -> list[tuple]:
+        if self._db is None:
+            raise StoreError("this is done in a batch")
+        return self._db.execute(statement, values).fetchall()

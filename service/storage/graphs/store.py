@@ -1,0 +1,264 @@
+"""The graphs that are stored, and changed while they are scored."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import final
+
+from service.errors import Problem, refuse
+from service.storage.graphs.base import Head, Journal, Outcome, Place, Room
+from service.storage.graphs.dynamic_graph import LiveGraph, Schema
+from service.storage.graphs.snapshot_file import dump, follow, live
+from service.storage.graphs.update import Update
+from service.storage.graphs.writer import Keeper, unavailable
+from service.storage.sqlite import StoreError
+
+ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
+_LOG_BYTES = 1 << 20  # of changes, before all of a small graph is written anew
+_TRIES = 64
+_LOOK_EVERY = 256  # changes, whether the memory suffices
+
+
+@dataclass
+class _Held:
+    """A graph in memory; how much was written of it since its base, and of that."""
+
+    live: LiveGraph
+    head: Head
+    logged: int
+    base_bytes: int
+    used: float
+
+
+@final
+class GraphStore:
+    """Graphs by id, of each key its own. All methods may be called from the event loop.
+
+    Who changes a graph waits until the change lasts; who reads one may find it a moment before,
+    and always finds it as it is between two changes. While Redis is away graphs that are in memory
+    are read as they last were, and none can be changed.
+    """
+
+    def __init__(self, journal: Journal, room: Room, memory_bytes: int) -> None:
+        self._journal, self._room, self._memory_bytes = journal, room, memory_bytes
+        self._held = dict[Place, _Held]()  # changed by the keeper alone
+        self._keeper = Keeper(journal, self._held.clear)
+        self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
+        self._owner = ""
+
+    def within(self, owner: str) -> GraphStore:
+        """The same store, as the key of this name sees it."""
+        if not owner:
+            return self
+        view = copy.copy(self)
+        view._owner = owner
+        return view
+
+    def start(self) -> None:
+        self._keeper.start()
+
+    def close(self) -> None:
+        self._keeper.close()
+        self._builder.shutdown(cancel_futures=True)
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory that graphs take, about."""
+        return sum(held.live.nbytes for held in list(self._held.values()))
+
+    async def heads(self) -> dict[str, Head]:
+        """Every graph there is, by id."""
+        owner = self._owner
+        return await asyncio.wrap_future(self._keeper.submit(lambda: self._journal.heads(owner)))
+
+    async def head(self, id: str) -> Head:
+        """
+        Raises:
+            Problem: there is no such graph.
+        """
+        if (found := (await self.heads()).get(id)) is None:
+            raise _unknown("/id")
+        return found
+
+    async def get(self, id: str, at: str = "/id") -> LiveGraph:
+        """A graph, with all changes that have been answered.
+
+        Args:
+            at: where in the request it is named.
+
+        Raises:
+            Problem: there is no such graph, or it cannot be read.
+        """
+        place = self._place(id, at)
+        held = self._held.get(place)
+        if held is not None and not self._journal.shared:
+            held.used = time.monotonic()
+            return held.live
+        held = await asyncio.wrap_future(self._keeper.submit(lambda: self._read(place, at)))
+        return held.live
+
+    async def made(self, parse: Callable[[], LiveGraph]) -> tuple[LiveGraph, bytes]:
+        """What `parse` makes of a body, and its file: one at a time, for it may take seconds."""
+
+        def work() -> tuple[LiveGraph, bytes]:
+            graph = parse()
+            return graph, dump(graph.whole())
+
+        async with self._one:
+            return await asyncio.get_running_loop().run_in_executor(self._builder, work)
+
+    async def put(self, id: str, graph: LiveGraph, base: bytes) -> tuple[Head, bool]:
+        """Store a graph, whose file is `base`; was there none of this id before?
+
+        Raises:
+            Problem: an id that is none, or no room.
+        """
+        if not ID.fullmatch(id):
+            rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
+            raise refuse("invalid-request", "/id", "not_allowed", rule)
+        place, schema = Place(self._owner, id), graph.schema
+        head = Head(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
+
+        def work() -> tuple[Head, bool]:
+            outcome, revision = self._journal.put(place, head, base, self._room)
+            self._require_done(outcome)
+            graph.revision = revision
+            stored = replace(head, revision=revision, since=revision)
+            self._hold(place, _Held(graph, stored, 0, len(base), time.monotonic()))
+            return stored, revision == 1
+
+        return await asyncio.wrap_future(self._keeper.submit(work))
+
+    async def update(self, id: str, schema: Schema, update: Update) -> Head:
+        """Change a graph, all at once.
+
+        Args:
+            schema: for which `update` was made.
+
+        Raises:
+            Problem: there is no such graph, it has another schema by now, there is an edge between
+                nodes it has not, or no room.
+        """
+        place = self._place(id)
+        work = partial(self._update, place, schema, update)
+        return await asyncio.wrap_future(self._keeper.submit(work))
+
+    async def delete(self, id: str) -> None:
+        """
+        Raises:
+            Problem: there is no such graph.
+        """
+        place = self._place(id)
+
+        def work() -> None:
+            self._held.pop(place, None)
+            if not self._journal.delete(place):
+                raise _unknown("/id")
+
+        await asyncio.wrap_future(self._keeper.submit(work))
+
+    def _place(self, id: str, at: str = "/id") -> Place:
+        if not ID.fullmatch(id):
+            raise _unknown(at)
+        return Place(self._owner, id)
+
+    # What follows is done by the keeper.
+
+    def _read(self, place: Place, at: str = "/id") -> _Held:
+        held = self._held.get(place)
+        if held is None or self._journal.shared:
+            held = self._fetched(place, held, at)
+        held.used = time.monotonic()
+        return held
+
+    def _fetched(self, place: Place, held: _Held | None, at: str) -> _Held:
+        try:
+            stored = self._journal.read(place, None if held is None else held.head)
+        except StoreError:
+            if held is None or not self._journal.shared:
+                raise
+            return held  # as it last was
+        if stored is None:
+            self._held.pop(place, None)
+            raise _unknown(at)
+        logged = sum(map(len, stored.updates))
+        if held is not None and stored.base is None:
+            follow(held.live, stored)
+            held.head, held.logged = stored.head, held.logged + logged
+            self._renew(held)
+            return held
+        assert stored.base is not None
+        held = _Held(live(stored), stored.head, logged, len(stored.base), time.monotonic())
+        self._hold(place, held)
+        return held
+
+    def _update(self, place: Place, schema: Schema, update: Update) -> Head:
+        for _ in range(_TRIES):
+            held = self._read(place)
+            if held.live.schema != schema:
+                raise Problem("graph-replaced", "it has other features or relations now")
+            if (change := held.live.plan(update)) is None:
+                return held.head
+            after, made = held.head.changed(change.num_nodes, change.num_edges), update.dumps()
+            outcome = self._journal.append(place, held.head, after, made, self._room)
+            if outcome is Outcome.STALE:
+                continue
+            self._require_done(outcome)
+            held.live.commit(change, after.revision)
+            held.head, held.logged = after, held.logged + len(made)
+            self._renew(held)
+            if held.logged > max(held.base_bytes, _LOG_BYTES):
+                self._rebase(place, held)
+            if after.revision % _LOOK_EVERY == 0:
+                self._make_room(place)
+            return held.head
+        raise unavailable("others change it all the time")
+
+    def _renew(self, held: _Held) -> None:
+        """Leave out what was deleted, once that is most of it."""
+        if held.live.wasteful:
+            held.live = LiveGraph(held.live.schema, held.live.whole())
+
+    def _rebase(self, place: Place, held: _Held) -> None:
+        base = dump(held.live.whole())
+        if self._journal.rebase(place, held.head, base):
+            held.head = replace(held.head, since=held.head.revision)
+            held.logged, held.base_bytes = 0, len(base)
+        else:  # after as much again
+            held.base_bytes = 2 * held.logged
+
+    def _hold(self, place: Place, held: _Held) -> None:
+        """Keep it in memory."""
+        self._held[place] = held
+        self._make_room(place)
+
+    def _make_room(self, place: Place) -> None:
+        """Those leave the memory that nobody has used for longest, while there is too much; but for
+        this one."""
+        others = sorted((p for p in self._held if p != place), key=lambda p: self._held[p].used)
+        taken = sum(each.live.nbytes for each in self._held.values())
+        for other in others:
+            if taken <= self._memory_bytes:
+                break
+            taken -= self._held.pop(other).live.nbytes
+
+    def _require_done(self, outcome: Outcome) -> None:
+        room = self._room
+        detail = {
+            Outcome.TOO_MANY_GRAPHS: f"{room.graphs} graphs may be stored; delete one first",
+            Outcome.TOO_MANY_NODES: f"stored graphs may have {room.nodes} nodes together",
+            Outcome.TOO_MANY_EDGES: f"stored graphs may have {room.edges} edges together",
+        }.get(outcome)
+        if detail is not None:
+            raise Problem("store-full", detail)
+
+
+def _unknown(at: str) -> Problem:
+    return refuse("unknown-graph", at, "unknown_graph", "GET /graphs lists those there are")

@@ -1,0 +1,155 @@
+"""The thread that writes: all that waits at a time, in one batch."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar, final
+
+import structlog
+
+from service.errors import Problem
+from service.storage.graphs.base import Journal
+from service.storage.sqlite import StoreError
+
+T = TypeVar("T")
+_Work = tuple[Callable[[], Any], Future[Any]]
+_Outcome = tuple[Any, Exception | None]
+_MOST = 256  # pieces of work in one batch
+_MOST_WAITING = 1024
+
+
+@final
+class Keeper:
+    """Does one thing after the other in a thread, and tells that it is done once it is sure to
+    last. So a thousand changes a second take far fewer writes to the disk.
+
+    Where others write the same journal each thing lasts by itself, and is told at once.
+
+    Args:
+        forget: called where a batch could not be written, so that nothing in it has happened.
+    """
+
+    def __init__(self, journal: Journal, forget: Callable[[], None]) -> None:
+        self._journal, self._forget = journal, forget
+        self._waiting = queue.SimpleQueue[_Work | None]()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._refused: str | None = ""  # why the journal is not open; None where it is
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="graphs", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish what waits, and leave the journal."""
+        self._closed = True
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """What `work` returns, once it lasts; a `Problem` that it raises is its alone.
+
+        Raises:
+            Problem: too much waits, or nothing is done any more.
+        """
+        if self._closed:
+            raise unavailable("the server is ending")
+        if self._waiting.qsize() >= _MOST_WAITING:
+            detail = "too many changes of graphs wait"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+        future = Future[T]()
+        self._waiting.put((work, future))
+        return future
+
+    def _run(self) -> None:
+        self._open()
+        over = False
+        while not over:
+            works = list[_Work]()
+            next_one = self._waiting.get()
+            while next_one is not None:
+                works.append(next_one)
+                if len(works) == _MOST or self._waiting.empty():
+                    break
+                next_one = self._waiting.get()
+            over = next_one is None
+            self._do([each for each in works if each[1].set_running_or_notify_cancel()])
+        self._journal.close()
+        while not self._waiting.empty():  # what came between
+            if (work := self._waiting.get()) is not None:
+                work[1].set_exception(unavailable("the server is ending"))
+
+    def _open(self) -> None:
+        try:
+            self._journal.open()
+        except StoreError as error:
+            if self._refused != str(error):
+                structlog.get_logger().error("graph store refused", reason=str(error))
+            self._refused = str(error)
+        else:
+            self._refused = None
+
+    def _do(self, works: list[_Work]) -> None:
+        if self._refused is not None:
+            self._open()
+        if self._refused is not None:
+            for _, future in works:
+                future.set_exception(unavailable("the log says why"))
+        elif self._journal.shared:
+            for work, future in works:
+                _resolve(future, self._outcome(work))
+        elif works:
+            self._do_together(works)
+
+    def _do_together(self, works: list[_Work]) -> None:
+        try:
+            with self._journal.batch():
+                outcomes = [self._outcome(work) for work, _ in works]
+        except Exception as error:
+            self._forget()
+            if len(works) > 1 and not isinstance(error, StoreError):
+                for work in works:  # nothing has happened, and it is one of them alone that fails
+                    self._do_together([work])
+                return
+            outcomes = [_failed(error) for _ in works]
+        for (_, future), outcome in zip(works, outcomes, strict=True):
+            _resolve(future, outcome)
+
+    def _outcome(self, work: Callable[[], Any]) -> _Outcome:
+        """
+        Raises:
+            Exception: what was done before it in the batch is undone too.
+        """
+        try:
+            return work(), None
+        except Problem as problem:
+            return None, problem
+        except Exception as error:
+            if not self._journal.shared:
+                raise
+            if not isinstance(error, StoreError):
+                self._forget()
+            return _failed(error)
+
+
+def _resolve(future: Future[Any], outcome: _Outcome) -> None:
+    result, error = outcome
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _failed(error: Exception) -> _Outcome:
+    log, of_store = structlog.get_logger(), isinstance(error, StoreError)
+    log.error("graphs not written", reason=repr(error), exc_info=None if of_store else error)
+    return None, unavailable("the log says why") if of_store else error
+
+
+def unavailable(detail: str) -> Problem:
+    return Problem("graphs-unavailable", detail, headers={"retry-after": "1"})

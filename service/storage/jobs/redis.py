@@ -1,0 +1,366 @@
+"""Jobs in Redis: any server accepts them, any server or worker runs them.
+
+Of each job there is a hash; its id is in one of three sorted sets. `waiting` is in the order of
+arrival, suspects first; `running` by when its holder must have been heard again; `over` by when it
+ended. Every change is one script, so it happens once and as a whole. What a script writes first is
+what a full Redis refuses, so that nothing has changed then.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, cast, final
+
+import orjson
+from starlette.responses import Response
+
+from service.errors import Problem
+from service.storage.jobs.base import OVERHEAD, JobStore, Limits, no_room
+from service.storage.jobs.job import SUSPECT_FROM, Job, Progress, Status
+from service.storage.jobs.request import Sent
+from service.storage.redis_client import PREFIX, Link, Unavailable
+from service.storage.sqlite import StoreError
+
+_ABOUT = ("route", "request_id", "created", "owner", "starts", "status", "progress")
+
+_COMMON = f"""
+local JOB, KEY = '{PREFIX}job:', '{PREFIX}jobkey:'
+local WAITING, RUNNING, OVER = '{PREFIX}jobs:waiting', '{PREFIX}jobs:running', '{PREFIX}jobs:over'
+local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
+local SUSPECT_FROM = {SUSPECT_FROM}
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] + time[2] / 1000000
+end
+
+-- Held are the bytes of jobs that are not over, and those of the others.
+local function hold(over, bytes)
+  redis.call('HINCRBY', HELD, over and 'over' or 'unfinished', bytes)
+end
+
+local function held(over)
+  return tonumber(redis.call('HGET', HELD, over and 'over' or 'unfinished') or 0)
+end
+
+local function forget(id)
+  local size, key, ended = unpack(redis.call('HMGET', JOB .. id, 'size', 'key', 'ended'))
+  if not size then return 0 end
+  if key ~= '' and redis.call('GET', KEY .. key) == id then redis.call('DEL', KEY .. key) end
+  redis.call('DEL', JOB .. id)
+  for _, set in ipairs({{WAITING, RUNNING, OVER}}) do redis.call('ZREM', set, id) end
+  hold(ended, -size)
+  return 1
+end
+
+local function expire(keep)
+  local late = redis.call('ZRANGEBYSCORE', OVER, '-inf', '(' .. string.format('%.6f', now() - keep))
+  for _, id in ipairs(late) do forget(id) end
+end
+
+-- Where nobody has been heard for long, it is Redis that was away: those that run get their time
+-- anew. Every process is heard each second, whether it has a place for a job or not.
+local function hear()
+  local time = now()
+  if time - (redis.call('GET', HEARD) or 0) > LEASE / 2 then
+    for _, id in ipairs(redis.call('ZRANGE', RUNNING, 0, -1)) do
+      redis.call('ZADD', RUNNING, time + LEASE, id)
+    end
+  end
+  redis.call('SET', HEARD, string.format('%.6f', time))
+  return time
+end
+
+-- Those of an owner that are not over, and their bytes.
+local function begun_by(owner)
+  local count, bytes = 0, 0
+  for _, set in ipairs({{WAITING, RUNNING}}) do
+    for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+      local whose, size = unpack(redis.call('HMGET', JOB .. id, 'owner', 'size'))
+      if whose == owner then count, bytes = count + 1, bytes + size end
+    end
+  end
+  return count, bytes
+end
+
+-- The oldest answers go, those of the owner before others'.
+local function make_room(most, spare, owner)
+  for _, own in ipairs({{true, false}}) do
+    for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
+      if held(true) + held(false) <= most then return end
+      local mine = redis.call('HGET', JOB .. id, 'owner') == owner
+      if id ~= spare and mine == own then forget(id) end
+    end
+  end
+end
+
+local function wait(id)
+  local starts, order = unpack(redis.call('HMGET', JOB .. id, 'starts', 'order'))
+  if tonumber(starts) >= SUSPECT_FROM then order = order - 1e12 end
+  redis.call('ZADD', WAITING, order, id)
+  redis.call('ZREM', RUNNING, id)
+end
+
+local function holds(id, holder)
+  local mine, ended = unpack(redis.call('HMGET', JOB .. id, 'holder', 'ended'))
+  return mine == holder and not ended
+end
+"""
+_ADD = """
+local id, size, key, fingerprint = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+expire(ARGV[7])
+local known = key ~= '' and redis.call('GET', KEY .. key)
+if known and known ~= id then
+  local same = redis.call('HGET', JOB .. known, 'fingerprint') == fingerprint
+  return {same and 'known' or 'reused', known}
+end
+if redis.call('EXISTS', JOB .. id) == 1 then return {'added', ''} end
+local count = redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)
+if count >= tonumber(ARGV[5]) or held(false) + size > tonumber(ARGV[6]) then
+  return {'full', count}
+end
+if ARGV[8] ~= '' then
+  local mine, bytes = begun_by(ARGV[8])
+  if mine >= math.max(ARGV[5] / 2, 1) or bytes > ARGV[6] / 2 then return {'half', mine} end
+end
+local order = redis.call('INCR', ORDER)
+redis.call('HSET', JOB .. id, 'size', size, 'key', key, 'fingerprint', fingerprint,
+  'order', order, 'starts', 0, unpack(ARGV, 9))
+if key ~= '' then redis.call('SET', KEY .. key, id) end
+redis.call('ZADD', WAITING, order, id)
+hold(false, size)
+make_room(tonumber(ARGV[6]), '', ARGV[8])
+return {'added', ''}
+"""
+_CLAIM = """
+local time = hear()
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', RUNNING, '-inf', time)) do wait(id) end
+local id = redis.call('ZRANGE', WAITING, 0, 0)[1]
+if not id then return false end
+redis.call('HSET', JOB .. id, 'holder', ARGV[1], 'begun', 0)
+redis.call('ZADD', RUNNING, time + LEASE, id)
+redis.call('ZREM', WAITING, id)
+return {id, redis.call('HMGET', JOB .. id, unpack(ARGV, 2))}
+"""
+_BEGIN = """
+if not holds(ARGV[1], ARGV[2]) then return false end
+if redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then  -- and the answer did not arrive
+  return tonumber(redis.call('HGET', JOB .. ARGV[1], 'starts'))
+end
+redis.call('HSET', JOB .. ARGV[1], 'begun', 1)
+return redis.call('HINCRBY', JOB .. ARGV[1], 'starts', 1)
+"""
+_RELEASE = """
+if not holds(ARGV[1], ARGV[2]) then return end
+if ARGV[3] == '1' and redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then
+  redis.call('HINCRBY', JOB .. ARGV[1], 'starts', -1)
+end
+wait(ARGV[1])
+redis.call('HDEL', JOB .. ARGV[1], 'holder')
+"""
+_STILL = """
+local gone = {}
+for i = 2, #ARGV, 2 do
+  local id = ARGV[i]
+  if redis.call('EXISTS', JOB .. id) == 0 then
+    table.insert(gone, id)
+  elseif holds(id, ARGV[1]) then
+    redis.call('HSET', JOB .. id, 'progress', ARGV[i + 1])
+    redis.call('ZADD', RUNNING, now() + LEASE, id)
+    redis.call('ZREM', WAITING, id)  -- where nobody has taken it meanwhile
+  end
+end
+return gone
+"""
+_COMPLETE = """
+local id, size = ARGV[1], tonumber(ARGV[2])
+local was, ended, by = unpack(redis.call('HMGET', JOB .. id, 'size', 'ended', 'by'))
+if ended and by == ARGV[5] then return 1 end  -- and the answer did not arrive
+if not was or ended then return 0 end
+local time = string.format('%.6f', now())
+redis.call('HSET', JOB .. id, 'ended', time, 'size', size, 'by', unpack(ARGV, 5))
+redis.call('ZADD', OVER, time, id)
+redis.call('HDEL', JOB .. id, 'body', 'sent', 'holder')
+redis.call('ZREM', WAITING, id)
+redis.call('ZREM', RUNNING, id)
+hold(false, -was)
+hold(true, size)
+expire(ARGV[3])
+make_room(tonumber(ARGV[4]), id, redis.call('HGET', JOB .. id, 'owner'))
+return 1
+"""
+_KEPT = """
+local found = redis.call('HMGET', JOB .. ARGV[1], 'ended', unpack(ARGV, 3))
+if found[1] and found[1] + ARGV[2] < now() then return false end
+return redis.call('EXISTS', JOB .. ARGV[1]) == 1 and found
+"""
+
+
+@final
+class RedisJobStore(JobStore):
+    """What `Limits` says is of all servers together.
+
+    A job is for who claimed it, while that is heard of; then it is claimed again and counts as
+    begun once more. The first answer is the answer, and whoever computes one, it is the same.
+
+    Args:
+        lease_s: how long its holder may not be heard of before a job is another's.
+    """
+
+    def __init__(self, link: Link, limits: Limits, lease_s: float = 15.0) -> None:
+        self._link, self._limits = link, limits
+        self._holder = secrets.token_hex(8)
+        scripts = {
+            "add": _ADD,
+            "claim": _CLAIM,
+            "begin": _BEGIN,
+            "release": _RELEASE,
+            "still": _STILL,
+            "complete": _COMPLETE,
+            "kept": _KEPT,
+            "delete": "expire(ARGV[2])\nreturn forget(ARGV[1])",
+            "expire": "hear()\nexpire(ARGV[1])",
+            "unfinished": "return redis.call('ZCARD', WAITING) + redis.call('ZCARD', RUNNING)",
+        }
+        common = f"local LEASE = {lease_s}\n{_COMMON}"
+        self._scripts = {
+            name: link.patient.register_script(common + script) for name, script in scripts.items()
+        }
+
+    def open(self) -> None:
+        self._run("unfinished")
+
+    def close(self) -> None:
+        pass
+
+    def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
+        size = OVERHEAD + len(body)
+        if size > self._limits.max_bytes:
+            detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
+            raise Problem("body-too-large", detail)
+        headers = [sent.method, sent.path, sent.query.decode("latin-1"), sent.headers]
+        fields = {
+            "route": job.route,
+            "request_id": job.request_id,
+            "created": repr(job.created),
+            "owner": job.owner,
+            "status": job.status,
+            "sent": orjson.dumps(headers),
+            "body": body,
+        }
+        limits = (self._limits.max_jobs, self._limits.max_bytes, self._limits.keep_s)
+        pairs = [part for pair in fields.items() for part in pair]
+        asked = (job.id, size, key or "", fingerprint, *limits, job.owner)
+        what, told = self._run("add", *asked, *pairs)
+        if what in (b"full", b"half"):
+            raise no_room(told, half=what == b"half")
+        if what == b"reused":
+            raise Problem("key-reused", "take a new key for another request")
+        if what == b"added":
+            return job
+        if known := self.get(told.decode()):
+            return known
+        raise StoreError("the job of this key has just been forgotten")
+
+    def claim(self) -> Job | None:
+        found = self._run("claim", self._holder, *_ABOUT)
+        return None if found is None else _job(found[0].decode(), found[1])
+
+    def begin(self, id: str) -> int | None:
+        return self._run("begin", id, self._holder)
+
+    def release(self, id: str, begun: bool) -> None:
+        self._run("release", id, self._holder, int(begun))
+
+    def still(self, jobs: Sequence[Job]) -> list[str]:
+        told = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]
+        return [id.decode() for id in self._run("still", self._holder, *told)] if told else []
+
+    def unfinished(self) -> int:
+        return self._run("unfinished")
+
+    def sent(self, id: str) -> Sent:
+        with _readable():
+            method, path, query, headers = orjson.loads(self._field(id, "sent"))
+            pairs = tuple((str(name), str(value)) for name, value in headers)
+            return Sent(str(method), str(path), query.encode("latin-1"), pairs)
+
+    def body(self, id: str) -> bytes:
+        return self._field(id, "body")
+
+    def complete(self, job: Job, status: Status, answer: Response) -> bool:
+        told = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
+        body = bytes(answer.body)
+        fields = {
+            "status": status,
+            "progress": orjson.dumps(asdict(job.progress)),
+            "code": answer.status_code,
+            "headers": orjson.dumps(told),
+            "answer": body,
+        }
+        limits = (self._limits.keep_s, self._limits.max_bytes)
+        pairs = [part for pair in fields.items() for part in pair]
+        size = OVERHEAD + len(body)
+        return self._run("complete", job.id, size, *limits, self._holder, *pairs) == 1
+
+    def get(self, id: str) -> Job | None:
+        found = self._kept(id, *_ABOUT)
+        return None if found is None else _job(id, found[1:])
+
+    def answer(self, id: str) -> Response | None:
+        found = self._kept(id, "code", "headers", "answer")
+        if found is None or found[1] is None:
+            return None
+        with _readable():
+            answer = Response(found[3], int(found[1]))
+            answer.raw_headers = [
+                (name.encode("latin-1"), value.encode("latin-1"))
+                for name, value in orjson.loads(found[2])
+            ]
+        return answer
+
+    def delete(self, id: str) -> bool:
+        return self._run("delete", id, self._limits.keep_s) == 1
+
+    def expire(self) -> None:
+        self._run("expire", self._limits.keep_s)
+
+    def _field(self, id: str, name: str) -> bytes:
+        found = self._kept(id, name)
+        if found is None or found[1] is None:
+            raise StoreError("there is no such job")
+        return found[1]
+
+    def _kept(self, id: str, *fields: str) -> list[Any] | None:
+        return self._run("kept", id, self._limits.keep_s, *fields)
+
+    def _run(self, name: str, *args: Any) -> Any:
+        try:
+            with self._link.asking("jobs"):
+                return self._scripts[name](args=args)
+        except Unavailable as error:
+            raise StoreError(str(error)) from error
+
+
+def _job(id: str, fields: Sequence[bytes | None]) -> Job:
+    with _readable():
+        route, request_id, created, owner, starts, status, progress = (
+            None if field is None else field.decode() for field in fields
+        )
+        reached = Progress(**orjson.loads(progress)) if progress else Progress()
+        return Job(
+            *(cast(str, route), cast(str, request_id), id, float(created or 0), int(starts or 0)),
+            *(Status(cast(str, status)), reached, owner or ""),
+        )
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises `StoreError` where another has written what no job is."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreError("what is kept of the job is not readable") from error

@@ -1,0 +1,202 @@
+"""Jobs in a file of SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+import orjson
+from starlette.responses import Response
+
+from service.errors import Problem
+from service.storage.jobs.base import OVERHEAD, JobStore, Limits, no_room
+from service.storage.jobs.job import SUSPECT_FROM, Job, Progress, Status
+from service.storage.jobs.request import Sent
+from service.storage.sqlite import Database, Kind, StoreError
+
+# Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
+_TABLE = """
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
+    key TEXT UNIQUE, fingerprint BLOB NOT NULL,
+    method TEXT NOT NULL, route TEXT NOT NULL, query BLOB NOT NULL, headers TEXT NOT NULL,
+    starts INTEGER NOT NULL DEFAULT 0,
+    running INTEGER NOT NULL DEFAULT FALSE, status TEXT NOT NULL, progress TEXT,
+    ended REAL, size INTEGER NOT NULL,
+    code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
+)"""
+_INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
+_KIND = Kind(0x4261736A, 3, "jobs", (_TABLE, _INDEX))  # "Basj"
+_JOB = "id, route, request_id, created, starts, status, progress, owner"
+
+
+@final
+class SqliteJobStore(JobStore):
+    """A file for one server."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self._limits, self._database = limits, Database(path, _KIND)
+        self._transaction = self._database.transaction
+
+    def open(self) -> None:
+        self._database.open()
+        with self._transaction() as db:  # whoever ran it has ended
+            db.execute("UPDATE jobs SET running = FALSE WHERE running")
+
+    def close(self) -> None:
+        self._database.close()
+
+    def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
+        with self._transaction() as db:
+            self._expire(db)
+            known = db.execute(f"SELECT fingerprint, {_JOB} FROM jobs WHERE key = ?", [key])
+            if row := known.fetchone():
+                if row[0] != fingerprint:
+                    raise Problem("key-reused", "take a new key for another request")
+                return _job(row[1:])
+            self._require_room(db, OVERHEAD + len(body), job.owner)
+            db.execute(
+                "INSERT INTO jobs (id, created, request_id, owner, key, fingerprint, method,"
+                " route, query, headers, status, size, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                [
+                    *(job.id, job.created, job.request_id, job.owner, key, fingerprint),
+                    *(sent.method, sent.path, sent.query, orjson.dumps(sent.headers).decode()),
+                    *(job.status, OVERHEAD + len(body), body),
+                ],
+            )
+            self._make_room(db, job)
+        return job
+
+    def claim(self) -> Job | None:
+        with self._transaction() as db:
+            row = db.execute(
+                "UPDATE jobs SET running = TRUE WHERE id = (SELECT id FROM jobs WHERE ended IS NULL"
+                " AND NOT running ORDER BY starts >= ? DESC, rowid LIMIT 1)"
+                f" RETURNING {_JOB}",
+                [SUSPECT_FROM],
+            ).fetchone()
+        return row and _job(row)
+
+    def begin(self, id: str) -> int | None:
+        with self._transaction() as db:
+            count = "UPDATE jobs SET starts = starts + 1 WHERE id = ? AND running AND ended IS NULL"
+            row = db.execute(f"{count} RETURNING starts", [id]).fetchone()
+        return row and row[0]
+
+    def release(self, id: str, begun: bool) -> None:
+        with self._transaction() as db:
+            less = "UPDATE jobs SET running = FALSE, starts = MAX(starts - ?, 0)"
+            db.execute(f"{less} WHERE id = ? AND ended IS NULL", [begun, id])
+
+    def still(self, jobs: Sequence[Job]) -> list[str]:
+        return []  # this process alone forgets, and knows what it did
+
+    def unfinished(self) -> int:
+        with self._transaction() as db:
+            return db.execute("SELECT COUNT(*) FROM jobs WHERE ended IS NULL").fetchone()[0]
+
+    def sent(self, id: str) -> Sent:
+        method, route, query, headers = self._row("method, route, query, headers", id)
+        pairs = tuple((name, value) for name, value in orjson.loads(headers))
+        return Sent(method, route, query, pairs)
+
+    def body(self, id: str) -> bytes:
+        return self._row("body", id)[0]
+
+    def complete(self, job: Job, status: Status, answer: Response) -> bool:
+        told = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
+        body = bytes(answer.body)
+        with self._transaction() as db:
+            over = db.execute(
+                "UPDATE jobs SET status = ?, progress = ?, ended = ?, size = ?, code = ?,"
+                " answer_headers = ?, answer = ?, body = NULL WHERE id = ? AND ended IS NULL",
+                [
+                    *(status, orjson.dumps(asdict(job.progress)).decode(), time.time()),
+                    *(OVERHEAD + len(body), answer.status_code, orjson.dumps(told).decode()),
+                    *(body, job.id),
+                ],
+            )
+            if over.rowcount:
+                self._expire(db)
+                self._make_room(db, job)
+        return over.rowcount == 1
+
+    def get(self, id: str) -> Job | None:
+        row = self._kept(_JOB, id)
+        return None if row is None else _job(row)
+
+    def answer(self, id: str) -> Response | None:
+        row = self._kept("code, answer_headers, answer", id)
+        if row is None or row[0] is None:
+            return None
+        code, headers, body = row
+        answer = Response(body, code)
+        answer.raw_headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in orjson.loads(headers)
+        ]
+        return answer
+
+    def delete(self, id: str) -> bool:
+        with self._transaction() as db:
+            self._expire(db)
+            return db.execute("DELETE FROM jobs WHERE id = ?", [id]).rowcount == 1
+
+    def expire(self) -> None:
+        with self._transaction() as db:
+            self._expire(db)
+
+    def _expire(self, db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM jobs WHERE ended < ?", [time.time() - self._limits.keep_s])
+
+    def _require_room(self, db: sqlite3.Connection, size: int, owner: str) -> None:
+        """For a request beside those that wait; answers make room."""
+        waiting = "SELECT COUNT(*), TOTAL(size) FROM jobs WHERE ended IS NULL"
+        count, held = db.execute(waiting).fetchone()
+        if size > self._limits.max_bytes:
+            detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
+            raise Problem("body-too-large", detail)
+        if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
+            raise no_room(count)
+        if owner:
+            count, held = db.execute(f"{waiting} AND owner = ?", [owner]).fetchone()
+            most = max(self._limits.max_jobs / 2, 1)
+            if count >= most or held > self._limits.max_bytes / 2:
+                raise no_room(count, half=True)
+
+    def _make_room(self, db: sqlite3.Connection, new: Job) -> None:
+        """Drop the oldest answers until the rest fits, its owner's before others'; that of `new`
+        stays."""
+        (held,) = db.execute("SELECT TOTAL(size) FROM jobs").fetchone()
+        over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ?"
+        oldest = db.execute(f"{over} ORDER BY owner != ?, ended", [new.id, new.owner])
+        dropped = []
+        while held > self._limits.max_bytes and (row := oldest.fetchone()):
+            dropped.append(row[:1])
+            held -= row[1]
+        db.executemany("DELETE FROM jobs WHERE id = ?", dropped)
+
+    def _row(self, columns: str, id: str) -> tuple[Any, ...]:
+        with self._transaction() as db:
+            row = db.execute(f"SELECT {columns} FROM jobs WHERE id = ?", [id]).fetchone()
+        if row is None:
+            raise StoreError("there is no such job")
+        return row
+
+    def _kept(self, columns: str, id: str) -> tuple[Any, ...] | None:
+        with self._transaction() as db:
+            found = db.execute(
+                f"SELECT {columns} FROM jobs WHERE id = ? AND (ended IS NULL OR ended >= ?)",
+                [id, time.time() - self._limits.keep_s],
+            )
+            return found.fetchone()
+
+
+def _job(row: tuple[Any, ...]) -> Job:
+    id, route, request_id, created, starts, status, progress, owner = row
+    reached = Progress(**orjson.loads(progress)) if progress else Progress()
+    return Job(route, request_id, id, created, starts, Status(status), reached, owner)

@@ -1,0 +1,61 @@
+"""Rates and quotas that all servers count together."""
+
+from __future__ import annotations
+
+from typing import final
+
+from service.storage.limiter import Limit, Limiter, LocalLimiter
+from service.storage.redis_client import PREFIX, Link, Unavailable
+
+# As `LocalLimiter` does it: of each name, when its bucket will be full again; by the clock of
+# Redis, which is one for all. Lua numbers become whole ones on the way out, text does not.
+# Buckets are as many as names of keys, and stay: what has an end would make room for answers.
+_TAKE = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local took, content = tonumber(ARGV[1]), tonumber(ARGV[2])
+local full = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now) + took
+local late = full - now - content
+if late > 1e-6 + 1e-9 * (full - now) then
+  return string.format('%.6f', late)
+end
+redis.call('SET', KEYS[1], string.format('%.6f', full))
+return '0'
+"""
+_GIVE_BACK = """
+local full = tonumber(redis.call('GET', KEYS[1]))
+if full then
+  redis.call('SET', KEYS[1], string.format('%.6f', full - tonumber(ARGV[1])))
+end
+"""
+
+
+@final
+class SharedLimiter(Limiter):
+    """Buckets in Redis; while that is away each server has buckets of its own."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._alone = link, LocalLimiter()
+        self._take = link.swift.register_script(_TAKE)
+        self._give_back = link.swift.register_script(_GIVE_BACK)
+
+    async def take(self, name: str, amount: float, limit: Limit) -> float:
+        if amount > limit.most:
+            return float("inf")
+        took, content = amount / limit.per_second, limit.most / limit.per_second
+        try:
+            with self._link.asking("limits"):
+                return float(await self._take(keys=[_key(name)], args=[took, content]))
+        except Unavailable:
+            return await self._alone.take(name, amount, limit)
+
+    async def give_back(self, name: str, amount: float, limit: Limit) -> None:
+        try:
+            with self._link.asking("limits"):
+                await self._give_back(keys=[_key(name)], args=[amount / limit.per_second])
+        except Unavailable:
+            await self._alone.give_back(name, amount, limit)
+
+
+def _key(name: str) -> str:
+    return f"{PREFIX}{name}"

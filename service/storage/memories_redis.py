@@ -1,0 +1,203 @@
+"""Stored memories that all servers have: in Redis, and as files of each."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from models.memories import SUFFIX
+from service.errors import Problem
+from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
+from service.storage.redis_client import PREFIX, Link, Unavailable
+
+_INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
+_BEGUN = f"{PREFIX}memories:begun"  # without it this Redis never had any, or has lost them
+_PATIENCE_S = 1.0
+_AGAIN_S = 5.0  # after which a copy is tried again
+_FILE = f"{PREFIX}memory:"
+_OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # name of a key
+
+_PUT = """
+local bytes, others = 0, 0
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if name ~= ARGV[1] then
+    bytes, others = bytes + redis.call('STRLEN', ARGV[6] .. name), others + 1
+  end
+end
+if others >= tonumber(ARGV[4]) then return -1 end
+if bytes + #ARGV[3] > tonumber(ARGV[5]) then return -2 end
+redis.call('SET', ARGV[6] .. ARGV[1], ARGV[3])
+redis.call('SET', KEYS[2], 1)
+return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+"""
+_DELETE = """
+redis.call('DEL', ARGV[2] .. ARGV[1])
+return redis.call('HDEL', KEYS[1], ARGV[1])
+"""
+
+
+class SharedMemories(MemoryStore):
+    """What is stored is in Redis, and before it is read each server has it in files as well.
+
+    So while Redis is away memories are read as they last were; they cannot be stored then.
+    """
+
+    def __init__(
+        self, shipped: Path, own: Path, max_count: int, max_bytes: int, link: Link
+    ) -> None:
+        # Beside what a server without Redis has stored, which stays as it is.
+        super().__init__(shipped, own.with_name(f"{own.name}-of-redis"), max_count, max_bytes)
+        self._link, self._held = link, dict[str, str]()  # what the files here are of
+        # What there was no room for here, and when that is tried again.
+        self._failed = dict[str, tuple[str, float]]()
+        self._following = threading.Lock()
+        self._put_script = link.patient.register_script(_PUT)
+        self._delete_script = link.patient.register_script(_DELETE)
+
+    def clean(self) -> None:
+        super().clean()
+        for path in self._root.rglob(f"*{SUFFIX}") if self._root.is_dir() else ():
+            with suppress(OSError):  # else it is read from Redis again
+                self._held[self._field(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def cards(self) -> Any:
+        self._follow()
+        return super().cards()
+
+    def stamp(self) -> bytes:
+        self._follow()
+        return super().stamp()
+
+    def open(self, name: str) -> Any:
+        self._follow()
+        try:
+            return super().open(name)
+        except Problem:
+            if ID.fullmatch(name) and self._field(self._own / f"{name}{SUFFIX}") in self._failed:
+                raise unavailable("this server has no room for a copy of it") from None
+            raise
+
+    def put(self, name: str, raw: bytes) -> bool:
+        self.require_own(name)
+        field = self._field(self._own / f"{name}{SUFFIX}")
+        digest = hashlib.sha256(raw).hexdigest()
+        limits = (self._max_count, self._max_bytes)
+        found = self._ask(self._put_script, field, digest, raw, *limits, _FILE)
+        if found < 0:
+            raise self.full(found == -1)
+        with self._following:
+            self._copy(field, raw, digest)
+        return found == 1
+
+    def delete(self, name: str) -> None:
+        self.require_own(name)
+        field = self._field(self._own / f"{name}{SUFFIX}")
+        if not self._ask(self._delete_script, field, _FILE):
+            raise unknown_memory()
+        self._follow()
+
+    def _mark(self, path: Path) -> object:
+        """The same on every server."""
+        with path.open("rb") as file:
+            return self.card_in(file).sha256
+
+    def _follow(self) -> None:
+        """Make the files here those that are in Redis. Where that has lost all, as after a restart
+        without a disk, it gets back what is here."""
+        if not self._following.acquire(timeout=_PATIENCE_S):
+            return  # another brings much, and what is here was so just now
+        try:
+            with self._link.asking("memories"):
+                index, begun = self._index()
+            if not begun and self._held:
+                self._restore()
+                return
+            there = {_text(field): _text(digest) for field, digest in index.items()}
+            for field, digest in there.items():
+                if _is_field(field) and digest != self._held.get(field):
+                    self._fetch(field, digest)
+            for field in [field for field in self._held if field not in there]:
+                self._remove(field)
+            self._failed = {field: why for field, why in self._failed.items() if field in there}
+        except Unavailable:
+            return
+        finally:
+            self._following.release()
+
+    def _index(self) -> tuple[dict[bytes, bytes], bool]:
+        pipeline = self._link.prompt.pipeline()
+        pipeline.hgetall(_INDEX)
+        pipeline.exists(_BEGUN)
+        index, begun = pipeline.execute()
+        return index, bool(begun)
+
+    def _fetch(self, field: str, digest: str) -> None:
+        failed, again = self._failed.get(field, ("", 0.0))
+        if failed == digest and time.monotonic() < again:
+            return
+        with self._link.asking("memories"):
+            raw = self._link.patient.get(_FILE + field)
+        # Else it was replaced or deleted between, which is seen the next time.
+        if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == digest:
+            self._copy(field, raw, digest)
+
+    def _copy(self, field: str, raw: bytes, digest: str) -> None:
+        """Have it here too. Where the disk takes no more none is here, not even the one that was
+        replaced, and it is tried again when it is next asked for."""
+        path = self._root / f"{field}{SUFFIX}"
+        try:
+            with self._writing:
+                self._write(path, raw)
+        except OSError as error:
+            structlog.get_logger().error("memory not copied", reason=f"{path}: {error}")
+            self._failed[field] = digest, time.monotonic() + _AGAIN_S
+            self._remove(field)
+        else:
+            self._held[field] = digest
+            self._failed.pop(field, None)
+
+    def _remove(self, field: str) -> None:
+        path = self._root / f"{field}{SUFFIX}"
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            structlog.get_logger().error("memory not deleted", reason=f"{path}: {error}")
+        self._drop(path)
+        self._held.pop(field, None)
+
+    def _restore(self) -> None:
+        for field in list(self._held):
+            raw = (self._root / f"{field}{SUFFIX}").read_bytes()
+            limits = (self._max_count, self._max_bytes)
+            digest = hashlib.sha256(raw).hexdigest()
+            with self._link.asking("memories"):
+                self._put_script(keys=[_INDEX, _BEGUN], args=[field, digest, raw, *limits, _FILE])
+
+    def _ask(self, script: Any, *args: Any) -> Any:
+        try:
+            with self._link.asking("memories"):
+                return script(keys=[_INDEX, _BEGUN], args=args)
+        except Unavailable:
+            raise unavailable(
+                "those that are known are read; storing one waits for Redis"
+            ) from None
+
+    def _field(self, path: Path) -> str:
+        return str(path.relative_to(self._root)).removesuffix(SUFFIX)
+
+
+def _is_field(field: str) -> bool:
+    """An id, or that of a key: nothing else becomes a path."""
+    owner, slash, name = field.rpartition("/")
+    return bool(ID.fullmatch(name)) and (not slash or bool(_OWNER.fullmatch(owner)))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")

@@ -1,0 +1,1 @@
+"""From bytes to checked values: JSON, tensors, arrays, ids."""

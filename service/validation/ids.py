@@ -1,0 +1,99 @@
+"""Names to numbers: ids of nodes, targets, relations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from service.validation.arrays import (
+    At,
+    fail_at,
+    fail_where,
+    integers,
+    place,
+    require_list,
+    require_range,
+    require_types,
+)
+
+NodeId = int | str
+
+_MAX_LENGTH = 256
+_TARGETS = place("targets")
+_NO_NODE = ("unknown_node", "must be the row of a node")
+
+
+def rows_by_id(ids: list[Any], at: At) -> dict[NodeId, int]:
+    """Row of each id, each of which must be a string or an integer that comes but once."""
+    require_types(ids, {int, str}, at, "an id must be a string or an integer")
+    rows: dict[NodeId, int] = dict(zip(ids, range(len(ids)), strict=True))
+    if len(rows) != len(ids):  # `rows` holds the last row of an id that comes again
+        again = np.array([rows[name] != i for i, name in enumerate(ids)])
+        raise fail_where(again, at, "duplicate", "a later node has the same id")
+    if max((len(name) for name in ids if type(name) is str), default=0) > _MAX_LENGTH:
+        long = np.array([type(name) is str and len(name) > _MAX_LENGTH for name in ids])
+        raise fail_where(long, at, "too_long", f"an id has up to {_MAX_LENGTH} characters")
+    return rows
+
+
+def rows_of(ids: list[Any], rows: dict[NodeId, int], at: At) -> np.ndarray:
+    """Rows (int64) of nodes by their ids."""
+    rule = "must be the id of a node"
+    require_types(ids, {int, str}, at, rule)
+    found = np.array([rows.get(name, -1) for name in ids], np.int64)
+    require_range(found, len(rows), at, "unknown_node", rule)
+    return found
+
+
+def target_rows(
+    targets: object, rows: dict[NodeId, int] | None, num_nodes: int
+) -> np.ndarray | None:
+    """Rows of the nodes to score, named by id or, where nodes have none, by row; None for all."""
+    if targets is None:
+        return None
+    if rows is None:
+        return check_targets(integers(targets, num_nodes, _TARGETS, *_NO_NODE), num_nodes)
+    return check_targets(rows_of(require_list(targets, _TARGETS), rows, _TARGETS), num_nodes)
+
+
+def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Targets exist, at least one, none twice."""
+    if not len(targets):
+        raise fail_at(_TARGETS(), "empty", "name at least one node, or leave targets out for all")
+    require_range(targets, num_nodes, _TARGETS, *_NO_NODE)
+    if len(set(targets.tolist())) != len(targets):
+        first = np.unique(targets, return_index=True)[1]
+        again = np.ones(len(targets), bool)
+        again[first] = False
+        raise fail_where(again, _TARGETS, "duplicate", "this node was named before")
+    return targets
+
+
+def relations_of(
+    types: object, relations: tuple[str, ...], num_edges: int, at: At
+) -> np.ndarray | None:
+    """Relation number of each edge from names or numbers; None if the model has only one."""
+    if not relations_needed(types, relations, at):
+        return None
+    values = require_list(types, at)
+    if len(values) != num_edges:
+        raise fail_at(at(), "wrong_shape", "must hold one entry per edge")
+    rule = f"must be one of {', '.join(relations)}, or its number"
+    require_types(values, {int, str}, at, rule)
+    known: dict[NodeId, int] = {name: i for i, name in enumerate(relations)}
+    known |= {i: i for i in range(len(relations))}
+    found = np.array([known.get(value, -1) for value in values], np.int64)
+    require_range(found, len(relations), at, "unknown_relation", rule)
+    return found
+
+
+def relations_needed(types: object, relations: tuple[str, ...], at: At) -> bool:
+    """Does the model read edge types? Refused where it does and there are none, or the reverse."""
+    needed = len(relations) > 1
+    if needed and types is None:
+        names = ", ".join(relations)
+        raise fail_at(at(), "missing", f"this model tells relations apart: {names}")
+    if not needed and types is not None:
+        raise fail_at(at(), "not_read", "this model has one relation and reads no edge types")
+    return needed

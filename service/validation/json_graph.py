@@ -1,0 +1,195 @@
+"""The two shapes of a graph in JSON: arrays, and rows of nodes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from models.inputs.graph import Graph
+from service.errors import MAX_FAULTS, Fault, pointer, unknown_fields
+from service.validation.arrays import (
+    At,
+    fail,
+    fail_at,
+    integers,
+    listing,
+    matrix,
+    place,
+    require_list,
+    require_types,
+)
+from service.validation.ids import NodeId, relations_of, rows_by_id, rows_of, target_rows
+
+ARRAYS = ("x", "edge_index", "edge_type", "edge_attr", "node_ids")
+
+
+class Reader(Protocol):
+    """What of a model decides how a graph is read."""
+
+    @property
+    def features(self) -> tuple[str, ...]: ...
+
+    @property
+    def relations(self) -> tuple[str, ...]: ...
+
+
+class Limits(Protocol):
+    """How large a graph may be."""
+
+    @property
+    def max_nodes(self) -> int: ...
+
+    @property
+    def max_edges(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class NamedGraph:
+    """A graph, the ids of its nodes (None: their rows) and the rows to score (None: all)."""
+
+    graph: Graph
+    node_ids: list[NodeId] | None
+    targets: np.ndarray | None
+
+
+def read_json(body: Mapping[str, Any], model: Reader, limits: Limits) -> NamedGraph:
+    """The graph of a JSON body, in whichever shape it comes."""
+    as_rows = body.get("nodes") is not None or body.get("edges") is not None
+    if as_rows == (body.get("graph") is not None):
+        raise fail_at("", "one_of", "give the graph either as `graph` or as `nodes` and `edges`")
+    if as_rows:
+        graph, node_ids, rows = _from_rows(body, model, limits)
+    else:
+        graph, node_ids, rows = _from_arrays(body["graph"], model, limits)
+    return NamedGraph(graph, node_ids, target_rows(body.get("targets"), rows, graph.num_nodes))
+
+
+def check_size(num_nodes: int, num_edges: int, limits: Limits, nodes: str, edges: str) -> None:
+    """At least one node, at most the limits; `nodes` and `edges` point to where they are."""
+    if num_nodes == 0:
+        raise fail_at(nodes, "empty", "the graph has no nodes")
+    if num_nodes > limits.max_nodes:
+        raise fail_at(nodes, "too_many_nodes", f"at most {limits.max_nodes} nodes")
+    if num_edges > limits.max_edges:
+        raise fail_at(edges, "too_many_edges", f"at most {limits.max_edges} edges")
+
+
+def ends_of(value: object, at: At) -> list[list[Any]]:
+    """An `edge_index` as its two lists, which are as long as each other."""
+    ends = require_list(value, at)
+    if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
+        raise fail_at(at(), "wrong_shape", "must be two lists of equal length: sources, targets")
+    return ends
+
+
+def edge_index_of(ends: list[list[Any]], num_nodes: int, *where: str) -> np.ndarray:
+    """The ends of edges as int64 (2, E), rows of a graph's nodes."""
+    rule = "must be a row number of x"
+    return np.stack(
+        [
+            integers(end, num_nodes, place(*where, str(i)), "out_of_range", rule)
+            for i, end in enumerate(ends)
+        ]
+    )
+
+
+def _from_arrays(
+    graph: object, model: Reader, limits: Limits
+) -> tuple[Graph, list[NodeId] | None, dict[NodeId, int] | None]:
+    if not isinstance(graph, dict):
+        raise fail_at("/graph", "wrong_type", "must be an object")
+    if graph.get("edge_attr") is not None:
+        raise fail_at("/graph/edge_attr", "not_read", "this model reads no edge features")
+    if faults := unknown_fields(graph, ARRAYS, "graph"):
+        raise fail(faults)
+    at_x, at_edges = place("graph", "x"), place("graph", "edge_index")
+    x = require_list(graph.get("x"), at_x)
+    ends = ends_of(graph.get("edge_index"), at_edges)
+    check_size(len(x), len(ends[0]), limits, at_x(), at_edges())
+    node_ids = graph.get("node_ids")
+    rows = None
+    if node_ids is not None:
+        at_ids = place("graph", "node_ids")
+        if len(require_list(node_ids, at_ids)) != len(x):
+            raise fail_at(at_ids(), "wrong_shape", "must hold one id per row of x")
+        rows = rows_by_id(node_ids, at_ids)
+    edge_index = edge_index_of(ends, len(x), "graph", "edge_index")
+    edge_type = relations_of(
+        graph.get("edge_type"), model.relations, len(ends[0]), place("graph", "edge_type")
+    )
+    return Graph(matrix(x, model.features, at_x), edge_index, edge_type), node_ids, rows
+
+
+def _from_rows(
+    body: Mapping[str, Any], model: Reader, limits: Limits
+) -> tuple[Graph, list[NodeId], dict[NodeId, int]]:
+    nodes = require_list(body.get("nodes"), place("nodes"))
+    edges = require_list(body.get("edges"), place("edges"))
+    check_size(len(nodes), len(edges), limits, "/nodes", "/edges")
+    x, node_ids, rows = nodes_of(nodes, model)
+    types = edge_types_of(edges, model, "edges")
+    edge_index = np.stack(
+        [
+            rows_of([edge[end] for edge in edges], rows, place("edges", tail=end))
+            for end in ("source", "target")
+        ]
+    )
+    return Graph(x, edge_index, types), node_ids, rows
+
+
+def nodes_of(nodes: list[Any], model: Reader) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
+    """Rows of nodes, at least one: their features, their ids, and the row of each id."""
+    require_types(nodes, {dict}, place("nodes"), "must be an object")
+    by_name = type(nodes[0].get("x")) is not list  # a feature may be called x too
+    fields = ("id", *(model.features if by_name else ["x"]))
+    _require_fields(nodes, fields, "nodes")
+    if by_name:
+        values = list(map(list, map(_getter(model.features), nodes)))
+        features = model.features
+
+        def at_x(i: int, column: int) -> str:
+            return pointer("nodes", i, features[column])
+
+        x = matrix(values, features, at_x)
+    else:
+        x = matrix([node["x"] for node in nodes], model.features, place("nodes", tail="x"))
+    node_ids = [node["id"] for node in nodes]
+    return x, node_ids, rows_by_id(node_ids, place("nodes", tail="id"))
+
+
+def edge_types_of(edges: list[Any], model: Reader, where: str) -> np.ndarray | None:
+    """Numbers of the relations of rows of edges, at `where`, which have what an edge has."""
+    require_types(edges, {dict}, place(where), "must be an object")
+    several = len(model.relations) > 1
+    _require_fields(edges, ("source", "target", *(["type"] if several else [])), where)
+    types = [edge["type"] for edge in edges] if several else None
+    return relations_of(types, model.relations, len(edges), place(where, tail="type"))
+
+
+def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: str) -> None:
+    """Every row has exactly `fields`."""
+    keys = frozenset(fields)
+    faults: list[Fault] = []
+    for i, row in enumerate(rows):
+        if row.keys() == keys:
+            continue
+        faults += [
+            Fault(pointer(where, i, name), "missing", f"each row needs {listing(fields)}")
+            for name in fields
+            if name not in row
+        ]
+        faults += unknown_fields(row, fields, where, i)
+        if len(faults) >= MAX_FAULTS:
+            break
+    if faults:
+        raise fail(faults)
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """Values of several keys, as a tuple also where there is one."""
+    get = itemgetter(*names)
+    return get if len(names) > 1 else lambda row: (get(row),)

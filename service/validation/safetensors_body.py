@@ -1,0 +1,105 @@
+"""A graph as a safetensors file: tensors for the arrays, JSON in its metadata for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import safetensors
+
+from models.inputs.graph import Graph
+from service.errors import Problem, unknown_fields
+from service.validation.arrays import fail, fail_at, place, require_list, require_range, to_float32
+from service.validation.ids import check_targets, relations_needed, rows_by_id
+from service.validation.json_graph import Limits, NamedGraph, Reader, check_size
+
+FLOATS = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
+INTEGERS = {"I32": np.int32, "I64": np.int64}
+Kind = tuple[Mapping[str, type[np.generic]], Sequence[int]]
+"""Element types and numbers of dimensions that a tensor may have."""
+Allowed = Mapping[str, Kind]
+TENSORS: Allowed = {
+    "x": (FLOATS, (2,)),
+    "edge_index": (INTEGERS, (2,)),
+    "edge_type": (INTEGERS, (1,)),
+    "targets": (INTEGERS, (1,)),
+}
+Tensors = dict[str, np.ndarray]
+_MAX_HEADER = 4 << 20  # what JSON the interpreter may be held for
+
+
+def read_safetensors(body: bytes, allowed: Allowed = TENSORS) -> tuple[Tensors, dict[str, str]]:
+    """The tensors of a file by name, little-endian as the format has it, and its metadata."""
+    header = _header(body)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or any(type(text) is not str for text in metadata.values()):
+        raise Problem("invalid-safetensors", "__metadata__ must hold `request` as JSON text")
+    # Names first: a header may list a million tensors in few bytes.
+    if faults := unknown_fields(header, allowed):
+        raise fail(faults)
+    try:
+        entries = safetensors.deserialize(body)
+    except safetensors.SafetensorError as error:
+        raise Problem("invalid-safetensors", "the tensors do not fit the file") from error
+    return {name: _array(name, entry, allowed[name]) for name, entry in entries}, metadata
+
+
+def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) -> NamedGraph:
+    """The graph that the tensors hold. `targets` are row numbers."""
+    for name in ("x", "edge_index"):
+        if name not in tensors:
+            raise fail_at(f"/{name}", "missing", "this tensor is needed")
+    x, edge_index = tensors["x"], tensors["edge_index"]
+    if len(edge_index) != 2:
+        raise fail_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
+    num_nodes, num_edges = len(x), edge_index.shape[1]
+    check_size(num_nodes, num_edges, limits, "/x", "/edge_index")
+    if x.shape[1] != len(model.features):
+        raise fail_at("/x", "feature_count", f"must have {len(model.features)} columns")
+    at_edges, at_type, at_ids = place("edge_index"), place("edge_type"), place("node_ids")
+    require_range(edge_index, num_nodes, at_edges, "out_of_range", "must be a row number of x")
+    edge_type = tensors.get("edge_type")
+    if relations_needed(edge_type, model.relations, at_type):
+        assert edge_type is not None
+        if len(edge_type) != num_edges:
+            raise fail_at(at_type(), "wrong_shape", "must hold one entry per edge")
+        rule = f"must be the number of a relation, below {len(model.relations)}"
+        require_range(edge_type, len(model.relations), at_type, "unknown_relation", rule)
+    targets = tensors.get("targets")
+    if targets is not None:
+        targets = check_targets(targets, num_nodes)
+    if node_ids is not None:
+        node_ids = require_list(node_ids, at_ids)
+        if len(node_ids) != num_nodes:
+            raise fail_at(at_ids(), "wrong_shape", "must hold one id per row of x")
+        rows_by_id(node_ids, at_ids)
+    return NamedGraph(Graph(to_float32(x, place("x")), edge_index, edge_type), node_ids, targets)
+
+
+def _header(body: bytes) -> dict[str, Any]:
+    """The header, whose length the first eight bytes tell."""
+    size = int.from_bytes(body[:8], "little")
+    if len(body) < 8 or size > len(body) - 8:
+        raise Problem("invalid-safetensors", "the body ends before its header does")
+    if size > _MAX_HEADER:
+        raise Problem("invalid-safetensors", f"the header may have up to {_MAX_HEADER} bytes")
+    try:
+        header = orjson.loads(memoryview(body)[8 : 8 + size])
+    except orjson.JSONDecodeError as error:
+        raise Problem("invalid-safetensors", "the header is not valid JSON") from error
+    if not isinstance(header, dict):
+        raise Problem("invalid-safetensors", "the header is not an object")
+    return header
+
+
+def _array(name: str, entry: dict[str, Any], kind: Kind) -> np.ndarray:
+    dtypes, dims = kind
+    dtype = dtypes.get(entry["dtype"])
+    if dtype is None:
+        raise fail_at(f"/{name}", "wrong_dtype", f"must be of type {', '.join(dtypes)}")
+    if len(entry["shape"]) not in dims:
+        rule = f"must have {' or '.join(map(str, dims))} dimensions"
+        raise fail_at(f"/{name}", "wrong_shape", rule)
+    return np.frombuffer(entry["data"], np.dtype(dtype).newbyteorder("<")).reshape(entry["shape"])

@@ -1,0 +1,1 @@
+"""Child processes that parse what could hang, crash or block."""

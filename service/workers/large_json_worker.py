@@ -1,0 +1,86 @@
+"""The process that reads one large body of JSON (see `service.workers.large_json`), then ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import orjson
+import safetensors.numpy
+
+from service.errors import Problem, refuse
+from service.validation.json_body import read_object
+from service.validation.json_graph import read_json
+
+_BULK = ("graph", "nodes", "edges", "targets")
+_MAX_FIELDS = 64
+_MAX_REST = 1 << 16  # bytes of JSON
+
+
+@dataclass(frozen=True)
+class _Reader:
+    features: tuple[str, ...]
+    relations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Limits:
+    max_nodes: int
+    max_edges: int
+
+
+def main() -> None:
+    gc.disable()  # there is no garbage, and looking for it takes longer than parsing
+    os.nice(5)  # large bodies wait for small ones, not the reverse
+    rules = orjson.loads(sys.stdin.buffer.readline())
+    sys.stdout.buffer.write(condense(sys.stdin.buffer.read(), rules))
+    sys.stdout.buffer.flush()
+    os._exit(0)  # freeing millions of lists takes as long again
+
+
+def condense(body: bytes, rules: dict[str, Any]) -> bytes:
+    """The request in `body` as a safetensors file."""
+    arrays: dict[str, np.ndarray] = {}
+    metadata = {}
+    try:
+        fields = read_object(body, "invalid-json")
+        # For the server to judge; of a thousand fields it need not see more to refuse them.
+        first = islice(fields.items(), _MAX_FIELDS)
+        rest = {name: None if name in _BULK else value for name, value in first}
+        text = orjson.dumps(rest)
+        if len(text) > _MAX_REST:
+            rule = f"beside the graph a request may hold {_MAX_REST} bytes"
+            raise refuse("invalid-request", "", "too_long", rule)
+        metadata["request"] = text.decode()
+        if fields.get("graph_id") is not None:
+            raise Problem("body-too-large", "with graph_id JSON may have up to 4 MiB")
+        name = fields.get("model") or rules["default"]
+        if type(name) is str and name in rules["models"]:
+            reader = _Reader(*map(tuple, rules["models"][name]))
+            limits = _Limits(rules["max_nodes"], rules["max_edges"])
+            arrays = _arrays(fields, reader, limits)
+    except Problem as problem:
+        metadata["problem"] = problem.dumps()
+    return safetensors.numpy.save(arrays, metadata=metadata)
+
+
+def _arrays(fields: dict[str, Any], reader: _Reader, limits: _Limits) -> dict[str, np.ndarray]:
+    named = read_json(fields, reader, limits)
+    ids = None if named.node_ids is None else orjson.dumps(named.node_ids)
+    found = {
+        "node_ids": None if ids is None else np.frombuffer(ids, np.uint8),
+        "x": named.graph.x,
+        "edge_index": named.graph.edge_index,
+        "edge_type": named.graph.edge_type,
+        "targets": named.targets,
+    }
+    return {name: np.ascontiguousarray(a) for name, a in found.items() if a is not None}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""SMILES to graphs behind a process boundary: whatever hangs or crashes is killed and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, final
+
+from models.inputs.molecules import Code, Limits, Molecule, MoleculeError, check_text
+from service.errors import Problem
+from service.workers.smiles_frames import PREFIX, frame, unpack
+
+Parsed = Molecule | MoleculeError
+Answer = Parsed | str
+"""What a process says to a SMILES: a molecule, why there is none, or a drawing."""
+
+OUT_OF_TIME = frozenset(("timeout", "parser_crashed", "not_reached"))
+"""Codes of errors that another time might not come to."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+COMMAND: Sequence[str] = (sys.executable, "-m", "service.workers.smiles_worker")
+_PART, _CHARACTERS = 128, 16_384
+"""SMILES sent at a time, and their characters: within a pipe's buffer, so that writing never
+waits. A process goes to another call after each part."""
+_EFFECT = 8  # characters of an effect that is sent
+
+
+class _GoneError(Exception):
+    """The child did not answer; why."""
+
+    def __init__(self, code: Code) -> None:
+        self.code: Code = code
+
+
+class _Call:
+    """The SMILES of one call: what is read so far, and what waits to be; `effects` of the atoms of
+    each where it is to be drawn."""
+
+    def __init__(
+        self,
+        smiles: Sequence[str],
+        limits: Limits,
+        end: float,
+        effects: Sequence[Sequence[float]] | None = None,
+    ) -> None:
+        self.end, self.effects = end, effects
+        self.answers: list[Answer | None] = [None] * len(smiles)
+        self.waiting: deque[tuple[int, str]] = deque()
+        for index, text in enumerate(smiles):
+            try:
+                self.waiting.append((index, check_text(text, limits)))
+            except MoleculeError as error:
+                self.answers[index] = error
+
+    def part(self) -> list[tuple[int, str]]:
+        """What is read next."""
+        size, found = 0, []
+        for index, text in islice(self.waiting, _PART):
+            size += len(text) + (_EFFECT * len(self.effects[index]) if self.effects else 0)
+            if size > _CHARACTERS and found:
+                break
+            found.append((index, text))
+        return found
+
+    def take(self, answer: Answer) -> None:
+        """The answer to the first of those that wait."""
+        index, _ = self.waiting.popleft()
+        self.answers[index] = answer
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting or time.monotonic() >= self.end
+
+    def result(self) -> list[Any]:
+        return [answer or MoleculeError("not_reached") for answer in self.answers]
+
+
+@final
+class MoleculeParser:
+    """Reads SMILES in `workers` processes, each started when it is first needed.
+
+    A molecule that takes longer than `seconds` costs its process and is answered `timeout`; one
+    that ends the process is answered `parser_crashed`. The molecules after it go to a new process.
+    `batch_seconds` bounds a whole call, waiting for a free process included: what is left then is
+    answered `not_reached`. Safe to call from many threads.
+
+    Calls take turns: after a part, a molecule that hung or `seconds` of slow ones, the process
+    goes to the call that has waited longest. Nobody's molecules keep it from the others.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        workers: int = 1,
+        max_calls: int = 16,
+        seconds: float = 2.0,
+        batch_seconds: float = 30.0,
+        start_seconds: float = 30.0,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        if self.limits.max_characters > _CHARACTERS or self.limits.max_atoms > 65_535:
+            raise ValueError(f"at most {_CHARACTERS} characters and 65535 atoms")
+        self.seconds, self.batch_seconds = seconds, batch_seconds
+        self._closed = False
+        self._calls, self._max_calls = 0, max_calls
+        self._children = [_Child(command or COMMAND, start_seconds) for _ in range(workers)]
+        # As many threads as processes, and whoever waits for one waits in line.
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="molecules")
+        # The last one used is the first one taken: it is running, and its caches are warm.
+        self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
+        for child in reversed(self._children):
+            self._idle.put(child)
+
+    def start(self) -> None:
+        """Start every process and let it read one, so that no SMILES waits for that."""
+        held = [self._idle.get() for _ in self._children]
+        for child in held:
+            try:
+                child.ask(self._request(["C"]))
+                child.answer(time.monotonic() + self.batch_seconds)
+            except _GoneError:  # tried again with the first SMILES, and told there
+                child.free()
+            finally:
+                self._idle.put(child)
+
+    async def parse_async(self, smiles: Sequence[str]) -> list[Parsed]:
+        """`parse` in threads of its own, turn by turn; cancelled, it ends with the turn at hand.
+
+        Raises:
+            Problem: `max_calls` are under way. They hold places in the queue for compute, and
+                molecules that hang must leave some to requests that have none.
+        """
+        if self._calls >= self._max_calls:
+            detail = f"the molecules of {self._calls} requests are being read or wait"
+            raise Problem("queue-full", detail, headers={"retry-after": "1"})
+        self._calls += 1
+        try:
+            return await self._answered(self._call(smiles))
+        finally:
+            self._calls -= 1
+
+    async def draw_async(
+        self, smiles: Sequence[str], effects: Sequence[Sequence[float]], most: int
+    ) -> list[str | None]:
+        """An SVG for each SMILES with its atoms by their `effects`, of at most so many characters;
+        None where there is none in time."""
+        scale = [max(map(abs, one), default=0) or 1.0 for one in effects]
+        scaled = [[round(e / s, 3) for e in one] for one, s in zip(effects, scale, strict=True)]
+        answers = await self._answered(self._call(smiles, scaled))
+        return [svg if isinstance(svg, str) and len(svg) <= most else None for svg in answers]
+
+    async def _answered(self, call: _Call) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        while not call.done and not self._closed:
+            await loop.run_in_executor(self._threads, self._turn, call)
+        return call.result()
+
+    def parse(self, smiles: Sequence[str]) -> list[Parsed]:
+        """A molecule or an error for each SMILES, in order.
+
+        Raises:
+            RuntimeError: after `close`.
+        """
+        call = self._call(smiles)
+        while not call.done and not self._closed:
+            self._turn(call)
+        return call.result()
+
+    def _call(
+        self, smiles: Sequence[str], effects: Sequence[Sequence[float]] | None = None
+    ) -> _Call:
+        if self._closed:
+            raise RuntimeError("the parser is closed")
+        return _Call(smiles, self.limits, time.monotonic() + self.batch_seconds, effects)
+
+    def _turn(self, call: _Call) -> None:
+        """Read a part of `call`, or up to the first molecule that ends the process."""
+        try:
+            child = self._idle.get(timeout=max(call.end - time.monotonic(), 0))
+        except queue.Empty:
+            return
+        try:
+            if not (call.done or self._closed):
+                self._read(child, call)
+        except _GoneError as gone:
+            child.free()
+            call.take(MoleculeError(gone.code))
+        except BaseException:  # what is left in its pipes must not answer another call
+            child.free()
+            raise
+        finally:
+            self._idle.put(child)
+
+    def _read(self, child: _Child, call: _Call) -> None:
+        part = call.part()
+        effects = None if call.effects is None else [call.effects[index] for index, _ in part]
+        child.ask(self._request([text for _, text in part], effects))
+        turn_end = time.monotonic() + self.seconds
+        for _ in part:
+            if (now := time.monotonic()) > turn_end:
+                child.free()  # the rest of the part goes with it, and comes again
+                return
+            full = now + self.seconds
+            try:
+                call.take(child.answer(min(full, call.end)))
+            except _GoneError as gone:
+                if gone.code == "timeout" and full > call.end:
+                    raise _GoneError("not_reached") from None  # it never had its time
+                raise
+
+    def _request(
+        self, smiles: list[str], effects: list[Sequence[float]] | None = None
+    ) -> dict[str, Any]:
+        rest = {"limits": asdict(self.limits), "alarm_s": 10 * self.seconds}
+        return {"smiles": smiles, "effects": effects, **rest}
+
+    def close(self) -> None:
+        """End every process; a call under way answers `not_reached` for what is left."""
+        self._closed = True
+        for child in self._children:
+            child.kill()
+        for _ in self._children:  # each comes back once its call has seen the end
+            self._idle.get().free()
+        self._threads.shutdown(cancel_futures=True)
+
+
+class _Child:
+    """One process and its pipes: used and freed by one thread at a time, killed by any."""
+
+    def __init__(self, command: Sequence[str], start_seconds: float) -> None:
+        self._command, self._start_seconds = tuple(command), start_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send a request, starting the process if there is none."""
+        try:
+            self.start()
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(frame(request))
+        except OSError:
+            raise _GoneError("parser_crashed") from None
+
+    def start(self) -> None:
+        """Start the process if there is none."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.free()
+        # One thread for each library in the child: it reads one molecule at a time.
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        with self._lock:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env=os.environ | threads | {"PYTHONPATH": path},
+            )
+        self._buffer.clear()
+        try:
+            self._frame(time.monotonic() + self._start_seconds)
+        except _GoneError:  # no molecule's fault
+            raise _GoneError("not_reached") from None
+
+    def answer(self, deadline: float) -> Answer:
+        """The next answer of the process."""
+        header, body = self._frame(deadline)
+        if "error" in header:
+            return MoleculeError(header["error"])
+        if "svg" in header:
+            return body.decode()
+        return unpack(header, body)
+
+    def _frame(self, deadline: float) -> tuple[dict[str, Any], bytes]:
+        lengths = PREFIX.unpack(self._take(PREFIX.size, deadline))
+        raw = self._take(sum(lengths), deadline)
+        return json.loads(raw[: lengths[0]]), raw[lengths[0] :]
+
+    def _take(self, count: int, deadline: float) -> bytes:
+        process = self._process
+        if process is None or process.stdout is None or process.stdout.closed:
+            raise _GoneError("parser_crashed")
+        if len(self._buffer) < count:
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                while len(self._buffer) < count:
+                    if not selector.select(max(0.0, deadline - time.monotonic())):
+                        raise _GoneError("timeout")
+                    if not (read := os.read(process.stdout.fileno(), 1 << 16)):
+                        raise _GoneError("parser_crashed")
+                    self._buffer += read
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def kill(self) -> None:
+        """End the process, whatever it does; who reads from it sees the end of the pipe."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
+    def free(self) -> None:
+        """Kill, and give back what the process held."""
+        self.kill()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,55 @@
+"""`python -m service.workers.smiles_worker`: reads SMILES from stdin, writes molecules or drawings
+of them to stdout."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import BinaryIO
+
+from models.inputs.molecules import Limits, Molecule, MoleculeError, parse
+from models.interpret.molecule_svg import draw
+from service.workers.smiles_frames import PREFIX, frame, pack
+
+_MEMORY = 4 << 30  # bytes of address space: a molecule that needs more ends this process only
+
+
+def serve(
+    source: BinaryIO, sink: BinaryIO, read: Callable[[str, Limits], Molecule] = parse
+) -> None:
+    """Answer requests until `source` ends: a frame for each SMILES, in order, once it is read.
+
+    Should the parent be gone while a molecule hangs, an alarm ends the process: its default
+    action needs no Python, which would not get to run.
+    """
+    sink.write(frame({"ready": True}))
+    sink.flush()
+    while prefix := source.read(PREFIX.size):
+        request = json.loads(source.read(sum(PREFIX.unpack(prefix))))
+        limits = Limits(**request["limits"])
+        effects = request["effects"] or [None] * len(request["smiles"])
+        for smiles, of_atoms in zip(request["smiles"], effects, strict=True):
+            signal.setitimer(signal.ITIMER_REAL, request["alarm_s"])
+            try:
+                if of_atoms is None:
+                    answer = pack(read(smiles, limits))
+                else:
+                    answer = frame({"svg": True}, draw(smiles, of_atoms, limits).encode())
+            except MoleculeError as error:
+                answer = frame({"error": error.code})
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sink.write(answer)
+            sink.flush()
+
+
+if __name__ == "__main__":
+    with suppress(ImportError, ValueError, OSError):  # not every system lets this be set
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    # Ctrl-C in a terminal goes to the whole group; the parent decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,3 @@
+"""Fixtures for all tests: servers, checkpoints, Redis. See `tests/support/server.py`."""
+
+pytest_plugins = ["tests.support.server"]

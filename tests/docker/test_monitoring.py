@@ -1,0 +1,154 @@
+"""What Prometheus and Grafana are given: rules that fire when they should, and panels that show
+something, asked of a real Prometheus that scrapes a server under load."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import matplotlib as mpl
+import numpy as np
+import pytest
+import yaml
+from dashboards import DASHBOARDS, FOLDER, texts
+from panels import Panel
+from pictures import draw
+from PIL import Image
+
+from benchmarks.monitored import prometheus
+from tests.support.server import REPO, Sample, Server, Start, answers_with, wait_until
+
+DOCKER = REPO / "docker"
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="there is no prometheus (Debian's package has it)"
+)
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="there is no promtool (Debian's package prometheus)"
+)
+
+
+def test_the_dashboards_are_those_of_their_source() -> None:
+    there = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    assert there == texts(), "run python docker/grafana/dashboards.py"
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "rules", "rules/basin.yml"),
+        ("test", "rules", "tests/basin.yml"),
+    ],
+)
+def test_the_rules_do_what_they_say(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        ["promtool", *command], cwd=DOCKER / "prometheus", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_and_told() -> None:
+    rules = yaml.safe_load((DOCKER / "prometheus/rules/basin.yml").read_text())
+    every = [rule for group in rules["groups"] for rule in group["rules"]]
+    tests = yaml.safe_load((DOCKER / "prometheus/tests/basin.yml").read_text())["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    fired = {case["alertname"] for case in cases if case["exp_alerts"]}
+    alerts = {rule["alert"] for rule in every if "alert" in rule}
+    assert fired == alerts
+    told = (REPO / "docs/operations.md").read_text()
+    assert all(f"`{alert}`" in told for alert in alerts)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+def load(server: Server, make: Callable[..., Sample], seconds: float) -> None:
+    """One request after the other, of every kind; some are refused."""
+    picture = {"image": _png(np.full((40, 40, 3), 99)), "mask": _png(np.eye(40) * 255)}
+    patterns = np.random.default_rng(0).standard_normal((5, 8)).tolist()
+    requests: list[dict[str, Any]] = [
+        {"url": "/anomaly/score", "json": make(0).arrays(model="et-small")},
+        {
+            "url": "/anomaly/score",
+            "json": make(1).arrays(model="et-small", dynamics={"tolerance": 0.9}),
+        },
+        {"url": "/classify", "json": {"model": "cdat-mol", "smiles": ["CCO", "no"]}},
+        {"url": "/complete", "files": picture, "data": {"model": "et-tile"}},
+        {
+            "url": "/images/classify",
+            "files": {"image": picture["image"]},
+            "data": {"model": "ait-glyph"},
+        },
+        {
+            "url": "/sample",
+            "json": {
+                "memory": {"patterns": patterns},
+                "num_samples": 4,
+                "steps": 40,
+                "burn_in": 10,
+                "method": "mala",
+            },
+        },
+        {"url": "/anomaly/score", "json": {"model": "et-small", "graph": {}}},
+        {
+            "url": "/anomaly/score",
+            "json": make(0).arrays(model="et-small"),
+            "headers": {"prefer": "respond-async"},
+        },
+    ]
+    end, statuses = time.monotonic() + seconds, set()
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        while time.monotonic() < end:
+            for request in requests:
+                statuses.add(client.post(**request).status_code)
+    assert statuses == {200, 202, 422}
+
+
+@needs_prometheus
+def test_every_panel_shows_something(
+    start: Start, checkpoints: Path, sample: Callable[..., Sample], tmp_path: Path
+) -> None:
+    server = start(checkpoints=checkpoints, cache_bytes=1_000_000)
+    wait_until(lambda: answers_with(server, "/health/ready", 200))
+    host = server.url.removeprefix("http://")
+    with prometheus(host, "500ms") as asked:
+        load(server, sample, 8)
+        groups = asked.get("/api/v1/rules").raise_for_status().json()["data"]["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
+        assert len(rules) > 10
+        known = set(asked.get("/api/v1/label/__name__/values").json()["data"])
+        for dashboard in DASHBOARDS:
+            for label, metric in dashboard.by.items():
+                found = asked.get(f"/api/v1/label/{label}/values", params={"match[]": metric})
+                assert found.json()["data"], f"{dashboard.title}: nothing to choose by {label}"
+            for panel in dashboard.panels:
+                for query, legend in panel.queries:
+                    _require_shown(asked, known, panel, query, legend)
+            mpl.use("agg")
+            with Image.open(draw(dashboard, asked, 20, tmp_path)) as picture:
+                assert picture.width > 1000
+
+
+def _require_shown(
+    asked: httpx.Client, known: set[str], panel: Panel, query: str, legend: str
+) -> None:
+    query = query.replace("$__rate_interval", "10s")
+    for label in ("model", "route"):
+        query = query.replace(f"${label}", ".*")
+    answer = asked.get("/api/v1/query", params={"query": query}).json()
+    assert answer["status"] == "success", f"{panel.title}: {answer}"
+    found = answer["data"]["result"]
+    assert found or panel.quiet, f"{panel.title}: nothing for {query}"
+    for series in found:
+        for label in [part.split("}}")[0] for part in legend.split("{{")[1:]]:
+            assert label in series["metric"], f"{panel.title}: no {label} in {series['metric']}"

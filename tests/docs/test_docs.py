@@ -1,0 +1,197 @@
+"""The README names every setting, route and example, and the tables are what a command printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+from tests.support.paths import REPO
+from training.studies.ood import results_table as ood
+from training.studies.resonance import results_table as resonate
+from training.tasks.anomaly.results_table import line_of
+from training.tasks.classify.results_table import line_of as line_of_graphs
+from training.tasks.complete import results_table as completion
+from training.tasks.images import results_table as recognition
+
+README = (REPO / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_named(name: str) -> None:
+    (row,) = [line for line in README.splitlines() if line.startswith(f"| `BASIN_{name.upper()}`")]
+    assert Settings.model_fields[name].description in row.replace("\\|", "|")
+
+
+def test_no_setting_is_named_that_is_not_there() -> None:
+    named = set(re.findall(r"^\| `BASIN_([A-Z0-9_]+)`", README, re.M))
+    assert named == {name.upper() for name in Settings.model_fields}
+
+
+def test_every_route_is_named() -> None:
+    for path, methods in create_app(Settings()).openapi()["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in README
+
+
+@pytest.mark.parametrize("path", sorted((REPO / "examples").glob("*.json")), ids=lambda p: p.name)
+def test_every_example_is_named(path: Path) -> None:
+    assert path.name in README
+
+
+def test_every_metric_is_named() -> None:
+    source = (REPO / "service" / "metrics.py").read_text()
+    operations = (REPO / "docs" / "operations.md").read_text()
+    names = re.findall(r'"(basin_[a-z_]+)"', source)
+    assert names
+    for name in names:
+        assert f"`{name}`" in operations
+
+
+def test_decisions_are_numbered() -> None:
+    numbers = sorted(int(p.name[:4]) for p in (REPO / "docs" / "decisions").glob("*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_every_problem_is_named() -> None:
+    from service.errors import KINDS
+
+    operations = (REPO / "docs" / "operations.md").read_text()
+    for kind, (status, title) in KINDS.items():
+        assert f"| {status} | `urn:basin:problem:{kind}` | {title} |" in operations
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted(p for p in (REPO / "checkpoints").iterdir() if p.is_dir()),
+    ids=lambda p: p.name,
+)
+def test_shipped_figures_are_those_of_the_manifest(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    test, training = manifest["metrics"]["test"], manifest["training"]
+    names = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
+    if manifest["task"] == "classification":
+        [test], names = test.values(), ("roc_auc", "accuracy", "macro_f1", "brier")
+    if manifest["task"] == "completion":
+        names = ("psnr", "ssim", "whole_psnr", "whole_ssim")
+    if manifest["task"] == "images":
+        [test] = test.values()
+        kinds = manifest["metrics"].get("test_accuracy_by_kind", {})
+        test |= kinds
+        names = ("accuracy", *(kinds or ("macro_f1",)), "brier")
+    figures = " | ".join(f"{test[name]:.4f}" for name in names)
+    row = f"| `{folder.name}` | {training['dataset']}, `{training['split']}` | {figures} |"
+    assert row in README
+
+
+TABLES = REPO / "docs" / "tables"
+FRAUD = [p for name in ("amazon", "tolokers", "yelpchi") for p in TABLES.glob(f"{name}-*.jsonl")]
+
+
+@pytest.mark.parametrize("path", sorted(FRAUD), ids=lambda path: path.stem)
+def test_tables_of_fraud_are_those_of_their_rows(path: Path) -> None:
+    text = (REPO / "docs" / "fraud.md").read_text()
+    rows = defaultdict(list)
+    for row in map(json.loads, path.read_text().splitlines()):
+        rows[row["model"]].append(row)
+    for model, found in rows.items():
+        assert len({row["split"] for row in found}) == len(found)
+        assert line_of(model, found) in text
+        figure = line_of(model, found).split(" | ")[1]
+        assert figure in README
+
+
+def test_the_table_of_images_is_that_of_the_manifest() -> None:
+    text = (REPO / "docs" / "images.md").read_text()
+    manifest = json.loads((REPO / "checkpoints" / "et-photos" / "manifest.json").read_text())
+    for part in ("cifar10", "tiny-imagenet"):
+        m = manifest["metrics"][part]
+        assert f"| {part} | {m['psnr']:.2f} ± {m['psnr_std']:.2f} | {m['ssim']:.3f} |" in text
+
+
+IMAGES = (REPO / "docs" / "images.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("mnist", ("test",)), ("photos", ("cifar10", "tiny-imagenet"))]
+)
+def test_tables_of_completion_are_those_of_their_rows(name: str, parts: tuple[str, ...]) -> None:
+    for row in _rows(TABLES / "images" / f"{name}.jsonl"):
+        for part in parts:
+            assert completion.line_of(row["model"], row, part) in IMAGES
+
+
+def test_the_table_of_classification_is_that_of_its_rows() -> None:
+    for row in _rows(TABLES / "images" / "cifar10.jsonl"):
+        assert recognition.line_of(row["model"], [row], ["accuracy"]) in IMAGES
+
+
+def test_tables_of_out_of_distribution_are_those_of_their_rows() -> None:
+    text = (REPO / "docs" / "out-of-distribution.md").read_text()
+    rows = _rows(TABLES / "out-of-distribution.jsonl")
+    for row in rows:
+        assert (REPO / "checkpoints" / row["model"]).is_dir()
+        told = [ood.own_line(row), *(ood.line_of(row, name) for name in row["others"])]
+        assert set(told) <= set(text.splitlines())
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(lines) == sum(1 + len(row["others"]) for row in rows)
+    assert ood.medians(rows) in text
+
+
+def test_the_table_of_resonance_is_that_of_its_rows() -> None:
+    text = (REPO / "docs" / "resonance.md").read_text()
+    expected = resonate.lines_of(_rows(TABLES / "resonance.jsonl"))
+    assert [line for line in text.splitlines() if line.startswith("| `")] == expected
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+MOLECULES = (REPO / "docs" / "molecules.md").read_text()
+
+
+def test_the_readme_has_the_same_figures_of_folds() -> None:
+    lines = re.findall(r"^\| [A-Za-z0-9]+ \| \d+(?: of 10)? \| .*±.*", README, re.M)
+    assert lines
+    for line in lines:
+        name, folds, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        told = MOLECULES.partition(f"| {name.lower()}, {folds.split()[0]} folds ")[2].splitlines()
+        for cell, row in zip(cells, told[2:6], strict=True):
+            mean, std = row.split("|")[2].split("±")
+            assert cell == f"{float(mean):.1f} ± {float(std):.1f}", name
+
+
+@pytest.mark.parametrize("name", re.findall(r"^\| ([a-z0-9-]+), .* \| accuracy", MOLECULES, re.M))
+def test_tables_of_molecules_are_those_of_their_rows(name: str) -> None:
+    """Of the splits, and the seeds, that every model has been trained on."""
+    path = REPO / "docs" / "tables" / "molecules" / f"{name}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    told = MOLECULES.partition(f"| {name}, ")[2].partition("\n\n")[0].splitlines()
+    splits = {row["split"] for row in rows}
+    for model in models:
+        splits &= {row["split"] for row in rows if row["model"] == model}
+    assert told[0].startswith(f"{len(splits)} ")
+    assert told[2:] == [
+        line_of_graphs(model, [r for r in rows if r["model"] == model and r["split"] in splits])
+        for model in models
+    ]
+
+
+def test_what_is_as_published_is_of_its_rows() -> None:
+    rows = _rows(TABLES / "molecules" / "as-published.jsonl")
+    found = {(row["dataset"], row["model"]): row["test"]["accuracy"] for row in rows}
+    assert len(found) == len(rows)
+    told = MOLECULES.partition("| as published |")[2].partition("\n\n")[0].splitlines()[2:]
+    for line in told:
+        dataset, cdat, _, et, _, gin, mlp = (cell.strip() for cell in line.strip("|").split("|"))
+        for model, figure in (("cdat", cdat), ("et", et), ("gin", gin), ("mlp", mlp)):
+            assert figure == f"{100 * found.pop((dataset, model)):.1f}"
+    assert not found

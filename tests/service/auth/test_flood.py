@@ -1,0 +1,57 @@
+"""A flood of those who have a key: whoever has none hears nothing of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from service.auth.keys import new_secret
+from tests.service.endpoints.anomaly.test_bad_input import check
+from tests.service.system.test_flood import FLOOD
+from tests.support.api_keys import Ring
+from tests.support.prometheus import families, value
+from tests.support.server import Sample, Start, answers_with, wait_until
+
+
+def test_a_stranger_is_told_nothing_in_a_flood(
+    start: Start, checkpoints: Path, tmp_path: Path, sample: Callable[..., Sample]
+) -> None:
+    ring = Ring(tmp_path / "keys.json")
+    known, other = ring.add("known"), ring.add("other", routes=["/classify"])
+    server = start(
+        checkpoints=checkpoints,
+        default_anomaly_model="et-small",
+        keys=ring.path,
+        max_steps=100_000_000,
+        queue_size=0,
+    )
+    wait_until(lambda: answers_with(server, "/health/ready", 200))
+    body = json.dumps(sample(1).arrays(dynamics={"steps": 100_000_000}))
+    lines = ("POST /anomaly/score HTTP/1.1", "Host: h", f"Authorization: {known['authorization']}")
+    lines += ("Content-Type: application/json", f"Content-Length: {len(body)}")
+
+    def asked(**headers: str) -> httpx.Response:
+        return httpx.post(f"{server.url}/anomaly/score", json={}, headers=headers)
+
+    with (
+        socket.create_connection(("127.0.0.1", server.port), 20) as running,
+        httpx.Client(base_url=server.url, headers=known) as client,
+    ):
+        running.sendall("\r\n".join((*lines, "", body)).encode())
+        wait_until(lambda: value(families(client)["basin_queue_depth"]) == 1)
+        for _ in range(FLOOD):
+            assert client.post("/anomaly/score", json={}).status_code == 429
+        before = families(client)
+        check(asked(), 401, "unauthenticated")
+        check(asked(authorization=f"Bearer {new_secret()}"), 401, "unauthenticated")
+        check(asked(**other), 403, "forbidden")
+        check(asked(**known), 429, "queue-full")
+        after = families(client)
+    for status, count in (("401", 2), ("403", 1), ("429", 1)):
+        label = {"route": "/anomaly/score", "status": status}
+        each = [value(found["basin_requests"], "_total", **label) for found in (before, after)]
+        assert each[1] - each[0] == count

@@ -1,0 +1,120 @@
+"""A completion by itself: its windows, noise, interrupts and size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models import checkpoint
+from models.base import Knobs, Output
+from models.dynamics import StopReason
+from models.sampling import Interrupted
+from service.endpoints.anomaly.parse import JSON
+from service.endpoints.common.convergence import MeanCourse
+from service.endpoints.complete.routes import require_answerable
+from service.endpoints.complete.tiling import plan_windows
+from service.engine import CompleteTask, complete_picture
+from service.errors import Problem
+from service.imaging.encode import PNG
+from service.imaging.image import Picture
+from service.jobs import Progress
+from service.registry.handles import Completer, served
+from service.settings import Settings
+from tests.support.completion import (
+    HOLE,
+    SHAPE,
+)
+from tests.support.image_files import smooth
+
+
+def test_windows_have_noise_of_their_own(tile):
+    """Two windows that see the same would otherwise be filled the same."""
+    flat = Picture(np.full((16, 64, 3), 100, np.uint8))
+    hole = np.zeros((16, 64), bool)
+    hole[6:9, 6:9] = hole[6:9, 54:57] = True
+    plan = plan_windows(hole, 16, 4, 99)
+    assert plan.levels[0].corners.tolist() == [[0, 0], [0, 48]]
+
+    def both(noise):
+        knobs = Knobs(noise=noise, seed=1)
+        task = CompleteTask(tile, flat, plan, 1, knobs, frozenset())
+        [done] = complete_picture(task, Progress(), lambda: None).completions
+        return done.picture.pixels[6:9, 6:9], done.picture.pixels[6:9, 54:57]
+
+    np.testing.assert_array_equal(*both(0.0))
+    assert not np.array_equal(*both(0.5))
+
+
+def test_the_mean_of_courses_of_different_length():
+    class Some:
+        def __init__(self, *energies):
+            self.energies = np.array(energies)
+
+        def totals(self):
+            return [{"energy": self.energies}]
+
+    mean = MeanCourse()
+    for one in (Some(6.0, 4.0), Some(3.0, 2.0, 1.0), Some(9.0)):
+        mean.add(one, 1)  # type: ignore[arg-type]
+    energies = [entry["energy"] for entry in mean.trace(num_nodes=2)]
+    assert energies == [18 / 6, 15 / 6, 14 / 6]
+
+
+def test_progress_counts_what_the_network_sees(checkpoints):
+    model = served(checkpoint.load(checkpoints / "et-grey"))
+    assert isinstance(model, Completer)
+    progress, picture = Progress(), Picture(smooth(*SHAPE))
+    plan = plan_windows(HOLE, 16, 4, 99)
+    task = CompleteTask(model, picture, plan, 2, Knobs(), frozenset())
+    done = complete_picture(task, progress, lambda: None)
+    assert progress.step == progress.steps == 2 * 3 * plan.windows
+    assert [one.convergence["windows"] for one in done.completions] == [3, 3]
+
+
+def test_no_finite_pixel_left(tile, monkeypatch):
+    infer = tile.network.infer
+
+    def broken(*args):
+        output = infer(*args)
+        return Output(output.logits * float("nan"), output.solutions)
+
+    monkeypatch.setattr(tile.network, "infer", broken)
+    plan = plan_windows(HOLE, 16, 4, 99)
+    task = CompleteTask(tile, Picture(smooth(*SHAPE)), plan, 1, Knobs(), frozenset())
+    with pytest.raises(Problem) as caught:
+        complete_picture(task, Progress(), lambda: None)
+    assert caught.value.kind == "diverged"
+
+
+def test_an_interrupt_ends_it_within_a_step(tile):
+    asked = 0
+
+    def interrupt():
+        nonlocal asked
+        asked += 1
+        return StopReason.CANCELLED if asked > 5 else None
+
+    plan = plan_windows(HOLE, 16, 4, 99)
+    task = CompleteTask(tile, Picture(smooth(*SHAPE)), plan, 16, Knobs(steps=64), frozenset())
+    with pytest.raises(Interrupted):
+        complete_picture(task, Progress(), interrupt)
+    assert asked < 9  # the step at hand, the block after it, and the window
+
+
+def test_an_answer_larger_than_is_allowed(tile):
+    picture, plan = Picture(smooth(*SHAPE)), plan_windows(HOLE, 16, 4, 99)
+    settings = Settings(max_response_bytes=2 * 20 * 30 * 4)
+
+    def ask(picture, count, include=(), form=JSON):
+        task = CompleteTask(tile, picture, plan, count, Knobs(), frozenset(include))
+        require_answerable(task, form, settings)
+
+    ask(picture, 2)
+    ask(picture, 2, (), PNG)  # a quarter smaller
+    profiled = replace(picture, profile=bytes(9))
+    for asked in ((picture, 3), (picture, 2, ("trace",)), (picture, 3, (), PNG), (profiled, 2)):
+        with pytest.raises(Problem) as caught:
+            ask(*asked)
+        assert caught.value.faults[0].pointer == "/num_samples"

@@ -1,0 +1,379 @@
+"""PUT, PATCH, GET and DELETE /graphs/{id}, and scores of what is stored."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from service.endpoints.anomaly.schemas import ScoreResponse
+from service.endpoints.graphs.schemas import GraphBody, GraphList
+from tests.service.endpoints.anomaly.test_bad_input import check
+from tests.support.bad_score_bodies import SECRET
+from tests.support.server import FEATURES, RELATIONS, gauge
+
+SAFETENSORS = {"content-type": "application/vnd.safetensors"}
+MODELS = {"et-small": 1, "cdat-small": 2}
+NODE = {"id": "new", "x": [0.5, 0, 0, 0, 1]}
+
+
+@pytest.fixture(scope="module")
+def server(start, checkpoints, wait, answers):
+    one = start(
+        checkpoints=checkpoints,
+        default_anomaly_model="et-small",
+        max_stored_graphs=3,
+        max_stored_nodes=200,
+        max_stored_edges=500,
+        cache_bytes=1 << 20,
+    )
+    wait(lambda: answers(one, "/health/ready", 200))
+    return one
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+        for graph in client.get("/graphs").json()["graphs"]:
+            assert client.delete(f"/graphs/{graph['id']}").status_code == 204
+
+
+def put(client, graph, id="g"):
+    if isinstance(graph, bytes):
+        return client.put(f"/graphs/{id}", content=graph, headers=SAFETENSORS)
+    return client.put(f"/graphs/{id}", json=graph)
+
+
+def score(client, targets, **rest):
+    body = {"graph_id": "g", "targets": targets, **rest}
+    return client.post("/anomaly/score", json=body)
+
+
+def scored(client, targets, **rest):
+    answer = score(client, targets, **rest)
+    assert answer.status_code == 200, answer.text
+    ScoreResponse.model_validate_json(answer.content, strict=True)
+    return answer.json()
+
+
+def told(answer, status=200):
+    assert answer.status_code == status, answer.text
+    return GraphBody.model_validate_json(answer.content, strict=True)
+
+
+@pytest.mark.parametrize("shape", ["arrays", "rows", "tensors"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_stored_graph_scores_as_one_that_is_sent(client, sample, model, shape):
+    one = sample(3, MODELS[model])
+    found = told(put(client, getattr(one, shape)(model=model)), 201)
+    relations = list(RELATIONS) if MODELS[model] > 1 else found.relations
+    edges = np.c_[one.edge_index.T, np.zeros(120) if one.edge_type is None else one.edge_type]
+    assert found == GraphBody(
+        id="g",
+        features=list(FEATURES),
+        relations=relations,
+        num_nodes=40,
+        num_edges=len(np.unique(edges, axis=0)),
+        revision=1,
+    )
+    whole = {"hops": 8, "max_neighbors": 1000}
+    answer = scored(client, one.node_ids[:3], model=model, neighborhood=whole)
+    sent = client.post(
+        "/anomaly/score", json=one.arrays(model=model, targets=one.node_ids[:3])
+    ).json()
+    near, far = answer["graph"]["num_nodes"], 40
+    for a, b in zip(answer["results"], sent["results"], strict=True):
+        assert a["node_id"] == b["node_id"]
+        if near == far:  # all of it can be reached
+            assert a["score"] == pytest.approx(b["score"], rel=1e-4, abs=1e-5)
+    assert answer["graph"]["revision"] == 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_answer_is_that_of_the_neighbourhood_sent_by_hand(client, sample, model):
+    """Taken from a graph that grew edge by edge, as somebody else would take it."""
+    one = sample(5, MODELS[model])
+    start = one.arrays(model=model)
+    start["graph"] |= {"edge_index": [[], []]}
+    if one.edge_type is not None:
+        start["graph"]["edge_type"] = []
+    told(put(client, start), 201)
+    edges = one.rows()["edges"]
+    for i in range(0, len(edges), 30):
+        told(client.post("/graphs/g/edges", json={"edges": edges[i : i + 30]}))
+    target = one.node_ids[0]
+    near = {target}
+    for _ in range(2):
+        near |= {
+            edge[a]
+            for edge in edges
+            for a, b in (("source", "target"), ("target", "source"))
+            if edge[b] in near
+        }
+    by_hand = one.rows(model=model, targets=[target])
+    by_hand["nodes"] = [node for node in by_hand["nodes"] if node["id"] in near]
+    by_hand["edges"] = [e for e in edges if {e["source"], e["target"]} <= near]
+    expected = client.post("/anomaly/score", json=by_hand).json()
+    answer = scored(client, [target], model=model, neighborhood={"max_neighbors": 100})
+    assert answer["graph"]["num_nodes"] == len(near)
+    assert answer["results"][0]["score"] == pytest.approx(
+        expected["results"][0]["score"], rel=1e-4, abs=1e-5
+    )
+    assert answer["convergence"]["energy_final"] == pytest.approx(
+        expected["convergence"]["energy_final"], rel=1e-4
+    )
+
+
+def test_ids_may_be_a_tensor(client, sample):
+    one = sample(3)
+    arrays = {"x": one.x, "edge_index": one.edge_index, "node_ids": np.arange(1000, 1040)}
+    told(put(client, safetensors.numpy.save(arrays)), 201)
+    assert scored(client, [1007])["results"][0]["node_id"] == 1007
+    twice = {"request": json.dumps({"node_ids": one.node_ids})}
+    both = put(client, safetensors.numpy.save(arrays, twice))
+    refused(both, 422, "invalid-graph", "/node_ids")
+    few = put(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(39)}))
+    refused(few, 422, "invalid-graph", "/node_ids")
+    same = put(client, safetensors.numpy.save(arrays | {"node_ids": np.arange(40) // 2}))
+    refused(same, 422, "invalid-graph", "/node_ids/0")
+
+
+def test_the_same_seed_is_the_same_answer_and_the_cache_has_none(client, sample):
+    told(put(client, sample(3).rows()), 201)
+    knobs = {"hops": 2, "max_neighbors": 2, "seed": 7}
+    first = scored(client, ["n1"], neighborhood=knobs)
+    again = score(client, ["n1"], neighborhood=knobs)
+    assert "x-cache" not in again.headers
+    assert again.json()["results"] == first["results"]
+    sizes = {
+        scored(client, ["n1"], neighborhood=knobs | {"seed": s})["graph"]["num_edges"]
+        for s in range(8)
+    }
+    assert len(sizes) > 1
+    client.post("/graphs/g/nodes", json={"nodes": [{"id": "n1", "x": [9, 9, 9, 9, 9]}]})
+    changed = scored(client, ["n1"], neighborhood=knobs)
+    assert changed["results"] != first["results"]
+    assert changed["graph"]["revision"] == 2
+
+
+def test_a_graph_changes_all_at_once(client, server, sample):
+    before = told(put(client, sample(3).rows()), 201)
+    by_name = {"id": "newer", **dict.fromkeys(FEATURES, 1.0)}
+    after = told(
+        client.patch(
+            "/graphs/g",
+            json={
+                "delete_nodes": ["n5"],
+                "delete_edges": [sample(3).rows()["edges"][0]],
+                "nodes": [NODE],
+                "edges": [{"source": "new", "target": "n1"}],
+            },
+        )
+    )
+    assert after.num_nodes == before.num_nodes
+    assert after.revision == 2
+    refused(score(client, ["n5"]), 422, "invalid-graph", "/targets/0")
+    told(client.post("/graphs/g/nodes", json={"nodes": [by_name]}))
+    told(client.post("/graphs/g/edges", json={"edges": [{"source": "newer", "target": "new"}]}))
+    answer = scored(client, ["newer"], neighborhood={"hops": 1})
+    assert answer["graph"]["num_nodes"] == 2
+    last = told(client.get("/graphs/g"))
+    assert gauge(server, "basin_graph_bytes") > 1000
+    assert GraphList.model_validate_json(client.get("/graphs").content).graphs == [last]
+    assert last.revision == 4
+    bad = {"delete_nodes": ["n6"], "nodes": [NODE], "edges": [{"source": "n6", "target": "n1"}]}
+    refused(client.patch("/graphs/g", json=bad), 422, "invalid-graph", "/edges/0/source")
+    assert told(client.get("/graphs/g")) == last
+    assert client.delete("/graphs/g").status_code == 204
+    check(client.get("/graphs/g"), 404, "unknown-graph")
+    refused(score(client, ["n1"]), 404, "unknown-graph", "/graph_id")
+
+
+def test_whatever_else_an_answer_may_have(client, sample):
+    told(put(client, sample(3).rows()), 201)
+    answer = scored(client, ["n1", "n2"], include=["trace", "attention", "explanation"])
+    seeing = answer["reasons"]["attention"][0]["tokens"]
+    assert {token["node_id"] for token in seeing} == {"n1", "n2"}
+    assert all("explanation" in result for result in answer["results"])
+    headers = {"accept": "application/vnd.safetensors"}
+    body = {"graph_id": "g", "targets": ["n1", "n2"]}
+    file = client.post("/anomaly/score", json=body, headers=headers)
+    assert safetensors.numpy.load(file.content)["results.score"].tolist() == pytest.approx(
+        [result["score"] for result in answer["results"]], rel=1e-5
+    )
+    job = client.post("/anomaly/score", json=body, headers={"prefer": "respond-async"})
+    assert job.status_code == 202
+
+
+def refused(answer, status, kind, where):
+    assert check(answer, status, kind).errors[0].pointer == where
+
+
+EDGE = {"source": "n1", "target": "n2"}
+BAD = {
+    "no JSON": ("PATCH", "/graphs/g", b"{", 400, "invalid-json"),
+    "nothing to change": ("PATCH", "/graphs/g", {}, 422, "invalid-graph"),
+    "no nodes": ("POST", "/graphs/g/nodes", {"nodes": []}, 422, "invalid-graph"),
+    "more than at once": (
+        *("PATCH", "/graphs/g", {"delete_nodes": [*range(10_001)]}, 422, "invalid-graph"),
+    ),
+    "edges for nodes": ("POST", "/graphs/g/nodes", {"edges": [EDGE]}, 422, "invalid-request"),
+    "a list of what": ("POST", "/graphs/g/nodes", {"nodes": 7}, 422, "invalid-graph"),
+    "a node twice": ("POST", "/graphs/g/nodes", {"nodes": [NODE, NODE]}, 422, "invalid-graph"),
+    "too few features": (
+        *("POST", "/graphs/g/nodes"),
+        *({"nodes": [{"id": "a", "x": [1, 2]}]}, 422, "invalid-graph"),
+    ),
+    "no number": (
+        *("POST", "/graphs/g/nodes"),
+        *({"nodes": [{"id": "a", "x": [1, 2, 3, 4, True]}]}, 422, "invalid-graph"),
+    ),
+    "an edge to nowhere": (
+        *("POST", "/graphs/g/edges"),
+        *({"edges": [{"source": "n1", "target": SECRET}]}, 422, "invalid-graph"),
+    ),
+    "an edge with a type": (
+        *("POST", "/graphs/g/edges", {"edges": [EDGE | {"type": 0}]}, 422, "invalid-graph"),
+    ),
+    "a name that is none": (
+        *("PATCH", "/graphs/g", {"delete_nodes": [1.5]}, 422, "invalid-graph"),
+    ),
+    "an edge that is none": (
+        *("PATCH", "/graphs/g", {"delete_edges": [{"source": "n1"}]}, 422, "invalid-graph"),
+    ),
+    "no such graph": ("POST", "/graphs/h/edges", {"edges": [EDGE]}, 404, "unknown-graph"),
+    "no such model": ("PUT", "/graphs/h", {"model": "no"}, 404, "unknown-model"),
+    "a model of pictures": ("PUT", "/graphs/h", {"model": "et-tile"}, 422, "wrong-model"),
+    "no graph": ("PUT", "/graphs/h", {}, 422, "invalid-graph"),
+    "targets to store": ("PUT", "/graphs/h", {"targets": ["a"]}, 422, "invalid-request"),
+    "an id that is none": (
+        *("PUT", "/graphs/UP", {"nodes": [NODE], "edges": []}, 422, "invalid-request"),
+    ),
+    "tensors that are none": ("PUT", "/graphs/h", (b"\x00" * 9,), 400, "invalid-safetensors"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_stored(client, sample, case):
+    before = told(put(client, sample(3).rows()), 201)
+    method, path, body, status, kind = BAD[case]
+    headers, raw = {"content-type": "application/json"}, body
+    if isinstance(body, tuple):
+        headers, raw = SAFETENSORS, body[0]
+    elif isinstance(body, dict):
+        raw = json.dumps(body).encode()
+    check(client.request(method, path, content=raw, headers=headers), status, kind)
+    assert told(client.get("/graphs/g")) == before
+
+
+@pytest.mark.parametrize(
+    ("rest", "kind", "where"),
+    [
+        ({"targets": []}, "invalid-graph", "/targets"),
+        ({"targets": None}, "invalid-graph", "/targets"),
+        ({"targets": ["n1", "n1"]}, "invalid-graph", "/targets/0"),
+        ({"nodes": [NODE], "edges": []}, "invalid-graph", ""),
+        ({"graph_id": 7}, "invalid-request", "/graph_id"),
+        ({"neighborhood": {"hops": 9}}, "invalid-request", "/neighborhood/hops"),
+        ({"neighborhood": {"hop": 1}}, "invalid-request", "/neighborhood/hop"),
+        ({"neighborhood": {"max_neighbors": 0}}, "invalid-request", "/neighborhood/max_neighbors"),
+        ({"model": "cdat-small"}, "invalid-graph", "/graph_id"),
+    ],
+)
+def test_what_cannot_be_scored(client, sample, rest, kind, where):
+    told(put(client, sample(3).rows()), 201)
+    body = {"graph_id": "g", "targets": ["n1"], **rest}
+    refused(client.post("/anomaly/score", json=body), 422, kind, where)
+
+
+def test_a_neighbourhood_without_a_graph_is_refused(client, sample):
+    body = sample(3).rows(neighborhood={"hops": 1})
+    refused(client.post("/anomaly/score", json=body), 422, "invalid-graph", "/neighborhood")
+
+
+def test_there_is_only_so_much_room(client, sample):
+    for id in ("a", "b", "c"):
+        told(put(client, sample(3).rows(), id), 201)
+    check(put(client, sample(3).rows(), "d"), 507, "store-full")
+    check(put(client, sample(3, nodes=150).rows(), "c"), 507, "store-full")
+    nodes = [{"id": i, "x": [0] * 5} for i in range(81)]
+    check(client.post("/graphs/a/nodes", json={"nodes": nodes}), 507, "store-full")
+    told(client.post("/graphs/a/nodes", json={"nodes": nodes[:80]}))
+
+
+def test_writers_and_readers_at_once(client, server, sample):
+    """Each update adds a node with edges to two others: no answer has seen a part of it."""
+    base = {"nodes": [{"id": i, "x": [i, 0, 0, 0, 0]} for i in (0, 1)], "edges": []}
+    told(put(client, base), 201)
+    statuses, sizes = [], []
+    over = threading.Event()
+
+    def write(start):
+        with server.client() as own:
+            for id in range(start, start + 30):
+                change = {
+                    "nodes": [{"id": id, "x": [0, 0, 0, 0, 1]}],
+                    "edges": [{"source": id, "target": end} for end in (0, 1)],
+                }
+                statuses.append(own.patch("/graphs/g", json=change).status_code)
+
+    def read():
+        with server.client() as own:
+            while not over.is_set():
+                answer = score(own, [0, 1], neighborhood={"max_neighbors": 500}).json()["graph"]
+                sizes.append((answer["num_nodes"], answer["num_edges"]))
+
+    writers = [threading.Thread(target=write, args=(start,)) for start in (100, 200, 300, 400)]
+    reader = threading.Thread(target=read)
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    over.set()
+    reader.join()
+    assert statuses == [200] * 120
+    assert len(sizes) > 3
+    assert all(edges == 2 * (nodes - 2) for nodes, edges in sizes)
+    found = told(client.get("/graphs/g"))
+    assert (found.num_nodes, found.num_edges, found.revision) == (122, 240, 121)
+
+
+def test_what_was_answered_survives_kill(start, checkpoints, wait, answers, tmp_path, sample):
+    settings = {"checkpoints": checkpoints, "default_anomaly_model": "et-small"}
+    settings |= {"graph_store": tmp_path / "graphs.sqlite"}
+    one = start(**settings)
+    wait(lambda: answers(one, "/health/ready", 200))
+    done = []
+
+    def write():
+        with one.client() as client:
+            for id in range(1000):
+                change = {
+                    "nodes": [{"id": id, "x": [id, 0, 0, 0, 1]}],
+                    "edges": [{"source": id, "target": "n1"}],
+                }
+                try:
+                    answer = client.patch("/graphs/g", json=change)
+                except Exception:
+                    return
+                done.append(answer.json()["revision"])
+
+    with one.client() as client:
+        told(put(client, sample(3).rows()), 201)
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait(lambda: len(done) > 20)
+    one.process.kill()
+    writer.join()
+    two = start(**settings)
+    wait(lambda: answers(two, "/health/ready", 200))
+    with two.client() as client:
+        found = told(client.get("/graphs/g"))
+        assert len(done) <= found.num_nodes - 40 <= len(done) + 1
+        assert found.revision >= done[-1]
+        answer = scored(client, [len(done) - 1, "n1"], neighborhood={"max_neighbors": 1000})
+        assert answer["graph"]["revision"] == found.revision

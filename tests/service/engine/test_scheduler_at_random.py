@@ -1,0 +1,178 @@
+"""Requests side by side: none is lost, doubled, mixed with another or kept longer than it lives."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from models.base import Architecture, Knobs
+from models.dynamics import StopReason
+from models.sampling import Interrupted
+from service.engine.memory_budget import ABREAST
+from service.engine.scheduler import Run, Scheduler
+from tests.support.scheduler_work import Failed, example, work_of
+
+_THREADS = 1
+
+
+@contextmanager
+def _as_many_threads() -> Iterator[None]:
+    """As the scheduler has: among others sums are shared out otherwise, and so rounded."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(_THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass
+class _Posed:
+    """A run, what it asks for, and what has been done to it."""
+
+    run: Run
+    network: Architecture
+    item: object
+    knobs: Knobs
+    fails: bool
+    stopped: bool = False
+
+
+class Engine(RuleBasedStateMachine):
+    """Submit, cancel, fail, hold everything up, swap a model for another, and look at it all."""
+
+    @initialize()
+    def start(self) -> None:
+        self.over: list[Run] = []
+        self.scheduler = Scheduler(_THREADS, on_over=self.over.append)
+        self.models = [example(0), example(1)]
+        self.posed: list[_Posed] = []
+        self.gate: threading.Event | None = None
+        self.submitted = 0
+
+    @rule(
+        model=st.integers(0, 1),
+        item=st.integers(0, 2),
+        steps=st.integers(0, 30),
+        noise=st.sampled_from([0.0, 0.1]),
+        tolerance=st.sampled_from([0.0, 0.05]),
+        solver=st.sampled_from(["euler", "nesterov"]),
+        alone=st.booleans(),
+        job=st.booleans(),
+        fails=st.sampled_from([False, False, False, True]),
+        size=st.sampled_from([0, 0, ABREAST // 2, 2 * ABREAST]),
+    )
+    def submit(self, model, item, steps, noise, tolerance, solver, alone, job, fails, size) -> None:
+        network, items = self.models[model]
+        seed = len(self.posed)
+        knobs = Knobs(
+            steps=steps,
+            noise=noise,
+            tolerance=tolerance,
+            seed=seed,
+            solver="euler" if noise else solver,
+            deterministic=alone,
+        )
+        work = work_of(network, items[item], knobs, fails)
+        self.submitted += 1
+        weight = 0.25 if job else 1.0
+        run = self.scheduler.submit(work, (model, job), weight, alone, size=size)
+        self.posed.append(_Posed(run, network, items[item], knobs, fails))
+
+    @precondition(lambda self: self.posed)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        posed = data.draw(st.sampled_from(self.posed))
+        posed.stopped = True
+        posed.run.stop(data.draw(st.sampled_from([StopReason.CANCELLED, StopReason.DEADLINE])))
+
+    @rule(model=st.integers(0, 1), seed=st.integers(2, 5))
+    def swap(self, model: int, seed: int) -> None:
+        """What is under way goes on with the weights it began with."""
+        self.models[model] = example(seed)
+
+    @precondition(lambda self: self.gate is None)
+    @rule()
+    def hold(self) -> None:
+        """The thread is busy: what comes now will begin together."""
+        self.gate = threading.Event()
+        self.submitted += 1
+        self.scheduler.submit(lambda interrupt, gate=self.gate: gate.wait(30), "gate")
+
+    @precondition(lambda self: self.gate is not None)
+    @rule()
+    def release(self) -> None:
+        assert self.gate is not None
+        self.gate.set()
+        self.gate = None
+
+    @rule()
+    def wait(self) -> None:
+        time.sleep(0.002)
+
+    def teardown(self) -> None:
+        if self.gate is not None:
+            self.gate.set()
+        self.scheduler.close()
+        while self.posed:
+            self._check(self.posed.pop())
+        ended = [id(run) for run in self.over]
+        assert len(ended) == len(set(ended))
+        assert len(ended) == self.submitted
+        assert not len(self.scheduler.turns)
+        assert not self.scheduler.together
+        assert not self.scheduler.room._taken
+        assert not self.scheduler.room._waiting
+        held = [weakref.ref(run) for run in self.over]
+        self.over.clear()
+        gc.collect()
+        assert not any(ref() for ref in held)
+
+    def _check(self, posed: _Posed) -> None:
+        assert posed.run.future.done()
+        try:
+            logits, solutions = posed.run.future.result()
+        except CancelledError:
+            assert posed.stopped
+            return
+        except Interrupted:
+            assert posed.stopped
+            return
+        except Failed:
+            assert posed.fails
+            return
+        assert not posed.fails
+        reasons = {reason for s in solutions for reason in s.stop_reasons}
+        if reasons & {StopReason.CANCELLED, StopReason.DEADLINE}:
+            assert posed.stopped
+            return
+        with _as_many_threads():
+            alone = posed.network.infer(posed.network.pack([posed.item]), [posed.knobs])
+        rounded = 0.0 if posed.knobs.deterministic else 1e-4
+        close = {"rtol": rounded, "atol": rounded}
+        torch.testing.assert_close(logits, alone.logits, **close)
+        for mine, theirs in zip(solutions, alone.solutions, strict=True):
+            assert mine.steps_R.tolist() == theirs.steps_R.tolist()
+            assert mine.stop_reasons == theirs.stop_reasons
+            torch.testing.assert_close(mine.x_ND, theirs.x_ND, **close)
+
+
+TestEngine = Engine.TestCase
+TestEngine.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.slow
+class TestEngineAtLength(TestEngine):
+    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

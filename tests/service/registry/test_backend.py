@@ -1,0 +1,92 @@
+"""The same models by ONNX Runtime: the same answers, and `GET /models` says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from service.registry.loader import Machine, MachineError
+from service.registry.registry import Registry
+from service.settings import Settings
+from tests.support.completion import completed, pictures, told
+from tests.support.server import Server, Start, answers_with, wait_until
+
+
+@pytest.fixture(scope="module")
+def servers(start: Start, checkpoints: Path) -> list[Server]:
+    both = [
+        start(checkpoints=checkpoints, default_completion_model="et-tile", backend=backend)
+        for backend in ("torch", "onnx")
+    ]
+    for one in both:
+        wait_until(lambda one=one: answers_with(one, "/health/ready", 200))
+    return both
+
+
+@pytest.mark.parametrize(
+    "dynamics", [{}, {"steps": 7, "beta": 2.0}, {"tolerance": 0.3}, {"resonance": {"strength": 1}}]
+)
+def test_pictures_are_the_same(servers: list[Server], dynamics: dict[str, Any]) -> None:
+    found, energies = [], []
+    for server in servers:
+        with server.client() as client:
+            answer = completed(client, dynamics=dynamics)
+        found.append(pictures(answer)[0].astype(int))
+        energies.append(told(answer)["energy_final"])
+    assert np.abs(found[0] - found[1]).max() <= 1
+    assert energies[0] == pytest.approx(energies[1], rel=1e-4)
+
+
+def test_models_tell_whose_kernels_they_have(servers: list[Server]) -> None:
+    for server, runtime in zip(servers, ("torch", "onnxruntime"), strict=True):
+        with server.client() as client:
+            every = client.get("/models").json()["models"]
+        found = {model["name"]: model["runtime"] for model in every}
+        assert {found[name] for name in ("et-tile", "et-grey", "et-small", "cdat-mol")} == {runtime}
+        assert found["ait-glyph"] == "torch", "whose memories no graph has"
+
+
+def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Machine.of(Settings(threads=1)).onnx
+    assert not Machine.of(Settings(threads=2)).onnx
+    assert not Machine.of(Settings(threads=1, backend="torch")).onnx
+    monkeypatch.setattr("service.registry.loader.find_spec", lambda name: None)
+    assert not Machine.of(Settings(threads=1)).onnx
+    with pytest.raises(MachineError, match="BASIN_BACKEND"):
+        Machine.of(Settings(backend="onnx"))
+    with pytest.raises(MachineError, match="BASIN_INT8"):
+        Machine.of(Settings(threads=1, int8=("et-tile",)))
+    with pytest.raises(MachineError, match="BASIN_DEVICE"):
+        Machine.of(Settings(device="cuda:99"))
+
+
+def test_the_models_that_are_named_compute_with_whole_numbers(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BASIN_INT8", "et-tile et-none")
+    machine = Machine.of(Settings(threads=1))
+    assert machine.ready(checkpoints / "et-tile").runtime == "onnxruntime, int8"
+    assert machine.ready(checkpoints / "et-small").runtime == "onnxruntime"
+    monkeypatch.setenv("BASIN_INT8", "et-small et-none")
+    registry = Registry(Machine.of(Settings(threads=1)))
+    with structlog.testing.capture_logs() as logs:
+        registry.load(checkpoints)
+    told = [(line["event"], line["model"]) for line in logs if "INT8" in line["event"]]
+    assert told == [
+        ("BASIN_INT8 is for pictures", "et-small"),
+        ("BASIN_INT8 names no model", "et-none"),
+    ]
+
+
+def test_where_there_is_no_graph_torch_looks(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("models.onnx_backend.system.export", fails)
+    assert Machine(onnx=True).ready(checkpoints / "et-tile").runtime == "torch"

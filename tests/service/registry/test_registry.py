@@ -1,0 +1,52 @@
+"""Models by name, and who sees which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.errors import Problem
+from service.registry.handles import Scorer
+from service.registry.loader import Machine
+from service.registry.registry import Registry
+
+
+def test_a_server_that_ends_loads_no_more(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, read, ready = Registry(), [], Machine.ready
+
+    def first(machine: Machine, path: Path) -> object:
+        read.append(path)
+        registry.leave()
+        return ready(machine, path)
+
+    monkeypatch.setattr(Machine, "ready", first)
+    registry.load(checkpoints)
+    assert len(read) == 1
+    assert registry.loaded() == []
+    with pytest.raises(Problem, match="not-ready"):
+        registry.require_loaded()
+
+
+def test_a_view_has_its_models_alone(checkpoints: Path) -> None:
+    registry = Registry()
+    registry.load(checkpoints)
+    view = registry.within(frozenset({"et-small", "not-there"}))
+    assert [model.name for model in view.loaded()] == ["et-small"]
+    assert view.serving(Scorer, "et-small").name == "et-small"
+    refused = {}
+    for name in ("cdat-small", "not-there", "nothing"):
+        with pytest.raises(Problem) as caught:
+            view.get(name)
+        refused[name] = caught.value.kind
+    # What it may not see is refused whether it is there or not.
+    assert refused == {
+        "cdat-small": "forbidden",
+        "nothing": "forbidden",
+        "not-there": "unknown-model",
+    }
+    assert len(registry.within(None).loaded()) == len(registry.loaded()) > 1
+    registry.drop("et-small")
+    assert view.loaded() == []

@@ -1,0 +1,175 @@
+"""A graph in memory against a plain model of one, whatever is done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.inputs.graph import Graph
+from service.errors import Problem
+from service.storage.graphs import Edge, LiveGraph, Schema, Update, Whole
+from service.validation.ids import NodeId
+
+SCHEMA = Schema(("a", "b"), ("follows", "pays"))
+IDS = [1, 2, "1", "two", "three", 6, 7]  # 1 and "1" are two nodes
+MOST = 1000
+
+
+@dataclass
+class Model:
+    """What a graph should be."""
+
+    nodes: dict[NodeId, tuple[float, float]] = field(default_factory=dict)
+    edges: set[Edge] = field(default_factory=set)
+
+    def apply(self, update: Update) -> bool:
+        """Is it one that can be made?"""
+        gone = set(update.delete_nodes)
+        nodes = {id: x for id, x in self.nodes.items() if id not in gone}
+        edges = self.edges - set(update.delete_edges)
+        edges = {edge for edge in edges if not gone & set(edge[:2])}
+        nodes |= {id: tuple(x) for id, x in zip(update.nodes, update.x.tolist(), strict=True)}
+        if not all(end in nodes for edge in update.edges for end in edge[:2]):
+            return False
+        self.nodes, self.edges = nodes, edges | set(update.edges)
+        return True
+
+    def around(self, targets: list[NodeId], hops: int) -> set[NodeId]:
+        found = set(targets)
+        for _ in range(hops):
+            pairs = [(s, t) for s, t, _ in self.edges]
+            found |= {t for s, t in pairs if s in found} | {s for s, t in pairs if t in found}
+        return found
+
+
+ids = st.sampled_from(IDS)
+edges = st.lists(st.tuples(ids, ids, st.integers(0, 1)), max_size=8)
+
+
+@st.composite
+def updates(draw: st.DrawFn) -> Update:
+    nodes = draw(st.lists(ids, unique=True, max_size=4))
+    x = np.array([[draw(st.integers(0, 3)), 0.5] for _ in nodes], np.float32).reshape(-1, 2)
+    gone = draw(st.lists(ids, unique=True, max_size=2))
+    return Update(tuple(nodes), x, tuple(draw(edges)), tuple(gone), tuple(draw(edges)))
+
+
+def live(model: Model, order: list[NodeId] | None = None) -> LiveGraph:
+    node_ids = list(model.nodes) if order is None else order
+    row = {id: i for i, id in enumerate(node_ids)}
+    ends = [(row[s], row[t], relation) for s, t, relation in model.edges]
+    table = np.array(ends, np.int64).reshape(-1, 3).T
+    x = np.array([model.nodes[id] for id in node_ids], np.float32).reshape(-1, 2)
+    return LiveGraph(SCHEMA, Whole(Graph(x, table[:2], table[2]), node_ids, 0))
+
+
+def as_model(graph: Graph, node_ids: list[NodeId]) -> Model:
+    assert graph.edge_type is not None
+    rows = zip(*graph.edge_index.tolist(), graph.edge_type.tolist(), strict=True)
+    listed = [(node_ids[s], node_ids[t], relation) for s, t, relation in rows]
+    assert len(set(listed)) == len(listed)
+    return Model(dict(zip(node_ids, map(tuple, graph.x.tolist()), strict=True)), set(listed))
+
+
+def update(graph: LiveGraph, one: Update) -> None:
+    if (change := graph.plan(one)) is not None:
+        graph.commit(change, graph.revision + 1)
+
+
+@settings(deadline=None)
+@given(st.lists(updates(), max_size=6), st.data())
+def test_it_is_what_the_updates_make_of_it(several: list[Update], data: st.DataObject) -> None:
+    model = Model({1: (0.0, 0.0), "two": (1.0, 1.0)}, {(1, "two", 0), (1, 1, 1)})
+    graph = live(model)
+    for one in several:
+        before = as_model(graph.whole().graph, graph.whole().node_ids)
+        if model.apply(one):
+            update(graph, Update.loads(one.dumps(), 2))  # as it is kept
+            assert graph.plan(one) is None or one.delete_nodes
+        else:
+            with pytest.raises(Problem, match="invalid-graph"):
+                graph.plan(one)
+            assert as_model(graph.whole().graph, graph.whole().node_ids) == before
+        whole = graph.whole()
+        assert as_model(whole.graph, whole.node_ids) == model
+        assert (graph.num_nodes, graph.num_edges) == (len(model.nodes), len(model.edges))
+    if not model.nodes:
+        return
+    there = list(model.nodes)
+    targets = data.draw(st.lists(st.sampled_from(there), min_size=1, unique=True))
+    hops, most = data.draw(st.integers(0, 3)), data.draw(st.sampled_from([1, 2, MOST]))
+    near = graph.neighborhood(targets, hops, most, 5, MOST, MOST)
+    assert near.node_ids[: len(targets)] == targets
+    found = as_model(near.graph, near.node_ids)
+    kept = set(near.node_ids)
+    assert found.nodes == {id: model.nodes[id] for id in kept}
+    assert found.edges == {edge for edge in model.edges if {*edge[:2]} <= kept}
+    everyone = model.around(targets, hops)
+    assert kept == everyone if most == MOST else kept <= everyone
+    # The same, bit for bit, of a graph that was built in another way.
+    other = live(model, data.draw(st.permutations(there)))
+    again = other.neighborhood(targets, hops, most, 5, MOST, MOST)
+    assert again.node_ids == near.node_ids
+    np.testing.assert_array_equal(again.graph.x, near.graph.x)
+    np.testing.assert_array_equal(again.graph.edge_index, near.graph.edge_index)
+    np.testing.assert_array_equal(again.graph.edge_type, near.graph.edge_type)
+
+
+def star(leaves: int) -> LiveGraph:
+    model = Model(dict.fromkeys(range(leaves + 1), (0.0, 0.0)))
+    model.edges = {(0, i, i % 2) for i in range(1, leaves + 1)}
+    return live(model)
+
+
+def test_of_many_neighbours_some_are_chosen_fairly() -> None:
+    graph, counts = star(40), np.zeros(41)
+    for seed in range(400):
+        near = graph.neighborhood([0], 1, 10, seed, MOST, MOST)
+        assert len(near.node_ids) == 11
+        counts[np.array(near.node_ids)] += 1
+    assert counts[0] == 400
+    spread = np.abs(counts[1:] - 100) / np.sqrt(400 * 0.25 * 0.75)
+    assert spread.max() < 4.5
+
+
+def test_a_new_edge_changes_at_most_one_of_the_chosen() -> None:
+    graph = star(40)
+    before = set(graph.neighborhood([0], 1, 10, 0, MOST, MOST).node_ids)
+    new = tuple(range(100, 110))
+    for id in new:
+        x = np.zeros((1, 2), np.float32)
+        update(graph, Update((id,), x, ((0, id, 0),)))
+        after = set(graph.neighborhood([0], 1, 10, 0, MOST, MOST).node_ids)
+        assert len(after) == len(before)
+        assert after - before <= {id}
+        before = after
+    assert before & set(new)
+
+
+def test_several_edges_to_one_neighbour_count_once() -> None:
+    model = Model(dict.fromkeys(range(4), (0.0, 0.0)))
+    model.edges = {(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1), (0, 0, 0), (0, 2, 0), (3, 0, 1)}
+    assert len(live(model).neighborhood([0], 1, 3, 0, MOST, MOST).node_ids) == 4
+
+
+def test_what_is_too_much_is_refused_and_nothing_stays_behind() -> None:
+    graph = star(40)
+    for _ in range(2):
+        with pytest.raises(Problem) as refused:
+            graph.neighborhood([0], 1, MOST, 0, 20, MOST)
+        assert refused.value.faults[0].code == "too_many_nodes"
+    assert len(graph.neighborhood([0], 1, MOST, 0, 41, MOST).node_ids) == 41
+    with pytest.raises(Problem) as refused:
+        graph.neighborhood([0], 1, 2, 0, MOST, 19)
+    assert refused.value.faults[0].code == "too_many_edges"
+
+
+@pytest.mark.parametrize(("targets", "code"), [([99], "unknown_node"), ([1, 2, 1], "duplicate")])
+def test_targets_are_nodes_named_once(targets: list[NodeId], code: str) -> None:
+    with pytest.raises(Problem) as refused:
+        star(3).neighborhood(targets, 1, 5, 0, MOST, MOST)
+    assert refused.value.faults[0].code == code

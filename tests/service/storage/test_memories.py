@@ -1,0 +1,126 @@
+"""The store by itself: what it holds decoded, and what it does when a memory goes meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import service.storage.memories
+from models.memories import SUFFIX, Card, Memory, dump
+from service.errors import Problem
+from service.storage.memories import MemoryStore
+
+
+def file_of(seed: int) -> bytes:
+    items = np.random.default_rng(seed).standard_normal((20, 6)).astype(np.float32)
+    return dump(items, Card.of(Memory.of("vectors", items), items))
+
+
+ONE = 20 * 6 * 4 + 20 * 4  # bytes of patterns and lengths
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MemoryStore:
+    """With room for two memories decoded, and three in it."""
+    store = MemoryStore(tmp_path / "shipped", tmp_path / "own", 10, 1 << 20, cached=2 * ONE)
+    for i, name in enumerate("abc"):
+        store.put(name, file_of(i))
+    return store
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each file that was decoded."""
+    calls: list[int] = []
+    load = service.storage.memories.load
+
+    def counted(raw: bytes) -> tuple[Card, Memory]:
+        calls.append(len(raw))
+        return load(raw)
+
+    monkeypatch.setattr(service.storage.memories, "load", counted)
+    return calls
+
+
+def test_the_memory_used_longest_ago_is_dropped(store: MemoryStore, loaded: list[int]) -> None:
+    for name, decoded in (("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)):
+        store.get(name)
+        assert len(loaded) == decoded, name
+
+
+def test_a_memory_larger_than_the_room_is_not_held(tmp_path: Path, loaded: list[int]) -> None:
+    small = MemoryStore(tmp_path / "shipped", tmp_path / "own", 10, 1 << 20, cached=ONE - 1)
+    small.put("a", file_of(0))
+    assert small.get("a")[1].nbytes == ONE
+    small.get("a")
+    assert len(loaded) == 2
+    assert not small._cache
+
+
+def test_what_is_replaced_or_deleted_is_not_held(store: MemoryStore) -> None:
+    before = store.get("a")[0]
+    store.get("b")
+    store.put("a", file_of(7))
+    store.delete("b")
+    assert not store._cache
+    assert store.get("a")[0].sha256 != before.sha256
+
+
+def test_a_cache_that_threads_share(store: MemoryStore) -> None:
+    hashes = {name: store.card(name).sha256 for name in "abc"}
+
+    def read(i: int) -> bool:
+        name = "abc"[i % 3]
+        return store.get(name)[0].sha256 == hashes[name]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(300)))
+    assert sum(memory.nbytes for _, _, memory in store._cache.values()) <= 2 * ONE
+
+
+def test_a_reader_keeps_the_memory_it_opened(store: MemoryStore) -> None:
+    for change in (lambda: store.put("a", file_of(7)), lambda: store.delete("a")):
+        with store.open("a") as file:
+            before = (store._own / f"a{SUFFIX}").read_bytes()
+            change()
+            assert file.read() == before
+
+
+def test_a_memory_that_goes_between_finding_and_opening(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Path.is_file
+
+    def then_gone(path: Path) -> bool:
+        there = found(path)
+        path.unlink(missing_ok=True)
+        return there
+
+    monkeypatch.setattr(Path, "is_file", then_gone)
+    for name, read in (("a", store.get), ("b", store.card), ("c", store.open)):
+        with pytest.raises(Problem) as problem:
+            read(name)
+        assert problem.value.kind == "unknown-memory"
+
+
+def test_a_full_disk_keeps_what_is_there(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = store.get("a")[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        for name in "ad":
+            with pytest.raises(Problem) as error:
+                store.put(name, file_of(9))
+            assert error.value.kind == "memories-unavailable"
+    assert store.get("a")[0] == before
+    assert list(store.cards()) == ["a", "b", "c"]
+    assert store.put("d", file_of(9))

@@ -1,0 +1,61 @@
+"""The app by itself: what it does where it cannot load, and where it has no place."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from service.app import create_app
+from service.registry.registry import Registry
+from service.settings import Settings
+from service.storage.memories import MemoryStore
+from tests.service.endpoints.anomaly.test_bad_input import check
+
+
+def _app(folder: Path) -> FastAPI:
+    settings = Settings(
+        checkpoints=folder, memory_store=folder / "memories", job_store=folder / "jobs.sqlite"
+    )
+    return create_app(settings)
+
+
+def test_what_fails_at_the_start_is_told_and_the_end_is_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: MemoryStore) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(MemoryStore, "clean", broken)
+    app = _app(tmp_path)
+
+    async def play() -> None:
+        async with app.router.lifespan_context(app):
+            while not app.state.services.registry.settled:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+    assert "loading failed" in capsys.readouterr().out
+    with pytest.raises(RuntimeError, match="shutdown"):
+        app.state.services.codec.submit(int)
+
+
+def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = _app(tmp_path)
+    engine = app.state.services.engine
+    monkeypatch.setattr(Registry, "get", lambda self, name: None)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://h") as client:
+            return await client.get("/models/any/memories")
+
+    with ExitStack() as held:
+        for _ in range(engine.places):
+            held.enter_context(engine.admission())
+        check(asyncio.run(ask()), 429, "queue-full")
+    app.state.services.close()

@@ -1,0 +1,134 @@
+"""Large bodies of JSON go through a process of their own, and nobody can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+
+import orjson
+import pytest
+
+from service.endpoints.anomaly.parse import JSON, parse_score
+from service.errors import Problem
+from service.http.cancellation import Disconnected, while_wanted
+from service.registry.handles import Scorer
+from service.registry.registry import Registry
+from service.settings import Settings
+from service.workers import large_json, large_json_worker
+from service.workers.large_json import CONDENSED, LARGE, LargeBodies
+from tests.support.bad_score_bodies import BAD_ENVELOPE, BAD_GRAPHS, BAD_JSON, text
+
+BAD = BAD_JSON | BAD_ENVELOPE | BAD_GRAPHS
+
+
+@pytest.fixture(scope="module")
+def registry(checkpoints) -> Registry:
+    registry = Registry()
+    registry.load(checkpoints)
+    return registry
+
+
+@pytest.fixture(scope="module")
+def client(start, checkpoints, wait, answers):
+    server = start(checkpoints=checkpoints, default_anomaly_model="et-small")
+    wait(lambda: answers(server, "/health/ready", 200))
+    with server.client() as client:
+        yield client
+
+
+def settings(**changes) -> Settings:
+    return Settings.model_validate({"default_anomaly_model": "et-small"} | changes)
+
+
+def refusal(body, media_type, registry):
+    with pytest.raises(Problem) as caught:
+        parse_score(body, media_type, registry, settings())
+    return caught.value.kind, caught.value.detail, caught.value.faults
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_body_is_refused_in_the_same_words(name, registry):
+    body = text(BAD[name][0])
+    models = {m.name: [m.features, m.relations] for m in registry.every(Scorer)}
+    limits = {"max_nodes": settings().max_nodes, "max_edges": settings().max_edges}
+    rules = orjson.loads(orjson.dumps({"models": models, "default": "et-small", **limits}))
+    condensed = large_json_worker.condense(body, rules)
+    assert refusal(condensed, CONDENSED, registry) == refusal(body, JSON, registry)
+
+
+def padded(body) -> bytes:
+    """The same JSON, as large as it takes."""
+    return json.dumps(body).encode() + b" " * LARGE
+
+
+@pytest.mark.parametrize("shape", ["arrays", "rows"])
+@pytest.mark.parametrize("relations", [1, 2])
+def test_a_large_body_scores_like_a_small_one(client, sample, shape, relations):
+    model = {1: "et-small", 2: "cdat-small"}[relations]
+    graph = sample(3, relations)
+    body = getattr(graph, shape)(model=model, targets=graph.node_ids[:7], include=["trace"])
+    small = client.post("/anomaly/score", json=body)
+    headers = {"content-type": JSON}
+    answer = client.post("/anomaly/score", content=padded(body), headers=headers)
+    assert small.status_code == answer.status_code == 200, answer.text
+    assert "condense" in answer.json()["timings_ms"]
+    assert "condense" not in small.json()["timings_ms"]
+    for part in ("results", "model", "dynamics", "convergence"):
+        assert answer.json()[part] == small.json()[part]
+
+
+def test_a_large_bad_body(client, sample):
+    body = sample(3).arrays(targets=["nobody"])
+    headers = {"content-type": JSON}
+    answer = client.post("/anomaly/score", content=padded(body), headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/targets/0"
+
+
+def test_what_is_beside_the_graph_is_small(client, sample):
+    body = sample(3).arrays(model="x" * LARGE)
+    answer = client.post("/anomaly/score", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["code"] == "too_long"
+    assert len(answer.content) < 1000
+
+
+def condense(body):
+    return asyncio.run(LargeBodies().condense(body, {}, settings()))
+
+
+def test_a_process_that_dies_is_told(monkeypatch):
+    monkeypatch.setattr(large_json.sys, "executable", "/bin/false")
+    with pytest.raises(Problem) as caught:
+        condense(b"{}" * LARGE)
+    assert caught.value.kind == "internal-error"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_process_nobody_waits_for_is_killed(monkeypatch, tmp_path, gone):
+    script = tmp_path / "hang"
+    trace = tmp_path / "pid"
+    script.write_text(
+        f"#!{sys.executable}\nimport os, pathlib, time\n"
+        f"pathlib.Path({str(trace)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(large_json.sys, "executable", str(script))
+
+    async def hang_up():
+        while not trace.is_file() or not trace.read_text():
+            await asyncio.sleep(0.01)
+        if not gone:
+            await asyncio.sleep(600)
+
+    async def run():
+        work = LargeBodies().condense(b"{}", {}, settings())
+        await while_wanted(work, hang_up, 600 if gone else 1)
+
+    with pytest.raises(Disconnected if gone else Problem) as caught:
+        asyncio.run(run())
+    assert gone or caught.value.kind == "deadline"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(trace.read_text()), 0)

@@ -1,0 +1,85 @@
+"""Small graphs, and the stores to keep them in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+
+from models.inputs.graph import Graph
+from service.storage.graphs import (
+    GraphStore,
+    Head,
+    LiveGraph,
+    Room,
+    Schema,
+    SqliteJournal,
+    Update,
+    Whole,
+)
+from service.storage.graphs.redis import RedisJournal
+from service.storage.redis_client import Link
+from tests.support.redis_server import RedisServer
+
+SCHEMA = Schema(("a",), ("only",))
+ROOM = Room(graphs=3, nodes=1000, edges=2000)
+NONE = np.empty((0, 1), np.float32)
+NONE_OF_ONE = np.zeros((1, 1), np.float32)
+MANY = (1000, 0, 1000, 100_000)  # neighbours, seed, nodes and edges
+
+
+def ring(nodes: int) -> LiveGraph:
+    row = np.arange(nodes)
+    x = row[:, None].astype(np.float32)
+    graph = Graph(x, np.stack([row, (row + 1) % nodes]))
+    return LiveGraph(SCHEMA, Whole(graph, list(range(nodes)), 0))
+
+
+async def put(store: GraphStore, id: str, graph: LiveGraph) -> tuple[Head, bool]:
+    return await store.put(id, *await store.made(lambda: graph))
+
+
+async def update(store: GraphStore, id: str, change: Update) -> Head:
+    return await store.update(id, SCHEMA, change)
+
+
+def node(id: int, *edges: tuple[int, int]) -> Update:
+    made = tuple((source, target, 0) for source, target in edges)
+    return Update((id,), np.full((1, 1), id, np.float32), made)
+
+
+def listed(graph: LiveGraph) -> tuple[list, list, list]:
+    whole = graph.whole()
+    order = np.argsort(whole.node_ids)
+    place = np.argsort(order)
+    edges = sorted(map(tuple, place[whole.graph.edge_index].T.tolist()))
+    return [whole.node_ids[i] for i in order], whole.graph.x[order, 0].tolist(), edges
+
+
+@asynccontextmanager
+async def in_sqlite(path: Path, room: Room, memory_bytes: int) -> AsyncIterator[GraphStore]:
+    store = GraphStore(SqliteJournal(path), room, memory_bytes)
+    store.start()
+    try:
+        yield store
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+@asynccontextmanager
+async def in_redis(server: RedisServer, room: Room, memory_bytes: int) -> AsyncIterator[GraphStore]:
+    link = Link(server.url, 0.5)
+    store = GraphStore(RedisJournal(link), room, memory_bytes)
+    store.start()
+    try:
+        yield store
+    finally:
+        await asyncio.to_thread(store.close)
+        await link.close()
+
+
+def play(work) -> None:
+    asyncio.run(work())

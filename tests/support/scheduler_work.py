@@ -1,0 +1,30 @@
+"""Work for a scheduler, which may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from models.architectures.et import ET
+from models.base import Architecture, Interrupt, Knobs
+from models.dynamics import Solution
+
+
+class Failed(Exception):  # noqa: N818
+    pass
+
+
+def example(seed: int) -> tuple[Architecture, list]:
+    network, items = ET.example(seed)
+    return network.eval(), items
+
+
+def work_of(network: Architecture, item: object, knobs: Knobs, fails: bool) -> Callable:
+    def work(interrupt: Interrupt) -> tuple[torch.Tensor, list[Solution]]:
+        output = network.infer(network.pack([item]), [knobs], interrupt)
+        if fails:
+            raise Failed
+        return output.logits, output.solutions
+
+    return work

@@ -1,0 +1,69 @@
+"""What ships was made by the recipes as they are, and there is a command that makes it again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, asdict, fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from models.checkpoint import Manifest, load
+from models.inputs.molecules import ATOM_COLUMNS
+from service.settings import Settings
+from training.__main__ import app
+from training.release import SHIPPED
+from training.tasks.anomaly.configs import node_recipe
+from training.tasks.classify.configs import graph_recipe
+from training.tasks.complete.configs import image_recipe
+from training.tasks.images.configs import recognise_recipe
+
+SHAPES = {"mnist": {"size": 28, "channels": 1}, "photos": {"size": 32, "channels": 3}}
+FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_dir())
+
+
+def _recipe(manifest: Manifest) -> Any:
+    model, _, _ = manifest.name.partition("-")
+    trained: dict[str, Any] = manifest.training
+    if manifest.task == "anomaly":
+        return node_recipe(model, trained["dataset"], trained["train_nodes"])
+    if manifest.task == "completion":
+        of = SimpleNamespace(name=trained["dataset"], **SHAPES[trained["dataset"]])
+        return image_recipe(model, of, brief=True)  # type: ignore[arg-type]
+    if manifest.task == "images":
+        return recognise_recipe(model, trained["dataset"])
+    features = tuple(feature.name for feature in manifest.features)
+    molecules = features == tuple(column.name for column in ATOM_COLUMNS)
+    return graph_recipe(model, trained["dataset"], molecules=molecules)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_shipped_checkpoints_follow_their_recipes(folder) -> None:
+    manifest = load(folder).manifest
+    chosen = _recipe(manifest)
+    trained: dict[str, Any] = manifest.training
+    # What a recipe has had since then is at its default.
+    defaults = {f.name: f.default for f in fields(chosen) if f.default is not MISSING}
+    expected = json.loads(json.dumps(asdict(chosen)))
+    assert defaults | trained["recipe"] == expected
+
+
+def test_what_ships_is_what_is_made() -> None:
+    assert {folder.name for folder in FOLDERS} == set(SHIPPED)
+
+
+def test_what_ships_is_trained_in_the_precision_that_is_asked_for(tmp_path, monkeypatch) -> None:
+    given = {}
+    monkeypatch.setitem(SHIPPED, "et-mnist", lambda **how: given.update(how))
+    asked = ["ship", "--only", "et-mnist", "--folder", str(tmp_path), "--precision", "bf16-mixed"]
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    assert given["out"] == tmp_path / "et-mnist"
+    assert given["precision"] == "bf16-mixed"
+
+
+@pytest.mark.parametrize("name", ["cdat-ames", "et-ames", "cdat-bbbp"])
+def test_molecules_are_asked_for_before_anything_is_trained(name, tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match=name.partition("-")[2].upper()):
+        SHIPPED[name](name=name, out=tmp_path / name, data=tmp_path, device="cpu")

@@ -1,0 +1,1 @@
+"""Studies of finished models: out-of-distribution detection, resonance, reproductions."""

@@ -1,0 +1,31 @@
+"""The command that asks how well the energy, and what else, tells rows from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from models.checkpoint import load
+from training.cli_options import Data, Rows, Smoke
+from training.studies.ood import results_table
+from training.studies.ood.rows import FITTED, MOST
+
+
+def out_of_distribution(
+    folder: Annotated[Path, typer.Option(help="folder of checkpoints")] = Path("checkpoints"),
+    only: Annotated[str | None, typer.Option(help="some of them, comma-separated")] = None,
+    out: Rows = None,
+    data: Data = None,
+    smoke: Smoke = False,
+) -> None:
+    """Test rows of each checkpoint against rows from elsewhere, as tables in Markdown."""
+    wanted = None if only is None else only.split(",")
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    if unknown := sorted({*(wanted or ())} - {*names}):
+        raise typer.BadParameter(f"{folder} has no {unknown[0]}")
+    chosen = [load(folder / name) for name in names if wanted is None or name in wanted]
+    path = out or Path("runs/tables") / f"out-of-distribution{'-smoke' * smoke}.jsonl"
+    most, fitted = (16, 256) if smoke else (MOST, FITTED)
+    typer.echo(results_table.markdown(results_table.run(chosen, path, data, most, fitted)))

@@ -1,0 +1,130 @@
+"""The tables of docs/out-of-distribution.md: every checkpoint, in one resumable command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.checkpoint import Checkpoint
+from training.common.hardware import machines
+from training.common.results_log import Ledger, mark
+from training.studies.ood.rows import SAME
+from training.studies.ood.scores import Mahalanobis, Seen, auroc, detectors, see
+from training.studies.ood.sources import source_of
+
+DETECTORS = {
+    "energy": "energy",
+    "energy_two_sided": "energy, two-sided",
+    "max_softmax": "max-softmax",
+    "mahalanobis": "Mahalanobis",
+}
+_PARTS = ("train", "val", "test")
+_CENTRAL = (90, 95, 98)  # percent; what the rule might have been
+
+
+def run(
+    checkpoints: Iterable[Checkpoint],
+    out: Path,
+    data: Path | None,
+    most: int,
+    fitted: int,
+) -> list[dict[str, Any]]:
+    """A row for each checkpoint; those of the same weights and numbers of rows in `out` are kept.
+
+    Raises:
+        FileNotFoundError: saying which data are not here.
+        ValueError: the data are not those of a checkpoint, or nobody has said what else it meets.
+    """
+    ledger = Ledger(out)
+    rows = []
+    for one in checkpoints:
+        split = str(one.manifest.training["split"])
+        key = one.manifest.name, split, mark([one.sha256, most, fitted])
+        make = partial(_row, one, data, most, fitted)
+        rows.append(ledger.row(key, make))
+    return rows
+
+
+def _row(checkpoint: Checkpoint, data: Path | None, most: int, fitted: int) -> dict[str, Any]:
+    source, reference = source_of(checkpoint, data, most, fitted), checkpoint.manifest.energy
+    own = {part: see(checkpoint, source.own[part]) for part in _PARTS}
+    labels = source.own["train"].labels
+    assert labels is not None
+    mahalanobis = Mahalanobis(own["train"].read_RK, labels)
+    inside = detectors(own["test"], mahalanobis)
+
+    def flagged(seen: Seen) -> dict[str, Any]:
+        told = [reference.out_of_distribution(p) for p in seen.percentile_R]
+        return {"rows": len(told), "flagged": float(np.mean(told))}
+
+    others = {}
+    for name, rows in source.others.items():
+        seen = see(checkpoint, rows)
+        outside = detectors(seen, mahalanobis)
+        others[name] = flagged(seen) | {d: auroc(inside[d], outside[d]) for d in outside}
+    return {
+        "dataset": str(checkpoint.manifest.training["dataset"]),
+        "own": {
+            part: flagged(seen) | {f"outside_{c}": _outside(seen, c) for c in _CENTRAL}
+            for part, seen in own.items()
+        },
+        "others": others,
+    }
+
+
+def _outside(seen: Seen, central: float) -> float:
+    """Share of rows whose percentile is not among the `central` percent in the middle."""
+    return float(np.mean(np.abs(seen.percentile_R - 50) > central / 2))
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Both tables, with the machines under them."""
+    names = " | ".join(DETECTORS.values())
+    lines = [
+        f"| checkpoint | against | {names} | flagged |",
+        "|---|---|" + "---|" * (len(DETECTORS) + 1),
+        *(line_of(row, name) for row in rows for name in row["others"]),
+        medians(rows),
+        "",
+        "| checkpoint | validation rows | "
+        + " | ".join(f"outside the central {c} %" for c in _CENTRAL)
+        + " | 99 %: flagged | training rows flagged | test rows flagged |",
+        "|---|---|" + "---|" * (len(_CENTRAL) + 3),
+        *(own_line(row) for row in rows),
+        "",
+        machines(rows),
+    ]
+    return "\n".join(lines)
+
+
+def line_of(row: dict[str, Any], name: str) -> str:
+    """AUROC of each detector between a checkpoint's test rows and others, and of how many of those
+    it says `out_of_distribution`."""
+    other = row["others"][name]
+    cells = [f"{other[d]:.3f}" if d in other else "-" for d in DETECTORS]
+    flagged = f"{100 * other['flagged']:.1f} % of {other['rows']}"
+    return f"| `{row['model']}` | {name} | {' | '.join(cells)} | {flagged} |"
+
+
+def medians(rows: Sequence[dict[str, Any]]) -> str:
+    """Of what is foreign: what is a checkpoint's own, asked for otherwise, is left out."""
+    found = [
+        other for row in rows for name, other in row["others"].items() if not name.startswith(SAME)
+    ]
+    columns = ([other[d] for other in found if d in other] for d in (*DETECTORS, "flagged"))
+    cells = [f"{np.median(column):.3f}" if column else "-" for column in columns]
+    share = f"{100 * float(cells.pop()):.1f} %"
+    return f"| all | median of {len(found)}, without `{SAME}` | {' | '.join(cells)} | {share} |"
+
+
+def own_line(row: dict[str, Any]) -> str:
+    """How many of a checkpoint's own rows this rule or that would take for others."""
+    train, val, test = (row["own"][part] for part in _PARTS)
+    shares = [val[f"outside_{c}"] for c in _CENTRAL]
+    shares += [part["flagged"] for part in (val, train, test)]
+    cells = [f"{100 * share:.1f} %" for share in shares]
+    return f"| `{row['model']}` | {val['rows']} | {' | '.join(cells)} |"

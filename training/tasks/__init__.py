@@ -1,0 +1,1 @@
+"""The four training tasks, one folder each."""

@@ -1,0 +1,139 @@
+"""The commands of fraud in graphs: train one checkpoint, or compare models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from training.cli_options import (
+    Data,
+    Device,
+    Epochs,
+    LearnStrength,
+    Name,
+    Out,
+    Precision,
+    Resonating,
+    Rows,
+    RunFolder,
+    Smoke,
+    checkpoint_folder,
+    console,
+    fabric_on,
+    run_folder,
+    with_resonance,
+)
+from training.datasets import NodeDataset, Split, load, load_tables, random_splits
+from training.tasks.anomaly import results_table as tables
+from training.tasks.anomaly.configs import ABLATIONS, FANOUTS, node_recipe, smoke_nodes
+from training.tasks.anomaly.export import export_nodes
+from training.tasks.anomaly.train import train_nodes
+
+
+def _splits(dataset: NodeDataset, ratio: float | None, count: int) -> tuple[Split, ...]:
+    if ratio is None and dataset.official:
+        return dataset.official
+    return random_splits(dataset, 0.4 if ratio is None else ratio, count)
+
+
+def anomaly(
+    model: Annotated[str, typer.Option(help="cdat or et")] = "cdat",
+    dataset: Annotated[
+        str, typer.Option(help="tolokers, amazon, yelpchi or pyg:NAME")
+    ] = "tolokers",
+    nodes: Annotated[Path | None, typer.Option(help="your nodes, Parquet or CSV")] = None,
+    edges: Annotated[Path | None, typer.Option(help="your edges: source, target[, type]")] = None,
+    label: Annotated[str, typer.Option(help="column of the label in --nodes")] = "is_fraud",
+    id_column: Annotated[str, typer.Option(help="column of the node id in --nodes")] = "id",
+    ratio: Annotated[
+        float | None, typer.Option(help="share of labelled nodes to train on: 0.01, 0.4, 0.7")
+    ] = None,
+    split: Annotated[int, typer.Option(help="which split")] = 0,
+    ablation: Annotated[str, typer.Option(help=", ".join(ABLATIONS))] = "none",
+    seed: int = 0,
+    resonance: Resonating = None,
+    learn_strength: LearnStrength = False,
+    epochs: Epochs = None,
+    batch_nodes: Annotated[
+        int | None, typer.Option(help="train on the sampled neighbourhoods of so many nodes a step")
+    ] = None,
+    fanouts: Annotated[
+        str | None, typer.Option(help="neighbours to sample per hop, as in 16,16")
+    ] = None,
+    name: Name = None,
+    out: Out = None,
+    run: RunFolder = None,
+    data: Data = None,
+    device: Device = "auto",
+    precision: Precision = "32-true",
+    smoke_test: Smoke = False,
+) -> None:
+    """Train one checkpoint. Killed and started again with the same --run-folder, it goes on."""
+    if (nodes is None) != (edges is None):
+        raise typer.BadParameter("--nodes and --edges go together")
+    source = load_tables(nodes, edges, label, id_column) if nodes and edges else load(dataset, data)
+    splits = _splits(source, ratio, max(split, 0) + 1)
+    if not 0 <= split < len(splits):
+        raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")
+    if ablation not in ABLATIONS:
+        raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
+    size = source.graph.edge_index.shape[1]
+    chosen = node_recipe(model, source.name, len(splits[split].train), ablation, edges=size)
+    if smoke_test:
+        chosen = smoke_nodes(chosen)
+    added = with_resonance(resonance, learn_strength)
+    chosen = replace(chosen, config=chosen.config | added)
+    if epochs is not None:
+        chosen = replace(chosen, epochs=epochs)
+    if batch_nodes is not None:
+        sampled = fanouts or ",".join(map(str, chosen.fanouts or FANOUTS))
+        chosen = replace(
+            chosen, batch_nodes=batch_nodes, fanouts=tuple(map(int, sampled.split(",")))
+        )
+    elif fanouts is not None:
+        raise typer.BadParameter("--fanouts goes with --batch-nodes")
+    name, folder = checkpoint_folder(name or f"{model}-{source.name.removesuffix('-single')}", out)
+    if run is None:
+        run = run_folder(name, chosen, seed, source.fingerprint(splits[split]))
+    fabric = fabric_on(device, precision)
+    with Progress(console=console, disable=not fabric.is_global_zero) as progress:
+        result = train_nodes(
+            source, splits[split], chosen, seed=seed, fabric=fabric, run=run, progress=progress
+        )
+    if fabric.is_global_zero:
+        written = export_nodes(folder, name, source, splits[split], result, seed=seed)
+        for part, metrics in result.evaluation.parts.items():
+            console.print(
+                f"{part:5} ROC-AUC {metrics.roc_auc:.4f}  PR-AUC {metrics.pr_auc:.4f}  "
+                f"macro-F1 {metrics.macro_f1:.4f}  recall@k {metrics.recall_at_k:.4f}"
+            )
+        typer.echo(f"{folder} {written.sha256}")
+
+
+def table(
+    dataset: Annotated[
+        str, typer.Option(help="tolokers, amazon, yelpchi or pyg:NAME")
+    ] = "tolokers",
+    ratio: Annotated[float | None, typer.Option(help="else the official splits, or 0.4")] = None,
+    splits: Annotated[int, typer.Option(help="how many")] = 10,
+    models: Annotated[str, typer.Option(help="comma-separated; cdat:no-w is an ablation")] = (
+        "cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"
+    ),
+    out: Rows = None,
+    data: Data = None,
+    device: Device = "auto",
+    precision: Precision = "32-true",
+) -> None:
+    """Train every model on every split and print the table in Markdown."""
+    source = load(dataset, data)
+    chosen = _splits(source, ratio, splits)[:splits]
+    fabric = fabric_on(device, precision)
+    protocol = "official splits" if chosen[0].name.startswith("official") else f"{ratio or 0.4:.0%}"
+    path = out or Path("runs/tables") / f"{source.name}-{chosen[0].name.rsplit('-', 1)[0]}.jsonl"
+    with Progress(console=console) as progress:
+        results = tables.run(source, chosen, models.split(","), path, fabric, progress)
+    typer.echo(tables.markdown(source, protocol, results))

@@ -1,0 +1,96 @@
+"""One network on one split of a dataset of graphs, to its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from lightning_fabric import Fabric
+from rich.progress import Progress
+from torch import nn
+
+from models.base import seeded
+from models.inputs.tokens import Tokeniser
+from models.registry import architectures
+from models.tasks.graph_classifier import GraphClassifier, GraphConfig
+from training.datasets import GraphDataset, Split
+from training.metrics import Evaluation, evaluate
+from training.tasks.classify.baselines import GRAPH_NETWORKS
+from training.tasks.classify.task import GraphProblem, GraphRecipe
+from training.trainer import Fitted, fit
+
+
+@dataclass(frozen=True)
+class GraphRun:
+    """A fitted network, its logits (G, C) of every graph, and their evaluation."""
+
+    fitted: Fitted
+    logits: np.ndarray
+    evaluation: Evaluation
+    network: nn.Module
+    recipe: GraphRecipe
+
+
+def train_graphs(
+    dataset: GraphDataset,
+    split: Split,
+    recipe: GraphRecipe,
+    *,
+    seed: int,
+    fabric: Fabric,
+    run: Path | None = None,
+    progress: Progress | None = None,
+) -> GraphRun:
+    """Fit `recipe.model`; columns are standardised on the training graphs.
+
+    Raises:
+        ValueError: a part of the split has graphs of one label only.
+    """
+    dataset.require_labels(split)
+    network, tokeniser = _network(dataset, split, recipe, seed)
+    problem = GraphProblem(
+        dataset.tokens(tokeniser), dataset.labels, dataset.tasks, split, recipe, fabric.device
+    )
+    fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    logits = problem.predict(network)
+    evaluation = evaluate(logits, dataset.labels, split, dataset.tasks)
+    return GraphRun(fitted, logits, evaluation, network.to("cpu").eval(), recipe)
+
+
+def choose(
+    dataset: GraphDataset,
+    split: Split,
+    recipes: Sequence[GraphRecipe],
+    *,
+    seed: int,
+    fabric: Fabric,
+    progress: Progress | None = None,
+) -> GraphRun:
+    """The recipe with the best validation; the figures of the others are not looked at."""
+    runs = [
+        train_graphs(dataset, split, recipe, seed=seed, fabric=fabric, progress=progress)
+        for recipe in recipes
+    ]
+    return max(runs, key=lambda run: run.fitted.best_val)
+
+
+def _network(
+    dataset: GraphDataset, split: Split, recipe: GraphRecipe, seed: int
+) -> tuple[nn.Module, Tokeniser]:
+    if (baseline := GRAPH_NETWORKS.get(recipe.model)) is not None:
+        with seeded(seed):
+            network = baseline(dataset, **recipe.config)
+        network.fit_columns(dataset, split.train)
+        return network, Tokeniser(positions="none")
+    kind = cast(type[GraphClassifier], architectures()[f"{recipe.model}-graph"])
+    values: dict[str, Any] = {
+        "node_features": dataset.node_features,
+        "edge_features": dataset.edge_features,
+        "tasks": dataset.tasks,
+    }
+    config = cast(GraphConfig, kind.config_type.model_validate(values | recipe.config))
+    graphs = [dataset.graphs[i] for i in split.train]
+    return kind.fitted(config, graphs, seed), config.tokeniser

@@ -1,0 +1,155 @@
+"""The commands of image completion: train one checkpoint, or compare models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.progress import Progress
+
+from models.tasks.image_completer import ImageConfig
+from training.cli_options import (
+    Data,
+    Device,
+    Epochs,
+    LearnStrength,
+    Name,
+    Out,
+    Precision,
+    Resonating,
+    Rows,
+    RunFolder,
+    Smoke,
+    checkpoint_folder,
+    console,
+    fabric_on,
+    run_folder,
+    with_resonance,
+)
+from training.datasets import IMAGES, ImageDataset, load_folder, load_images
+from training.tasks.complete import results_table as tables
+from training.tasks.complete.configs import IMAGE_ABLATIONS, image_recipe, smoke_images
+from training.tasks.complete.evaluate import over_seeds
+from training.tasks.complete.export import export_images
+from training.tasks.complete.train import train_images
+
+
+def _whole(size: int) -> int:
+    """Refuse a size that no network takes, before images are read."""
+    try:
+        ImageConfig.model_validate({"size": size, "patch": size})
+    except ValidationError as error:
+        raise typer.BadParameter(error.errors()[0]["msg"]) from error
+    return size
+
+
+Dataset = Annotated[str | None, typer.Option(help=", ".join(IMAGES))]
+Images = Annotated[Path | None, typer.Option(help="folder with your images, and folders in it")]
+Size = Annotated[
+    int, typer.Option(help="pixels of a side to which --images are scaled", min=8, callback=_whole)
+]
+Brief = Annotated[bool, typer.Option("--brief", help="train as long as a CPU has time for")]
+Count = Annotated[int | None, typer.Option(help="measure so many images of a part", min=1)]
+
+
+def _load(dataset: str | None, images: Path | None, size: int, data: Path | None) -> ImageDataset:
+    if (dataset is None) == (images is None):
+        raise typer.BadParameter("give either --dataset or --images")
+    if images is not None:
+        return load_folder(images, size)
+    assert dataset is not None
+    return load_images(dataset, data)
+
+
+def complete(
+    dataset: Dataset = None,
+    images: Images = None,
+    size: Size = 64,
+    ablation: Annotated[str, typer.Option(help=", ".join(IMAGE_ABLATIONS))] = "none",
+    seed: int = 0,
+    resonance: Resonating = None,
+    learn_strength: LearnStrength = False,
+    brief: Brief = False,
+    epochs: Epochs = None,
+    count: Count = 1000,
+    name: Name = None,
+    out: Out = None,
+    run: RunFolder = None,
+    data: Data = None,
+    device: Device = "auto",
+    precision: Precision = "32-true",
+    smoke: Smoke = False,
+) -> None:
+    """Train a checkpoint that completes images. Killed and started again, it goes on."""
+    if ablation not in IMAGE_ABLATIONS:
+        raise typer.BadParameter(f"ablation must be one of {', '.join(IMAGE_ABLATIONS)}")
+    source = _load(dataset, images, size, data)
+    chosen = image_recipe("et", source, ablation, brief=brief)
+    if smoke:
+        chosen, count = smoke_images(chosen), 64
+    added = with_resonance(resonance, learn_strength)
+    chosen = replace(chosen, config=chosen.config | added)
+    if epochs is not None:
+        chosen = replace(chosen, epochs=epochs)
+    name, folder = checkpoint_folder(name or f"et-{source.name}", out)
+    if run is None:
+        run = run_folder(name, chosen, seed, source.fingerprint)
+    fabric = fabric_on(device, precision)
+    with Progress(console=console, disable=not fabric.is_global_zero) as progress:
+        result = train_images(
+            source,
+            chosen,
+            seed=seed,
+            fabric=fabric,
+            parts=("val", "test", *source.sources),
+            count=count,
+            run=run,
+            progress=progress,
+        )
+    if fabric.is_global_zero:
+        written = export_images(folder, name, source, result, seed=seed)
+        for part, measured in result.parts.items():
+            m = over_seeds(measured)
+            console.print(
+                f"{part:5} occluded patches: MSE {m['mse']:.5f}  PSNR {m['psnr']:.2f}  "
+                f"SSIM {m['ssim']:.4f}  {m['images']} images, {m['masks']} masks of each"
+            )
+        typer.echo(f"{folder} {written.sha256}")
+
+
+def complete_table(
+    dataset: Dataset = None,
+    images: Images = None,
+    size: Size = 64,
+    models: Annotated[str, typer.Option(help="comma-separated; et:no-hopfield is an ablation")] = (
+        ",".join(tables.MODELS)
+    ),
+    brief: Brief = False,
+    epochs: Epochs = None,
+    count: Count = None,
+    out: Rows = None,
+    data: Data = None,
+    device: Device = "auto",
+    precision: Precision = "32-true",
+    smoke: Smoke = False,
+) -> None:
+    """Train every model on the same images and print the table in Markdown."""
+    source = _load(dataset, images, size, data)
+    path = out or Path("runs/tables") / f"complete-{source.name}{'-smoke' * smoke}.jsonl"
+    fabric = fabric_on(device, precision)
+    with Progress(console=console) as progress:
+        results = tables.run(
+            source,
+            models.split(","),
+            path,
+            fabric,
+            progress,
+            brief=brief,
+            epochs=epochs,
+            count=64 if smoke else count,
+            smoke=smoke,
+        )
+    typer.echo(tables.markdown(source, results))

@@ -1,0 +1,64 @@
+"""One network on a dataset of images, to its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_fabric import Fabric
+from rich.progress import Progress
+
+from models.architectures.et import ETImage, ETImageConfig
+from models.tasks.image_completer import ImageCompleter
+from training.datasets import ImageDataset
+from training.tasks.complete.baselines import ViT
+from training.tasks.complete.configs import VIT
+from training.tasks.complete.evaluate import ImageMetrics, completer, evaluate_images
+from training.tasks.complete.task import ImageProblem, ImageRecipe
+from training.trainer import Fitted, fit
+
+
+@dataclass(frozen=True)
+class ImageRun:
+    """A fitted network with its figures on each part, one entry for each seed of the masks."""
+
+    fitted: Fitted
+    parts: dict[str, list[ImageMetrics]]
+    network: ImageCompleter | ViT
+    recipe: ImageRecipe
+
+
+def train_images(
+    dataset: ImageDataset,
+    recipe: ImageRecipe,
+    *,
+    seed: int,
+    fabric: Fabric,
+    parts: Sequence[str] = ("val", "test"),
+    count: int | None = None,
+    run: Path | None = None,
+    progress: Progress | None = None,
+) -> ImageRun:
+    """Fit `recipe.model`; channels are standardised on the training images.
+
+    `count` bounds how many images of each of `parts` are measured.
+    """
+    config = ETImageConfig.model_validate(recipe.config)
+    kind = ViT if recipe.model == VIT else ETImage
+    images = dataset.images[dataset.split.train]
+    network = kind.fitted(config, images, seed)
+    problem = ImageProblem(dataset, network.codec, recipe, fabric.device)
+    fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    served = config.model_copy(update={"contrast": recipe.contrast})
+    trained, network = network.state_dict(), kind.fitted(served, images, seed).to(fabric.device)
+    network.load_state_dict(trained)
+    measured = evaluate_images(
+        completer(network, config.patch, fabric.device),
+        dataset,
+        config.patch,
+        recipe.occluded,
+        parts=parts,
+        count=count,
+    )
+    return ImageRun(fitted, measured, network.to("cpu").eval(), recipe)

@@ -8,7 +8,7 @@ from pathlib import Path
 from basin.io import FileError
 from models import checkpoint
 from models.checkpoint import CheckpointError
-from service.registry.handles import served
+from service.registry.handles import handle_for
 
 
 def export_steps(folder: Path, out: Path) -> Iterator[Path]:
@@ -27,7 +27,7 @@ def export_steps(folder: Path, out: Path) -> Iterator[Path]:
     except ModuleNotFoundError as error:
         raise FileError(f"{error.name} is missing: pip install 'basin[cpu]'") from error
     try:
-        model = served(checkpoint.load(folder))
+        model = handle_for(checkpoint.load(folder))
         graphs = []
         for block, layout in zip(model.network.blocks_in_order(), model.layouts(), strict=True):
             if (form := form_of(layout)) is None:

@@ -27,7 +27,7 @@ from benchmarks.machine import describe
 from benchmarks.nodes import cluster
 from benchmarks.stored_graphs import MODEL, market
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 
 NODES, EDGES = "nodes.parquet", "edges.parquet"
@@ -54,7 +54,7 @@ def whole(folder: Path) -> None:
     x = pd.read_parquet(folder / NODES)[names].to_numpy(np.float32)
     graph = Graph(x, pd.read_parquet(folder / EDGES).to_numpy().T)
     network: Any = loaded.network
-    output = network.infer(network.pack([graph]), [Knobs()])
+    output = network.infer(network.pack([graph]), [DynamicsParams()])
     seconds = time.perf_counter() - start
     np.save(folder / "whole.npy", output.logits.numpy())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -23,7 +23,7 @@ from benchmarks.machine import describe
 from benchmarks.server import serving
 from benchmarks.turns import medians
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
 from models.inputs.tokens import TokenBatch, collate
@@ -59,7 +59,7 @@ def _measure(network: GraphClassifier, name: str, smiles: list[str], client: htt
         graphs: list[Graph] = [parse(text).graph for text in part]
         tokens = [network.prepare(graph) for graph in graphs]
         batch: TokenBatch = collate(tokens)
-        knobs = [Knobs()] * size
+        knobs = [DynamicsParams()] * size
         body = {"model": name, "smiles": part}
         works: dict[str, Callable[[], object]] = {
             "read": lambda part=part: [parse(text) for text in part],

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.curves import chart
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack
 from models.inputs.molecules import parse
@@ -69,7 +69,7 @@ def of_scores(network: NodeScorer, threshold_logit: float, inputs: int) -> list[
     degree = whole.relations[0].degree_N.numpy()
     rng = np.random.default_rng(0)
     workers = rng.permutation(test[degree[test] >= 2 * DELETED])[:inputs]
-    sampler, knobs, found = NeighbourSampler(whole, (2 * DELETED, 8)), Knobs(), []
+    sampler, knobs, found = NeighbourSampler(whole, (2 * DELETED, 8)), DynamicsParams(), []
     for seed, worker in enumerate(workers):
         batch, _ = sampler.sample(np.array([worker]), seed=seed)
         edges = batch.relations[0]
@@ -108,7 +108,7 @@ def of_molecules(network: GraphClassifier, inputs: int) -> list[Curves]:
             graphs.append(graph)
         if len(graphs) == inputs:
             break
-    knobs, found = Knobs(), []
+    knobs, found = DynamicsParams(), []
     for graph in graphs:
         logits_RC = network.infer(network.pack([graph]), [knobs]).logits.double().numpy()
         label = int(logits_RC[0].argmax())
@@ -128,7 +128,9 @@ def of_molecules(network: GraphClassifier, inputs: int) -> list[Curves]:
     return found
 
 
-def _times_input(network: GraphClassifier, graph: Graph, knobs: Knobs, label: int) -> np.ndarray:
+def _times_input(
+    network: GraphClassifier, graph: Graph, knobs: DynamicsParams, label: int
+) -> np.ndarray:
     """Gradient of the margin by x(1) times x(1), of each node."""
     batch = network.pack([graph])
     x_ND = network.embed(batch).detach().requires_grad_()

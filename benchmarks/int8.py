@@ -29,7 +29,7 @@ from benchmarks.machine import describe
 from benchmarks.step import IMAGES, by_onnx, images
 from benchmarks.turns import medians
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.onnx_backend.system import OnnxSystem
 from training.studies.resonance.study import Subject, subject_of
 
@@ -131,7 +131,7 @@ def _scored(subject: Subject, int8: bool) -> tuple[np.ndarray, float]:
     for block in network.blocks_in_order():
         block.prepared = OnnxSystem.of_block(block, 1, int8)
 
-    def forward(batch: Any, knobs: list[Knobs], *_: object) -> Any:
+    def forward(batch: Any, knobs: list[DynamicsParams], *_: object) -> Any:
         return network.infer(batch, knobs).logits
 
     network.forward = forward  # type: ignore[method-assign]

@@ -17,10 +17,10 @@ import safetensors.numpy
 import torch
 from starlette.types import Receive, Scope, Send
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from models.tasks.node_scorer import NodeScorer
-from service.registry.loader import Machine
+from service.registry.loader import ModelLoader
 from service.settings import Settings
 
 MODEL = "cdat-tolokers"
@@ -51,7 +51,7 @@ def _answer(body: bytes) -> bytes:
     else:
         arrays = safetensors.numpy.load(body)
         x, edges = arrays["x"], arrays["edge_index"]
-    logits_N = network.infer(network.pack([Graph(x, edges)]), [Knobs()]).logits.numpy()
+    logits_N = network.infer(network.pack([Graph(x, edges)]), [DynamicsParams()]).logits.numpy()
     if as_json:
         return orjson.dumps({"score": logits_N.tolist()})
     return safetensors.numpy.save({"score": logits_N})
@@ -59,7 +59,7 @@ def _answer(body: bytes) -> bytes:
 
 def _ready() -> NodeScorer:
     """As the server makes it, for one thread."""
-    machine = Machine.of(Settings(threads=1, device="cpu"))
+    machine = ModelLoader.of(Settings(threads=1, device="cpu"))
     network = machine.ready(Path("checkpoints") / MODEL).network
     assert isinstance(network, NodeScorer)
     return network

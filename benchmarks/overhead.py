@@ -25,7 +25,7 @@ from benchmarks.client import Line
 from benchmarks.least import MODEL, network
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.server import bare, serving
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 
 CASES = ((30, "application/json"), (500, "safetensors"), (5000, "safetensors"))
@@ -68,7 +68,7 @@ def _compare(
         answer = client.post("/anomaly/score", content, headers)
         assert answer.status == 200, answer.body
         start = time.perf_counter()
-        network.infer(batch, [Knobs()])
+        network.infer(batch, [DynamicsParams()])
         end = time.perf_counter()
         told = least.post("/", content, headers)
         nothing = floor.post(f"/?bytes={len(answer.body)}", content, headers)

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.machine import describe
 from models.architectures.cdat import CDAT, CDATConfig
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 
 NODES, FEATURES = 39_357, 10
@@ -57,14 +57,14 @@ def _measure(edges: int) -> dict[str, float]:
     config = CDATConfig(features=tuple("abcdefghij"), hops=3, bins=4)
     network, batch = CDAT.fitted(config, [small], 0)
     network.eval()
-    network.infer(batch, [Knobs()])
+    network.infer(batch, [DynamicsParams()])
     before = peak_kib(reset=True)
     packing, inference = [], []
     for _ in range(ROUNDS):
         start = time.perf_counter()
         batch = network.pack([graph])
         packed = time.perf_counter()
-        output = network.infer(batch, [Knobs()])
+        output = network.infer(batch, [DynamicsParams()])
         inference.append(time.perf_counter() - packed)
         packing.append(packed - start)
         assert output.logits.isfinite().all()

@@ -26,7 +26,7 @@ from PIL import Image
 from benchmarks.machine import describe
 from benchmarks.soak import ATOMS
 from models import checkpoint
-from models.base import Architecture, Knobs, Solver
+from models.base import Architecture, DynamicsParams, Solver
 from models.inputs.graph import Graph
 from models.inputs.molecules import parse
 from models.inputs.patches import MaskedImage
@@ -83,7 +83,7 @@ class _Course:
         batch = network.pack(items)
 
         def after(steps: int) -> tuple[list[np.ndarray], np.ndarray]:
-            output = network.infer(batch, [Knobs(steps=steps, solver=solver)] * len(items))
+            output = network.infer(batch, [DynamicsParams(steps=steps, solver=solver)] * len(items))
             outputs, rows = output.logits.double().numpy(), np.asarray(batch.row_of_outputs)
             worst_R = np.max([solution.residual_R for solution in output.solutions], axis=0)
             self.energy_TR = np.array([each.energy_R for each in output.solutions[0].trace])

@@ -36,8 +36,8 @@ from torch_geometric.utils import scatter
 from benchmarks.kept import keep
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.scale import peak_kib
-from models.base import Block, Config, Knobs
-from models.dynamics import Descent, LayerNorm, System
+from models.base import Block, Config, DynamicsParams
+from models.dynamics import Descent, LayerNorm, StepBackend
 from models.energies import DotProductAttention, Hopfield, Sum
 from models.fused.system import FusedSystem
 from models.layouts import Dense, EdgeList, Layout
@@ -68,9 +68,9 @@ class Case:
     block: Block
     layout: Layout
     x_ND: Tensor
-    knobs: list[Knobs]
+    knobs: list[DynamicsParams]
     onnx: OnnxSystem
-    fused: System
+    fused: StepBackend
     autograd: Callable[[Tensor, Tensor], Tensor]
     flops: float = math.nan
     look_flops: float = math.nan
@@ -87,7 +87,7 @@ def block_of(dim: int, heads: int, head_dim: int, memories: int, steps: int) -> 
     return Block(energy, Descent(), LayerNorm(dim), config).eval()
 
 
-def systems(block: Block) -> tuple[OnnxSystem, System]:
+def systems(block: Block) -> tuple[OnnxSystem, StepBackend]:
     """As a server has them ready."""
     onnx = OnnxSystem.of_block(block, torch.get_num_threads())
     return onnx, FusedSystem.of_block(block, onnx)
@@ -126,7 +126,7 @@ def images(rows: int, tokens: int, *shape: int) -> Case:
     flops = rows * steps * (2 * up + 3 * along), rows * (up + along)
     x_ND = torch.randn(rows * tokens, dim)
     energy = written_out(block, rows)
-    return Case(block, layout, x_ND, [Knobs()] * rows, *systems(block), energy, *flops)
+    return Case(block, layout, x_ND, [DynamicsParams()] * rows, *systems(block), energy, *flops)
 
 
 def molecules(rows: int, *shape: int) -> Case:
@@ -153,7 +153,7 @@ def molecules(rows: int, *shape: int) -> Case:
     x_ND, padded_ND = torch.randn(len(kept_N), dim), torch.zeros(rows * length, dim)
     padded_ND[kept_N] = x_ND
     whole = {"padded_ND": padded_ND, "kept_N": kept_N}
-    return Case(block, layout, x_ND, [Knobs()] * rows, *systems(block), energy, **whole)
+    return Case(block, layout, x_ND, [DynamicsParams()] * rows, *systems(block), energy, **whole)
 
 
 def graph(nodes: int, edges: int, *shape: int) -> Case:
@@ -175,7 +175,7 @@ def graph(nodes: int, edges: int, *shape: int) -> Case:
         return -(lse_NH / beta_H).sum() - up.square().sum() / 2
 
     x_ND = torch.randn(nodes, shape[0])
-    return Case(block, layout, x_ND, [Knobs()], *systems(block), energy)
+    return Case(block, layout, x_ND, [DynamicsParams()], *systems(block), energy)
 
 
 def by_autograd(case: Case) -> Tensor:
@@ -206,7 +206,7 @@ def by_fused(case: Case) -> Tensor:
     return _prepared(case, case.fused)
 
 
-def _prepared(case: Case, system: System) -> Tensor:
+def _prepared(case: Case, system: StepBackend) -> Tensor:
     case.block.prepared = system
     try:
         return by_solve(case)

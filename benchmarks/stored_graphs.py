@@ -73,12 +73,12 @@ def transaction(number: int, chance: np.random.Generator, graph: Graph) -> dict[
 
 def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) -> None:
     """Store and score one transaction after the other, and send its neighbourhood by hand."""
-    from service.storage.graphs import LiveGraph, Schema, Update, Whole
+    from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema, Update
 
     assert graph.node_ids is not None
     names = ("",) * graph.x.shape[1]
-    whole = Whole(_plain(graph), list(graph.node_ids), 1)
-    own = LiveGraph(Schema(names, ("",)), whole)
+    whole = GraphSnapshot(_plain(graph), list(graph.node_ids), 1)
+    own = DynamicGraph(Schema(names, ("",)), whole)
     chance = np.random.default_rng(1)
     seconds: dict[str, list[float]] = {
         name: [] for name in ("PATCH", "by graph_id", "sent as JSON", "sent as bytes")

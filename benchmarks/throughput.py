@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.kept import keep
 from benchmarks.machine import describe
-from models.base import Interrupt, Knobs
+from models.base import DynamicsParams, Interrupt
 from models.fused.system import FusedSystem
 from models.inputs.patches import MaskedImage
 from models.registry import architectures
@@ -43,7 +43,7 @@ PICTURES, UNDER_WAY, STEPS, ROUNDS = 256, 32, 48, 5
 @dataclass(frozen=True)
 class _Request:
     picture: MaskedImage
-    knobs: Knobs
+    knobs: DynamicsParams
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def trained_tolerance(network: ImageCompleter) -> float:
     """The residual of the median picture after the number of steps that is the network's own."""
     rng = np.random.default_rng(2)
     batch = network.pack([_picture(rng) for _ in range(64)])
-    (solution,) = network.infer(batch, [Knobs()] * 64).solutions
+    (solution,) = network.infer(batch, [DynamicsParams()] * 64).solutions
     return min(float(np.median(solution.residual_R)), 1.0)  # no request may have more
 
 
@@ -87,7 +87,9 @@ def _requests(tolerance: float) -> list[_Request]:
     return [
         _Request(
             _picture(rng),
-            Knobs(steps=int(rng.integers(1, STEPS + 1)), tolerance=tolerance * (place % 2)),
+            DynamicsParams(
+                steps=int(rng.integers(1, STEPS + 1)), tolerance=tolerance * (place % 2)
+            ),
         )
         for place in range(PICTURES)
     ]

@@ -13,16 +13,25 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.dynamics import Interrupt, Motion, RowKnobs, Solution, System, Watch, relax, rest
+from models.dynamics import (
+    Interrupt,
+    Motion,
+    RowParams,
+    Solution,
+    StepBackend,
+    StepCallback,
+    relax_differentiable,
+    solve_system,
+)
 from models.energies import Energy
 from models.layouts import Layout
-from models.resonance import ResolvedResonance, Resonance, Resonant
+from models.resonance import ResolvedResonance, Resonance, ResonanceParameter
 
 Solver = Literal["euler", "nesterov"]
 
 
 @dataclass(frozen=True)
-class Knobs:
+class DynamicsParams:
     """What a caller may turn for one row; None keeps what the model was trained with.
 
     `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
@@ -101,7 +110,7 @@ class Block(nn.Module):
             for weights that do not change any more. Copies, and blocks that are moved, have none.
     """
 
-    prepared: System | None
+    prepared: StepBackend | None
     step_size: float
     steps: int
     stream: int
@@ -115,7 +124,7 @@ class Block(nn.Module):
         beta = config.beta or config.head_dim**-0.5
         learn = config.learn_beta and config.attention
         self.log_beta_H = nn.Parameter(torch.full((config.heads,), beta).log(), requires_grad=learn)
-        self.resonant = Resonant(config.heads, config.resonance, config.learn_strength)
+        self.resonant = ResonanceParameter(config.heads, config.resonance, config.learn_strength)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"prepared": None}
@@ -124,7 +133,7 @@ class Block(nn.Module):
         self.prepared = None
         return super()._apply(*how, **more)
 
-    def resolve(self, knobs: Sequence[Knobs]) -> RowKnobs:
+    def resolve(self, knobs: Sequence[DynamicsParams]) -> RowParams:
         """Trained values where a row asks for none."""
         beta = self.log_beta_H.exp()
 
@@ -135,7 +144,7 @@ class Block(nn.Module):
         for row, asked in enumerate(knobs):
             if asked.beta is not None:
                 beta_RH[row] = asked.beta
-        return RowKnobs(
+        return RowParams(
             steps_R=np.array([self.steps if k.steps is None else k.steps for k in knobs], np.int64),
             beta_RH=beta_RH,
             step_size_R=column(
@@ -147,36 +156,40 @@ class Block(nn.Module):
             seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
         )
 
-    def beta_of(self, knobs: Knobs) -> list[float]:
+    def beta_of(self, knobs: DynamicsParams) -> list[float]:
         """The inverse temperature of each head, as `resolve` gives it to a row with these knobs: it
         alone takes less than all that a row has."""
         if knobs.beta is not None:
             return torch.full_like(self.log_beta_H, knobs.beta).tolist()
         return (self.log_beta_H.exp() * knobs.beta_scale).tolist()
 
-    def resonating(self, layout: Layout, knobs: Sequence[Knobs]) -> Layout:
+    def resonating(self, layout: Layout, knobs: Sequence[DynamicsParams]) -> Layout:
         """`layout` with the prior that `knobs` ask for, which is part of the energy there."""
         return layout.resonating(self.resonant([k.resonance for k in knobs], self.log_beta_H))
 
-    def relax(self, x_ND: Tensor, layout: Layout, knobs: Sequence[Knobs]) -> Tensor:
+    def relax(self, x_ND: Tensor, layout: Layout, knobs: Sequence[DynamicsParams]) -> Tensor:
         layout = self.resonating(layout, knobs)
-        return relax(self.energy, self.motion, self.norm, x_ND, layout, self.resolve(knobs))
+        return relax_differentiable(
+            self.energy, self.motion, self.norm, x_ND, layout, self.resolve(knobs)
+        )
 
     def solve(
         self,
         x_ND: Tensor,
         layout: Layout,
-        knobs: Sequence[Knobs],
+        knobs: Sequence[DynamicsParams],
         interrupt: Interrupt,
-        watch: Watch | None = None,
+        watch: StepCallback | None = None,
     ) -> Solution:
         layout, resolved = self.resonating(layout, knobs), self.resolve(knobs)
-        return rest(self.prepared or self.system(), x_ND, layout, resolved, interrupt, watch)
+        return solve_system(
+            self.prepared or self.system(), x_ND, layout, resolved, interrupt, watch
+        )
 
     @torch.no_grad()
-    def system(self) -> System:
+    def system(self) -> StepBackend:
         """As the weights are now."""
-        return System.of(self.energy, self.motion, self.norm)
+        return StepBackend.of(self.energy, self.motion, self.norm)
 
 
 @dataclass(frozen=True)
@@ -227,17 +240,17 @@ class Architecture(nn.Module, ABC):
         """What runs where `asked` is asked for: the trained one if that is None."""
         if asked is not None or self.config.resonance is None:
             return None if asked is None else ResolvedResonance.of(asked)
-        learned = [m.strength_H for m in self.modules() if isinstance(m, Resonant)]
+        learned = [m.strength_H for m in self.modules() if isinstance(m, ResonanceParameter)]
         told = tuple(tuple(s.detach().tolist()) for s in learned if s is not None)
         return ResolvedResonance.of(self.config.resonance, told)
 
     @abstractmethod
-    def forward(self, batch: Any, knobs: Sequence[Knobs] | None = None) -> Tensor:
+    def forward(self, batch: Any, knobs: Sequence[DynamicsParams] | None = None) -> Tensor:
         """The outputs, differentiable, nothing measured; `knobs` per row, trained ones if None."""
 
     @abstractmethod
     def infer(
-        self, batch: Any, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
+        self, batch: Any, knobs: Sequence[DynamicsParams], interrupt: Interrupt = lambda: None
     ) -> Output:
         """The same outputs with the dynamics measured; no gradients."""
 

@@ -115,7 +115,7 @@ Spread = Callable[[Tensor], Tensor]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Prior:
+class AttentionPrior:
     """Resonances of the rows of a batch: P = R, or P = 1 where all have the same.
 
     Attributes:
@@ -172,7 +172,7 @@ class Prior:
         scale = spread(self.scale_P1)
         return scale * c + (1 - scale - spread(self.vigilance_P1))
 
-    def of_rows(self, first: int, last: int) -> Prior:
+    def of_rows(self, first: int, last: int) -> AttentionPrior:
         """That of the rows from `first` to before `last`."""
         if len(self.strength_PH) == 1:
             return self
@@ -180,7 +180,7 @@ class Prior:
         return replace(self, **rows)
 
     @classmethod
-    def joined(cls, several: Sequence[tuple[Prior, int]]) -> Prior:
+    def joined(cls, several: Sequence[tuple[AttentionPrior, int]]) -> AttentionPrior:
         """Of the rows of several batches, each with how many those are."""
         rows = {
             name: torch.cat([getattr(p, name).expand(count, -1) for p, count in several])
@@ -205,7 +205,7 @@ class Prior:
 
     def cosines(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
         """(R, H, L, K), after the map."""
-        q_hat, k_hat = (unit(self.narrowed(u))[0] for u in (q_RHLY, k_RHKY))
+        q_hat, k_hat = (normalize(self.narrowed(u))[0] for u in (q_RHLY, k_RHKY))
         return q_hat @ k_hat.transpose(-1, -2)
 
     def narrowed(self, u: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ class Prior:
         return orthonormal(u.shape[-1])[:, : self.rank].to(u)
 
 
-class Resonant(nn.Module):
+class ResonanceParameter(nn.Module):
     """The resonance that an attention of H heads was trained with, if with any.
 
     Args:
@@ -247,7 +247,7 @@ class Resonant(nn.Module):
             learned = nn.Parameter(torch.full((heads,), trained.strength))
         self.register_parameter("strength_H", learned)
 
-    def forward(self, asked: Sequence[Resonance | None], like: Tensor) -> Prior | None:
+    def forward(self, asked: Sequence[Resonance | None], like: Tensor) -> AttentionPrior | None:
         """What rows ask for, and as trained where one asks for nothing; None if none resonates.
 
         Args:
@@ -276,7 +276,7 @@ class Resonant(nn.Module):
         if self.strength_H is not None and any(as_learned):
             which_P1 = torch.tensor(as_learned, device=like.device)[:, None]
             strength_PH = torch.where(which_P1, self.strength_H.to(like), strength_PH)
-        return Prior(
+        return AttentionPrior(
             strength_PH,
             vigilance_P1=column([row.vigilance for row in rows]),
             steepness_P1=column([row.sharpness * (1 + (row.gate == "tanh")) for row in rows]),
@@ -288,13 +288,13 @@ class Resonant(nn.Module):
         )
 
 
-def unit(u: Tensor) -> tuple[Tensor, Tensor]:
+def normalize(u: Tensor) -> tuple[Tensor, Tensor]:
     """u / |u| along the last axis, and |u|, which 1e-6 keeps from 0: there u / |u| is 0."""
     length = u.pow(2).sum(-1, keepdim=True).add(1e-12).sqrt()
     return u / length, length
 
 
-def through_unit(force: Tensor, u_hat: Tensor, length: Tensor) -> Tensor:
+def normalize_backward(force: Tensor, u_hat: Tensor, length: Tensor) -> Tensor:
     """Pull a force on u/|u| back to u: (I - u u^T/|u|^2)/|u| (DAR section 4)."""
     along = (force * u_hat).sum(-1, keepdim=True)
     return torch.addcmul(force, u_hat, along, value=-1) / length

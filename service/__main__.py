@@ -17,9 +17,9 @@ from uvicorn.main import STARTUP_FAILURE
 
 from service.auth import cli
 from service.auth.key_store import KeysError
-from service.http.server import Beside, config_of, prepared, settings_or_exit
+from service.http.server import SecondaryServer, prepare_process, settings_or_exit, uvicorn_config
 from service.observability import logs
-from service.observability.malloc import share_arenas
+from service.observability.malloc import limit_malloc_arenas
 
 _SWITCH_S = 0.0002
 """After so long the interpreter goes to whoever waits for it: the thread that computes needs it for
@@ -39,11 +39,11 @@ def main() -> None:
     if settings.tracing and find_spec("opentelemetry") is None:
         sys.exit("BASIN_TRACING: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
-    share_arenas()
+    limit_malloc_arenas()
     sys.setswitchinterval(_SWITCH_S)
-    settings = prepared(settings)
+    settings = prepare_process(settings)
     # Seconds of torch, which no key is made with.
-    from service.app import create_admin, create_app
+    from service.app import create_admin_app, create_app
     from service.registry.loader import MachineError
 
     try:
@@ -53,12 +53,14 @@ def main() -> None:
     except KeysError as error:
         structlog.get_logger().error("keys refused", reason=str(error))
         sys.exit(STARTUP_FAILURE)
-    config, admin = config_of(app, settings.host, settings.port, settings), None
+    config, admin = uvicorn_config(app, settings.host, settings.port, settings), None
     # A port that is taken is told before any model is loaded.
     sockets = [config.bind_socket()]
     if settings.admin_port is not None:
-        operators = create_admin(app.state.services)
-        admin = Beside(config_of(operators, settings.admin_host, settings.admin_port, settings))
+        operators = create_admin_app(app.state.context)
+        admin = SecondaryServer(
+            uvicorn_config(operators, settings.admin_host, settings.admin_port, settings)
+        )
     # uvicorn shuts down and then raises the signal again, which would not be exit 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = _Server(config, admin)
@@ -70,7 +72,7 @@ def main() -> None:
 class _Server(uvicorn.Server):
     """Tells the jobs when the end begins: uvicorn tells the app when it has come."""
 
-    def __init__(self, config: uvicorn.Config, admin: Beside | None) -> None:
+    def __init__(self, config: uvicorn.Config, admin: SecondaryServer | None) -> None:
         super().__init__(config)
         self._admin, self._beside = admin, None
 
@@ -81,9 +83,9 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert isinstance(self.config.app, FastAPI)
-        services = self.config.app.state.services
-        services.jobs.drain()
-        services.registry.leave()
+        context = self.config.app.state.context
+        context.jobs.drain()
+        context.registry.leave()
         if self._admin is not None and self._beside is not None:
             self._admin.should_exit = True
             await self._beside

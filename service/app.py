@@ -12,17 +12,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from service.auth.keys import ADMIN as OPERATORS
-from service.auth.middleware import Door
-from service.context import Services
+from service.auth.middleware import AuthMiddleware
+from service.context import AppContext
 from service.endpoints import openapi
-from service.endpoints.fast_path import Shortcut, direct
-from service.endpoints.open_inference.errors import Faults
+from service.endpoints.fast_path import FastPathMiddleware, direct
+from service.endpoints.open_inference.errors import OipErrorMiddleware
 from service.endpoints.open_inference.tensors import HEADER
 from service.endpoints.routers import ADMIN, ROUTERS, WORKER
 from service.errors import Problem, answer_http_exception, answer_problem
-from service.http.request_log import Access
-from service.http.throttle import Paced
-from service.observability.malloc import keep_trimmed
+from service.http.request_log import RequestLogMiddleware
+from service.http.throttle import ThrottleMiddleware
+from service.observability.malloc import trim_periodically
 from service.settings import Settings
 
 _CORS = {
@@ -47,26 +47,26 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
     """
     if worker:  # what servers leave to workers is theirs
         settings = settings.model_copy(update={"run_jobs": True})
-    services = Services.create(settings)
+    context = AppContext.create(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(asyncio.to_thread(services.load))
-        await services.jobs.start(answers, loading)
-        watched = [part for part in (services.keyring, services.link) if part is not None]
+        loading = asyncio.create_task(asyncio.to_thread(context.load))
+        await context.jobs.start(answers, loading)
+        watched = [part for part in (context.keyring, context.link) if part is not None]
         watching = [asyncio.create_task(part.watch()) for part in watched]
-        watching.append(asyncio.create_task(keep_trimmed()))
+        watching.append(asyncio.create_task(trim_periodically()))
         try:
             yield
         finally:
             await loading
-            await services.jobs.close(settings.shutdown_timeout_s)
+            await context.jobs.close(settings.shutdown_timeout_s)
             for task in watching:
                 task.cancel()
-            await asyncio.to_thread(services.graphs.close)  # before Redis goes
-            if services.link is not None:
-                await services.link.close()
-            await asyncio.to_thread(services.close)
+            await asyncio.to_thread(context.graphs.close)  # before Redis goes
+            if context.link is not None:
+                await context.link.close()
+            await asyncio.to_thread(context.close)
 
     app = FastAPI(
         title="Basin",
@@ -78,45 +78,47 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
     )
     if worker:
         answers = FastAPI()
-        _furnish(app, services, WORKER)
+        _configure_app(app, context, WORKER)
     else:
         answers = app
         openapi.install(app, settings)
-    _furnish(answers, services, ROUTERS)
+    _configure_app(answers, context, ROUTERS)
     return app
 
 
-def create_watched(services: Services) -> FastAPI:
-    """The app that tells how the one is that has these services, and does nothing else."""
+def create_health_app(context: AppContext) -> FastAPI:
+    """Create the app that serves health and metrics of `context`, and nothing else."""
     app = FastAPI(title="Basin, to be watched", version="0.1.0", openapi_url=None)
-    _furnish(app, services, WORKER)
+    _configure_app(app, context, WORKER)
     return app
 
 
-def create_admin(services: Services) -> FastAPI:
-    """The app for the operator alone, beside the one that has these services."""
+def create_admin_app(context: AppContext) -> FastAPI:
+    """Create the app of the admin port: loading and dropping models, health, metrics."""
     app = FastAPI(title="Basin, for operators", version="0.1.0", redoc_url=None)
-    _furnish(app, services, ADMIN, OPERATORS)
+    _configure_app(app, context, ADMIN, OPERATORS)
     return app
 
 
-def _furnish(
-    app: FastAPI, services: Services, routers: Sequence[APIRouter], under: str = ""
+def _configure_app(
+    app: FastAPI, context: AppContext, routers: Sequence[APIRouter], under: str = ""
 ) -> None:
-    app.state.services = services
+    app.state.context = context
     every = [route for router in routers for route in router.routes]
     app.state.routes = routes = [route for route in every if isinstance(route, Route)]
     app.state.direct = direct(routes)
-    app.add_middleware(Shortcut, routes=app.state.direct)
-    app.add_middleware(Door, services=services, routes=routes, under=under)
-    settings = services.settings
+    app.add_middleware(FastPathMiddleware, routes=app.state.direct)
+    app.add_middleware(AuthMiddleware, context=context, routes=routes, under=under)
+    settings = context.settings
     if settings.cors_origins and not under:  # browsers ask without a key whether they may ask
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **_CORS)
     encrypted = settings.tls_certificate is not None
-    access = {"metrics": services.metrics, "traces": services.traces, "encrypted": encrypted}
-    app.add_middleware(Access, **access)
-    app.add_middleware(Faults)
-    app.add_middleware(Paced, pace=services.pace, hold=services.metrics.held.inc)  # the outermost
+    access = {"metrics": context.metrics, "traces": context.traces, "encrypted": encrypted}
+    app.add_middleware(RequestLogMiddleware, **access)
+    app.add_middleware(OipErrorMiddleware)
+    app.add_middleware(
+        ThrottleMiddleware, pace=context.pace, hold=context.metrics.held.inc
+    )  # the outermost
     app.add_exception_handler(Problem, answer_problem)
     app.add_exception_handler(HTTPException, answer_http_exception)
     for router in routers:

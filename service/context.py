@@ -12,28 +12,28 @@ import structlog
 from starlette.requests import Request
 
 from models.inputs.molecules import Limits
-from service.auth.key_store import Keyring
-from service.auth.keys import Key
-from service.auth.usage_limits import Tolls
-from service.engine import Engine
-from service.http.body import Bodies
-from service.http.idempotency import Keys
-from service.http.throttle import Pace
-from service.imaging.decoder_pool import PictureReader
-from service.jobs import Jobs
-from service.observability.malloc import spare_what_is_there
+from service.auth.key_store import ApiKeyStore
+from service.auth.keys import ApiKey
+from service.auth.usage_limits import UsageLimits
+from service.engine.engine import Engine
+from service.http.body import BodyReader
+from service.http.idempotency import IdempotencyKeys
+from service.http.throttle import RefusalThrottle
+from service.imaging.decoder_pool import ImageDecoder
+from service.jobs.runner import JobRunner
+from service.observability.malloc import freeze_gc_heap
 from service.observability.metrics import Metrics
 from service.registry.handles import Classifier
-from service.registry.loader import Machine
+from service.registry.loader import ModelLoader
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.backends import Kept
+from service.storage.backends import StorageBackends
 from service.storage.cache import AnswerCache
 from service.storage.graphs import GraphStore
 from service.storage.memories import MemoryStore
-from service.storage.redis_client import Link
-from service.workers.large_json import LargeBodies
-from service.workers.smiles_pool import MoleculeParser
+from service.storage.redis_client import RedisClient
+from service.workers.large_json import LargeJsonParser
+from service.workers.smiles_pool import SmilesParserPool
 
 if TYPE_CHECKING:
     from service.observability.tracing import Traces
@@ -44,7 +44,7 @@ JSON_WEIGHS = 8  # to parse a byte of it takes as long as so many of tensors
 
 
 @dataclass(frozen=True)
-class Services:
+class AppContext:
     """The parts of one app. `cache` is None where none is wanted, `keyring` where no keys are asked
     for; `codec` is where bodies are parsed and answers encoded, `large` where bodies are parsed
     that would keep everyone waiting."""
@@ -53,75 +53,77 @@ class Services:
     registry: Registry
     engine: Engine
     metrics: Metrics
-    bodies: Bodies
+    bodies: BodyReader
     memories: MemoryStore
     graphs: GraphStore
-    jobs: Jobs
-    molecules: MoleculeParser
+    jobs: JobRunner
+    molecules: SmilesParserPool
     cache: AnswerCache | None
-    keys: Keys
-    keyring: Keyring | None
-    tolls: Tolls
-    link: Link | None  # to Redis
+    keys: IdempotencyKeys
+    keyring: ApiKeyStore | None
+    tolls: UsageLimits
+    link: RedisClient | None  # to Redis
     traces: Traces | None
-    large: LargeBodies = field(default_factory=LargeBodies)
-    pictures: PictureReader = field(default_factory=PictureReader)
-    pace: Pace = field(default_factory=Pace)
+    large: LargeJsonParser = field(default_factory=LargeJsonParser)
+    pictures: ImageDecoder = field(default_factory=ImageDecoder)
+    pace: RefusalThrottle = field(default_factory=RefusalThrottle)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
     )
 
     @classmethod
-    def create(cls, settings: Settings) -> Services:
+    def create(cls, settings: Settings) -> AppContext:
         """
         Raises:
             MachineError: the settings ask for what this machine has not.
             KeysError: there is a file of keys that cannot be read.
         """
-        machine = Machine.of(settings)
+        machine = ModelLoader.of(settings)
         engine = Engine(
             settings.queue_size,
             settings.threads,
             settings.scheduling == "steps",
             settings.max_per_model,
         )
-        bodies = Bodies(settings.max_body_bytes, settings.max_buffered_bytes)
+        bodies = BodyReader(settings.max_body_bytes, settings.max_buffered_bytes)
         metrics = Metrics(engine)
-        kept = Kept.where(settings, lambda part: metrics.redis_failures.labels(part).inc())
+        kept = StorageBackends.from_settings(
+            settings, lambda part: metrics.redis_failures.labels(part).inc()
+        )
         traces = _traces() if settings.tracing else None
-        jobs = Jobs(
+        jobs = JobRunner(
             *(kept.jobs, kept.jobs_at_a_time, settings.max_jobs, metrics.count_job),
             None if traces is None else traces.job,
         )
         metrics.watch(jobs, kept.graphs, kept.cache, kept.link)
-        molecules = MoleculeParser(
+        molecules = SmilesParserPool(
             Limits(settings.max_smiles_length, settings.max_atoms),
             workers=settings.smiles_processes,
             max_calls=max(settings.queue_size // 2, 1),
             seconds=settings.smiles_timeout_s,
             batch_seconds=settings.smiles_budget_s,
         )
-        keys = Keys(settings.keep_jobs_s)
-        keyring = Keyring(settings.keys, metrics.key_faults.inc) if settings.keys else None
+        keys = IdempotencyKeys(settings.keep_jobs_s)
+        keyring = ApiKeyStore(settings.keys, metrics.key_faults.inc) if settings.keys else None
         return cls(
             *(settings, Registry(machine), engine, metrics, bodies),
             *(kept.memories, kept.graphs, jobs),
-            *(molecules, kept.cache, keys, keyring, Tolls(kept.limiter, metrics)),
+            *(molecules, kept.cache, keys, keyring, UsageLimits(kept.limiter, metrics)),
             *(kept.link, traces),
         )
 
-    def of(self, caller: Key) -> Services:
-        """These services as `caller` may use them."""
-        registry = self.registry.within(caller.model_names)
+    def scoped_to(self, caller: ApiKey) -> AppContext:
+        """This context as `caller` may use it: only its own models, memories and graphs."""
+        registry = self.registry.scoped(caller.model_names)
         name = caller.name
         memories, graphs = self.memories.within(name), self.graphs.within(name)
         return replace(self, registry=registry, memories=memories, graphs=graphs)
 
-    async def models_stamp(self) -> bytes:
+    async def models_fingerprint(self) -> bytes:
         """Tells the models that there are."""
-        return self.registry.stamp
+        return self.registry.fingerprint
 
-    async def memories_stamp(self) -> bytes:
+    async def memories_fingerprint(self) -> bytes:
         """Tells the memories that there are."""
         return await asyncio.to_thread(self.memories.stamp)
 
@@ -133,11 +135,11 @@ class Services:
             self._load()
         except OSError as error:  # a folder cannot be read
             log.error("no model to serve", reason=str(error))
-            self.registry.give_up()
+            self.registry.mark_failed()
         except Exception:
             log.exception("loading failed")
-            self.registry.give_up()
-        spare_what_is_there()
+            self.registry.mark_failed()
+        freeze_gc_heap()
 
     def _load(self) -> None:
         self.graphs.start()
@@ -147,7 +149,7 @@ class Services:
         if any(model.reads_smiles for model in self.registry.every(Classifier)):
             self.molecules.start()
 
-    async def aside(self, size: int, work: Callable[..., T], *args: Any) -> T:
+    async def offload_if_large(self, size: int, work: Callable[..., T], *args: Any) -> T:
         """`work(*args)`, on another thread where `size` bytes would hold up the event loop.
         Those of JSON count `JSON_WEIGHS` times."""
         if size <= BRIEF:
@@ -163,13 +165,13 @@ class Services:
             self.traces.close()
 
 
-async def services(
+async def get_context(
     request: Request,
-) -> Services:  # a thread for it would cost a third of a millisecond
-    """The services of the app that serves `request`, for its caller; a FastAPI dependency."""
-    whole = cast(Services, request.app.state.services)
-    caller: Key = request.state.caller
-    return whole.of(caller) if caller.name else whole
+) -> AppContext:  # a thread for it would cost a third of a millisecond
+    """The context of the app that serves `request`, scoped to its caller. A FastAPI dependency."""
+    whole = cast(AppContext, request.app.state.context)
+    caller: ApiKey = request.state.caller
+    return whole.scoped_to(caller) if caller.name else whole
 
 
 def _traces() -> Traces:

@@ -72,12 +72,12 @@ KINDS: dict[str, tuple[int, str]] = {
     "deadline": (504, "The request took too long"),
     "store-full": (507, "There is no room to store this"),
 }
-OF_KEYS = frozenset(("unauthenticated", "forbidden", "rate-exceeded", "quota-exceeded"))
+AUTH_PROBLEMS = frozenset(("unauthenticated", "forbidden", "rate-exceeded", "quota-exceeded"))
 """Those that are the key's doing, or that of having none."""
 
 
 @dataclass(frozen=True)
-class Fault:
+class FieldError:
     """One thing wrong: where (JSON pointer into the request), a stable code, the rule broken."""
 
     pointer: str
@@ -92,7 +92,7 @@ class Problem(Exception):  # noqa: N818
         self,
         kind: str,
         detail: str,
-        faults: Iterable[Fault] = (),
+        faults: Iterable[FieldError] = (),
         headers: Mapping[str, str] | None = None,
         told: Mapping[str, object] | None = None,
     ) -> None:
@@ -132,12 +132,12 @@ class Problem(Exception):  # noqa: N818
     def loads(cls, text: str) -> Problem:
         """What `dumps` wrote."""
         kind, detail, faults = orjson.loads(text)
-        return cls(kind, detail, [Fault(*fault) for fault in faults])
+        return cls(kind, detail, [FieldError(*fault) for fault in faults])
 
 
-def refuse(kind: str, pointer: str, code: str, detail: str) -> Problem:
+def make_problem(kind: str, pointer: str, code: str, detail: str) -> Problem:
     """A problem with a single fault, which is also its detail."""
-    return Problem(kind, detail, [Fault(pointer, code, detail)])
+    return Problem(kind, detail, [FieldError(pointer, code, detail)])
 
 
 def pointer(*parts: str | int) -> str:
@@ -147,7 +147,7 @@ def pointer(*parts: str | int) -> str:
 
 def unknown_fields(
     found: Mapping[str, object], known: Iterable[str], *where: str | int
-) -> list[Fault]:
+) -> list[FieldError]:
     """A fault per unexpected key. A key is repeated only where it looks like a plain name."""
     expected = frozenset(known)
     if found.keys() <= expected:
@@ -155,7 +155,7 @@ def unknown_fields(
     names = (key for key in found if key not in expected)
     allowed = ", ".join(sorted(expected))
     return [
-        Fault(
+        FieldError(
             pointer(*where, *([name] if re.fullmatch(r"\w{1,32}", name, re.ASCII) else [])),
             "unknown_field",
             f"there is no such field; allowed are {allowed}",

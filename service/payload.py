@@ -10,12 +10,12 @@ import numpy as np
 import orjson
 import safetensors.numpy
 
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
-from service.imaging.encode import PNG, telling
+from service.imaging.encode import telling
+from service.media_types import JSON, PNG, SAFETENSORS
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResponsePayload:
     """What is told, a JSON object, and perhaps the file that it goes into; or a file alone, which
     is signed by its headers.
 
@@ -24,7 +24,7 @@ class Answer:
     """
 
     media_type: str
-    told: bytes
+    json: bytes
     file: bytes = b""
     lasting: bool = True
     phases: tuple[str, ...] = ()  # in which it was made
@@ -32,39 +32,39 @@ class Answer:
 
     @property
     def size(self) -> int:
-        return len(self.told) + len(self.file)
+        return len(self.json) + len(self.file)
 
-    def signed(self, timings_ms: Mapping[str, float], request_id: str) -> bytes:
+    def render(self, timings_ms: Mapping[str, float], request_id: str) -> bytes:
         """The body of the answer, which ends what it tells with these two."""
-        if not self.told:
+        if not self.json:
             return self.file
         took = {**dict.fromkeys(self.phases, 0.0), **timings_ms}
         signature = _dumps({"timings_ms": took, "request_id": request_id})
-        told = b"".join((memoryview(self.told)[:-1], b",", memoryview(signature)[1:]))
+        told = b"".join((memoryview(self.json)[:-1], b",", memoryview(signature)[1:]))
         if self.media_type == PNG:
             return telling(self.file, told)
         if self.media_type == SAFETENSORS:
             return _with_metadata(self.file, {"response": told.decode()})
         return told
 
-    def passing(self) -> Answer:
+    def passing(self) -> ResponsePayload:
         """This answer, if another time there may be another."""
         return replace(self, lasting=False)
 
 
-def as_json(told: Mapping[str, Any]) -> Answer:
+def as_json(told: Mapping[str, Any]) -> ResponsePayload:
     # orjson writes what is not finite as null
-    return Answer(JSON, _dumps(told))
+    return ResponsePayload(JSON, _dumps(told))
 
 
-def as_tensors(arrays: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> Answer:
+def as_tensors(arrays: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> ResponsePayload:
     """A safetensors file of `arrays`, with all else as JSON in its metadata entry `response`."""
-    return Answer(SAFETENSORS, _dumps(told), safetensors.numpy.save(dict(arrays)))
+    return ResponsePayload(SAFETENSORS, _dumps(told), safetensors.numpy.save(dict(arrays)))
 
 
-def as_picture(png: bytes, told: Mapping[str, Any]) -> Answer:
+def as_picture(png: bytes, told: Mapping[str, Any]) -> ResponsePayload:
     """A PNG, with all else as JSON in its text chunk `basin`."""
-    return Answer(PNG, _dumps(told), png)
+    return ResponsePayload(PNG, _dumps(told), png)
 
 
 def _with_metadata(file: bytes, metadata: dict[str, str]) -> bytes:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.checkpoint import EnergyReference, Feature, Manifest, trained_knobs
 from models.inputs.graph import Column
 from training.datasets import Split
-from training.trainer import Fitted, Loop, plain
+from training.trainer import TrainConfig, TrainResult, plain
 
 _AT_A_TIME = 64
 
@@ -30,9 +30,9 @@ class Run(Protocol):
     """What a manifest tells of a run."""
 
     @property
-    def fitted(self) -> Fitted: ...
+    def fitted(self) -> TrainResult: ...
     @property
-    def recipe(self) -> Loop: ...
+    def recipe(self) -> TrainConfig: ...
 
 
 def manifest_of(
@@ -101,7 +101,7 @@ def energy_reference(
     totals: list[np.ndarray] = []
     for start in range(0, len(examples), _AT_A_TIME):
         part = examples[start : start + _AT_A_TIME]
-        output = network.infer(network.pack(part), [Knobs()] * len(part))
+        output = network.infer(network.pack(part), [DynamicsParams()] * len(part))
         totals.append(np.sum([s.trace[-1].energy_R for s in output.solutions], 0))
     return quantiles(np.concatenate(totals, dtype=np.float64) / tokens)
 

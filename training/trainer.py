@@ -31,7 +31,7 @@ _APART = 1_000_003  # between seeds, which would else draw each other's batches
 BETAS = (0.9, 0.999)  # of AdamW, where a paper names none
 
 
-class Loop(Protocol):
+class TrainConfig(Protocol):
     """What the loop takes from a recipe; recipes are frozen dataclasses."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -56,7 +56,7 @@ class Loop(Protocol):
     def centralise(self) -> bool: ...
 
 
-class Problem(ABC):
+class TrainingTask(ABC):
     """Data, labels and their split, as the loop sees them: labels of the test part stay unread."""
 
     measure: str
@@ -84,7 +84,7 @@ class Problem(ABC):
 
 
 @dataclass(frozen=True)
-class Fitted:
+class TrainResult:
     """A network at its best epoch by validation, by Lightning's name the precision it was trained
     in, and the seconds that took, those of processes that were killed too, up to their last state.
     """
@@ -98,14 +98,14 @@ class Fitted:
 
 def fit(
     network: nn.Module,
-    problem: Problem,
-    recipe: Loop,
+    problem: TrainingTask,
+    recipe: TrainConfig,
     *,
     seed: int,
     fabric: Fabric,
     run: Path | None = None,
     progress: Progress | None = None,
-) -> Fitted:
+) -> TrainResult:
     """Train with AdamW, and Muon for what `problem` says, linear warm-up and cosine; keep the epoch
     with the best validation.
 
@@ -163,7 +163,7 @@ def fit(
     if progress and task is not None:
         progress.remove_task(task)
     precision, seconds = precision_of(fabric), round(state.seconds, 3)
-    return Fitted(network, state.best_epoch, state.best_val, precision, seconds)
+    return TrainResult(network, state.best_epoch, state.best_val, precision, seconds)
 
 
 def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
@@ -212,7 +212,7 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _schedule(epoch: int, recipe: Loop) -> float:
+def _schedule(epoch: int, recipe: TrainConfig) -> float:
     """Linear warm-up, then cosine to zero; a function of the epoch alone, so resuming is exact."""
     warm = max(1, round(recipe.warmup * recipe.epochs))
     if epoch < warm:

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from basin.bulk.part_store import Work
+from basin.bulk.part_store import PartStore
 from basin.bulk.plan import Plan, window
-from models.base import Block, Knobs
+from models.base import Block, DynamicsParams
 from models.dynamics.motion import Motion
-from models.energies import Attending, Energy
+from models.energies import AttentionEnergy, Energy
 from models.inputs.features import columns
-from models.layouts import Attention, Known, Window
+from models.layouts import Attention, GraphPartition, PrecomputedAttention
 from models.tasks.node_scorer import NodeScorer
 
 
@@ -50,7 +50,7 @@ class Pass:
         return ["step-" + "-".join(map(str, self.at))] if self.kind == "go" else []
 
 
-def passes(network: NodeScorer, knobs: Knobs) -> Iterator[Pass]:
+def passes(network: NodeScorer, knobs: DynamicsParams) -> Iterator[Pass]:
     """All of them, in order."""
     for hop in range(1, network.config.hops + 1):
         yield Pass("hop", (hop,))
@@ -67,7 +67,7 @@ class Part:
     """One part of the work in a folder."""
 
     def __init__(self, folder: Path, plan: Plan, network: NodeScorer, part: int) -> None:
-        self._work, self._part = Work(folder, plan.bounds), part
+        self._work, self._part = PartStore(folder, plan.bounds), part
         self._network, self._knobs = network, plan.knobs
         self._relations = range(len(network.config.relations))
 
@@ -128,7 +128,7 @@ class Part:
             x_nD, resolved = self._get(f"{at}/x"), moving.resolve([self._knobs])
             g_nD = moving.norm(x_nD)
             known = self._attended(at, r, block, last) if _attention(moving) else None
-            layout = Known(len(x_nD), known)
+            layout = PrecomputedAttention(len(x_nD), known)
             energy, motion = cast(Energy, moving.energy), cast(Motion, moving.motion)
             terms = energy(g_nD, layout, resolved.beta_RH, with_force=not last)
             speed = 0.0
@@ -166,7 +166,7 @@ class Part:
     def _block(self, r: int, block: int) -> Block:
         return self._network.blocks_in_order()[r * self._network.config.blocks + block]
 
-    def _window(self, side: str, r: int) -> Window:
+    def _window(self, side: str, r: int) -> GraphPartition:
         return window(self._work, side, r, self._part)
 
     def _get(self, name: str) -> Tensor:
@@ -176,7 +176,7 @@ class Part:
         self._work.put(name, self._part, tensor)
 
 
-def _steps(network: NodeScorer, knobs: Knobs) -> int:
+def _steps(network: NodeScorer, knobs: DynamicsParams) -> int:
     return network.config.steps if knobs.steps is None else knobs.steps
 
 
@@ -188,9 +188,9 @@ def _at(r: int, block: int, step: int) -> str:
     return f"step-{block}-{step}/{r}"
 
 
-def _attention(block: Block) -> Attending | None:
+def _attention(block: Block) -> AttentionEnergy | None:
     leaves = (leaf for _, leaf in cast(Energy, block.energy).leaves())
-    return next((leaf for leaf in leaves if isinstance(leaf, Attending)), None)
+    return next((leaf for leaf in leaves if isinstance(leaf, AttentionEnergy)), None)
 
 
 def _square(x_nD: Tensor) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 @final
 @dataclass(frozen=True)
-class Work:
+class PartStore:
     """Each array has a row for each node, those of a part in a file of its own.
 
     A file is there whole or not at all, and holds the same whoever writes it (up to rounding where

@@ -14,13 +14,13 @@ from typing import Any, Self, cast, final
 import numpy as np
 import pandas as pd
 
-from basin.bulk.part_store import Work
+from basin.bulk.part_store import PartStore
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import Checkpoint
 from models.inputs.features import described_by
 from models.inputs.graph import Graph
-from models.layouts import EdgeList, Window
+from models.layouts import EdgeList, GraphPartition
 from models.resonance import Resonance
 from models.tasks.node_scorer import NodeScorer
 
@@ -73,7 +73,7 @@ class Plan:
     bounds: tuple[int, ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, model: Path, graph: str, knobs: Knobs, parts: int | None) -> Self:
+    def of(cls, model: Path, graph: str, knobs: DynamicsParams, parts: int | None) -> Self:
         """
         Raises:
             BulkError: the model or the knobs are none for work in parts, or the checkpoint cannot
@@ -101,9 +101,11 @@ class Plan:
         )
 
     @property
-    def knobs(self) -> Knobs:
+    def knobs(self) -> DynamicsParams:
         asked = None if self.resonance is None else Resonance.model_validate(self.resonance)
-        return Knobs(self.steps, self.beta, self.beta_scale, self.step_size, resonance=asked)
+        return DynamicsParams(
+            self.steps, self.beta, self.beta_scale, self.step_size, resonance=asked
+        )
 
     def checkpoint(self) -> Checkpoint:
         """
@@ -139,7 +141,7 @@ class Plan:
         network = cast(NodeScorer, self.checkpoint().network)
         batch = network.pack([graph])
         bounds = _bounds(batch.relations, self.parts)
-        work = Work(folder, bounds)
+        work = PartStore(folder, bounds)
         work.drop(*_CUT)  # of one who was killed here
         for part in work.parts:
             rows = slice(bounds[part], bounds[part + 1])
@@ -150,7 +152,7 @@ class Plan:
                 if not network.config.undirected:  # else they are alike
                     sides["seers"] = (relation.t_indptr_N1, relation.t_indices_E)
                 for side, (indptr, indices) in sides.items():
-                    cut = Window.cut(indptr.numpy(), indices.numpy(), rows.start, rows.stop)
+                    cut = GraphPartition.cut(indptr.numpy(), indices.numpy(), rows.start, rows.stop)
                     for name, array in vars(cut).items():
                         work.put(f"cut/{side}.{r}.{name}", part, array)
                 work.put(f"cut/told.{r}", part, described_by(x_nF, relation.degree_N[rows]))
@@ -170,13 +172,13 @@ _IDS = "cut/ids.parquet"
 _CUT = ("cut", "plan.tmp")  # what may be there before there is a plan
 
 
-def window(work: Work, side: str, relation: int, part: int) -> Window:
+def window(work: PartStore, side: str, relation: int, part: int) -> GraphPartition:
     """What a part sees, or what sees it (`seers`)."""
     arrays: dict[str, Any] = {
         name: work.get(f"cut/{side}.{relation}.{name}", part)
-        for name in Window.__dataclass_fields__
+        for name in GraphPartition.__dataclass_fields__
     }
-    return Window(**arrays)
+    return GraphPartition(**arrays)
 
 
 def fingerprint(paths: Sequence[Path]) -> str:

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from basin.bulk.batches import Part, Pass, passes
-from basin.bulk.part_store import Work
+from basin.bulk.part_store import PartStore
 from basin.bulk.plan import BulkError, Plan
 from models import checkpoint
-from models.dynamics import Moment, Solution, StopReason
-from models.layouts import Known
+from models.dynamics import Solution, StopReason, TracePoint
+from models.layouts import PrecomputedAttention
 from models.tasks.node_scorer import NodeScorer
-from service.endpoints.common.convergence import Courses
+from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
 
 Over = Callable[[Callable[[int], None], Sequence[int]], None]
@@ -42,7 +42,7 @@ def score(
         BulkError: the checkpoint has changed, or the dynamics diverged.
     """
     loaded = plan.checkpoint()
-    network, work = cast(NodeScorer, loaded.network), Work(folder, plan.bounds)
+    network, work = cast(NodeScorer, loaded.network), PartStore(folder, plan.bounds)
     every = list(passes(network, plan.knobs))
     for one in track(every):
         if not work.marked(one.name):
@@ -56,11 +56,11 @@ def score(
     told += [moment.energy_R for solution in solutions for moment in solution.trace]
     if not (np.isfinite(logits_N).all() and np.isfinite(np.concatenate(told)).all()):
         raise BulkError("the dynamics diverged: lower step_size or steps")
-    courses = Courses(solutions, as_trained=as_trained(network, plan.knobs))
+    courses = ConvergenceReports(solutions, as_trained=as_trained(network, plan.knobs))
     return logits_N, courses.row(0, len(logits_N), loaded.manifest.energy, ())
 
 
-def _solutions(work: Work, every: Sequence[Pass]) -> list[Solution]:
+def _solutions(work: PartStore, every: Sequence[Pass]) -> list[Solution]:
     """How each block came to rest, in the order of `Output.solutions`."""
     moments = defaultdict[int, list[np.ndarray]](list)  # of a block, each (relations, 3)
     for one in every:
@@ -79,11 +79,11 @@ def _solution(course_T3: np.ndarray) -> Solution:
     return Solution(
         nothing,
         nothing,
-        Known(0, None),
+        PrecomputedAttention(0, None),
         np.array([steps]),
         np.array([residual]),
         (StopReason.STEP_LIMIT,),
-        [Moment(t, np.array([energy]), {}, None) for t, energy in enumerate(energy_T)],
+        [TracePoint(t, np.array([energy]), {}, None) for t, energy in enumerate(energy_T)],
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from basin.bulk.plan import BulkError, Plan, fingerprint, held
 from basin.bulk.run import Over, Track, here, over_ray, score
 from basin.io import FileError, read_table
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import MANIFEST, Manifest
 from models.inputs.graph import Graph
 from service.endpoints.anomaly.infer import labelled
@@ -31,7 +31,7 @@ def score_tables(
     *,
     targets: Sequence[Any] | None = None,
     model: str | None = None,
-    knobs: Knobs | None = None,
+    knobs: DynamicsParams | None = None,
     parts: int | None = None,
     ray: str | None = None,
     track: Track = lambda every: every,
@@ -50,7 +50,7 @@ def score_tables(
     path, manifest = _model(model)
     over: AbstractContextManager[Over] = nullcontext(here) if ray is None else over_ray(ray)
     with held(folder), over as working:
-        asked = Plan.of(path, fingerprint([nodes, edges]), knobs or Knobs(), parts)
+        asked = Plan.of(path, fingerprint([nodes, edges]), knobs or DynamicsParams(), parts)
         plan = asked.begun(folder)
         if plan is None:
             frames = read_table(nodes), read_table(edges)

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from models.inputs.patches import MaskedImage, composite, spread, touched
 from models.tasks.image_completer import ImageCompleter
@@ -35,13 +35,13 @@ class Scores:
         assert isinstance(loaded.network, NodeScorer)
         self.network, self.manifest = loaded.network, loaded.manifest
 
-    def read(self, request: dict[str, Any]) -> tuple[Graph, Knobs]:
+    def read(self, request: dict[str, Any]) -> tuple[Graph, DynamicsParams]:
         graph = request["graph"]
         x, edges = np.array(graph["x"], np.float32), np.array(graph["edge_index"], np.int64)
         return Graph(x, edges), _knobs(request)
 
     @torch.no_grad()
-    def run(self, requests: Sequence[tuple[Graph, Knobs]]) -> list[np.ndarray]:
+    def run(self, requests: Sequence[tuple[Graph, DynamicsParams]]) -> list[np.ndarray]:
         graphs, knobs = zip(*requests, strict=True)
         output = self.network.infer(self.network.pack(graphs), knobs)
         counts = [graph.num_nodes for graph in graphs]
@@ -60,14 +60,16 @@ class Completions:
         assert isinstance(loaded.network, ImageCompleter)
         self.network = loaded.network
 
-    def read(self, request: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Knobs]:
+    def read(self, request: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, DynamicsParams]:
         mode = "L" if self.network.config.channels == 1 else "RGB"
         pixels = np.asarray(_picture(request["image"]).convert(mode))
         mask = np.asarray(_picture(request["mask"]).convert("L")) > 127
         return pixels.reshape(*pixels.shape[:2], -1), mask, _knobs(request)
 
     @torch.no_grad()
-    def run(self, requests: Sequence[tuple[np.ndarray, np.ndarray, Knobs]]) -> list[np.ndarray]:
+    def run(
+        self, requests: Sequence[tuple[np.ndarray, np.ndarray, DynamicsParams]]
+    ) -> list[np.ndarray]:
         patch = self.network.config.patch
         pictures = [MaskedImage(pixels, touched(mask, patch)) for pixels, mask, _ in requests]
         output = self.network.infer(self.network.pack(pictures), [knobs for *_, knobs in requests])
@@ -84,8 +86,8 @@ Work = Scores | Completions
 _FIELDS = ("pixels", "occluded")
 
 
-def _knobs(request: dict[str, Any]) -> Knobs:
-    return Knobs(**request.get("dynamics", {}))
+def _knobs(request: dict[str, Any]) -> DynamicsParams:
+    return DynamicsParams(**request.get("dynamics", {}))
 
 
 def _picture(encoded: str) -> Image.Image:

@@ -7,34 +7,34 @@ from basin_client.graphs import Graph
 from basin_client.jobs import AsyncJob, Job
 from basin_client.request import Dynamics, Resonance
 from basin_client.results import (
-    Classified,
+    ClassificationResult,
     Completed,
     Convergence,
-    Predicted,
+    ItemError,
+    Prediction,
     Recognised,
     Sampled,
     Scores,
-    Unread,
 )
 
 __all__ = [
     "AsyncClient",
     "AsyncJob",
     "BasinError",
-    "Classified",
+    "ClassificationResult",
     "Client",
     "Completed",
     "Convergence",
     "Dynamics",
     "Graph",
+    "ItemError",
     "Job",
-    "Predicted",
+    "Prediction",
     "ProblemError",
     "Recognised",
     "Resonance",
     "Sampled",
     "Scores",
     "UnreachableError",
-    "Unread",
     "asks",
 ]

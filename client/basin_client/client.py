@@ -13,14 +13,14 @@ import httpx
 from basin_client import graph_operations, operations
 from basin_client.errors import ProblemError
 from basin_client.jobs import AsyncJob, Job
-from basin_client.request import EVENTS, Call
+from basin_client.request import EVENTS, Request
 from basin_client.transport import Events, Sender, answer_of, later, sent_with, told_by, unreachable
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _method(ask: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+def _method(ask: Callable[P, Request[T]]) -> Callable[Concatenate[Client, P], T]:
     def send(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.send(ask(*args, **kwargs))
 
@@ -29,7 +29,7 @@ def _method(ask: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
 
 
 def _async_method(
-    ask: Callable[P, Call[T]],
+    ask: Callable[P, Request[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
     async def send(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.send(ask(*args, **kwargs))
@@ -47,7 +47,7 @@ class Client(Sender):
     def _open(self, about: dict[str, Any]) -> None:
         self._http = httpx.Client(**about)
 
-    def send(self, call: Call[T]) -> T:
+    def send(self, call: Request[T]) -> T:
         """The answer to a call.
 
         Raises:
@@ -66,11 +66,11 @@ class Client(Sender):
             time.sleep(one.wait_s)
         raise AssertionError("the last try raises")
 
-    def submit(self, call: Call[T]) -> Job[T]:
+    def submit(self, call: Request[T]) -> Job[T]:
         """Have a call done as a job, which outlives this process and the server's."""
         return Job(self, self.send(later(call)), call)
 
-    def stream(self, call: Call[T]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def stream(self, call: Request[T]) -> Iterator[tuple[str, dict[str, Any]]]:
         """The server-sent events of a call that streams (`operations.complete`): any number of
         `progress`, then `done`.
 
@@ -81,7 +81,7 @@ class Client(Sender):
             yield from events
 
     @contextmanager
-    def events(self, call: Call[Any]) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
+    def events(self, call: Request[Any]) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
         """The events that answer a call, while the context lasts."""
         try:
             with self._http.stream(**sent_with(call)) as response:
@@ -129,7 +129,7 @@ class AsyncClient(Sender):
     def _open(self, about: dict[str, Any]) -> None:
         self._http = httpx.AsyncClient(**about)
 
-    async def send(self, call: Call[T]) -> T:
+    async def send(self, call: Request[T]) -> T:
         """As `Client.send`."""
         for one in self.tries(call):
             try:
@@ -143,11 +143,11 @@ class AsyncClient(Sender):
             await asyncio.sleep(one.wait_s)
         raise AssertionError("the last try raises")
 
-    async def submit(self, call: Call[T]) -> AsyncJob[T]:
+    async def submit(self, call: Request[T]) -> AsyncJob[T]:
         """As `Client.submit`."""
         return AsyncJob(self, await self.send(later(call)), call)
 
-    async def stream(self, call: Call[T]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def stream(self, call: Request[T]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """As `Client.stream`."""
         async with self.events(call.with_headers({"accept": EVENTS})) as events:
             async for event in events:
@@ -155,7 +155,7 @@ class AsyncClient(Sender):
 
     @asynccontextmanager
     async def events(
-        self, call: Call[Any]
+        self, call: Request[Any]
     ) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
         """As `Client.events`."""
         try:

@@ -12,9 +12,9 @@ from basin_client.graphs import graph_of, plain
 from basin_client.operations import scores_of
 from basin_client.request import (
     SAFETENSORS,
-    Call,
     Dynamics,
     Include,
+    Request,
     as_json,
     as_tensors,
     fields_of,
@@ -24,7 +24,7 @@ from basin_client.results import Scores
 
 def store_graph(
     id: str, graph: Any, *, features: Sequence[str] | None = None, model: str | None = None
-) -> Call[dict[str, Any]]:
+) -> Request[dict[str, Any]]:
     """Keep a graph under a name; what it had is replaced.
 
     Args:
@@ -40,7 +40,7 @@ def store_graph(
         names = json.dumps(list(one.node_ids), ensure_ascii=False).encode()
         arrays["node_ids"] = np.frombuffer(names, np.uint8)
     made = as_tensors(f"/graphs/{id}", fields, arrays, _json)
-    return Call("PUT", f"/graphs/{id}", _json, made.content, made.headers)
+    return Request("PUT", f"/graphs/{id}", _json, made.content, made.headers)
 
 
 def change_graph(
@@ -50,7 +50,7 @@ def change_graph(
     edges: Any = (),
     delete_nodes: Iterable[Any] = (),
     delete_edges: Any = (),
-) -> Call[dict[str, Any]]:
+) -> Request[dict[str, Any]]:
     """Change a graph that is kept, all at once, up to 10,000 nodes and edges; sent twice it is
     changed once.
 
@@ -71,7 +71,7 @@ def change_graph(
         "delete_edges": [_edge(edge) for edge in _rows(delete_edges)],
     }
     made = as_json(f"/graphs/{id}", {name: rows for name, rows in parts.items() if rows}, _json)
-    return Call("PATCH", f"/graphs/{id}", _json, made.content, made.headers)
+    return Request("PATCH", f"/graphs/{id}", _json, made.content, made.headers)
 
 
 def score_nodes(
@@ -85,7 +85,7 @@ def score_nodes(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Call[Scores]:
+) -> Request[Scores]:
     """How suspicious are these nodes of a graph that is kept, by what is around them?
 
     Args:
@@ -102,18 +102,18 @@ def score_nodes(
     return asked.with_headers({"accept": SAFETENSORS}).within(timeout_s)
 
 
-def graphs() -> Call[list[dict[str, Any]]]:
+def graphs() -> Request[list[dict[str, Any]]]:
     """Those that are kept."""
-    return Call("GET", "/graphs", lambda response: response.json()["graphs"])
+    return Request("GET", "/graphs", lambda response: response.json()["graphs"])
 
 
-def graph(id: str) -> Call[dict[str, Any]]:
+def graph(id: str) -> Request[dict[str, Any]]:
     """Its features, relations, size and revision."""
-    return Call("GET", f"/graphs/{id}", _json)
+    return Request("GET", f"/graphs/{id}", _json)
 
 
-def forget_graph(id: str) -> Call[None]:
-    return Call("DELETE", f"/graphs/{id}", lambda response: None)
+def forget_graph(id: str) -> Request[None]:
+    return Request("DELETE", f"/graphs/{id}", lambda response: None)
 
 
 def _json(response: Any) -> dict[str, Any]:

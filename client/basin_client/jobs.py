@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import httpx
 
-from basin_client.request import Call
+from basin_client.request import Request
 
 if TYPE_CHECKING:
     from basin_client.client import AsyncClient, Client
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class _AnyJob(Generic[T]):
     """Attributes: `id`; `told`, how it stood when it was last asked."""
 
-    def __init__(self, told: dict[str, Any], call: Call[T]) -> None:
+    def __init__(self, told: dict[str, Any], call: Request[T]) -> None:
         self.id: str = told["id"]
         self.told = told
         self._call = call
@@ -37,26 +37,26 @@ class _AnyJob(Generic[T]):
         self.told = response.json()
         return self.told
 
-    def _result(self) -> Call[T]:
+    def _result(self) -> Request[T]:
         # A refusal that is kept is the job's, and stays one.
-        return Call("GET", f"{self._path}/result", self._call.read, again=False)
+        return Request("GET", f"{self._path}/result", self._call.read, again=False)
 
-    def _ended(self) -> Call[None]:
-        return Call("DELETE", self._path, lambda response: None)
+    def _ended(self) -> Request[None]:
+        return Request("DELETE", self._path, lambda response: None)
 
-    def _watched(self) -> Call[None]:
-        return Call("GET", f"{self._path}/events", lambda response: None)
+    def _watched(self) -> Request[None]:
+        return Request("GET", f"{self._path}/events", lambda response: None)
 
 
 class Job(_AnyJob[T]):
     """A call that the server has promised to answer."""
 
-    def __init__(self, client: Client, told: dict[str, Any], call: Call[T]) -> None:
+    def __init__(self, client: Client, told: dict[str, Any], call: Request[T]) -> None:
         super().__init__(told, call)
         self._client = client
 
     def refresh(self) -> dict[str, Any]:
-        return self._client.send(Call("GET", self._path, self._kept))
+        return self._client.send(Request("GET", self._path, self._kept))
 
     def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """`progress` with step and energy, as it goes; at last `done` or `failed` with the job."""
@@ -94,12 +94,12 @@ class Job(_AnyJob[T]):
 class AsyncJob(_AnyJob[T]):
     """The same on an event loop."""
 
-    def __init__(self, client: AsyncClient, told: dict[str, Any], call: Call[T]) -> None:
+    def __init__(self, client: AsyncClient, told: dict[str, Any], call: Request[T]) -> None:
         super().__init__(told, call)
         self._client = client
 
     async def refresh(self) -> dict[str, Any]:
-        return await self._client.send(Call("GET", self._path, self._kept))
+        return await self._client.send(Request("GET", self._path, self._kept))
 
     async def events(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """As `Job.events`."""

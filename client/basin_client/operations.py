@@ -15,23 +15,23 @@ import numpy as np
 from basin_client.graphs import Graph, NodeId, graph_of
 from basin_client.request import (
     SAFETENSORS,
-    Call,
     Dynamics,
     Include,
+    Request,
     as_json,
     as_tensors,
     fields_of,
     opened,
 )
 from basin_client.results import (
-    Classified,
+    ClassificationResult,
     Completed,
     Convergence,
-    Predicted,
+    ItemError,
+    Prediction,
     Recognised,
     Sampled,
     Scores,
-    Unread,
 )
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def score(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Call[Scores]:
+) -> Request[Scores]:
     """How suspicious is each node?
 
     Args:
@@ -101,7 +101,7 @@ def classify(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Call[Classified]:
+) -> Request[ClassificationResult]:
     """What is each molecule or graph?
 
     Args:
@@ -129,7 +129,7 @@ def complete(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Call[Completed]:
+) -> Request[Completed]:
     """Fill what `mask` marks of `image`; needs Pillow."""
     fields = fields_of(model, dynamics, include, mask_mode=mask_mode, num_samples=num_samples)
     files = [("image", image)] + ([] if mask is None else [("mask", mask)])
@@ -144,7 +144,7 @@ def classify_images(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Call[list[Recognised]]:
+) -> Request[list[Recognised]]:
     """What does each picture show?"""
     fields = fields_of(model, dynamics, include, fit=fit)
     files = [("image", one) for one in _several(images)]
@@ -160,7 +160,7 @@ def answer_images(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Call[list[Recognised]]:
+) -> Request[list[Recognised]]:
     """The answer to each question: one, as many as pictures, or several about one."""
     asked = question if isinstance(question, str) else json.dumps(question)
     fields = fields_of(model, dynamics, include, fit=fit, question=asked)
@@ -174,7 +174,7 @@ def sample(
     kind: Literal["vectors", "images", "returns"] | None = None,
     timeout_s: float | None = None,
     **knobs: Any,
-) -> Call[Sampled]:
+) -> Request[Sampled]:
     """Langevin samples of a memory: one that is kept, patterns (N, ...), or aligned sequences.
 
     Args:
@@ -198,7 +198,7 @@ def store_memory(
     kind: Literal["vectors", "images", "returns"] | None = None,
     licence: str = "",
     note: str = "",
-) -> Call[dict[str, Any]]:
+) -> Request[dict[str, Any]]:
     """Keep patterns (N, ...) or aligned sequences under a name; what it had is replaced."""
     about: dict[str, Any] = {"licence": licence, "note": note}
     path = f"/memories/{name}"
@@ -207,50 +207,50 @@ def store_memory(
         made = as_tensors(path, fields, {"patterns": patterns}, _json)
     else:
         made = as_json(path, about | {"sequences": list(patterns)}, _json)
-    return Call("PUT", path, _json, made.content, made.headers)
+    return Request("PUT", path, _json, made.content, made.headers)
 
 
-def models() -> Call[list[dict[str, Any]]]:
+def models() -> Request[list[dict[str, Any]]]:
     """Those that are served."""
-    return Call("GET", "/models", lambda response: response.json()["models"])
+    return Request("GET", "/models", lambda response: response.json()["models"])
 
 
-def model(name: str) -> Call[dict[str, Any]]:
+def model(name: str) -> Request[dict[str, Any]]:
     """Its features, knobs, metrics and limits."""
-    return Call("GET", f"/models/{name}", _json)
+    return Request("GET", f"/models/{name}", _json)
 
 
-def memories() -> Call[list[dict[str, Any]]]:
+def memories() -> Request[list[dict[str, Any]]]:
     """Those that are kept."""
-    return Call("GET", "/memories", lambda response: response.json()["memories"])
+    return Request("GET", "/memories", lambda response: response.json()["memories"])
 
 
-def forget_memory(name: str) -> Call[None]:
-    return Call("DELETE", f"/memories/{name}", lambda response: None)
+def forget_memory(name: str) -> Request[None]:
+    return Request("DELETE", f"/memories/{name}", lambda response: None)
 
 
-def ready() -> Call[bool]:
+def ready() -> Request[bool]:
     """True once it is; raises before."""
-    return Call("GET", "/health/ready", lambda response: True)
+    return Request("GET", "/health/ready", lambda response: True)
 
 
 def _json(response: httpx.Response) -> dict[str, Any]:
     return response.json()
 
 
-def _classified(response: httpx.Response) -> Classified:
-    told, found = response.json(), list[Predicted | Unread]()
+def _classified(response: httpx.Response) -> ClassificationResult:
+    told, found = response.json(), list[Prediction | ItemError]()
     for one in told["results"]:
         if one["status"] == "ok":
             predictions = one["predictions"].items()
             labels = {task: each["label"] for task, each in predictions}
             p = {task: each["probabilities"] for task, each in predictions}
             found.append(
-                Predicted(one["index"], labels, p, Convergence.of(one["convergence"]), one)
+                Prediction(one["index"], labels, p, Convergence.of(one["convergence"]), one)
             )
         else:
-            found.append(Unread(one["index"], one["error"]["code"], one["error"]["detail"], one))
-    return Classified(found, told)
+            found.append(ItemError(one["index"], one["error"]["code"], one["error"]["detail"], one))
+    return ClassificationResult(found, told)
 
 
 def _recognised(response: httpx.Response) -> list[Recognised]:
@@ -303,7 +303,7 @@ def _form(
         for name, value in fields.items()
     }
     sent = [(name, (name, _file_of(one), "application/octet-stream")) for name, one in files]
-    return Call("POST", path, read, files=sent, data=data)
+    return Request("POST", path, read, files=sent, data=data)
 
 
 def _file_of(picture: Picture) -> bytes:

@@ -44,7 +44,7 @@ class Dynamics(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
+class Request(Generic[T]):
     """A request; `read` makes of a successful response what the caller wants."""
 
     method: str
@@ -57,16 +57,16 @@ class Call(Generic[T]):
     params: Mapping[str, str] = field(default_factory=dict)
     again: bool = True  # send it once more where it was refused for want of room
 
-    def within(self, seconds: float | None) -> Call[T]:
+    def within(self, seconds: float | None) -> Request[T]:
         """The same, answered in so many seconds or not at all."""
         if seconds is None:
             return self
         return replace(self, params={**self.params, "timeout_ms": str(max(int(seconds * 1e3), 1))})
 
-    def with_headers(self, headers: Mapping[str, str]) -> Call[T]:
+    def with_headers(self, headers: Mapping[str, str]) -> Request[T]:
         return replace(self, headers={**self.headers, **headers})
 
-    def reading(self, read: Callable[[httpx.Response], Any]) -> Call[Any]:
+    def reading(self, read: Callable[[httpx.Response], Any]) -> Request[Any]:
         return replace(self, read=read)  # type: ignore[return-value]
 
 
@@ -78,9 +78,11 @@ def fields_of(
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def as_json(path: str, fields: Mapping[str, Any], read: Callable[[httpx.Response], T]) -> Call[T]:
+def as_json(
+    path: str, fields: Mapping[str, Any], read: Callable[[httpx.Response], T]
+) -> Request[T]:
     content = json.dumps(fields, allow_nan=False).encode()
-    return Call("POST", path, read, content, {"content-type": JSON, "accept": JSON})
+    return Request("POST", path, read, content, {"content-type": JSON, "accept": JSON})
 
 
 def as_tensors(
@@ -89,12 +91,12 @@ def as_tensors(
     arrays: Mapping[str, np.ndarray],
     read: Callable[[httpx.Response], T],
     accept: str = JSON,
-) -> Call[T]:
+) -> Request[T]:
     """A safetensors file of `arrays`, with all else as JSON in its metadata."""
     laid_out = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     metadata = {"request": json.dumps(fields, allow_nan=False)}
     content = safetensors.numpy.save(laid_out, metadata)
-    return Call("POST", path, read, content, {"content-type": SAFETENSORS, "accept": accept})
+    return Request("POST", path, read, content, {"content-type": SAFETENSORS, "accept": accept})
 
 
 def opened(response: httpx.Response) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

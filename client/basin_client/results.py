@@ -74,7 +74,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Prediction:
     """What one input is, by task: a label, and the probability of each."""
 
     index: int
@@ -85,7 +85,7 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Unread:
+class ItemError:
     """An input that got no answer, and why."""
 
     index: int
@@ -95,13 +95,13 @@ class Unread:
 
 
 @dataclass(frozen=True)
-class Classified:
+class ClassificationResult:
     """One result per input, in order."""
 
-    results: list[Predicted | Unread]
+    results: list[Prediction | ItemError]
     raw: dict[str, Any] = field(repr=False)
 
-    def __iter__(self) -> Iterator[Predicted | Unread]:
+    def __iter__(self) -> Iterator[Prediction | ItemError]:
         return iter(self.results)
 
     def __len__(self) -> int:

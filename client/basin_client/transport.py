@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from basin_client.errors import BasinError, ProblemError, UnreachableError
-from basin_client.request import Call
+from basin_client.request import Request
 
 T = TypeVar("T")
 _AGAIN = frozenset((429, 502, 503))
@@ -46,22 +46,22 @@ class Sender(ABC):
     def _open(self, about: dict[str, Any]) -> None:
         """Make the client of httpx, with these settings."""
 
-    def tries(self, call: Call[Any]) -> Iterator[Try]:
+    def tries(self, call: Request[Any]) -> Iterator[Attempt]:
         left = self._patience_s
         for i in range(self._retries + 1):
-            one = Try(call, i, left, last=i == self._retries)
+            one = Attempt(call, i, left, last=i == self._retries)
             yield one
             left -= one.wait_s
 
 
-class Try:
+class Attempt:
     """One of the times that a call is sent; `wait_s` is how long to wait before the next.
 
     Whatever is sent may be sent twice: what computes changes nothing, a job has a key of its own,
     and what is stored, changed or forgotten twice is so.
     """
 
-    def __init__(self, call: Call[Any], number: int, left_s: float, last: bool) -> None:
+    def __init__(self, call: Request[Any], number: int, left_s: float, last: bool) -> None:
         self._call, self._number, self._left_s, self._last = call, number, left_s, last
         self.wait_s = 0.0
 
@@ -103,14 +103,14 @@ def unreachable(error: httpx.TransportError) -> UnreachableError:
     return UnreachableError(f"the server was not reached, or stopped: {error}")
 
 
-def answer_of(call: Call[T], response: httpx.Response) -> T:
+def answer_of(call: Request[T], response: httpx.Response) -> T:
     try:
         return call.read(response)
     except (ValueError, KeyError, TypeError) as error:
         raise BasinError(f"the answer is none of a Basin server: {error!r}") from error
 
 
-def sent_with(call: Call[Any]) -> dict[str, Any]:
+def sent_with(call: Request[Any]) -> dict[str, Any]:
     body: dict[str, Any] = {"content": call.content}
     if call.files:
         body = {"files": list(call.files), "data": dict(call.data)}
@@ -123,7 +123,7 @@ def sent_with(call: Call[Any]) -> dict[str, Any]:
     }
 
 
-def later(call: Call[Any]) -> Call[dict[str, Any]]:
+def later(call: Request[Any]) -> Request[dict[str, Any]]:
     """As a job; under a key of its own, so that sent twice it is one.
 
     Raises:

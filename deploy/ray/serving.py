@@ -11,7 +11,7 @@ import ray
 from deploy.ray.roster import roster
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
-from service.http.server import Beside, config_of, prepared
+from service.http.server import SecondaryServer, prepare_process, uvicorn_config
 from service.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def application(
         from service.observability import logs
 
         logs.configure(settings.log_level)
-        return create_app(prepared(settings))
+        return create_app(prepare_process(settings))
 
     if ":" in settings.device:
         raise ValueError("BASIN_DEVICE: cuda or cpu; which GPU a replica has, Ray says")
@@ -92,27 +92,27 @@ def application(
         _watched: list[asyncio.Task[None]] | None = None
 
         async def check_health(self) -> None:
-            services = self.app.state.services
-            while not services.registry.settled:
+            context = self.app.state.context
+            while not context.registry.settled:
                 await asyncio.sleep(_LOADED_EVERY_S)
-            services.registry.require_ready()
+            context.registry.require_ready()
             if self._watched is None:
-                self._watched = _watched(services)
+                self._watched = _watched(context)
 
         def record_autoscaling_stats(self) -> dict[str, float]:
-            return {BACKLOG: self.app.state.services.engine.backlog_s}
+            return {BACKLOG: self.app.state.context.engine.backlog_s}
 
     return Server.bind()
 
 
-def _watched(services: Any) -> list[asyncio.Task[None]]:
+def _watched(context: Any) -> list[asyncio.Task[None]]:
     """A port for Prometheus alone: behind the proxies nobody knows who answers."""
-    from service.app import create_watched
+    from service.app import create_health_app
 
-    settings: Settings = services.settings
+    settings: Settings = context.settings
     host = settings.host if is_loopback(settings.host) else ray.util.get_node_ip_address()
     plain = settings.model_copy(update={"tls_certificate": None, "tls_key": None})
-    beside = Beside(config_of(create_watched(services), host, 0, plain))
+    beside = SecondaryServer(uvicorn_config(create_health_app(context), host, 0, plain))
     address = "{}:{}".format(*beside.socket.getsockname()[:2])
     return [
         asyncio.create_task(beside.serve([beside.socket])),

@@ -12,18 +12,18 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
+from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
 from models.dynamics import Descent, Solution
 from models.energies import AssociativeMemory
 from models.inputs.images import Picture, PictureBatch, collate_pictures
 from models.inputs.patches import patchify
-from models.layouts import Layout, Stored
+from models.layouts import Layout, PatternLayout
 from models.nn.transformer import Attention, FeedForward
 from models.nn.workspace import Workspace
 from models.resonance import Resonance
 from models.tasks.graph_classifier import Task
 
-Retrieve = Callable[[Block, Tensor, Stored], Tensor]
+Retrieve = Callable[[Block, Tensor, PatternLayout], Tensor]
 
 
 class AiTConfig(Config):
@@ -167,7 +167,7 @@ class Layer(nn.Module):
             memory_PMD, balance = self._write(self.workspace, xi_RLD[:, : self.read], asked)
             attractors_PMD = self.lift(memory_PMD).to(xi_RLD.dtype)
             if self.block is not None:
-                layout = Stored(attractors_PMD, rows, length)
+                layout = PatternLayout(attractors_PMD, rows, length)
                 recalled = retrieve(self.block, xi_RLD.reshape(rows * length, dim), layout)
                 x_RLD = x_RLD + recalled.view(rows, length, dim)
             elif self.cross is not None:
@@ -266,18 +266,18 @@ class AiT(Architecture):
     def layouts(self, batch: PictureBatch) -> list[Layout]:
         found: list[Layout] = []
 
-        def retrieve(block: Block, x_ND: Tensor, layout: Stored) -> Tensor:
+        def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
             found.append(layout)
-            return block.relax(x_ND, layout, [Knobs()] * batch.rows)
+            return block.relax(x_ND, layout, [DynamicsParams()] * batch.rows)
 
-        self._through(batch, retrieve, [Knobs()])
+        self._through(batch, retrieve, [DynamicsParams()])
         return found
 
-    def forward(self, batch: PictureBatch, knobs: Sequence[Knobs] | None = None) -> Tensor:
+    def forward(self, batch: PictureBatch, knobs: Sequence[DynamicsParams] | None = None) -> Tensor:
         """Logits (R, C)."""
-        rows = knobs or [Knobs()] * batch.rows
+        rows = knobs or [DynamicsParams()] * batch.rows
 
-        def retrieve(block: Block, x_ND: Tensor, layout: Stored) -> Tensor:
+        def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
             return block.relax(x_ND, layout, rows)
 
         logits_RC, self.balance = self._through(batch, retrieve, rows)
@@ -285,11 +285,14 @@ class AiT(Architecture):
 
     @torch.no_grad()
     def infer(
-        self, batch: PictureBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
+        self,
+        batch: PictureBatch,
+        knobs: Sequence[DynamicsParams],
+        interrupt: Interrupt = lambda: None,
     ) -> Output:
         solutions: list[Solution] = []
 
-        def retrieve(block: Block, x_ND: Tensor, layout: Stored) -> Tensor:
+        def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
             solutions.append(block.solve(x_ND, layout, knobs, interrupt))
             return solutions[-1].x_ND
 
@@ -302,7 +305,7 @@ class AiT(Architecture):
                 module.reset()
 
     def _through(
-        self, batch: PictureBatch, retrieve: Retrieve, knobs: Sequence[Knobs]
+        self, batch: PictureBatch, retrieve: Retrieve, knobs: Sequence[DynamicsParams]
     ) -> tuple[Tensor, Tensor]:
         asked = [row.resonance for row in knobs]
         x_RLD = self._embed(batch)

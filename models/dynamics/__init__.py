@@ -1,41 +1,49 @@
 """How does the state move, and when does it stop?"""
 
-from models.dynamics.batch import Company, company_of, sparse
+from models.dynamics.batch import RelaxationBatch, batch_key, should_compact
 from models.dynamics.motion import ControlledDynamics, Descent, Motion
 from models.dynamics.relaxation import (
-    Moment,
     Relaxation,
-    RowKnobs,
+    RowParams,
     Solution,
+    StepCallback,
     StopReason,
-    Watch,
+    TracePoint,
 )
-from models.dynamics.solve import Driver, Interrupt, drive, driven_by, relax, rest, solve
-from models.dynamics.system import Came, Seen, System
+from models.dynamics.solve import (
+    Driver,
+    Interrupt,
+    driven_by,
+    relax_differentiable,
+    run_to_completion,
+    solve,
+    solve_system,
+)
+from models.dynamics.system import Evaluation, PreviousStep, StepBackend
 from models.nn.layer_norm import LayerNorm
 
 __all__ = [
-    "Came",
-    "Company",
     "ControlledDynamics",
     "Descent",
     "Driver",
+    "Evaluation",
     "Interrupt",
     "LayerNorm",
-    "Moment",
     "Motion",
+    "PreviousStep",
     "Relaxation",
-    "RowKnobs",
-    "Seen",
+    "RelaxationBatch",
+    "RowParams",
     "Solution",
+    "StepBackend",
+    "StepCallback",
     "StopReason",
-    "System",
-    "Watch",
-    "company_of",
-    "drive",
+    "TracePoint",
+    "batch_key",
     "driven_by",
-    "relax",
-    "rest",
+    "relax_differentiable",
+    "run_to_completion",
+    "should_compact",
     "solve",
-    "sparse",
+    "solve_system",
 ]

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.dynamics.relaxation import Moment, Relaxation, RowKnobs, StopReason
+from models.dynamics.relaxation import Relaxation, RowParams, StopReason, TracePoint
 from models.energies import Terms
 
 _OF_ROWS = ("begun_R", "steps_R", "residual_R", "size_R", "work_R", "energy_R", "carried_R")
 _IDLE = 8  # one in so many rows may have stopped before the others close ranks
 
 
-def company_of(relaxation: Relaxation) -> Hashable | None:
+def batch_key(relaxation: Relaxation) -> Hashable | None:
     """Relaxations of equal company can step together; one of None, as where it is watched, steps
     alone."""
     kind = relaxation.layout.kind
@@ -26,7 +26,7 @@ def company_of(relaxation: Relaxation) -> Hashable | None:
     return None if alone else (id(relaxation.system.energy), kind, relaxation.x_ND.dtype)
 
 
-def sparse(relaxation: Relaxation) -> bool:
+def should_compact(relaxation: Relaxation) -> bool:
     """Have so many of its rows stopped that the others had better close ranks, or all of them?"""
     return _IDLE * (relaxation.rows - len(relaxation.moving)) >= relaxation.rows
 
@@ -42,11 +42,11 @@ class _Place:
     rows: list[int]
     at: slice
     tokens: slice
-    past: list[tuple[list[Moment], slice]] = field(default_factory=list)
+    past: list[tuple[list[TracePoint], slice]] = field(default_factory=list)
 
 
 @final
-class Company:
+class RelaxationBatch:
     """Relaxations that join between two steps, and leave as soon as none of their rows moves.
 
     Rows that have stopped are dropped from the batch when another joins, or once they are an eighth
@@ -70,10 +70,10 @@ class Company:
     def members(self) -> list[Relaxation]:
         return [*(place.relaxation for place in self._places), *self._new]
 
-    def join(self, relaxation: Relaxation) -> None:
+    def add(self, relaxation: Relaxation) -> None:
         self._new.append(relaxation)
 
-    def leave(self, relaxation: Relaxation) -> None:
+    def remove(self, relaxation: Relaxation) -> None:
         """It keeps the state that it has come to."""
         if relaxation in self._new:
             self._new.remove(relaxation)
@@ -88,7 +88,7 @@ class Company:
     def step(self) -> list[Relaxation]:
         """Move every row that still moves, once. Those whose rows have all stopped have left."""
         batch = self._batch
-        if batch is None or self._new or sparse(batch):
+        if batch is None or self._new or should_compact(batch):
             batch = self._regroup()
         batch.step()
         over = [place for place in self._places if all(batch.reasons[place.at])]
@@ -211,10 +211,10 @@ def _joined(parts: Sequence[Relaxation]) -> Relaxation:
     )
 
 
-def _knobs(several: Sequence[RowKnobs], rows: slice = slice(None)) -> RowKnobs:
+def _knobs(several: Sequence[RowParams], rows: slice = slice(None)) -> RowParams:
     """Of all rows, or of some."""
-    arrays = [field.name for field in fields(RowKnobs) if field.name != "seeds"]
-    return RowKnobs(
+    arrays = [field.name for field in fields(RowParams) if field.name != "seeds"]
+    return RowParams(
         **{name: _cat([getattr(knobs, name)[rows] for knobs in several]) for name in arrays},
         seeds=tuple(seed for knobs in several for seed in knobs.seeds[rows]),
     )
@@ -269,7 +269,7 @@ def _take(place: _Place, batch: Relaxation) -> None:
             if storage_R is not None and last.storage_R is not None:
                 storage_R = of_rows(last.storage_R, storage_R, at)
             whole.trace.append(
-                Moment(
+                TracePoint(
                     len(whole.trace),
                     of_rows(last.energy_R, moment.energy_R, at),
                     {

@@ -11,8 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.dynamics.stopping import CONVERGED, DIVERGED, GOES, STEP_LIMIT, ahead, judge
-from models.dynamics.system import Came, Seen, System
+from models.dynamics.stopping import (
+    CONVERGED,
+    DIVERGED,
+    GOES,
+    STEP_LIMIT,
+    rows_to_move,
+    update_stopping,
+)
+from models.dynamics.system import Evaluation, PreviousStep, StepBackend
 from models.energies import Terms
 from models.layouts import Layout
 
@@ -36,7 +43,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class RowKnobs:
+class RowParams:
     """What may differ from row to row. What only says when a row stops is on the host.
 
     Attributes:
@@ -59,7 +66,7 @@ class RowKnobs:
 
 
 @dataclass(frozen=True)
-class Moment:
+class TracePoint:
     """All rows at one step: energy (R,), its components, and V where the motion is controlled, in
     float64."""
 
@@ -84,10 +91,10 @@ class Solution:
     steps_R: np.ndarray
     residual_R: np.ndarray
     stop_reasons: tuple[StopReason, ...]
-    trace: list[Moment] = field(default_factory=list)
+    trace: list[TracePoint] = field(default_factory=list)
 
 
-Watch = Callable[[Tensor, Moment], None]
+StepCallback = Callable[[Tensor, TracePoint], None]
 """Is shown the state x (N, D) at each moment, as it is reached."""
 
 
@@ -122,9 +129,9 @@ class Relaxation:
         reasons: why each row stopped, None while it moves.
     """
 
-    system: System
+    system: StepBackend
     layout: Layout
-    knobs: RowKnobs
+    knobs: RowParams
     x_ND: Tensor
     g_ND: Tensor
     terms: Terms
@@ -138,18 +145,18 @@ class Relaxation:
     plain_ND: Tensor | None
     generators: list[torch.Generator | None]
     reasons: list[StopReason | None]
-    trace: list[Moment] = field(default_factory=list)
-    watch: Watch | None = None
+    trace: list[TracePoint] = field(default_factory=list)
+    watch: StepCallback | None = None
     _held: tuple[Tensor, Tensor | None] | None = None  # a state, and what controls it
 
     @classmethod
     def begin(
         cls,
-        system: System,
+        system: StepBackend,
         x_ND: Tensor,
         layout: Layout,
-        knobs: RowKnobs,
-        watch: Watch | None = None,
+        knobs: RowParams,
+        watch: StepCallback | None = None,
     ) -> Relaxation:
         """At x (N, D), before the first step."""
         nothing_R = np.zeros(layout.rows)
@@ -191,10 +198,10 @@ class Relaxation:
         """Move every row that still moves, once."""
         system, layout, knobs = self.system, self.layout, self.knobs
         going_R = np.array([reason is None for reason in self.reasons])
-        moves_R, moving, more = ahead(going_R, self.begun_R, self.steps_R, knobs.steps_R)
+        moves_R, moving, more = rows_to_move(going_R, self.begun_R, self.steps_R, knobs.steps_R)
         x_ND, drift_ND = self._moved(moves_R) if moving else (self.x_ND, None)
-        came = None if drift_ND is None else Came(drift_ND, self._control(), self.g_ND)
-        seen = system.see(x_ND, layout, knobs.beta_RH, more, came)
+        came = None if drift_ND is None else PreviousStep(drift_ND, self._control(), self.g_ND)
+        seen = system.evaluate_with_stats(x_ND, layout, knobs.beta_RH, more, came)
         g_ND, terms, components = seen.g_ND, seen.terms, seen.components
 
         # Rows where the step is not finite keep the state they had, as those that momentum lifts.
@@ -214,7 +221,9 @@ class Relaxation:
                 for reason, why in zip(self.reasons, why_R.tolist(), strict=True)
             ]
 
-    def _judged(self, moves_R: np.ndarray, seen: Seen, eps: float) -> tuple[np.ndarray, np.ndarray]:
+    def _judged(
+        self, moves_R: np.ndarray, seen: Evaluation, eps: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Which rows are where they were looked at, and why rows stop, by `_REASONS`."""
         nothing_R = np.zeros(self.rows)
         energy_R = sum(seen.components.values(), nothing_R)
@@ -223,7 +232,7 @@ class Relaxation:
         knobs = self.knobs.steps_R, self.knobs.tolerance_R, self.knobs.nesterov_R
         now = tuple(np.empty_like(each) for each in was)
         stands_R, why_R = np.empty(self.rows, np.bool_), np.empty(self.rows, np.int8)
-        judge(
+        update_stopping(
             *(moves_R, self.begun_R, (energy_R, seen.size_R, *step), was, knobs, eps),
             (stands_R, *now, why_R),
         )
@@ -241,7 +250,7 @@ class Relaxation:
         """The next state, and dx/dt of every row."""
         layout, x_ND = self.layout, self.x_ND
         assert self.terms.force_ND is not None
-        plain_ND, drift_ND = self.system.move(
+        plain_ND, drift_ND = self.system.step(
             x_ND, layout, self.knobs.step_size_R, self.terms.force_ND, self._control()
         )
         # A row draws when it moves: what it draws must not depend on the others.
@@ -287,12 +296,12 @@ class Relaxation:
     def _remember(self, components: dict[str, np.ndarray]) -> None:
         energy_R = self.energy_R
         storage_R = energy_R + self.work_R if self.system.motion.controlled else None
-        self.trace.append(Moment(len(self.trace), energy_R, components, storage_R))
+        self.trace.append(TracePoint(len(self.trace), energy_R, components, storage_R))
         if self.watch is not None:
             self.watch(self.x_ND, self.trace[-1])
 
 
-def generators(knobs: RowKnobs) -> list[torch.Generator | None]:
+def generators(knobs: RowParams) -> list[torch.Generator | None]:
     """A generator for each row that has noise."""
     noisy = (knobs.noise_R > 0).tolist()
     return [
@@ -304,7 +313,7 @@ def generators(knobs: RowKnobs) -> list[torch.Generator | None]:
 def noise(
     x_ND: Tensor,
     layout: Layout,
-    knobs: RowKnobs,
+    knobs: RowParams,
     generators: Sequence[torch.Generator | None],
 ) -> Tensor | None:
     """sigma sqrt(alpha) eps (N, D) of one step, each row's from its own generator, if any has."""

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from models.dynamics.motion import Motion
 from models.dynamics.relaxation import (
     Relaxation,
-    RowKnobs,
+    RowParams,
     Solution,
+    StepCallback,
     StopReason,
-    Watch,
     generators,
     noise,
 )
-from models.dynamics.system import System
+from models.dynamics.system import StepBackend
 from models.energies import Energy
 from models.layouts import Layout
 
@@ -30,8 +30,8 @@ Driver = Callable[[Relaxation, Interrupt], None]
 """Takes the steps of a relaxation until no row moves any more."""
 
 
-def relax(
-    energy: Energy, motion: Motion, norm: nn.Module, x_ND: Tensor, layout: Layout, knobs: RowKnobs
+def relax_differentiable(
+    energy: Energy, motion: Motion, norm: nn.Module, x_ND: Tensor, layout: Layout, knobs: RowParams
 ) -> Tensor:
     """`solve` for training: every row takes its steps, nothing is measured, gradients flow."""
     alpha_N1, field = layout.of_tokens(knobs.step_size_R[:, None]), energy.field()
@@ -57,22 +57,22 @@ def solve(
     norm: nn.Module,
     x_ND: Tensor,
     layout: Layout,
-    knobs: RowKnobs,
+    knobs: RowParams,
     interrupt: Interrupt = lambda: None,
-    watch: Watch | None = None,
+    watch: StepCallback | None = None,
 ) -> Solution:
     """`rest` of a system of these."""
-    return rest(System.of(energy, motion, norm), x_ND, layout, knobs, interrupt, watch)
+    return solve_system(StepBackend.of(energy, motion, norm), x_ND, layout, knobs, interrupt, watch)
 
 
 @torch.no_grad()
-def rest(
-    system: System,
+def solve_system(
+    system: StepBackend,
     x_ND: Tensor,
     layout: Layout,
-    knobs: RowKnobs,
+    knobs: RowParams,
     interrupt: Interrupt = lambda: None,
-    watch: Watch | None = None,
+    watch: StepCallback | None = None,
 ) -> Solution:
     """Move every row of `x_ND` (N, D) until it converges or its steps are used up.
 
@@ -83,7 +83,7 @@ def rest(
     return relaxation.solution()
 
 
-def drive(relaxation: Relaxation, interrupt: Interrupt) -> None:
+def run_to_completion(relaxation: Relaxation, interrupt: Interrupt) -> None:
     """Take all steps of `relaxation` by itself."""
     if not relaxation.trace:  # it has not been looked at, which moves nothing
         relaxation.step()
@@ -94,7 +94,7 @@ def drive(relaxation: Relaxation, interrupt: Interrupt) -> None:
             relaxation.step()
 
 
-_driver: ContextVar[Driver] = ContextVar("driver", default=drive)
+_driver: ContextVar[Driver] = ContextVar("driver", default=run_to_completion)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ where it hardly falls any more."""
 
 
 @njit(cache=True)
-def judge(moves, begun, seen, was, knobs, eps, now):
+def update_stopping(moves, begun, seen, was, knobs, eps, now):
     """Each row is where it was looked at, or stays where it was.
 
     Args:
@@ -59,7 +59,7 @@ def judge(moves, begun, seen, was, knobs, eps, now):
 
 
 @njit(cache=True)
-def ahead(going, begun, steps, most):
+def rows_to_move(going, begun, steps, most):
     """Which rows move now, does any, and will any of those that go on move after this?"""
     moves = going & begun
     more = False

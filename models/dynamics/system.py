@@ -14,7 +14,7 @@ from models.energies import Energy, Field, Terms
 from models.layouts import Layout
 
 
-class Came(NamedTuple):
+class PreviousStep(NamedTuple):
     """How a state came to be: by a step at dx/dt, held as it was, from the activation g before."""
 
     drift_ND: Tensor
@@ -22,7 +22,7 @@ class Came(NamedTuple):
     g_ND: Tensor
 
 
-class Seen(NamedTuple):
+class Evaluation(NamedTuple):
     """A state looked at. What is summed over rows is on the host, where rows are decided on.
 
     Attributes:
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class System:
+class StepBackend:
     """What makes a state move: the activation g = norm(x), E(g), and the motion under -dE/dg.
 
     Attributes:
@@ -62,17 +62,17 @@ class System:
         return "torch"
 
     @classmethod
-    def of(cls, energy: Energy, motion: Motion, norm: nn.Module) -> System:
+    def of(cls, energy: Energy, motion: Motion, norm: nn.Module) -> StepBackend:
         return cls(energy, motion, norm, energy.field())
 
-    def look(
+    def evaluate(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
     ) -> tuple[Tensor, Terms]:
         """g (N, D) at a state, and its energy there."""
         g_ND = self.norm(x_ND)
         return g_ND, self.field(g_ND, layout, beta_RH, with_force)
 
-    def move(
+    def step(
         self,
         x_ND: Tensor,
         layout: Layout,
@@ -85,11 +85,16 @@ class System:
         alpha_N1 = layout.of_tokens(step_size_R[:, None])
         return torch.addcmul(x_ND, alpha_N1, drift_ND), drift_ND
 
-    def see(
-        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool, came: Came | None
-    ) -> Seen:
+    def evaluate_with_stats(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        beta_RH: Tensor,
+        with_force: bool,
+        came: PreviousStep | None,
+    ) -> Evaluation:
         """Look at a state, which no step led to where `came` is None."""
-        g_ND, terms = self.look(x_ND, layout, beta_RH, with_force)
+        g_ND, terms = self.evaluate(x_ND, layout, beta_RH, with_force)
         held_ND = self.motion.control(x_ND)
         told = [*terms.parts.values(), _squared(x_ND)]
         if came is not None:
@@ -99,7 +104,7 @@ class System:
         sums = layout.sum_rows(torch.stack(told)).cpu().numpy()  # in one transfer
         components = dict(zip(terms.parts, sums, strict=False))
         size_R, speed_R, work_R, *_ = *sums[len(components) :], None, None
-        return Seen(g_ND, terms, held_ND, components, size_R, speed_R, work_R)
+        return Evaluation(g_ND, terms, held_ND, components, size_R, speed_R, work_R)
 
 
 def _squared(values_ND: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from models.energies.base import Energy, Terms
-from models.layouts import Layout, Stored
+from models.layouts import Layout, PatternLayout
 
 
 @final
@@ -27,7 +27,7 @@ class AssociativeMemory(Energy):
         self, g_ND: torch.Tensor, layout: Layout, beta_RH: torch.Tensor, with_force: bool = True
     ) -> Terms:
         """Components `retrieval` (the log-sum-exp) and `confinement` (the rest)."""
-        if not isinstance(layout, Stored) or beta_RH.shape[1] != 1:
+        if not isinstance(layout, PatternLayout) or beta_RH.shape[1] != 1:
             raise ValueError("this energy needs a row's attractors and one inverse temperature")
         beta_N1 = layout.of_tokens(beta_RH)
         z_NM = beta_N1 * layout.match(g_ND)
@@ -45,6 +45,6 @@ class AssociativeMemory(Energy):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """softmax(beta a . xi) (N, M), the weight of each attractor in what is retrieved; twice, as
         its share is the same."""
-        assert isinstance(layout, Stored)
+        assert isinstance(layout, PatternLayout)
         weight_NM = torch.softmax(layout.of_tokens(beta_RH) * layout.match(g_ND), -1)
         return weight_NM, weight_NM

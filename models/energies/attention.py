@@ -12,12 +12,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from models.energies.base import Featured
+from models.energies.base import LinearFeatureEnergy
 from models.layouts import Layout
-from models.resonance import through_unit, unit
+from models.resonance import normalize, normalize_backward
 
 
-class Attending(Featured):
+class AttentionEnergy(LinearFeatureEnergy):
     """Keys and queries of H heads of width Y from g, and the way back."""
 
     name = "attention"
@@ -53,7 +53,7 @@ class Attending(Featured):
 
 
 @final
-class DotProductAttention(Attending):
+class DotProductAttention(AttentionEnergy):
     """E = - sum_h sum_C 1/beta_h log sum_{B seen by C} exp(beta_h K_hB . Q_hC).
 
     Energy Transformer eq. 3-4, restricted to neighbours as in eq. 20 by the layout; force as in
@@ -73,7 +73,7 @@ class DotProductAttention(Attending):
 
 
 @final
-class VonMisesFisherAttention(Attending):
+class VonMisesFisherAttention(AttentionEnergy):
     """E = - sum_h sum_C 1/beta log sum_{B seen by C} exp(beta Q_hB . K_hC), Q and K on the sphere.
 
     CDAT eq. 10-11: the negative log-likelihood of each key under a mixture of von Mises-Fisher
@@ -87,17 +87,17 @@ class VonMisesFisherAttention(Attending):
 
     def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
         q_NHY, k_NHY = self._parted(g_ND @ self.directions().T)
-        return unit(k_NHY)[0], unit(q_NHY)[0]
+        return normalize(k_NHY)[0], normalize(q_NHY)[0]
 
     def potential(
         self, u_NF: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        unit_NGY, length_NG1 = unit(u_NF.unflatten(1, (2 * self.heads, self.head_dim)))
+        unit_NGY, length_NG1 = normalize(u_NF.unflatten(1, (2 * self.heads, self.head_dim)))
         q_hat, k_hat = unit_NGY.chunk(2, 1)
         beta_NH = layout.of_tokens(beta_RH)
         lse_NH, pq_NHY, ptk_NHY = layout.attend(k_hat, q_hat, beta_NH)
         pull_NF = None
         if with_force:
             pull_NGY = torch.cat([ptk_NHY, pq_NHY], 1)
-            pull_NF = through_unit(pull_NGY, unit_NGY, length_NG1).flatten(1)
+            pull_NF = normalize_backward(pull_NGY, unit_NGY, length_NG1).flatten(1)
         return {self.name: self._token_energy(lse_NH, beta_NH)}, pull_NF

@@ -59,7 +59,7 @@ class Energy(nn.Module, ABC):
         return [(1.0, self)]
 
 
-class Featured(Energy):
+class LinearFeatureEnergy(Energy):
     """E(g) = phi(U g), of F linear features u = U g, so that the force is -U^T dphi/du."""
 
     @abstractmethod
@@ -82,11 +82,13 @@ class Featured(Energy):
 
 
 class SumField:
-    """sum_i w_i E_i(g), with one product for the features of all that are `Featured`."""
+    """sum_i w_i E_i(g), with one product for the features of all that are `LinearFeatureEnergy`."""
 
     def __init__(self, leaves: Sequence[tuple[Tensor | float, Energy]]) -> None:
-        self._featured = [(w, leaf) for w, leaf in leaves if isinstance(leaf, Featured)]
-        self._rest = [(w, leaf.field()) for w, leaf in leaves if not isinstance(leaf, Featured)]
+        self._featured = [(w, leaf) for w, leaf in leaves if isinstance(leaf, LinearFeatureEnergy)]
+        self._rest = [
+            (w, leaf.field()) for w, leaf in leaves if not isinstance(leaf, LinearFeatureEnergy)
+        ]
         directions = [leaf.directions() for _, leaf in self._featured]
         self.widths = [len(u_FD) for u_FD in directions]
         self.all_FD = torch.cat(directions) if directions else None

@@ -7,14 +7,14 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from models.energies.base import Featured
+from models.energies.base import LinearFeatureEnergy
 from models.layouts import Layout
 
 Kind = Literal["relu2", "relu", "power", "softmax"]
 
 
 @final
-class Hopfield(Featured):
+class Hopfield(LinearFeatureEnergy):
     """E = - sum_B sum_mu G(xi_mu . g_B), Energy Transformer eq. 5, force as in eq. 9.
 
     `kind` chooses G, with r = G' in the force sum_mu xi_mu r(xi_mu . g):

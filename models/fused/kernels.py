@@ -1,10 +1,11 @@
-"""A look at a state, on the edges of graphs or where all of a row see each other, and a move from
-it, in few calls that need no interpreter: of what is small they cost more than the arithmetic.
+"""Numba kernels of one relaxation step: evaluate the energy terms at a state, and move from it.
 
-As `models.kernels.edge_attention` and `dense_attention`, whose loops they run: each works on a
-range of tokens, releases the GIL and writes only to its own. Shapes beside those of
-`models.layouts`: M memories. Products are BLAS's, of a block of tokens at a time, so that the activations of memories
-never leave the cache.
+For small inputs the interpreter costs more than the arithmetic, so a step is a few compiled calls.
+They run the loops of `models.kernels.edge_attention` and `models.kernels.dense_attention`. Each
+call works on a range of tokens, releases the GIL, and writes only to that range.
+
+Shapes are those of `models.layouts`; M is the number of memories. Products are BLAS calls on one
+block of tokens at a time, so that the activations of the memories stay in the cache.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TINY = 1e-12  # as `models.resonance.unit`
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def see(
+def evaluate_with_stats(
     tokens,
     edges,
     pairs,
@@ -48,7 +49,7 @@ def see(
     """
     g, parts, force, scratch, held, sums = out
     looked = g, parts, force, scratch
-    look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force, looked)
+    evaluate(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force, looked)
     x, row_of_N, _ = tokens
     drift, before, g_before = step
     if controls is not None:
@@ -57,7 +58,7 @@ def see(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def look(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force, out):
+def evaluate(tokens, edges, pairs, weight, bias, norm, attention, memory, with_force, out):
     """All of a look, on one thread; of rows that are small some at a time, so that what is between
     stays in the cache.
 
@@ -142,11 +143,11 @@ def look_at(edges, pairs, weight, bias, x, beta, norm, attention, memory, with_f
     g, parts, force, scratch = out
     nodes = len(x)
     if attention is None:
-        up(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
+        project(0, nodes, x, norm, None, memory, with_force, g, None, None, parts, force)
         return
     heads, inner = attention[4], attention[1].shape[1]
     ends, length, lse, pulls = room(scratch, nodes, heads, inner)
-    up(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
+    project(0, nodes, x, norm, attention, memory, with_force, g, ends, length, parts, force)
     sees, seen = sides(attention[3])
     q, k = ends[sees], ends[seen]
     pulled = pulls[sees], pulls[seen]
@@ -161,7 +162,7 @@ def look_at(edges, pairs, weight, bias, x, beta, norm, attention, memory, with_f
             attend_rows(*rows, None, None)
     energies(0, nodes, lse, beta, attention[2], parts)
     if with_force:
-        down(0, nodes, attention, memory, ends, length, pulls, force)
+        project_back(0, nodes, attention, memory, ends, length, pulls, force)
 
 
 @njit(nogil=True, cache=True)
@@ -202,7 +203,7 @@ def block_of(tokens):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, force):
+def project(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, force):
     """From x to g, queries and keys, and all that memories have to say."""
     dim, (gamma, delta, eps) = x.shape[1], norm
     one = x.dtype.type(1)
@@ -241,7 +242,7 @@ def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, f
         if memory is not None:
             block = s[: last - first]
             np.dot(g[first:last], memory[0], block)
-            fire(block, memory[3], memory[4], memory[2], parts[1, first:last])
+            hopfield_activation(block, memory[3], memory[4], memory[2], parts[1, first:last])
             if with_force:
                 np.dot(block, memory[1], force[first:last])
         else:
@@ -249,7 +250,7 @@ def up(lo, hi, x, norm, attention, memory, with_force, g, ends, length, parts, f
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def fire(s, kind, sharpness, weight, energy):
+def hopfield_activation(s, kind, sharpness, weight, energy):
     """Overlaps s (n,M) become activations r; energy is -weight times the sum of G(s)."""
     zero, one = s.dtype.type(0), s.dtype.type(1)
     for i in range(len(s)):
@@ -294,7 +295,7 @@ def energies(lo, hi, lse, beta, weight, parts):
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def down(lo, hi, attention, memory, ends, length, pulls, force):
+def project_back(lo, hi, attention, memory, ends, length, pulls, force):
     """From pulls on queries and keys to the force on g, beside that of the memories."""
     zero = force.dtype.type(0)
     heads = attention[4]

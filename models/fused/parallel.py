@@ -44,11 +44,11 @@ def see_in_parts(
         in_parts(kernel, of_each, threads, *args)
 
     if attention is None:
-        each(kernels.up, x, norm, None, memory, with_force, g, None, None, parts, force)
+        each(kernels.project, x, norm, None, memory, with_force, g, None, None, parts, force)
     else:
         heads, inner = attention[4], attention[1].shape[1]
         ends, length, lse, pulls = kernels.room(scratch, len(x), heads, inner)
-        each(kernels.up, x, norm, attention, memory, with_force, g, ends, length, parts, force)
+        each(kernels.project, x, norm, attention, memory, with_force, g, ends, length, parts, force)
         sees, seen = kernels.sides(attention[3])
         beta, q, k = beta_RH[row_of_N], ends[sees], ends[seen]
         if edges is None:
@@ -60,7 +60,7 @@ def see_in_parts(
             attend_in_parts(edges, *along, with_force)
         kernels.energies(0, len(x), lse, beta, attention[2], parts)
         if with_force:
-            each(kernels.down, attention, memory, ends, length, pulls, force)
+            each(kernels.project_back, attention, memory, ends, length, pulls, force)
     if controls is not None:
         each(kernels.control, x, controls, held)
     kernels.measure(

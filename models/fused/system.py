@@ -16,7 +16,14 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from models.base import Block
-from models.dynamics import Came, ControlledDynamics, Descent, LayerNorm, Seen, System
+from models.dynamics import (
+    ControlledDynamics,
+    Descent,
+    Evaluation,
+    LayerNorm,
+    PreviousStep,
+    StepBackend,
+)
 from models.energies import DotProductAttention, Hopfield, Terms, VonMisesFisherAttention
 from models.fused import kernels, parallel
 from models.layouts import Dense, EdgeList, Layout
@@ -39,7 +46,7 @@ _Given = tuple[Any, ...] | None
 
 @final
 @dataclass(frozen=True)
-class FusedSystem(System):
+class FusedSystem(StepBackend):
     """A system of which a look is one call on the edges of graphs and on small pictures, as is a
     move.
 
@@ -49,7 +56,7 @@ class FusedSystem(System):
         normed, attention, memory, controls: weights, as `models.fused.kernels` takes them.
     """
 
-    other: System
+    other: StepBackend
     normed: tuple[Any, ...]
     attention: _Given
     memory: _Given
@@ -62,7 +69,7 @@ class FusedSystem(System):
 
     @classmethod
     @torch.no_grad()
-    def of_block(cls, block: Block, other: System) -> System:
+    def of_block(cls, block: Block, other: StepBackend) -> StepBackend:
         """`other` itself where the block has parts that are not known here."""
         norm, motion, attention, memory = block.norm, block.motion, None, None
         for weight, leaf in block.energy.leaves():
@@ -91,16 +98,21 @@ class FusedSystem(System):
         system = other.energy, other.motion, other.norm, other.field, other
         return cls(*system, normed, attention, memory, controls)
 
-    def look(
+    def evaluate(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
     ) -> tuple[Tensor, Terms]:
-        return self.other.look(x_ND, layout, beta_RH, with_force)
+        return self.other.evaluate(x_ND, layout, beta_RH, with_force)
 
-    def see(
-        self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool, came: Came | None
-    ) -> Seen:
+    def evaluate_with_stats(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        beta_RH: Tensor,
+        with_force: bool,
+        came: PreviousStep | None,
+    ) -> Evaluation:
         if not self.takes(x_ND, layout):
-            return self.other.see(x_ND, layout, beta_RH, with_force, came)
+            return self.other.evaluate_with_stats(x_ND, layout, beta_RH, with_force, came)
         assert isinstance(layout, EdgeList | Dense)
         x = _numpy(x_ND)
         g, force, held = np.empty_like(x), np.empty_like(x), np.empty_like(x)
@@ -114,7 +126,7 @@ class FusedSystem(System):
             threads = 1
         whole = threads == 1 and not _AS_MUCH.get()
         scratch = _SCRATCH.take(self._room(len(x)), x.dtype)
-        see = kernels.see if whole else partial(parallel.see_in_parts, threads)
+        see = kernels.evaluate_with_stats if whole else partial(parallel.see_in_parts, threads)
         see(
             (x, layout.row_of_N.numpy(), _numpy(beta_RH)),
             *_between(layout, x_ND, whole),
@@ -131,7 +143,7 @@ class FusedSystem(System):
         there = ("attention", self.attention, 0), ("hopfield", self.memory, 1)
         names = {name: place for name, weights, place in there if weights is not None}
         given = torch.from_numpy
-        return Seen(
+        return Evaluation(
             given(g),
             Terms(
                 {name: given(parts[place]) for name, place in names.items()},
@@ -144,7 +156,7 @@ class FusedSystem(System):
             None if came is None or self.controls is None else sums[4],
         )
 
-    def move(
+    def step(
         self,
         x_ND: Tensor,
         layout: Layout,
@@ -153,7 +165,7 @@ class FusedSystem(System):
         control_ND: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         if not self.takes(x_ND, layout):
-            return self.other.move(x_ND, layout, step_size_R, force_ND, control_ND)
+            return self.other.step(x_ND, layout, step_size_R, force_ND, control_ND)
         x, force = _numpy(x_ND), _numpy(force_ND)
         held = x if control_ND is None else _numpy(control_ND)
         moved, drift = np.empty_like(x), np.empty_like(x)
@@ -194,7 +206,7 @@ class FusedSystem(System):
 
 
 @contextmanager
-def as_much() -> Iterator[None]:
+def force_parallel_path() -> Iterator[None]:
     """Here what is little is looked at as what is much, by one thread: so that all that it runs is
     compiled before there is much, and starts no thread that would not be of who computes."""
     before = _AS_MUCH.set(True)

@@ -78,7 +78,7 @@ def colours(
     return out
 
 
-def familiar(graphs: Sequence[np.ndarray], least: int) -> np.ndarray:
+def frequent_colors(graphs: Sequence[np.ndarray], least: int) -> np.ndarray:
     """The colours that `least` graphs or more have, in order; `graphs` are as of `colours`."""
     each = [np.unique(colours_nT) for colours_nT in graphs]
     names, counts = np.unique(np.concatenate(each), return_counts=True)

@@ -19,7 +19,7 @@ import torch
 from scipy.special import logsumexp
 from torch import Tensor, nn
 
-from models.base import Architecture, Interrupt, Knobs
+from models.base import Architecture, DynamicsParams, Interrupt
 from models.energies import Hopfield
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch
@@ -113,7 +113,9 @@ def causes(
     return found
 
 
-def score_of(network: NodeScorer, knobs: Knobs, target: int, interrupt: Interrupt) -> Value:
+def score_of(
+    network: NodeScorer, knobs: DynamicsParams, target: int, interrupt: Interrupt
+) -> Value:
     """The score of a node, (V, 1); variants keep their nodes."""
 
     def read(logits_N: Tensor, rows: int) -> np.ndarray:
@@ -123,7 +125,7 @@ def score_of(network: NodeScorer, knobs: Knobs, target: int, interrupt: Interrup
 
 
 def margin_of(
-    network: GraphClassifier, knobs: Knobs, labels: Sequence[int], interrupt: Interrupt
+    network: GraphClassifier, knobs: DynamicsParams, labels: Sequence[int], interrupt: Interrupt
 ) -> Value:
     """By how much the logit of `labels`, one a task, is above all others', (V, T): the log of the
     odds, uncalibrated."""
@@ -176,7 +178,7 @@ def without_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
 
 
 @torch.inference_mode(False)  # within one nothing remembers what it was computed from
-def slopes(network: NodeScorer, graph: Graph, knobs: Knobs, node: int) -> np.ndarray:
+def slopes(network: NodeScorer, graph: Graph, knobs: DynamicsParams, node: int) -> np.ndarray:
     """d score / d log w of the weight w that attention gives to the edges between `node` and each
     other node, (N,): a first guess of their effects, from one gradient through all steps.
 
@@ -204,7 +206,7 @@ def slopes(network: NodeScorer, graph: Graph, knobs: Knobs, node: int) -> np.nda
 
 
 def worth_trying(
-    network: NodeScorer, graph: Graph, knobs: Knobs, node: int, others: np.ndarray
+    network: NodeScorer, graph: Graph, knobs: DynamicsParams, node: int, others: np.ndarray
 ) -> list[int]:
     """Places among `others`, the neighbours of `node`: all, or of more than `TRIED` those with the
     largest `slopes`."""
@@ -231,7 +233,7 @@ def firing(fired: Sequence[Fired], place: int | None = None) -> list[int]:
 N = TypeVar("N", bound=Architecture)
 
 
-class Silence(Generic[N]):
+class OcclusionEvaluator(Generic[N]):
     """A network without some of its memories; all other tensors are shared with the whole one.
 
     It is copied once, where first a memory is to be missing: that takes longer than an answer.
@@ -263,7 +265,7 @@ class Silence(Generic[N]):
 
 def _value(
     network: Architecture,
-    knobs: Knobs,
+    knobs: DynamicsParams,
     interrupt: Interrupt,
     read: Callable[[Tensor, int], np.ndarray],
     tasks: int,
@@ -273,7 +275,7 @@ def _value(
         Interrupted: `interrupt` gave a reason.
     """
 
-    silence = Silence(network)
+    silence = OcclusionEvaluator(network)
 
     def value(variants: Sequence[Variant]) -> np.ndarray:
         value_VT = np.empty((len(variants), tasks))

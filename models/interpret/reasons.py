@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.base import Architecture, Block, Knobs, Output
+from models.base import Architecture, Block, DynamicsParams, Output
 from models.dynamics import Solution
-from models.energies import AssociativeMemory, Attending, Hopfield
-from models.layouts import Stored
+from models.energies import AssociativeMemory, AttentionEnergy, Hopfield
+from models.layouts import PatternLayout
 from models.layouts.pairwise import Pairwise
-from models.nn.attention_recorder import Attended
+from models.nn.attention_recorder import AttentionRecord
 from models.nn.transformer import Attention
 from models.nn.workspace import Workspace
 
@@ -114,8 +114,8 @@ class AtRest:
         self,
         network: Architecture,
         output: Output,
-        knobs: Sequence[Knobs],
-        heard: Sequence[Attended] = (),
+        knobs: Sequence[DynamicsParams],
+        heard: Sequence[AttentionRecord] = (),
     ) -> None:
         self._blocks = [
             _Rest(block, solution, solution.g_ND, block.resolve(knobs).beta_RH)
@@ -124,7 +124,7 @@ class AtRest:
         self._heard = heard
 
     @cached_property
-    def attended(self) -> list[Attended]:
+    def attended(self) -> list[AttentionRecord]:
         """Every attention, in the order in which the network comes to them."""
         found = list(self._heard)
         for rest in self._blocks:
@@ -132,7 +132,9 @@ class AtRest:
             if isinstance(layout, Pairwise):
                 leaves = (leaf for _, leaf in rest.block.energy.leaves())
                 found += [
-                    _attended(leaf, layout, rest) for leaf in leaves if isinstance(leaf, Attending)
+                    _attended(leaf, layout, rest)
+                    for leaf in leaves
+                    if isinstance(leaf, AttentionEnergy)
                 ]
         return found
 
@@ -184,10 +186,10 @@ class AtRest:
                 if "memories" in include and isinstance(leaf, Hopfield):
                     found += 8 * tokens * len(leaf.memories_MD)
                 elif "memories" in include and isinstance(leaf, AssociativeMemory):
-                    layout = cast(Stored, rest.solution.layout)
+                    layout = cast(PatternLayout, rest.solution.layout)
                     found += 8 * tokens * layout.patterns_PMD.shape[1]
                 if "components" in include:
-                    found += 4 * tokens * (leaf.heads if isinstance(leaf, Attending) else 2)
+                    found += 4 * tokens * (leaf.heads if isinstance(leaf, AttentionEnergy) else 2)
         return found
 
     def _bounds(self, row: int) -> tuple[int, int]:
@@ -223,7 +225,7 @@ class AtRest:
             at = rest.g_ND, rest.solution.layout, rest.beta_RH
             parts: dict[str, Tensor] = {}
             for weight, leaf in rest.block.energy.leaves():
-                if isinstance(leaf, Attending):
+                if isinstance(leaf, AttentionEnergy):
                     parts[leaf.name] = weight * leaf.head_energy(*at)
                 else:
                     of_leaf = leaf(*at, with_force=False).parts
@@ -232,10 +234,10 @@ class AtRest:
         return found
 
 
-def told_by(network: Architecture) -> frozenset[str]:
+def collect_reasons(network: Architecture) -> frozenset[str]:
     """What there is to tell of `attention` and `memories` with such a network."""
     kinds = {
-        "attention": (Attending, Attention, Workspace),
+        "attention": (AttentionEnergy, Attention, Workspace),
         "memories": (Hopfield, AssociativeMemory),
     }
     parts = list(network.modules())
@@ -244,12 +246,12 @@ def told_by(network: Architecture) -> frozenset[str]:
     )
 
 
-def _attended(energy: Attending, layout: Pairwise, rest: _Rest) -> Attended:
+def _attended(energy: AttentionEnergy, layout: Pairwise, rest: _Rest) -> AttentionRecord:
     ends = energy.ends(rest.g_ND)
     beta_NH = layout.of_tokens(rest.beta_RH)
     weights = cache(lambda: layout.weights(*ends, beta_NH))
     cosines = cache(lambda: layout.cosines(*ends))
-    return Attended(
+    return AttentionRecord(
         "attention",
         energy.heads,
         layout.num_pairs,
@@ -263,7 +265,7 @@ def _plain(tensor: Tensor) -> np.ndarray:
     return tensor.double().cpu().numpy()
 
 
-def _seen(attended: Attended, row: int, token_K: np.ndarray | None) -> Seen:
+def _seen(attended: AttentionRecord, row: int, token_K: np.ndarray | None) -> Seen:
     weight_PH, i_P, j_P = (part.cpu().numpy() for part in attended.weights(row))
     r_PH = None
     if token_K is not None:
@@ -276,8 +278,8 @@ def _seen(attended: Attended, row: int, token_K: np.ndarray | None) -> Seen:
     return Seen(attended.kind, weight_PH.astype(np.float64), i_P, j_P, r_PH)
 
 
-def selectivity(attended: Attended, row: int, pairs: bool = True) -> list[dict[str, Any]]:
-    """Of one attention what `AtRest.selectivity` tells; pairs only where they are wanted."""
+def selectivity(attended: AttentionRecord, row: int, pairs: bool = True) -> list[dict[str, Any]]:
+    """Of one attention what `PointerFnRest.selectivity` tells; pairs only where they are wanted."""
     if attended.prior is None:
         return []
     c_PH, i_P, j_P = attended.cosines(row)

@@ -3,7 +3,15 @@
 from models.layouts.base import Attention, Layout
 from models.layouts.dense import Dense
 from models.layouts.edge_list import EdgeList
-from models.layouts.partition import Known, Window
-from models.layouts.pattern import Stored
+from models.layouts.partition import GraphPartition, PrecomputedAttention
+from models.layouts.pattern import PatternLayout
 
-__all__ = ["Attention", "Dense", "EdgeList", "Known", "Layout", "Stored", "Window"]
+__all__ = [
+    "Attention",
+    "Dense",
+    "EdgeList",
+    "GraphPartition",
+    "Layout",
+    "PatternLayout",
+    "PrecomputedAttention",
+]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.resonance import Prior
+from models.resonance import AttentionPrior
 
 
 class Attention(NamedTuple):
@@ -39,7 +39,7 @@ class Layout(ABC):
     row_of_N: Tensor
     """Row of each token; int64, non-decreasing."""
 
-    def resonating(self, prior: Prior | None) -> Layout:
+    def resonating(self, prior: AttentionPrior | None) -> Layout:
         """The same tokens with this prior on their attention; itself where there is no pair."""
         return self
 

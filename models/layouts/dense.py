@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.layouts.base import Attention
 from models.layouts.pairwise import Pairwise, joined
-from models.resonance import Prior
+from models.resonance import AttentionPrior
 
 
 @final
@@ -131,7 +131,7 @@ class Dense(Pairwise):
         sums = self._read(weighed, k_NHY), self._write(weighed, q_NHY)
         return Attention(lse_RHL.transpose(1, 2).reshape(n, h), *sums), p_RHLL
 
-    def _priors(self, prior: Prior, cosines: Tensor) -> tuple[Tensor, Tensor]:
+    def _priors(self, prior: AttentionPrior, cosines: Tensor) -> tuple[Tensor, Tensor]:
         return prior(cosines, lambda value_PH: value_PH[..., None, None])
 
     def _read(self, weight: Tensor, k_NHY: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 from models.kernels import edge_attention
 from models.layouts.base import Attention
 from models.layouts.pairwise import Pairwise, joined
-from models.layouts.spmm import Products, Sums
-from models.resonance import Prior
+from models.layouts.spmm import Sddmm, Spmm
+from models.resonance import AttentionPrior
 
 _CHUNK = 1 << 18  # edges gathered at a time off the CPU: bounds the temporary to a constant
 
@@ -169,7 +169,7 @@ class EdgeList(Pairwise):
 
     def products(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """(E, H)."""
-        return Products.apply(q_NHY, k_NHY, self)
+        return Sddmm.apply(q_NHY, k_NHY, self)
 
     def pairs(self, values: Tensor, row: int) -> tuple[Tensor, Tensor, Tensor]:
         tokens, mine = self._bounds(row, row + 1)
@@ -186,7 +186,7 @@ class EdgeList(Pairwise):
         p_EH, *found = _Attend.apply(q_NHY, k_NHY, beta_NH, self.weight_EH, bias, self)
         return Attention(*found), p_EH
 
-    def _priors(self, prior: Prior, cosines: Tensor) -> tuple[Tensor, Tensor]:
+    def _priors(self, prior: AttentionPrior, cosines: Tensor) -> tuple[Tensor, Tensor]:
         """(E, H) each, a bounded number of edges at a time where no gradient wants them all."""
 
         def of(part: slice) -> tuple[Tensor, Tensor]:
@@ -205,10 +205,10 @@ class EdgeList(Pairwise):
         return bias, slope
 
     def _read(self, weight: Tensor, k_NHY: Tensor) -> Tensor:
-        return Sums.apply(weight, k_NHY, self, False)
+        return Spmm.apply(weight, k_NHY, self, False)
 
     def _write(self, weight: Tensor, q_NHY: Tensor) -> Tensor:
-        return Sums.apply(weight, q_NHY, self, True)
+        return Spmm.apply(weight, q_NHY, self, True)
 
     @torch.no_grad()
     def mean_neighbours(self, x_NF: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class _Seers:
 
 
 class _Attend(torch.autograd.Function):
-    """p (E,H) and `Attention` over an edge list; saves p and recomputes what is (E,Y)."""
+    """p (E,H) and `PointerFntention` over an edge list; saves p and recomputes what is (E,Y)."""
 
     @staticmethod
     def forward(ctx: Any, q_NHY, k_NHY, beta_NH, weight_EH, bias_EH, edges: EdgeList):

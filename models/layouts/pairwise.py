@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from models.layouts.base import Attention, Layout
-from models.resonance import Prior, through_unit, unit
+from models.resonance import AttentionPrior, normalize, normalize_backward
 
 
 class Pairwise(Layout):
     """Values of pairs, a token and one that it sees, lie as the layout likes best."""
 
-    prior: Prior | None = None
+    prior: AttentionPrior | None = None
 
-    def resonating(self, prior: Prior | None) -> Self:
+    def resonating(self, prior: AttentionPrior | None) -> Self:
         if prior is None:
             return self
         layout = copy(self)
@@ -40,7 +40,7 @@ class Pairwise(Layout):
         several = [self, *others]
         layout = self._joined(several)
         priors = [(each.prior, each.rows) for each in several if each.prior is not None]
-        layout.prior = Prior.joined(priors) if priors else None
+        layout.prior = AttentionPrior.joined(priors) if priors else None
         return layout
 
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
@@ -51,16 +51,18 @@ class Pairwise(Layout):
                 return self._attend(q_NHY, k_NHY, beta_NH, None)[0]
             return self._resonate(self.prior, q_NHY, k_NHY, beta_NH)
 
-    def _resonate(self, prior: Prior, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
-        q_hat, q_length = unit(prior.narrowed(q_NHY))
-        k_hat, k_length = unit(prior.narrowed(k_NHY))
+    def _resonate(
+        self, prior: AttentionPrior, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor
+    ) -> Attention:
+        q_hat, q_length = normalize(prior.narrowed(q_NHY))
+        k_hat, k_length = normalize(prior.narrowed(k_NHY))
         cosines = self.products(q_hat, k_hat)
         bias, slope = self._priors(prior, cosines)
         (lse_NH, pk_NHY, ptq_NHY), p = self._attend(q_NHY, k_NHY, beta_NH, bias)
         # dr/dq = r'(c) dc/dq with dc/dq = (k^ - c q^)/|q| (DAR section 4), and so for k.
         pull, per_beta = p * slope, 1 / beta_NH[..., None]
-        to_q = through_unit(self._read(pull, k_hat) * per_beta, q_hat, q_length)
-        to_k = through_unit(self._write(pull, q_hat * per_beta), k_hat, k_length)
+        to_q = normalize_backward(self._read(pull, k_hat) * per_beta, q_hat, q_length)
+        to_k = normalize_backward(self._write(pull, q_hat * per_beta), k_hat, k_length)
         return Attention(
             lse_NH,
             pk_NHY + prior.widened(to_q, q_NHY),
@@ -70,7 +72,7 @@ class Pairwise(Layout):
     def cosines(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """Of all pairs as the prior sees them, arranged as `products` are."""
         assert self.prior is not None
-        q_hat, k_hat = (unit(self.prior.narrowed(u))[0] for u in (q_NHY, k_NHY))
+        q_hat, k_hat = (normalize(self.prior.narrowed(u))[0] for u in (q_NHY, k_NHY))
         return self.products(q_hat, k_hat)
 
     def weights(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Tensor:
@@ -115,7 +117,7 @@ class Pairwise(Layout):
         """Attention with `bias` on the logits of pairs beside the layout's own, and p of each."""
 
     @abstractmethod
-    def _priors(self, prior: Prior, cosines: Tensor) -> tuple[Tensor, Tensor]:
+    def _priors(self, prior: AttentionPrior, cosines: Tensor) -> tuple[Tensor, Tensor]:
         """lambda r and lambda dr/dc of each pair."""
 
     @abstractmethod

@@ -21,7 +21,7 @@ from models.layouts.base import Attention, Layout
 
 @final
 @dataclass(frozen=True)
-class Window:
+class GraphPartition:
     """n nodes and the edges at one of their ends, e of them; on a CPU.
 
     Attributes:
@@ -35,7 +35,7 @@ class Window:
     others: np.ndarray
 
     @classmethod
-    def cut(cls, indptr: np.ndarray, indices: np.ndarray, first: int, last: int) -> Window:
+    def cut(cls, indptr: np.ndarray, indices: np.ndarray, first: int, last: int) -> GraphPartition:
         """The nodes from `first` to before `last` of a CSR."""
         start, stop = indptr[first], indptr[last]
         others, local = np.unique(indices[start:stop], return_inverse=True)
@@ -53,7 +53,7 @@ class Window:
     def read(
         self, q_nHY: np.ndarray, k_LHY: np.ndarray, beta_nH: np.ndarray
     ) -> tuple[Tensor, Tensor]:
-        """`lse` (n, H) and `pk` (n, H, Y) of `Attention`, of nodes that see the `others`."""
+        """`lse` (n, H) and `pk` (n, H, Y) of `PointerFntention`, of nodes that see the `others`."""
         lse, pk = np.zeros_like(beta_nH), np.zeros_like(q_nHY)
         given = q_nHY, k_LHY, beta_nH, None, None  # no weights, no biases
         self._over(edge_attention.attend_rows, _width(q_nHY), *given, None, lse, pk, None)
@@ -62,7 +62,7 @@ class Window:
     def write(
         self, k_nHY: np.ndarray, q_LHY: np.ndarray, beta_LH: np.ndarray, lse_LH: np.ndarray
     ) -> Tensor:
-        """`ptq` (n, H, Y) of `Attention`, of nodes that are seen by the `others`."""
+        """`ptq` (n, H, Y) of `PointerFntention`, of nodes that are seen by the `others`."""
         p = np.empty((len(self.local), k_nHY.shape[1]), k_nHY.dtype)
         self._over(edge_attention.pair_products, _width(k_nHY), k_nHY, q_LHY, p)
         np.exp(p * beta_LH[self.local] - lse_LH[self.local], out=p)
@@ -75,7 +75,7 @@ class Window:
 
 
 @final
-class Known(Layout):
+class PrecomputedAttention(Layout):
     """Nodes of one graph, of which somebody has found out the attention, if there is any."""
 
     def __init__(self, nodes: int, attention: Attention | None) -> None:

@@ -11,7 +11,7 @@ from models.layouts.base import Attention, Layout
 
 
 @final
-class Stored(Layout):
+class PatternLayout(Layout):
     """R rows of L tokens, N = R L. No token sees another; each sees the M patterns of its row.
 
     `patterns_PMD` holds them once for each row (P = R) or once for all of them (P = 1).

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from models.layouts.edge_list import EdgeList
 
 
-class Products(torch.autograd.Function):
+class Sddmm(torch.autograd.Function):
     """q_i . k_j (E, H) of each token i and those j that it sees."""
 
     @staticmethod
@@ -30,7 +30,7 @@ class Products(torch.autograd.Function):
         return _sums(edges, grad_EH, k, False), _sums(edges, grad_EH, q, True), None
 
 
-class Sums(torch.autograd.Function):
+class Spmm(torch.autograd.Function):
     """sum_j w_ij u_j over those j that i sees, or, transposed, sum_i w_ij u_i over those i that
     see j; (N, H, Y)."""
 

@@ -2,7 +2,7 @@
 
 from models.memories.codecs import ALPHABET, CODECS, GAP, Codec, letters_of, sequences_of
 from models.memories.file import SUFFIX, Card, Kind, MemoryFileError, card_of, dump, load
-from models.memories.memory import Known, Memory, MemoryFault
+from models.memories.memory import ClampedCoordinates, Memory, MemoryFault
 
 __all__ = [
     "ALPHABET",
@@ -10,9 +10,9 @@ __all__ = [
     "GAP",
     "SUFFIX",
     "Card",
+    "ClampedCoordinates",
     "Codec",
     "Kind",
-    "Known",
     "Memory",
     "MemoryFault",
     "MemoryFileError",

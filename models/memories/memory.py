@@ -25,7 +25,7 @@ class MemoryFault(ValueError):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Known:
+class ClampedCoordinates:
     """Coordinates that are given: a mask over the D features, their values on the unit scale, and
     the length of the whole pattern that this scale assumes."""
 
@@ -101,7 +101,7 @@ class Memory:
             raise MemoryFault("zero_norm", "has no length", np.flatnonzero(zero))
         return torch.from_numpy((features / norms).astype(np.float32))
 
-    def known(self, index_k: np.ndarray, values_k: np.ndarray) -> Known:
+    def known(self, index_k: np.ndarray, values_k: np.ndarray) -> ClampedCoordinates:
         """Put given coordinates on the unit scale.
 
         How long the whole pattern is cannot be known from a part of it. It is taken to hold the
@@ -124,9 +124,11 @@ class Memory:
                 part_Kk @ wanted, length_K, out=np.full(self.count, -np.inf), where=told_K
             )
             norm = length / float(length_K[int(cosine_K.argmax())])
-        return Known(mask, wanted / norm, norm)
+        return ClampedCoordinates(mask, wanted / norm, norm)
 
-    def decode(self, x_SD: Tensor, beta: float, known: Known | None = None) -> np.ndarray:
+    def decode(
+        self, x_SD: Tensor, beta: float, known: ClampedCoordinates | None = None
+    ) -> np.ndarray:
         """Items of samples (S, D).
 
         A sample gets the length of the patterns it attends to, sum_k p_k |pattern k| with

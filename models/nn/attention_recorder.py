@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from models.resonance import Prior
+    from models.resonance import AttentionPrior
 
 Pairs = tuple[Tensor, Tensor, Tensor]
 """Of a row: values (P, H) of its pairs, and the places in the row of the token that sees and of the
@@ -19,7 +19,7 @@ one that is seen (P,), by the first."""
 
 
 @dataclass(frozen=True)
-class Attended:
+class AttentionRecord:
     """One attention of H heads as it last was, with so many `pairs` in all rows.
 
     `weights` are p of the pairs of a row, which sum to 1 over those a token sees; `cosines` are
@@ -31,21 +31,21 @@ class Attended:
     heads: int
     pairs: int
     weights: Callable[[int], Pairs]
-    prior: Prior | None
+    prior: AttentionPrior | None
     cosines: Callable[[int], Pairs]
 
 
-_ears: ContextVar[list[Attended] | None] = ContextVar("ears", default=None)
+_ears: ContextVar[list[AttentionRecord] | None] = ContextVar("ears", default=None)
 
 
 @contextmanager
-def listening() -> Iterator[list[Attended]]:
+def record_attention() -> Iterator[list[AttentionRecord]]:
     """Within, every attention that is no energy tells what it saw, in order.
 
     What has an energy needs no listener: the state at rest says it all
     (`models.interpret.reasons`).
     """
-    heard: list[Attended] = []
+    heard: list[AttentionRecord] = []
     token = _ears.set(heard)
     try:
         yield heard
@@ -53,7 +53,7 @@ def listening() -> Iterator[list[Attended]]:
         _ears.reset(token)
 
 
-def tell(attended: Callable[[], Attended]) -> None:
+def record(attended: Callable[[], AttentionRecord]) -> None:
     """Remember it, if anybody listens."""
     if (heard := _ears.get()) is not None:
         heard.append(attended())

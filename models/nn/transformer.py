@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from models.nn.attention_recorder import Attended, Pairs, of_all, tell
+from models.nn.attention_recorder import AttentionRecord, Pairs, of_all, record
 from models.nn.dropout import Dropout
-from models.resonance import Prior, Resonance, Resonant
+from models.resonance import AttentionPrior, Resonance, ResonanceParameter
 
 
 @final
@@ -34,7 +34,7 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(dim, 2 * heads * head_dim, bias=False)
         self.out = nn.Linear(heads * head_dim, dim)
         self.dropout = Dropout(dropout)
-        self.resonant = Resonant(heads, resonance, learn_strength)
+        self.resonant = ResonanceParameter(heads, resonance, learn_strength)
 
     def forward(
         self, x_RLD: Tensor, context_RKD: Tensor, asked: Sequence[Resonance | None] = (None,)
@@ -47,7 +47,7 @@ class Attention(nn.Module):
         )
         prior = self.resonant(asked, q_RHLY)
         bias = None if prior is None else prior.bias(q_RHLY, k_RHKY)
-        tell(lambda: _attended(prior, q_RHLY, k_RHKY, bias))
+        record(lambda: _attended(prior, q_RHLY, k_RHKY, bias))
         if x_RLD.device.type == "cpu":  # where its gradient in half takes five times as long
             q_RHLY, k_RHKY, v_RHKY = (part.to(x_RLD.dtype) for part in (q_RHLY, k_RHKY, v_RHKY))
         with torch.autocast("cpu", enabled=False):
@@ -55,7 +55,9 @@ class Attention(nn.Module):
         return self.dropout(self.out(read_RHLY.transpose(1, 2).flatten(2)))
 
 
-def _attended(prior: Prior | None, q_RHLY: Tensor, k_RHKY: Tensor, bias: Tensor | None) -> Attended:
+def _attended(
+    prior: AttentionPrior | None, q_RHLY: Tensor, k_RHKY: Tensor, bias: Tensor | None
+) -> AttentionRecord:
     logits_RHLK = q_RHLY @ k_RHKY.transpose(-1, -2) * q_RHLY.shape[-1] ** -0.5
     p_RHLK = (logits_RHLK if bias is None else logits_RHLK + bias).softmax(-1)
 
@@ -65,7 +67,7 @@ def _attended(prior: Prior | None, q_RHLY: Tensor, k_RHKY: Tensor, bias: Tensor 
 
     rows, heads, length, seen = p_RHLK.shape
     weights = partial(of_all, p_RHLK)
-    return Attended("attention", heads, rows * length * seen, weights, prior, cosines)
+    return AttentionRecord("attention", heads, rows * length * seen, weights, prior, cosines)
 
 
 @final

@@ -13,8 +13,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from models.nn.attention_recorder import Attended, Pairs, of_all, tell
-from models.resonance import Resonance, Resonant
+from models.nn.attention_recorder import AttentionRecord, Pairs, of_all, record
+from models.resonance import Resonance, ResonanceParameter
 
 _EPSILON = 1e-10
 
@@ -71,7 +71,7 @@ class Workspace(nn.Module):
         self.out = nn.Linear(slot_dim, slot_dim, bias=False)
         # The larger the pool, the smaller what passes; the usual 1e-5 would be larger than that.
         self.norm = nn.LayerNorm(slot_dim, eps=1e-12)
-        self.resonant = Resonant(heads, resonance, learn_strength)
+        self.resonant = ResonanceParameter(heads, resonance, learn_strength)
         self.register_buffer("memory_MD", torch.empty(slots, slot_dim))
         self.reset()
 
@@ -115,7 +115,7 @@ class Workspace(nn.Module):
 
         pools, heads, slots, patches = score_PAML.shape
         pairs, weights = pools * slots * patches, partial(of_all, score_PAML)
-        tell(lambda: Attended("bottleneck", heads, pairs, weights, prior, cosines))
+        record(lambda: AttentionRecord("bottleneck", heads, pairs, weights, prior, cosines))
         return score_PAML
 
     def bottleneck(self, patches: int) -> int:

@@ -29,8 +29,8 @@ from models.dynamics import ControlledDynamics, Descent, LayerNorm
 from models.energies import (
     DotProductAttention,
     Energy,
-    Featured,
     Hopfield,
+    LinearFeatureEnergy,
     VonMisesFisherAttention,
 )
 from models.layouts import Dense, EdgeList, Layout
@@ -55,7 +55,7 @@ class Form(NamedTuple):
 
 
 class _Attended(NamedTuple):
-    """As `models.layouts.base.Attention`, the energy of each token in place of lse."""
+    """As `models.layouts.base.PointerFntention`, the energy of each token in place of lse."""
 
     energy: str
     pk: str
@@ -267,9 +267,9 @@ def export(block: Block, form: Form, steps: bool = True, int8: bool = False) -> 
     scale, shift = map(graph.constant, (gamma_D, norm.delta_D))
     g = graph("LayerNormalization", "x", scale, shift, axis=-1, epsilon=norm.eps)
     graph.name(g, "g")
-    leaves = list[tuple[Tensor | float, Featured]]()
+    leaves = list[tuple[Tensor | float, LinearFeatureEnergy]]()
     for weight, leaf in block.energy.leaves():
-        if not isinstance(leaf, Featured):
+        if not isinstance(leaf, LinearFeatureEnergy):
             raise _unknown(leaf)
         leaves.append((weight, leaf))
     each = [leaf.directions() for _, leaf in leaves]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.base import Block
-from models.dynamics import System
+from models.dynamics import StepBackend
 from models.energies import Energy, SumField, Terms
 from models.layouts import Dense, EdgeList, Layout
 from models.onnx_backend.export import Form, export, form_of, products
@@ -54,7 +54,7 @@ class OnnxField(SumField):
 
 @final
 @dataclass(frozen=True)
-class OnnxSystem(System):
+class OnnxSystem(StepBackend):
     """A system at whose states ONNX Runtime looks where tokens of a row all lie beside each other;
     on the edges of graphs, and where something resonates, it makes the products. What is not of
     single precision, or not on the CPU, goes to torch.
@@ -84,12 +84,12 @@ class OnnxSystem(System):
         products = OnnxField(block.energy.leaves(), threads)
         return cls(block.energy, block.motion, block.norm, products, block, threads, int8)
 
-    def look(
+    def evaluate(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
     ) -> tuple[Tensor, Terms]:
         form = form_of(layout)
         if form is None or form.layout == "edges" or not _takes(x_ND):
-            return super().look(x_ND, layout, beta_RH, with_force)
+            return super().evaluate(x_ND, layout, beta_RH, with_force)
         session, feeds = self._session(form), _feeds(x_ND, layout, beta_RH)
         names = [output.name for output in session.get_outputs()]
         found = {

@@ -17,7 +17,7 @@ from models.sampling.diagnostics import (
 from models.sampling.heads import Heads, TooManyHeadsError
 from models.sampling.langevin import Langevin, Method
 from models.sampling.rhat import MIN_DRAWS, Agreement, agreement
-from models.sampling.sampler import Drawn, Interrupted, Start, draw, starts
+from models.sampling.sampler import Drawn, InitialStates, Interrupted, draw, starts
 from models.sampling.temperature import (
     NoInflectionError,
     Regularity,
@@ -34,6 +34,7 @@ __all__ = [
     "Chains",
     "Drawn",
     "Heads",
+    "InitialStates",
     "Interrupt",
     "Interrupted",
     "Langevin",
@@ -42,7 +43,6 @@ __all__ = [
     "NoInflectionError",
     "Regularity",
     "Schedule",
-    "Start",
     "TooManyHeadsError",
     "agreement",
     "beta_star",

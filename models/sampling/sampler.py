@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.dynamics import StopReason
 from models.energies import ModernHopfield
-from models.memories.memory import Known
+from models.memories.memory import ClampedCoordinates
 from models.sampling.chains import Chains, Interrupt, Report, Schedule, run
 from models.sampling.diagnostics import (
     Measures,
@@ -29,7 +29,7 @@ _SINGLE_BETA = 2e4  # above it MALA computes in float64
 START_NOISE = 0.01  # around the pattern a chain starts at, per coordinate
 
 
-class Start(NamedTuple):
+class InitialStates(NamedTuple):
     """Where chains start, and the pattern each of them starts at, if it does."""
 
     x_CD: Tensor
@@ -63,8 +63,12 @@ class Interrupted(Exception):  # noqa: N818
 
 
 def starts(
-    patterns_KD: Tensor, chains: int, seed: int, known: Known | None = None, beta: float = 1.0
-) -> Start:
+    patterns_KD: Tensor,
+    chains: int,
+    seed: int,
+    known: ClampedCoordinates | None = None,
+    beta: float = 1.0,
+) -> InitialStates:
     """A chain at each of as many random patterns, distinct while they last, + 0.01 N(0, I).
 
     Where coordinates are `known`, patterns are drawn by how likely they are given these: a chain
@@ -79,12 +83,12 @@ def starts(
         weights_K = mixture_weights(_given(patterns_KD, known), beta)
         chosen = rng.choice(len(patterns_KD), chains, p=weights_K)
     noise = rng.standard_normal((chains, patterns_KD.shape[1])) * START_NOISE
-    return Start(patterns_KD[chosen] + torch.from_numpy(noise).to(patterns_KD), chosen)
+    return InitialStates(patterns_KD[chosen] + torch.from_numpy(noise).to(patterns_KD), chosen)
 
 
 def draw(
     patterns_KD: Tensor,
-    start: Start,
+    start: InitialStates,
     beta: float,
     alpha: float,
     schedule: Schedule,
@@ -92,7 +96,7 @@ def draw(
     *,
     method: Method = Method.ULA,
     heads: int = 1,
-    known: Known | None = None,
+    known: ClampedCoordinates | None = None,
     seed: int = 0,
     interrupt: Interrupt = lambda: None,
     report: Report = lambda energy: None,
@@ -159,7 +163,7 @@ def draw(
     )
 
 
-def _given(patterns_KD: Tensor, known: Known) -> ModernHopfield:
+def _given(patterns_KD: Tensor, known: ClampedCoordinates) -> ModernHopfield:
     values_k = torch.from_numpy(known.values_k).to(patterns_KD)
     return ModernHopfield(patterns_KD).given(torch.from_numpy(known.mask_D), values_k)
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
+from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
 from models.dynamics import Solution
 from models.heads import ClassHead
 from models.heads.classes import Readout
@@ -18,7 +18,7 @@ from models.inputs.edge_terms import EdgeTerms, Pairs, Weighting
 from models.inputs.graph import Column, Graph
 from models.inputs.tabular import ColumnEncoder, categories
 from models.inputs.tokens import TokenBatch, Tokeniser, Tokens, collate
-from models.inputs.wl_colors import ColourEncoder, familiar
+from models.inputs.wl_colors import ColourEncoder, frequent_colors
 from models.layouts import Layout
 from models.nn.dropout import Dropout
 
@@ -137,7 +137,7 @@ class GraphClassifier(Architecture):
     def forward(
         self,
         batch: TokenBatch,
-        knobs: Sequence[Knobs] | None = None,
+        knobs: Sequence[DynamicsParams] | None = None,
         x_ND: Tensor | None = None,
     ) -> Tensor:
         """Logits (R, C). `x_ND`, if given, is `self.embed(batch)` computed before."""
@@ -149,7 +149,10 @@ class GraphClassifier(Architecture):
 
     @torch.no_grad()
     def infer(
-        self, batch: TokenBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
+        self,
+        batch: TokenBatch,
+        knobs: Sequence[DynamicsParams],
+        interrupt: Interrupt = lambda: None,
     ) -> Output:
         batch = batch.to(self.device)
         x_ND = state_ND = self.embed(batch)
@@ -190,11 +193,11 @@ class GraphClassifier(Architecture):
         """g(1) || g(T), (N, 2 D), of x(1) and g(T)."""
         return torch.cat([self.blocks_in_order()[0].norm(x_ND), last_ND], -1)
 
-    def _trained_knobs(self, rows: int) -> list[Knobs]:
+    def _trained_knobs(self, rows: int) -> list[DynamicsParams]:
         if not self.training or self.config.noise == 0:
-            return [Knobs()] * rows
+            return [DynamicsParams()] * rows
         seeds = torch.randint(2**62, (rows,)).tolist()
-        return [Knobs(noise=self.config.noise, seed=seed) for seed in seeds]
+        return [DynamicsParams(noise=self.config.noise, seed=seed) for seed in seeds]
 
     @classmethod
     def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
@@ -236,7 +239,7 @@ class GraphClassifier(Architecture):
         """A fresh network whose columns are standardised on `graphs`."""
         names = np.empty(0, np.int64)
         if config.rounds:
-            names = familiar([config.tokeniser.colours(g) for g in graphs], config.familiar)
+            names = frequent_colors([config.tokeniser.colours(g) for g in graphs], config.familiar)
         with seeded(seed):
             network = cls(config.model_copy(update={"colours": len(names)}))
         if network.colours is not None:

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
-from models.dynamics import Moment, Solution
+from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
+from models.dynamics import Solution, TracePoint
 from models.inputs.patches import MaskedImage, PatchBatch, PatchCodec, collate
 from models.layouts import Dense, Layout
 
@@ -91,9 +91,9 @@ class ImageCompleter(Architecture):
     def layouts(self, batch: PatchBatch) -> list[Layout]:
         return [Dense(self.mask_LL.expand(batch.rows, -1, -1))] * self.config.blocks
 
-    def forward(self, batch: PatchBatch, knobs: Sequence[Knobs] | None = None) -> Tensor:
+    def forward(self, batch: PatchBatch, knobs: Sequence[DynamicsParams] | None = None) -> Tensor:
         """Pixels (R, C, S, S)."""
-        rows = knobs or [Knobs()] * batch.rows
+        rows = knobs or [DynamicsParams()] * batch.rows
         x_ND = self.codec.encode(batch)
         for block, layout in zip(self.blocks_in_order(), self.layouts(batch), strict=True):
             x_ND = block.relax(x_ND, layout, rows)
@@ -103,9 +103,9 @@ class ImageCompleter(Architecture):
     def infer(
         self,
         batch: PatchBatch,
-        knobs: Sequence[Knobs],
+        knobs: Sequence[DynamicsParams],
         interrupt: Interrupt = lambda: None,
-        watch: Callable[[int, Tensor, Moment], None] | None = None,
+        watch: Callable[[int, Tensor, TracePoint], None] | None = None,
     ) -> Output:
         """Pixels as of `forward`; `watch` sees the state of each block at each of its moments,
         which `codec.decode` makes pixels of."""

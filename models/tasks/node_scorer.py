@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, Interrupt, Knobs, Output, seeded
+from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
 from models.dynamics import Solution
 from models.heads import AnomalyHead
 from models.inputs.features import NodeFeatures
@@ -105,11 +105,11 @@ class NodeScorer(Architecture):
     def forward(
         self,
         batch: GraphBatch,
-        knobs: Sequence[Knobs] | None = None,
+        knobs: Sequence[DynamicsParams] | None = None,
         encoded_NP: Tensor | None = None,
     ) -> Tensor:
         """Logits (N,). `encoded_NP`, if given, is `self.features(batch)` computed before."""
-        rows = knobs or [Knobs()] * batch.rows
+        rows = knobs or [DynamicsParams()] * batch.rows
         encoded_NP = self.features(batch) if encoded_NP is None else encoded_NP
         x_ND = self.dropout(self.embed(encoded_NP))
         last = []
@@ -122,7 +122,10 @@ class NodeScorer(Architecture):
 
     @torch.no_grad()
     def infer(
-        self, batch: GraphBatch, knobs: Sequence[Knobs], interrupt: Interrupt = lambda: None
+        self,
+        batch: GraphBatch,
+        knobs: Sequence[DynamicsParams],
+        interrupt: Interrupt = lambda: None,
     ) -> Output:
         batch = batch.to(self.device)
         x_ND = self.embedded(self.features.table(batch), interrupt)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from service.auth.key_store import KeyFile, KeysError, faults_of, parse
-from service.auth.keys import ALL, Key, hash_of, new_secret
+from service.auth.keys import ALL, ApiKey, hash_of, new_secret
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> Key:
+def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> ApiKey:
     """The one of this name, with what was asked for in place of what it had."""
     known = next((key for key in held.keys if key.name == asked.name), None) if held else None
     entry = known.model_dump() if known else {"name": asked.name, "routes": ALL, "models": ALL}
@@ -65,7 +65,7 @@ def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> Key:
     for name, fields in (("rate", ("per_second", "burst")), ("quota", ("cost", "seconds"))):
         if (given := getattr(asked, name)) is not None:
             entry[name] = dict(zip(fields, given, strict=True))
-    return Key.model_validate(entry)
+    return ApiKey.model_validate(entry)
 
 
 def _write(path: Path, keys: KeyFile) -> None:

@@ -11,7 +11,7 @@ from typing import final
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from service.auth.keys import Key, hash_of
+from service.auth.keys import ApiKey, hash_of
 
 _EVERY_S = 0.5
 _MAX_BYTES = 4 << 20
@@ -27,7 +27,7 @@ class KeyFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    keys: tuple[Key, ...]
+    keys: tuple[ApiKey, ...]
 
     @model_validator(mode="after")
     def _each_once(self) -> KeyFile:
@@ -57,7 +57,7 @@ def faults_of(error: ValidationError) -> str:
 
 
 @final
-class Keyring:
+class ApiKeyStore:
     """Keys of a file: those it held when it was last in order.
 
     Raises:
@@ -70,7 +70,7 @@ class Keyring:
         self._keys = parse(self._raw).keys
         self._fault = ""
 
-    def holder(self, secret: str) -> Key | None:
+    def holder(self, secret: str) -> ApiKey | None:
         """Whose key it is. Takes as long whichever it is, or none."""
         digest, found = hash_of(secret), None
         for key in self._keys:
@@ -79,7 +79,7 @@ class Keyring:
                     found = key
         return found
 
-    def named(self, name: str) -> Key | None:
+    def named(self, name: str) -> ApiKey | None:
         return next((key for key in self._keys if key.name == name), None)
 
     def reread(self) -> None:

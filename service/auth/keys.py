@@ -14,7 +14,7 @@ from typing import Annotated, Literal, final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-from service.storage.limiter import Limit
+from service.storage.limiter import TokenBucket
 
 PREFIX = "basin_"  # scanners for secrets that leaked find keys by it
 SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
@@ -48,8 +48,8 @@ class Rate(_Entry):
     burst: float = Field(ge=1, allow_inf_nan=False)
 
     @property
-    def limit(self) -> Limit:
-        return Limit(self.burst, self.per_second)
+    def limit(self) -> TokenBucket:
+        return TokenBucket(self.burst, self.per_second)
 
 
 @final
@@ -60,12 +60,12 @@ class Quota(_Entry):
     seconds: float = Field(gt=0, allow_inf_nan=False)
 
     @property
-    def limit(self) -> Limit:
-        return Limit(self.cost, self.cost / self.seconds)
+    def limit(self) -> TokenBucket:
+        return TokenBucket(self.cost, self.cost / self.seconds)
 
 
 @final
-class Key(_Entry):
+class ApiKey(_Entry):
     """What one name may do. It has several hashes while one key takes over from another."""
 
     name: Name
@@ -86,11 +86,11 @@ class Key(_Entry):
         return None if self.models == ALL else frozenset(self.models)
 
     @property
-    def view(self) -> bytes:
+    def cache_scope(self) -> bytes:
         """Tells whose answers are whose, and those of a key from those when it was for more."""
         return self.model_dump_json(include={"name", "models"}).encode()
 
-    def admits(self, method: str, path: str) -> bool:
+    def allows(self, method: str, path: str) -> bool:
         """Is it for this path? `/jobs` is for `/jobs/1` too, `GET /jobs` to read alone."""
         if self.routes == ALL:
             return not _within(path, ADMIN)
@@ -106,7 +106,7 @@ def _within(path: str, start: str) -> bool:
     return path == start or path.startswith(f"{start}/")
 
 
-ANYONE = Key.model_construct(name="", sha256=(), routes=ALL, models=ALL)
+ANONYMOUS = ApiKey.model_construct(name="", sha256=(), routes=ALL, models=ALL)
 """Who asks where no keys are asked for."""
 
 

@@ -9,18 +9,18 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.auth.key_store import Keyring
-from service.auth.keys import ANYONE, SECRET, Key
-from service.context import Services
+from service.auth.key_store import ApiKeyStore
+from service.auth.keys import ANONYMOUS, SECRET, ApiKey
+from service.context import AppContext
 from service.errors import Problem
 
-OPEN = frozenset(  # for probes, which tell nothing
+PUBLIC_PATHS = frozenset(  # for probes, which tell nothing
     f"{root}/health/{name}" for root in ("", "/v2") for name in ("live", "ready")
 )
 
 
 @final
-class Door:
+class AuthMiddleware:
     """ASGI middleware. Sets `caller`, a `Key`, in the request's state.
 
     Args:
@@ -28,9 +28,9 @@ class Door:
     """
 
     def __init__(
-        self, app: ASGIApp, services: Services, routes: Iterable[Route], under: str = ""
+        self, app: ASGIApp, context: AppContext, routes: Iterable[Route], under: str = ""
     ) -> None:
-        self._app, self._services, self._under = app, services, under
+        self._app, self._services, self._under = app, context, under
         self._routes = list(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,12 +44,12 @@ class Door:
 
     async def _admit(self, scope: Scope) -> None:
         state, keyring = scope["state"], self._services.keyring
-        state["caller"] = ANYONE
-        if keyring is None or scope["path"] in OPEN:
+        state["caller"] = ANONYMOUS
+        if keyring is None or scope["path"] in PUBLIC_PATHS:
             return
         caller = require_key(scope, keyring, self._under)
         if not state.get("replayed"):
-            await self._services.tolls.enter(caller)
+            await self._services.tolls.check_rate(caller)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
         state = scope["state"]
@@ -60,7 +60,7 @@ class Door:
         await problem.response(state["request_id"])(scope, receive, send)
 
 
-def require_key(scope: Scope, keyring: Keyring, under: str = "") -> Key:
+def require_key(scope: Scope, keyring: ApiKeyStore, under: str = "") -> ApiKey:
     """Whose key is shown, which is for this route. Sets `caller` as soon as it is known.
 
     Raises:
@@ -76,7 +76,7 @@ def require_key(scope: Scope, keyring: Keyring, under: str = "") -> Key:
     state["caller"] = caller
     if caller.expired:
         raise _unauthenticated("this key has expired")
-    if not caller.admits(scope["method"], under + scope["path"]):
+    if not caller.allows(scope["method"], under + scope["path"]):
         challenge = {"www-authenticate": 'Bearer error="insufficient_scope"'}
         raise Problem("forbidden", "this key is not for this route", headers=challenge)
     return caller

@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import final
 
-from service.auth.keys import Key
+from service.auth.keys import ApiKey
 from service.errors import Problem
 from service.observability.metrics import Metrics
 from service.storage.limiter import Limiter
 
 
 @final
-class Tolls:
+class UsageLimits:
     """Takes them by the name of a key, so that a new key under it has what is left."""
 
     def __init__(self, limiter: Limiter, metrics: Metrics) -> None:
         self._limiter, self._metrics = limiter, metrics
 
-    async def enter(self, caller: Key) -> None:
+    async def check_rate(self, caller: ApiKey) -> None:
         """
         Raises:
             Problem: too many requests.
@@ -32,7 +32,7 @@ class Tolls:
             detail = f"this key may send {caller.rate.per_second:g} requests a second"
             raise Problem("rate-exceeded", detail, headers=_after(late_s))
 
-    def charged(self, caller: Key, cost: float) -> AbstractAsyncContextManager[None]:
+    def charge_quota(self, caller: ApiKey, cost: float) -> AbstractAsyncContextManager[None]:
         """Take `cost` for what is done in the context; it is given back where that found no place.
 
         Raises:
@@ -41,7 +41,7 @@ class Tolls:
         return self._charged(caller, cost) if caller.name else nullcontext()
 
     @asynccontextmanager
-    async def _charged(self, caller: Key, cost: float) -> AsyncIterator[None]:
+    async def _charged(self, caller: ApiKey, cost: float) -> AsyncIterator[None]:
         name, limit = f"quota:{caller.name}", caller.quota.limit if caller.quota else None
         if limit is not None and (late_s := await self._limiter.take(name, cost, limit)):
             if math.isinf(late_s):
@@ -55,7 +55,7 @@ class Tolls:
         except Problem as problem:
             if problem.kind == "queue-full":
                 if limit is not None:
-                    await self._limiter.give_back(name, cost, limit)
+                    await self._limiter.refund(name, cost, limit)
                 cost = 0.0
             raise
         finally:

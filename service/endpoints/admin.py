@@ -11,28 +11,30 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from models.checkpoint import CheckpointError
-from service.context import Services, services
-from service.endpoints.common.schemas import ModelRef
+from service.context import AppContext, get_context
 from service.endpoints.openapi import problems
-from service.errors import refuse
+from service.errors import make_problem
 from service.registry.handles import Classifier, Model
+from service.registry.model_ref import ModelRef
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-async def require_local(request: Request, services: Annotated[Services, Depends(services)]) -> None:
+async def require_local(
+    request: Request, context: Annotated[AppContext, Depends(get_context)]
+) -> None:
     """A page of another site, open in the operator's browser, can send requests to this machine's
     own address under a name of its own: they are told by that name.
 
     Raises:
         Problem: the server listens on this machine alone and was asked by another name.
     """
-    host = services.settings.admin_host
+    host = context.settings.admin_host
     if host in _LOCAL and request.url.hostname not in _LOCAL:
         rule = "this port answers to the names of this machine only"
-        raise refuse("invalid-request", "/host", "unknown_host", rule)
+        raise make_problem("invalid-request", "/host", "unknown_host", rule)
 
 
 router = APIRouter(tags=["admin"], dependencies=[Depends(require_local)])
@@ -50,9 +52,9 @@ class LoadedModels(BaseModel):
 
 
 @router.get("/models", summary="What is loaded", responses=problems(422, 500, 503))
-async def loaded_models(services: Annotated[Services, Depends(services)]) -> LoadedModels:
-    services.registry.require_loaded()
-    return LoadedModels(models=[_told(model, services) for model in services.registry.loaded()])
+async def loaded_models(context: Annotated[AppContext, Depends(get_context)]) -> LoadedModels:
+    context.registry.require_loaded()
+    return LoadedModels(models=[_told(model, context) for model in context.registry.loaded()])
 
 
 @router.put(
@@ -61,21 +63,21 @@ async def loaded_models(services: Annotated[Services, Depends(services)]) -> Loa
     responses=problems(404, 422, 500, 503),
 )
 async def load_model(
-    name: str, request: Request, services: Annotated[Services, Depends(services)]
+    name: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> LoadedModel:
     """Reads the folder `name` of `BASIN_CHECKPOINTS`, checks it and runs it once. Only then it
     takes the place of the model of that name; requests under way end with the one they have."""
-    services.registry.require_loaded()
+    context.registry.require_loaded()
     try:
-        path = _folder(name, services.settings.checkpoints)
-        model = await asyncio.to_thread(services.registry.replace, path, name)
+        path = _folder(name, context.settings.checkpoints)
+        model = await asyncio.to_thread(context.registry.replace, path, name)
     except CheckpointError as error:
-        raise refuse("invalid-checkpoint", "", "refused", str(error)) from None
+        raise make_problem("invalid-checkpoint", "", "refused", str(error)) from None
     request.state.model = name
     if isinstance(model, Classifier) and model.reads_smiles:
-        await asyncio.to_thread(services.molecules.start)
-    services.metrics.serve(services.registry.within(None).loaded())
-    return _told(model, services)
+        await asyncio.to_thread(context.molecules.start)
+    context.metrics.serve(context.registry.scoped(None).loaded())
+    return _told(model, context)
 
 
 @router.delete(
@@ -85,12 +87,12 @@ async def load_model(
     responses=problems(404, 422, 500, 503),
 )
 async def drop_model(
-    name: str, request: Request, services: Annotated[Services, Depends(services)]
+    name: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """Requests under way end with it; those that come are answered 404."""
-    services.registry.drop(name)
+    context.registry.drop(name)
     request.state.model = name
-    services.metrics.serve(services.registry.within(None).loaded())
+    context.metrics.serve(context.registry.scoped(None).loaded())
     return Response(status_code=204)
 
 
@@ -102,10 +104,10 @@ def _folder(name: str, checkpoints: Path) -> Path:
     path = checkpoints / name
     if not _NAME.fullmatch(name) or not path.is_dir():
         rule = "there is no such folder in BASIN_CHECKPOINTS"
-        raise refuse("unknown-model", "", "unknown_model", rule)
+        raise make_problem("unknown-model", "", "unknown_model", rule)
     return path
 
 
-def _told(model: Model, services: Services) -> LoadedModel:
-    requests = services.engine.pending(model.name)
+def _told(model: Model, context: AppContext) -> LoadedModel:
+    requests = context.engine.pending(model.name)
     return LoadedModel(**model.ref.model_dump(), bytes=model.bytes, requests=requests)

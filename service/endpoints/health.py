@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from service.context import Services, services
+from service.context import AppContext, get_context
 from service.endpoints.common.schemas import Health
 from service.endpoints.openapi import problems
 
@@ -29,8 +29,8 @@ async def live() -> Health:
     response_model_exclude_none=True,
     responses=problems(500, 503),
 )
-async def ready(services: Annotated[Services, Depends(services)]) -> Health:
+async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Health:
     """503 until the models are loaded, and where there are none."""
-    services.registry.require_ready()
-    link = services.link
+    context.registry.require_ready()
+    link = context.link
     return Health(status="ok", redis=None if link is None else "up" if link.up else "away")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.context import Services, services
+from service.context import AppContext, get_context
 from service.endpoints.openapi import problems
 
 router = APIRouter(tags=["metrics"])
@@ -20,5 +20,5 @@ router = APIRouter(tags=["metrics"])
     response_class=PlainTextResponse,
     responses=problems(500),
 )
-async def scrape(services: Annotated[Services, Depends(services)]) -> Response:
-    return Response(services.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+async def scrape(context: Annotated[AppContext, Depends(get_context)]) -> Response:
+    return Response(context.metrics.render(), media_type=CONTENT_TYPE_LATEST)

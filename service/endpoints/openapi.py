@@ -14,8 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.auth.middleware import OPEN
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.auth.middleware import PUBLIC_PATHS
 from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
     RowScoreRequest,
@@ -52,8 +51,8 @@ from service.endpoints.sample.schemas import (
     TensorSampleRequest,
 )
 from service.errors import MEDIA_TYPE
+from service.media_types import JSON, MULTIPART, SAFETENSORS
 from service.settings import Settings
-from service.validation.multipart import MULTIPART
 from service.validation.safetensors_body import TENSORS, Allowed
 
 _TEXT = {"type": "string"}
@@ -332,7 +331,7 @@ def _describe_keys(document: dict[str, Any], settings: Settings) -> None:
     document["security"] = [{"key": []}] if settings.keys else [{}, {"key": []}]
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            if path in OPEN:
+            if path in PUBLIC_PATHS:
                 operation["security"] = []
                 continue
             told = faults if is_of_protocol(path) else problems

@@ -14,28 +14,28 @@ from fastapi import Request, Response
 from starlette.datastructures import State
 
 from models.base import Interrupt
-from service.context import Services
-from service.engine.request_batch import Alike
-from service.errors import Problem, refuse
-from service.http.cancellation import while_wanted
+from service.context import AppContext
+from service.engine.progress import Progress
+from service.engine.request_batch import BatchableRequest
+from service.errors import Problem, make_problem
+from service.http.cancellation import run_until_deadline_or_disconnect
 from service.http.idempotency import key_of
-from service.http.sse import Feed
-from service.jobs import Progress
+from service.http.sse import EventStream
 from service.jobs.replay import is_replayed
-from service.payload import Answer
+from service.payload import ResponsePayload
 from service.storage.cache import AnswerCache
-from service.storage.jobs.request import Sent
+from service.storage.jobs.request import StoredRequest
 
 T = TypeVar("T")
-Work = Callable[[bytes], Coroutine[Any, Any, Answer]]
+Work = Callable[[bytes], Coroutine[Any, Any, ResponsePayload]]
 Stamp = Callable[[], Awaitable[bytes]]
 _COPIES = 8  # bytes that are copied in the time of one that is parsed
 _BRIEF = 1 << 18  # bytes of a body that are read even where no place is free: it may need none
 
 
-async def exchange(
+async def handle_inference(
     request: Request,
-    services: Services,
+    context: AppContext,
     work: Work,
     stamp: Stamp,
     as_events: bool = False,
@@ -54,52 +54,58 @@ async def exchange(
             request's, or no answer in time.
         Disconnected: the client has gone, and the work with it.
     """
-    settings, state, of_job = services.settings, request.state, is_replayed(request.state)
-    later = _later(request)
-    seconds, served = _patience(request, services, later or of_job), services.registry.changes
+    settings, state, of_job = context.settings, request.state, is_replayed(request.state)
+    later = _prefers_async(request)
+    seconds, served = _deadline_s(request, context, later or of_job), context.registry.generation
     state.patience_s = seconds
     if not of_job:
         if later:
-            return await _promised(request, services)
+            return await _enqueue_job(request, context)
         state.progress = Progress()
     streams = as_events and not of_job
-    state.feed = feed = Feed(services.codec) if streams else None
-    cache = None if streams else services.cache
+    state.feed = feed = EventStream(context.codec) if streams else None
+    cache = None if streams else context.cache
     stands_on = b"" if cache is None else await stamp()
-    if cache is None or not _is_brief(request) or services.pace.flooded:
-        services.engine.require_room()
+    if cache is None or not _is_brief(request) or context.pace.flooded:
+        context.engine.require_room()
     patience_s = None if of_job else settings.body_timeout_s
     async with AsyncExitStack() as held:
-        body = await held.enter_async_context(services.bodies.read(request, patience_s))
+        body = await held.enter_async_context(context.bodies.read(request, patience_s))
         key, place = None if of_job else key_of(request), b""
         if cache is not None or key is not None:
-            place = await services.aside(len(body), Sent.of(request).fingerprint, body)
+            place = await context.offload_if_large(
+                len(body), StoredRequest.of(request).fingerprint, body
+            )
         if key is not None:
-            held.enter_context(services.keys.held(key, place))
+            held.enter_context(context.keys.held(key, place))
         state.stopwatch.lap("read")
         if cache is not None:
             place += stands_on + request.state.caller.view
-            if (found := await _looked_up(request, services, cache, place)) is not None:
+            if (found := await _from_cache(request, context, cache, place)) is not None:
                 return found
-        held.enter_context(services.engine.admission())
+        held.enter_context(context.engine.admission())
 
         async def lasts() -> bool:  # else it may be of another model or memory than it stands for
             try:
-                return services.registry.changes == served and await stamp() == stands_on
+                return context.registry.generation == served and await stamp() == stands_on
             except Problem:
                 return False
 
-        answering = _answered(request, services, work(body), cache, place, lasts)
+        answering = _compute_and_cache(request, context, work(body), cache, place, lasts)
         if feed is None:
-            return await while_wanted(answering, request.receive, seconds, state.progress)
+            return await run_until_deadline_or_disconnect(
+                answering, request.receive, seconds, state.progress
+            )
         kept = held.pop_all()
     never = asyncio.Event().wait
-    answering = _holding(kept, while_wanted(answering, never, seconds, state.progress))
+    answering = _holding(
+        kept, run_until_deadline_or_disconnect(answering, never, seconds, state.progress)
+    )
     return await feed.response(request, answering, state)
 
 
-async def compute(
-    services: Services,
+async def run_inference(
+    context: AppContext,
     state: State,
     work: Callable[[Interrupt], T],
     flow: str,
@@ -107,12 +113,12 @@ async def compute(
     *,
     size: int = 0,
     alone: bool = False,
-    alike: Alike | None = None,
+    alike: BatchableRequest | None = None,
 ) -> T:
     """What `work` computes, beside what others do, at the cost of who asked; see `Engine.run`."""
     state.model, state.cost = flow, cost
-    async with services.tolls.charged(state.caller, cost):
-        done = await services.engine.run(
+    async with context.tolls.charge_quota(state.caller, cost):
+        done = await context.engine.run(
             work,
             flow,
             cost,
@@ -128,21 +134,23 @@ async def compute(
     return done.value
 
 
-def _patience(request: Request, services: Services, later: bool) -> float:
+def _deadline_s(request: Request, context: AppContext, later: bool) -> float:
     """Seconds in which there must be an answer, by `?timeout_ms=`; `later` where it is a job's."""
-    most = services.settings.job_deadline_s if later else services.settings.deadline_s
+    most = context.settings.job_deadline_s if later else context.settings.deadline_s
     asked = request.scope["query_string"] and request.query_params.getlist("timeout_ms")
     if not asked:
         return most
     if len(asked) > 1 or not re.fullmatch(r"[0-9]{1,9}", asked[0], re.ASCII) or asked[0] == "0":
         rule = "one whole number of milliseconds, at least 1"
-        raise refuse("invalid-request", "/timeout_ms", "not_a_number", rule)
+        raise make_problem("invalid-request", "/timeout_ms", "not_a_number", rule)
     if (seconds := int(asked[0]) / 1e3) > most:
-        raise refuse("invalid-request", "/timeout_ms", "out_of_range", f"at most {most * 1e3:g} ms")
+        raise make_problem(
+            "invalid-request", "/timeout_ms", "out_of_range", f"at most {most * 1e3:g} ms"
+        )
     return seconds
 
 
-def _later(request: Request) -> bool:
+def _prefers_async(request: Request) -> bool:
     """Is the client content with a job (RFC 7240)?"""
     sent = request.headers.getlist("prefer")
     preferences = ",".join(sent).lower().split(",") if sent else ()
@@ -154,39 +162,39 @@ def _is_brief(request: Request) -> bool:
     return length.isdecimal() and int(length[:20]) <= _BRIEF
 
 
-async def _promised(request: Request, services: Services) -> Response:
+async def _enqueue_job(request: Request, context: AppContext) -> Response:
     """202, once the request is where it lasts."""
     if (key := key_of(request)) is None:  # with a key it may have a job already
-        services.jobs.require_room()
-    sent, state = Sent.of(request), request.state
-    async with services.bodies.read(request, services.settings.body_timeout_s) as body:
+        context.jobs.require_room()
+    sent, state = StoredRequest.of(request), request.state
+    async with context.bodies.read(request, context.settings.body_timeout_s) as body:
         state.stopwatch.lap("read")
         fingerprint = b""
         if key is not None:
-            fingerprint = await services.aside(len(body), sent.fingerprint, body)
+            fingerprint = await context.offload_if_large(len(body), sent.fingerprint, body)
         owner = state.caller.name
-        job = await services.jobs.accept(state.request_id, sent, body, key, fingerprint, owner)
+        job = await context.jobs.accept(state.request_id, sent, body, key, fingerprint, owner)
     headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
     return Response(orjson.dumps(job.told()), 202, headers, "application/json")
 
 
-async def _looked_up(
-    request: Request, services: Services, cache: AnswerCache, place: bytes
+async def _from_cache(
+    request: Request, context: AppContext, cache: AnswerCache, place: bytes
 ) -> Response | None:
     found = await cache.get(place)
     outcome = "miss" if found is None else "hit"
-    services.metrics.cache.labels(request.scope["route"].path, outcome).inc()
+    context.metrics.cache.labels(request.scope["route"].path, outcome).inc()
     if found is None:
         return None
-    answer = await _signed(request, services, found)
+    answer = await _finalize(request, context, found)
     answer.headers["x-cache"] = "hit"
     return answer
 
 
-async def _answered(
+async def _compute_and_cache(
     request: Request,
-    services: Services,
-    work: Coroutine[Any, Any, Answer],
+    context: AppContext,
+    work: Coroutine[Any, Any, ResponsePayload],
     cache: AnswerCache | None,
     place: bytes,
     lasts: Callable[[], Awaitable[bool]],
@@ -196,13 +204,13 @@ async def _answered(
     if cache is not None and answer.lasting and await lasts():
         phases = tuple(request.state.stopwatch.phases)
         await cache.put(place, replace(answer, phases=phases))
-    return await _signed(request, services, answer)
+    return await _finalize(request, context, answer)
 
 
-async def _signed(request: Request, services: Services, answer: Answer) -> Response:
+async def _finalize(request: Request, context: AppContext, answer: ResponsePayload) -> Response:
     took = request.state.stopwatch.milliseconds()
     weight = answer.size // _COPIES
-    body = await services.aside(weight, answer.signed, took, request.state.request_id)
+    body = await context.offload_if_large(weight, answer.render, took, request.state.request_id)
     timing = ", ".join(f"{phase};dur={ms}" for phase, ms in took.items())
     headers = {**dict(answer.headers), "server-timing": timing}
     return Response(body, headers=headers, media_type=answer.media_type)

@@ -15,11 +15,11 @@ from weakref import WeakValueDictionary
 
 from models.base import Interrupt
 from models.dynamics import StopReason
-from service.engine.load_estimator import Backlog
-from service.engine.request_batch import Alike, Apart, Party
-from service.engine.scheduler import Run, Scheduler, Stepped
+from service.engine.load_estimator import LoadEstimator
+from service.engine.progress import Progress
+from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
+from service.engine.scheduler import Scheduler, Stepped, Task
 from service.errors import Problem
-from service.jobs import Progress
 
 T = TypeVar("T")
 _SMOOTHING = 0.2  # weight of the latest request in the mean time of one
@@ -54,16 +54,16 @@ class Engine:
         most: int | None = None,
     ) -> None:
         self._limit, self._most = queue_size + 1, most
-        self._backlog = Backlog()
+        self._backlog = LoadEstimator()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
         self._expected = 0
         self.on_step: Stepped = lambda kind, rows, seconds: None
         self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
-        self._parties: dict[Hashable, Party] = {}  # that may not have begun
-        self._latest = WeakValueDictionary[Hashable, Party]()
+        self._parties: dict[Hashable, RequestBatch] = {}  # that may not have begun
+        self._latest = WeakValueDictionary[Hashable, RequestBatch]()
 
     @property
-    def places(self) -> int:
+    def capacity(self) -> int:
         """How many may be."""
         return self._limit
 
@@ -79,7 +79,7 @@ class Engine:
 
     def pending(self, flow: str) -> int:
         """Requests of a model that run or wait to, jobs among them."""
-        return sum(self._backlog.pending((flow, job)) for job in (False, True))
+        return sum(self._backlog.pending_count((flow, job)) for job in (False, True))
 
     def expect(self) -> None:
         """A request has come that may take a place once what its head set going has run: until then
@@ -95,7 +95,7 @@ class Engine:
         """Is there no place for another request, whatever it is?"""
         return self._admitted + self._expected >= self._limit
 
-    def refusal(self) -> Problem:
+    def queue_full_error(self) -> Problem:
         """429; Retry-After is the time it takes to drain."""
         there = min(self._admitted + self._expected, self._limit)
         seconds = max(math.ceil(there * self._mean_s), 1)
@@ -105,7 +105,7 @@ class Engine:
     def require_room(self) -> None:
         """Raise the `refusal` where the queue is full."""
         if self._admitted >= self._limit:
-            raise self.refusal()
+            raise self.queue_full_error()
 
     @contextmanager
     def admission(self) -> Iterator[None]:
@@ -127,7 +127,7 @@ class Engine:
         within_s: float = math.inf,
         job: bool = False,
         alone: bool = False,
-        alike: Alike | None = None,
+        alike: BatchableRequest | None = None,
         progress: Progress | None = None,
     ) -> Done[T]:
         """Run `work` and wait for it; where the wait is cancelled, so is the work.
@@ -150,15 +150,15 @@ class Engine:
             detail = f"{self._most} requests of this model are being computed or wait"
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         weight, kind = (_JOBS if job else 1.0), (flow, job)
-        late_s = 0.0 if job else self._backlog.excess(kind, weight, cost, within_s)
+        late_s = 0.0 if job else self._backlog.expected_delay_s(kind, weight, cost, within_s)
         if late_s:
             headers = {"retry-after": str(math.ceil(late_s))}
             raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)
-        with self._backlog.holding(kind, weight, cost) as took:
+        with self._backlog.track(kind, weight, cost) as took:
             started, progress = time.perf_counter(), progress or Progress()
             done = None
             if alike is not None and not alone:
-                done = await self._in_company(alike, kind, weight, progress)
+                done = await self._run_batched(alike, kind, weight, progress)
             if done is None:
                 run = self._scheduler.submit(work, kind, weight, alone, progress, size)
                 value = await _outcome(run.future, partial(run.stop, StopReason.CANCELLED))
@@ -168,21 +168,21 @@ class Engine:
         waited_s = time.perf_counter() - started - ran_s
         return Done(value, max(waited_s, 0.0), ran_s)
 
-    async def _in_company(
-        self, alike: Alike, kind: Hashable, weight: float, progress: Progress
+    async def _run_batched(
+        self, alike: BatchableRequest, kind: Hashable, weight: float, progress: Progress
     ) -> tuple[Any, float] | None:
         """The outcome and the seconds it took; None where it is to be tried apart."""
         place = kind, alike.key
         party = self._parties.get(place)
         guest = None if party is None else party.join(alike, progress)
         if party is None or guest is None:
-            party = self._parties[place] = Party(alike)
+            party = self._parties[place] = RequestBatch(alike)
             guest = party.join(alike, progress)
             assert guest is not None
             self._arrange(party, place, partial(self._scheduler.submit, flow=kind, weight=weight))
         try:
             return await guest.outcome, party.share_s
-        except Apart:
+        except RetryIndividually:
             return None
         except asyncio.CancelledError:
             party.leave(guest)
@@ -191,7 +191,9 @@ class Engine:
             if party.closed and self._parties.get(place) is party:
                 del self._parties[place]
 
-    def _arrange(self, party: Party, place: Hashable, submit: Callable[[Party], Run]) -> None:
+    def _arrange(
+        self, party: RequestBatch, place: Hashable, submit: Callable[[RequestBatch], Task]
+    ) -> None:
         """It begins when the one before is over: so one is computed while the next one is read. If
         there is none, once it has gathered."""
         begin, before = partial(party.begin, submit), self._latest.get(place)
@@ -208,12 +210,14 @@ class Engine:
     def _stepped(self, kind: Hashable, rows: int, seconds: float) -> None:
         self.on_step(kind, rows, seconds)
 
-    def _measure(self, run: Run) -> None:
+    def _measure(self, run: Task) -> None:
         weight = _SMOOTHING if self._mean_s else 1.0
         self._mean_s += weight * (run.ran_s - self._mean_s)
 
 
-def _gather(party: Party, begin: Callable[[], object], there: int = 0, turns: int = 0) -> None:
+def _gather(
+    party: RequestBatch, begin: Callable[[], object], there: int = 0, turns: int = 0
+) -> None:
     """Have it begin once nobody has joined it for a turn of the loop: of requests that arrive at
     about the same time the first would begin alone, and take the interpreter from the rest."""
     still = turns + 1 if len(party) == there else 0

@@ -19,10 +19,10 @@ class Flow:
 
     def __init__(self, kind: Hashable, weight: float) -> None:
         self.kind, self.weight, self.clock, self.now = kind, weight, 0.0, 0.0
-        self.queue: list[tuple[float, int, Entity]] = []  # a heap: by clock, then by order
+        self.queue: list[tuple[float, int, Schedulable]] = []  # a heap: by clock, then by order
 
 
-class Entity(ABC):
+class Schedulable(ABC):
     """What takes turns.
 
     Attributes:
@@ -47,7 +47,7 @@ class Entity(ABC):
 
 
 @final
-class Turns:
+class FairQueue:
     """All that wait for one, how many `len` tells. Nobody saves up turns while there is no need."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Turns:
         """The flow of this kind."""
         return self._flows.setdefault(kind, Flow(kind, weight))
 
-    def queue(self, entity: Entity, first: bool = False) -> None:
+    def queue(self, entity: Schedulable, first: bool = False) -> None:
         """It is to take a turn, before all others of its flow if it is `first`."""
         if entity.queued:
             return
@@ -75,7 +75,7 @@ class Turns:
         heappush(flow.queue, (entity.clock, order, entity))
         self._waiting += 1
 
-    def take(self) -> Entity | None:
+    def take(self) -> Schedulable | None:
         """Who is next: of the flow that has had least, the one that has."""
         waiting = [flow for flow in self._flows.values() if flow.queue]
         if not waiting:
@@ -87,7 +87,7 @@ class Turns:
         self._clock, flow.now = flow.clock, entity.clock
         return entity
 
-    def charge(self, entity: Entity, requests: int, seconds: float) -> None:
+    def charge(self, entity: Schedulable, requests: int, seconds: float) -> None:
         """A turn of so many requests took so long."""
         entity.flow.clock += seconds / entity.flow.weight
         entity.clock += seconds / requests

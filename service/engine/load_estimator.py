@@ -38,7 +38,7 @@ class _Kind:
 
 
 @final
-class Backlog:
+class LoadEstimator:
     """Costs of requests that run or wait, by kind; kinds share the machine by their weights.
 
     A cost is in tokens x steps, the edges between them counted: what it is in seconds is measured.
@@ -48,7 +48,7 @@ class Backlog:
         self._kinds: dict[Hashable, _Kind] = {}
         self._next = 0
 
-    def excess(self, kind: Hashable, weight: float, cost: float, limit_s: float) -> float:
+    def expected_delay_s(self, kind: Hashable, weight: float, cost: float, limit_s: float) -> float:
         """Seconds by which a request would be late, 0 where it would not, or is first in line."""
         mine = self._kinds.get(kind)
         if mine is None or not mine.pending:
@@ -59,7 +59,7 @@ class Backlog:
             return 0.0
         return max(mine.seconds(cost) * share - limit_s, 0.0)
 
-    def pending(self, kind: Hashable) -> int:
+    def pending_count(self, kind: Hashable) -> int:
         """Requests of this kind that run or wait."""
         return len(self._kinds[kind].pending) if kind in self._kinds else 0
 
@@ -69,7 +69,7 @@ class Backlog:
         return sum(kind.seconds(math.inf) for kind in self._kinds.values() if kind.pending)
 
     @contextmanager
-    def holding(
+    def track(
         self, kind: Hashable, weight: float, cost: float
     ) -> Iterator[Callable[[float], None]]:
         """Count a request while it lasts; tell what is given how many seconds it computed."""

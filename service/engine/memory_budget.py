@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, final
 
-ABREAST = 1 << 20
+BUDGET_TOKENS = 1 << 20
 """Tokens and pairs of them of all that has begun, some 600 MB; what has more begins alone."""
-SMALL = ABREAST >> 6
+SMALL = BUDGET_TOKENS >> 6
 """What has no more never waits for room, and takes none."""
 
 
@@ -22,7 +22,7 @@ S = TypeVar("S", bound=Sized)
 
 
 @final
-class Room(Generic[S]):
+class MemoryBudget(Generic[S]):
     """Lets what is admitted begin while there is room; what is large waits for it, in order.
 
     Args:
@@ -33,14 +33,14 @@ class Room(Generic[S]):
         self._begin, self._taken = begin, 0
         self._waiting: deque[S] = deque()
 
-    def admit(self, one: S) -> None:
+    def acquire(self, one: S) -> None:
         """It begins, now or later."""
         if one.size > SMALL and (self._waiting or not self._fits(one)):
             self._waiting.append(one)
         else:
             self._enter(one)
 
-    def leave(self, one: S) -> None:
+    def release(self, one: S) -> None:
         """It is over, and no longer in memory; once."""
         self._taken -= self._takes(one)
         one.size = 0
@@ -52,7 +52,7 @@ class Room(Generic[S]):
         self._begin(one)
 
     def _fits(self, one: S) -> bool:
-        return not self._taken or self._taken + one.size <= ABREAST
+        return not self._taken or self._taken + one.size <= BUDGET_TOKENS
 
     @staticmethod
     def _takes(one: Sized) -> int:

@@ -14,15 +14,15 @@ from typing import Any, final
 from models.base import Interrupt
 from models.dynamics import StopReason
 from models.sampling import Interrupted
-from service.engine.scheduler import Run
-from service.jobs import Progress
+from service.engine.progress import Progress
+from service.engine.scheduler import Task
 
 _MOST = 64
 _AT_A_TIME = 4  # outcomes handed out, in a turn of the event loop
 
 
 @dataclass(frozen=True)
-class Alike:
+class BatchableRequest:
     """What is as good as others of its `key`: `item`, of which `many` takes several at a time.
 
     `many` returns an outcome for each item, in order; one that is an exception is raised for that
@@ -34,7 +34,7 @@ class Alike:
     many: Callable[[Sequence[Any], Interrupt], Sequence[Any]]
 
 
-class Apart(Exception):  # noqa: N818
+class RetryIndividually(Exception):  # noqa: N818
     """Together they were too much: each is to be tried by itself."""
 
 
@@ -48,7 +48,7 @@ class Guest:
 
 
 @final
-class Party:
+class RequestBatch:
     """Requests of one key, which more may join until it begins; it is what the scheduler runs.
 
     All but running it is for the event loop on which it was made.
@@ -57,12 +57,12 @@ class Party:
         share_s: seconds that it computed for each of them, once it is over.
     """
 
-    def __init__(self, alike: Alike) -> None:
+    def __init__(self, alike: BatchableRequest) -> None:
         self._many, self._loop = alike.many, asyncio.get_running_loop()
         self._guests: list[Guest] = []
         self._lock = threading.Lock()
         self._begun = self._over = False
-        self._run: Run | None = None
+        self._run: Task | None = None
         self._next: Callable[[], object] | None = None
         self.share_s = 0.0
 
@@ -74,7 +74,7 @@ class Party:
         """Has it begun, or has everyone left?"""
         return self._begun or not self._guests
 
-    def join(self, alike: Alike, progress: Progress) -> Guest | None:
+    def join(self, alike: BatchableRequest, progress: Progress) -> Guest | None:
         """None where it has begun, or is full."""
         with self._lock:
             if self._begun or len(self._guests) >= _MOST:
@@ -82,7 +82,7 @@ class Party:
             self._guests.append(Guest(alike.item, progress, self._loop.create_future()))
             return self._guests[-1]
 
-    def begin(self, submit: Callable[[Party], Run]) -> None:
+    def begin(self, submit: Callable[[RequestBatch], Task]) -> None:
         """It is over when the run is that `submit` makes of it. Once, and not if it is closed. From
         any thread."""
         with self._lock:
@@ -113,7 +113,7 @@ class Party:
         if last and self._run is not None:
             self._run.stop(StopReason.CANCELLED)
 
-    def __call__(self, run: Run) -> Sequence[Any]:
+    def __call__(self, run: Task) -> Sequence[Any]:
         with self._lock:
             self._begun = True
         if not self._guests:
@@ -144,7 +144,7 @@ class Party:
             outcomes = future.result()
         else:
             apart = len(guests) > 1 and not isinstance(error, Interrupted)
-            outcomes = [Apart() if apart else error for _ in guests]
+            outcomes = [RetryIndividually() if apart else error for _ in guests]
         self._deliver(deque(zip(guests, outcomes, strict=True)))
 
     def _deliver(self, left: deque[tuple[Guest, Any]]) -> None:

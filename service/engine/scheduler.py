@@ -23,11 +23,19 @@ import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from models.base import Interrupt
-from models.dynamics import Company, Relaxation, StopReason, company_of, drive, driven_by, sparse
+from models.dynamics import (
+    Relaxation,
+    RelaxationBatch,
+    StopReason,
+    batch_key,
+    driven_by,
+    run_to_completion,
+    should_compact,
+)
 from models.sampling import Interrupted
-from service.engine.fair_queue import Entity, Flow, Turns
-from service.engine.memory_budget import Room
-from service.jobs import Progress
+from service.engine.fair_queue import FairQueue, Flow, Schedulable
+from service.engine.memory_budget import MemoryBudget
+from service.engine.progress import Progress
 
 Stepped = Callable[[Hashable, int, float], object]
 
@@ -43,7 +51,7 @@ _ROOM = 1 << 14
 
 
 @final
-class Run(Entity):
+class Task(Schedulable):
     """The work of one request. Called, it is the `Interrupt` of that work.
 
     Attributes:
@@ -56,7 +64,7 @@ class Run(Entity):
 
     def __init__(
         self,
-        work: Callable[[Run], Any],
+        work: Callable[[Task], Any],
         flow: Flow,
         scheduler: Scheduler,
         alone: bool,
@@ -70,7 +78,7 @@ class Run(Entity):
         self.ran_s = 0.0
         self.waits = False
         self.failure: Exception | None = None
-        self._work: Callable[[Run], Any] | None = work
+        self._work: Callable[[Task], Any] | None = work
         self._outcome: Callable[[], object] = self.future.cancel
         self._scheduler = scheduler
         self._reason: StopReason | None = None
@@ -130,7 +138,7 @@ class Run(Entity):
             self._outcome = partial(self.future.set_result, value)
 
     def fail(self, error: Exception) -> bool:
-        self._scheduler.room.leave(self)
+        self._scheduler.room.release(self)
         if not self.future.done():
             self.future.set_exception(error)
         return False
@@ -148,27 +156,27 @@ class Run(Entity):
     def _end(self) -> None:
         """Whoever waits hears of it once all is accounted for."""
         outcome, self._outcome, self._greenlet = self._outcome, self.future.cancel, None
-        self._scheduler.room.leave(self)
+        self._scheduler.room.release(self)
         self._scheduler.over(self)
         outcome()
 
 
 @final
-class _Together(Entity):
+class SharedStepTask(Schedulable):
     """Relaxations of several runs that step as one batch; the runs wait for them."""
 
     def __init__(self, flow: Flow, scheduler: Scheduler, kind: Hashable) -> None:
         self.flow, self._scheduler, self._kind = flow, scheduler, kind
         scheduler.together.setdefault((flow.kind, kind), []).append(self)
-        self.company = Company()
-        self._runs: dict[int, tuple[Relaxation, Run]] = {}
+        self.company = RelaxationBatch()
+        self._runs: dict[int, tuple[Relaxation, Task]] = {}
         self._fresh: set[int] = set()  # whose next step is the first, which moves nothing
 
     def __len__(self) -> int:
         return max(sum(len(run) for _, run in self._runs.values()), 1)
 
-    def join(self, relaxation: Relaxation, run: Run) -> None:
-        self.company.join(relaxation)
+    def join(self, relaxation: Relaxation, run: Task) -> None:
+        self.company.add(relaxation)
         self._runs[id(relaxation)] = relaxation, run
         if not relaxation.trace:
             self._fresh.add(id(relaxation))
@@ -217,7 +225,7 @@ class _Together(Entity):
         """It goes on alone, from where it is."""
         _, run = self._runs[id(relaxation)]
         try:
-            self.company.leave(relaxation)
+            self.company.remove(relaxation)
         except Exception as error:
             run.failure = error
         self._release(relaxation)
@@ -251,14 +259,16 @@ class Scheduler:
         self,
         threads: int | None,
         steps: bool = True,
-        on_over: Callable[[Run], object] = lambda run: None,
+        on_over: Callable[[Task], object] = lambda run: None,
         on_step: Stepped = lambda kind, rows, seconds: None,
     ) -> None:
         self.over, self.stepped, self._steps = on_over, on_step, steps
-        self.turns = Turns()
-        self.room = Room[Run](self.turns.queue)
-        self.together: dict[tuple[Hashable, Hashable], list[_Together]] = {}  # by flow and company
-        self._inbox: deque[Run] = deque()
+        self.turns = FairQueue()
+        self.room = MemoryBudget[Task](self.turns.queue)
+        self.together: dict[
+            tuple[Hashable, Hashable], list[SharedStepTask]
+        ] = {}  # by flow and company
+        self._inbox: deque[Task] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._turn_s = 0.0  # when the turn at hand began
@@ -271,16 +281,16 @@ class Scheduler:
 
     def submit(
         self,
-        work: Callable[[Run], Any],
+        work: Callable[[Task], Any],
         flow: Hashable = None,
         weight: float = 1.0,
         alone: bool = False,
         progress: Progress | None = None,
         size: int = 0,
-    ) -> Run:
+    ) -> Task:
         """Have `work` run, beside all else. From any thread."""
         with self._changed:
-            run = Run(
+            run = Task(
                 work, self.turns.flow(flow, weight), self, alone, progress or Progress(), size
             )
             self._inbox.append(run)
@@ -294,7 +304,7 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
-    def pass_on(self, run: Run) -> None:
+    def pass_on(self, run: Task) -> None:
         """Let others have a turn, if there are any and this one has lasted. In the run."""
         if not (self._steps and (self.turns or self._inbox)):
             return
@@ -302,10 +312,10 @@ class Scheduler:
         if lasted >= (_SLICE_S if run.ran_s else _FIRST_S):
             self._switch()
 
-    def drive(self, run: Run, relaxation: Relaxation, interrupt: Interrupt) -> None:
+    def drive(self, run: Task, relaxation: Relaxation, interrupt: Interrupt) -> None:
         """Take all steps of a relaxation, with others as soon as it has company. In a run."""
         run.require_wanted()
-        kind = company_of(relaxation)
+        kind = batch_key(relaxation)
         tokens = len(relaxation.x_ND)
         if self._steps and not run.alone and kind is not None and tokens < _ROOM:
             self._lead(run, relaxation)
@@ -314,19 +324,19 @@ class Scheduler:
                 return
             several = self.together.get((run.flow.kind, kind), [])
             fitting = (t for t in several if t.company.tokens + tokens <= _ROOM)
-            together = next(fitting, None) or _Together(run.flow, self, kind)
+            together = next(fitting, None) or SharedStepTask(run.flow, self, kind)
             together.join(relaxation, run)
             self.turns.queue(together)
             run.waits = True
             self._switch()
             run.require_wanted()
         if relaxation.moving:
-            drive(relaxation, partial(_counted, run, interrupt))
+            run_to_completion(relaxation, partial(_counted, run, interrupt))
 
-    def _lead(self, run: Run, relaxation: Relaxation) -> None:
+    def _lead(self, run: Task, relaxation: Relaxation) -> None:
         """Take its steps for as long as there is nobody else, and few of its rows have stopped: to
         join a company costs a small one as much as half of its steps."""
-        while not (self.turns or self._inbox or run.reason or sparse(relaxation)):
+        while not (self.turns or self._inbox or run.reason or should_compact(relaxation)):
             begun, started = bool(relaxation.trace), time.perf_counter()
             relaxation.step()
             self.stepped(run.flow.kind, relaxation.rows, time.perf_counter() - started)
@@ -345,7 +355,7 @@ class Scheduler:
         """One after the other, in one greenlet; the hub is told when each is over."""
         assert self._hub is not None
         while True:
-            run: Run = self._hub.switch(True)
+            run: Task = self._hub.switch(True)
             run.run()
             del run  # nothing is held of what is over
 
@@ -370,7 +380,7 @@ class Scheduler:
                 del entity  # nothing is held while nothing is to be done
         self.spare = None  # it ends on this thread
 
-    def _turn(self, entity: Entity) -> None:
+    def _turn(self, entity: Schedulable) -> None:
         requests, self._turn_s = len(entity), time.perf_counter()
         try:
             again = entity.turn()
@@ -381,17 +391,17 @@ class Scheduler:
         if again:
             self.turns.queue(entity)
 
-    def _next(self) -> Entity | None:
+    def _next(self) -> Schedulable | None:
         """Whose turn it is; None where all is over for good."""
         with self._changed:
             while not (self._inbox or self.turns or self._closing):
                 self._changed.wait()
             while self._inbox:
-                self.room.admit(self._inbox.popleft())
+                self.room.acquire(self._inbox.popleft())
             return self.turns.take()
 
 
-def _counted(run: Run, interrupt: Interrupt) -> StopReason | None:
+def _counted(run: Task, interrupt: Interrupt) -> StopReason | None:
     """Asked before each step that moves."""
     why = interrupt()
     if why is None:

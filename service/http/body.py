@@ -8,8 +8,8 @@ from typing import final
 
 from starlette.requests import Request
 
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
 from service.errors import Problem
+from service.media_types import JSON, SAFETENSORS
 from service.workers.large_json import LARGE
 
 
@@ -36,7 +36,7 @@ def require_small(body: bytes, media_type: str) -> None:
         raise Problem("body-too-large", detail)
 
 
-class Bodies:
+class BodyReader:
     """Reads bodies: none larger than `max_bytes`, and all in memory at most `max_total_bytes`."""
 
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
@@ -76,7 +76,7 @@ class Bodies:
 class _Body:
     """A context in which there is the body of one request."""
 
-    def __init__(self, bodies: Bodies, request: Request, timeout_s: float | None) -> None:
+    def __init__(self, bodies: BodyReader, request: Request, timeout_s: float | None) -> None:
         self._bodies, self._request, self._timeout_s = bodies, request, timeout_s
         self._size = 0
 

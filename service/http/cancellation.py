@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from service.engine.progress import Progress
 from service.errors import Problem
-from service.jobs import Progress
 
 T = TypeVar("T")
 
 
-class Disconnected(Exception):  # noqa: N818
+class ClientDisconnected(Exception):  # noqa: N818
     """The client has gone; there is no one to answer."""
 
 
-async def while_wanted(
+async def run_until_deadline_or_disconnect(
     work: Coroutine[Any, Any, T],
     disconnected: Callable[[], Awaitable[object]],
     seconds: float,
@@ -48,7 +48,7 @@ async def while_wanted(
         if not patience.expired():  # of something in the work
             raise
         if gone:
-            raise Disconnected from None
+            raise ClientDisconnected from None
         steps = progress.relaxation_steps if progress else 0
         detail = f"not done after {seconds:g} s and {steps} steps; ask for fewer steps, or of less"
         raise Problem("deadline", detail, told={"steps": steps}) from None

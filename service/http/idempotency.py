@@ -35,7 +35,7 @@ def key_of(request: Request) -> str | None:
     return f"{owner}\n{found[1] or found[2]}" if owner else found[1] or found[2]
 
 
-class Keys:
+class IdempotencyKeys:
     """Keys of requests that are answered at once, each for `keep_s`; at most `most`, the oldest go
     first.
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from service.errors import Problem
 
 
-def accepted(request: Request, offered: Sequence[str]) -> str:
+def select_media_type(request: Request, offered: Sequence[str]) -> str:
     """The type of `offered` with the highest quality in `Accept`; the first without preference.
 
     Raises:

@@ -16,9 +16,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.auth.middleware import require_key
-from service.context import Services
-from service.errors import Fault, Problem
-from service.http.request_log import hardened, request_id_of
+from service.context import AppContext
+from service.errors import FieldError, Problem
+from service.http.request_log import request_id_of, security_headers
 
 _HEAD_BYTES = 1 << 16  # of the path, and names and values of headers
 _UNREAD_BYTES = 1 << 19  # of a header that is not over; one read may bring half of that
@@ -27,12 +27,12 @@ _COPIED = 1 << 18  # bytes of a body that are copied in less time than a call of
 _LOOK_S = 10.0
 _LEAST_BYTES = 100_000  # of an answer, that its client reads in that time
 # Who sends one of these may be told something else than that there is no room.
-_TELLING = frozenset((b"prefer", b"expect", b"origin", b"upgrade"))
+_HEADERS_KEPT_FOR_APP = frozenset((b"prefer", b"expect", b"origin", b"upgrade"))
 _NAME = "name-of-the-request"
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 
-class _Turned:
+class RejectedCycle:
     """A request that its head has refused, in the place of uvicorn's cycle. Its body goes nowhere,
     and the next request of this connection is begun when this one is complete."""
 
@@ -44,7 +44,7 @@ class _Turned:
 
 
 @final
-class _InOnePiece:
+class CoalescingTransport:
     """The transport of one answer. The head waits for the first of the body, if there is one of a
     length that is told: whoever is woken by a head alone goes to sleep again."""
 
@@ -74,18 +74,18 @@ class _InOnePiece:
 
 
 @final
-class Wire(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection. What is refused here is answered with a problem, and the connection ends."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         app = self.config.app.state  # type: ignore[union-attr]
-        services: Services = app.services
+        context: AppContext = app.context
         self._direct = app.direct
-        self._settings, self._metrics = services.settings, services.metrics
-        self._engine, self._pace = services.engine, services.pace
-        self._keyring = services.keyring
-        always = hardened(services.settings.tls_certificate is not None)
+        self._settings, self._metrics = context.settings, context.metrics
+        self._engine, self._pace = context.engine, context.pace
+        self._keyring = context.keyring
+        always = security_headers(context.settings.tls_certificate is not None)
         lines = (f"{name}: {value}\r\n" for name, value in always.items())
         self._hardened = "".join(lines).encode("ascii")
         self._in_head, self._head, self._unread = False, 0, 0
@@ -170,9 +170,9 @@ class Wire(HttpToolsProtocol):
         if self._staying:
             self._staying = False
             return
-        wants = self._pace.flooded and self._wants_place()
+        wants = self._pace.flooded and self._needs_admission()
         if wants and self._engine.full:
-            self._turn_away(self._engine.refusal())
+            self._reject_early(self._engine.queue_full_error())
         else:
             super().on_headers_complete()  # which may fail, and is of the head then
             if wants:
@@ -184,7 +184,7 @@ class Wire(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
-        if not isinstance(self.cycle, _Turned):
+        if not isinstance(self.cycle, RejectedCycle):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -194,7 +194,7 @@ class Wire(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
-        cycle.transport = _InOnePiece(cycle, self.transport)
+        cycle.transport = CoalescingTransport(cycle, self.transport)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -202,9 +202,9 @@ class Wire(HttpToolsProtocol):
             self._write(self._deferred)
         else:
             super().on_response_complete()
-        self._watch_reader()
+        self._arm_slow_reader_timer()
 
-    def _wants_place(self) -> bool:
+    def _needs_admission(self) -> bool:
         """Does the request that begins here need a place, and now? Then it is refused whatever
         follows where there is none: in a flood of them the app would do little else. What waits
         behind others on this connection is the app's, and what has no key for its route: that is
@@ -214,11 +214,11 @@ class Wire(HttpToolsProtocol):
         if path.decode("latin-1") not in self._direct or self.parser.get_method() != b"POST":
             return False
         waits = self.flow.write_paused or (self.cycle and not self.cycle.response_complete)
-        if waits or not _TELLING.isdisjoint([name for name, _ in self.headers]):
+        if waits or not _HEADERS_KEPT_FOR_APP.isdisjoint([name for name, _ in self.headers]):
             return False
-        return self._known()
+        return self._is_authenticated()
 
-    def _known(self) -> bool:
+    def _is_authenticated(self) -> bool:
         """Is there a key with the request, where one is asked for?"""
         if self._keyring is None:
             return True
@@ -230,20 +230,21 @@ class Wire(HttpToolsProtocol):
             return False
         return True
 
-    def _turn_away(self, problem: Problem) -> None:
-        """Answer at once, with neither a task nor the app, and hear the next as `Paced` does."""
+    def _reject_early(self, problem: Problem) -> None:
+        """Answer at once, with neither a task nor the app, and read the next as
+        `ThrottleMiddleware` does."""
         assert self.parser is not None
         keeps = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        self.cycle = self._running = turned = _Turned(self.transport, keeps)  # type: ignore[assignment]
+        self.cycle = self._running = turned = RejectedCycle(self.transport, keeps)  # type: ignore[assignment]
         path = self.url.partition(b"?")[0].decode("ascii")
         self._send(problem, request_id_of(self.headers), path, closes=not keeps)
         if wait_s := self._pace.refuse():
             self._metrics.held.inc()
-            self.loop.call_later(wait_s, self._hear_next, turned)
+            self.loop.call_later(wait_s, self._resume_after_rejection, turned)
         else:  # but not before all that has come is read: what follows may have come too
-            self.loop.call_soon(self._hear_next, turned)
+            self.loop.call_soon(self._resume_after_rejection, turned)
 
-    def _hear_next(self, turned: _Turned) -> None:
+    def _resume_after_rejection(self, turned: RejectedCycle) -> None:
         if turned.disconnected:
             return
         turned.response_complete = True
@@ -253,19 +254,20 @@ class Wire(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._look_no_more()  # what was left of another answer is no measure of this one
-        self._watch_reader()
+        # What was left of another response says nothing about how fast this one is read.
+        self._cancel_slow_reader_timer()
+        self._arm_slow_reader_timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._look_no_more()  # it has read
+        self._cancel_slow_reader_timer()  # it has read
 
-    def _look_no_more(self) -> None:
+    def _cancel_slow_reader_timer(self) -> None:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
 
-    def _watch_reader(self) -> None:
+    def _arm_slow_reader_timer(self) -> None:
         left = self.transport.get_write_buffer_size()
         if left and self._looking is None:
             self._looking = self.loop.call_later(_LOOK_S, self._look, left)
@@ -276,13 +278,15 @@ class Wire(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() > max(before - _LEAST_BYTES, 0):
             self.transport.abort()
         else:
-            self._watch_reader()
+            self._arm_slow_reader_timer()
 
     def _expect_head(self) -> None:
         if self._late is None:
-            self._late = self.loop.call_later(self._settings.head_timeout_s, self._give_up)
+            self._late = self.loop.call_later(
+                self._settings.head_timeout_s, self._on_header_timeout
+            )
 
-    def _give_up(self) -> None:
+    def _on_header_timeout(self) -> None:
         self._late = None
         if not self.transport.is_closing():
             if self._in_head:
@@ -337,7 +341,7 @@ class Wire(HttpToolsProtocol):
 def _template(
     kind: str,
     detail: str,
-    faults: tuple[Fault, ...],
+    faults: tuple[FieldError, ...],
     headers: tuple[tuple[str, str], ...],
     more: bytes,
 ) -> tuple[bytes, bytes, bytes]:

@@ -12,11 +12,11 @@ import structlog
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import OF_KEYS, Problem
-from service.http.cancellation import Disconnected
+from service.errors import AUTH_PROBLEMS, Problem
+from service.http.cancellation import ClientDisconnected
 from service.jobs.replay import is_replayed
 from service.observability.metrics import Metrics
-from service.observability.stopwatch import Stopwatch
+from service.observability.stopwatch import StageTimer
 
 if TYPE_CHECKING:  # an extra
     from service.observability.tracing import Traces
@@ -40,14 +40,14 @@ _POLICY = b"content-security-policy"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
-def hardened(encrypted: bool = False) -> dict[str, str]:
+def security_headers(encrypted: bool = False) -> dict[str, str]:
     """Headers of every answer, where its route says nothing else: nothing here is a page, or for
     others; and where this server encrypts, browsers may be told to insist."""
     insist = {"strict-transport-security": "max-age=31536000"} if encrypted else {}
     return _HARDENED | insist
 
 
-def _names() -> Iterator[str]:
+def _new_request_ids() -> Iterator[str]:
     """24 hexadecimal digits each, that nobody can guess: many for each call of the system, in which
     the thread that computes would take the interpreter."""
     while True:
@@ -55,7 +55,7 @@ def _names() -> Iterator[str]:
         yield from (drawn[at : at + 24] for at in range(0, len(drawn), 24))
 
 
-_NAMES = _names()
+_NAMES = _new_request_ids()
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -64,7 +64,7 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return sent.decode("ascii") if _REQUEST_ID.fullmatch(sent) else next(_NAMES)
 
 
-class Access:
+class RequestLogMiddleware:
     """ASGI middleware. Sets `request_id` and `stopwatch` in the request's state.
 
     Args:
@@ -77,7 +77,7 @@ class Access:
     ) -> None:
         self._app, self._metrics = app, metrics
         # As they go over the wire, for every answer has them.
-        pairs = hardened(encrypted).items()
+        pairs = security_headers(encrypted).items()
         self._headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in pairs]
         self._traces = traces
         self._log = structlog.get_logger()
@@ -89,7 +89,7 @@ class Access:
             return
         request_id = request_id_of(scope["headers"])
         state = scope.setdefault("state", {})
-        state["request_id"], state["stopwatch"] = request_id, (watch := Stopwatch())
+        state["request_id"], state["stopwatch"] = request_id, (watch := StageTimer())
         status = 0
 
         async def send_signed(message: Message) -> None:
@@ -108,7 +108,7 @@ class Access:
 
         try:
             await self._app(scope, receive, send_signed)
-        except Disconnected:
+        except ClientDisconnected:
             status = CLIENT_CLOSED
         except Exception:
             self._log.exception("request failed", request_id=request_id)
@@ -123,7 +123,7 @@ class Access:
             recording = scope, status or CLIENT_CLOSED, watch
             asyncio.get_running_loop().call_soon(self._record, *recording)
 
-    def _record(self, scope: Scope, status: int, watch: Stopwatch) -> None:
+    def _record(self, scope: Scope, status: int, watch: StageTimer) -> None:
         state = scope["state"]
         route = getattr(scope.get("route"), "path", "unmatched")
         problem, key = state.get("problem"), state["caller"].name if "caller" in state else ""
@@ -131,7 +131,7 @@ class Access:
         self._metrics.count_request(route, status, problem)
         phases = watch.phases | {"total": seconds}
         self._metrics.observe_request(route, state.get("model"), phases)
-        if problem in OF_KEYS:
+        if problem in AUTH_PROBLEMS:
             self._metrics.key_refusals.labels(key, problem).inc()
         about: dict[str, str | int | float | None] = {
             "request_id": state["request_id"],

@@ -31,7 +31,7 @@ def settings_or_exit() -> Settings:
         sys.exit("\n".join(_told(fault) for fault in error.errors(include_input=False)))
 
 
-def prepared(settings: Settings) -> Settings:
+def prepare_process(settings: Settings) -> Settings:
     """Make this process one of a server, with as many connections as there can be beside what it
     opens for itself."""
     # A look at the youngest keeps all waiting, half a microsecond for each; with the default
@@ -54,9 +54,9 @@ def _told(fault: ErrorDetails) -> str:
     return ": ".join([*(f"BASIN_{part}".upper() for part in fault["loc"]), fault["msg"]])
 
 
-def config_of(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:
     """Of a server of `app`."""
-    from service.http.protocol import Wire
+    from service.http.protocol import BoundedHttpProtocol
 
     return uvicorn.Config(
         app,
@@ -69,7 +69,7 @@ def config_of(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
-        http=Wire,
+        http=BoundedHttpProtocol,
         loop="service.http.server:new_loop",
         ws="none",
     )
@@ -91,7 +91,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return Loop()
 
 
-class Beside(uvicorn.Server):
+class SecondaryServer(uvicorn.Server):
     """A server in the process of another, which gets the signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -14,11 +14,11 @@ from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
 from service.errors import Problem, answered
-from service.http.cancellation import Disconnected
+from service.http.cancellation import ClientDisconnected
 
 EVENTS = "text/event-stream"
 SILENCE_S = 15.0  # proxies close what says nothing for longer
-SILENT = b":\n\n"
+KEEPALIVE_COMMENT = b":\n\n"
 
 Told = Callable[[], dict[str, Any]]
 
@@ -28,7 +28,7 @@ def event(name: str, data: bytes) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
-class Feed:
+class EventStream:
     """From work that goes on to the client that waits for it.
 
     Until `begin` a problem is an answer with a status like any other; from then on the answer is a
@@ -41,11 +41,11 @@ class Feed:
         self._begun = asyncio.Event()
         self._queue: asyncio.Queue[Told | None] = asyncio.Queue()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Nothing is wrong with the request."""
         self._begun.set()
 
-    def tell(self, told: Told) -> None:
+    def publish(self, told: Told) -> None:
         """From any thread; `told` is called where answers are encoded."""
         self._loop.call_soon_threadsafe(self._queue.put_nowait, told)
 
@@ -67,7 +67,7 @@ class Feed:
                 return _Stream(self._events(task, state), task)
             if task.done():
                 return task.result()
-            raise Disconnected
+            raise ClientDisconnected
         finally:
             begun.cancel()
             gone.cancel()
@@ -80,7 +80,7 @@ class Feed:
             try:
                 told = await asyncio.wait_for(self._queue.get(), SILENCE_S)
             except TimeoutError:
-                yield SILENT
+                yield KEEPALIVE_COMMENT
                 continue
             if told is None:
                 break
@@ -105,7 +105,7 @@ class _Stream(StreamingResponse):
             self._task.cancel()
         if not over:
             await asyncio.wait({self._task})
-            raise Disconnected
+            raise ClientDisconnected
 
 
 def _gone(request: Request) -> asyncio.Future[Any]:

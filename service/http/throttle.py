@@ -23,7 +23,7 @@ _TOGETHER_S = 0.05  # to hear several at a time takes less than one after the ot
 _MOST_S = 1.0 - _TOGETHER_S  # a second is the least that Retry-After says
 
 
-class _Rate:
+class DecayingRate:
     """How many there were a second, of late."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class _Rate:
 
 
 @final
-class Pace:
+class RefusalThrottle:
     """When whoever was refused is heard again: as if refusals stood in line, two of them served for
     each answer computed of late, or `least` a second.
 
@@ -48,7 +48,7 @@ class Pace:
 
     def __init__(self, least: float = _LEAST, clock: Callable[[], float] = time.monotonic) -> None:
         self._least, self._clock = least, clock
-        self._answers, self._refusals = _Rate(), _Rate()
+        self._answers, self._refusals = DecayingRate(), DecayingRate()
         self._end = 0.0  # of the line
 
     @property
@@ -72,7 +72,7 @@ class Pace:
 
 
 @final
-class Paced:
+class ThrottleMiddleware:
     """ASGI middleware. A refusal for want of room is answered at once and whole; that the answer
     is over is said later, and until then the server reads no other request of that connection.
 
@@ -80,7 +80,7 @@ class Paced:
         hold: is told of each connection that waits.
     """
 
-    def __init__(self, app: ASGIApp, pace: Pace, hold: Callable[[], object]) -> None:
+    def __init__(self, app: ASGIApp, pace: RefusalThrottle, hold: Callable[[], object]) -> None:
         self._app, self._pace, self._hold = app, pace, hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

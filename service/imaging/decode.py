@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from service.imaging.header import Encoded
-from service.imaging.image import Picture, PictureFault
+from service.imaging.header import EncodedImage
+from service.imaging.image import ImageData, ImageError
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -32,7 +32,7 @@ _PLAIN = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGB
 _WITH_ALPHA = {"L": "LA", "P": "RGBA", "RGB": "RGBA"}
 
 
-def decode(file: Encoded) -> Picture:
+def decode(file: EncodedImage) -> ImageData:
     """The picture in `file`, upright. A palette becomes RGB, black and white become grey.
 
     Raises:
@@ -43,16 +43,16 @@ def decode(file: Encoded) -> Picture:
             _require_rows(file)
         with Image.open(io.BytesIO(file.data), formats=[file.format]) as image:
             if image.size != (file.width, file.height):
-                raise PictureFault("damaged", "it is not of the size its header tells")
+                raise ImageError("damaged", "it is not of the size its header tells")
             image.load()
             return _picture(image, file.orientation)
-    except PictureFault:
+    except ImageError:
         raise
     except Exception:  # Pillow raises whatever its parsers stumble over
-        raise PictureFault("damaged", "the picture cannot be decoded to its end") from None
+        raise ImageError("damaged", "the picture cannot be decoded to its end") from None
 
 
-def _require_rows(file: Encoded) -> None:
+def _require_rows(file: EncodedImage) -> None:
     """Refuse a PNG whose data ends well but early: Pillow would make the rest black."""
     depth, colour, _, _, interlaced = file.data[24:29]
     left, bits, at = 0, depth * _CHANNELS[colour], len(b"\x89PNG\r\n\x1a\n")
@@ -61,7 +61,7 @@ def _require_rows(file: Encoded) -> None:
         if columns > 0 and rows > 0:
             left += rows * (1 + -(-columns * bits // 8))
     if left > _inflated(file.data, at, left):
-        raise PictureFault("truncated", "its pixels end before the picture does")
+        raise ImageError("truncated", "its pixels end before the picture does")
 
 
 def _inflated(data: bytes, at: int, enough: int) -> int:
@@ -85,7 +85,7 @@ def _pixel_data(data: bytes, at: int) -> Iterator[memoryview]:
         at += 12 + length
 
 
-def _picture(image: Image.Image, orientation: int) -> Picture:
+def _picture(image: Image.Image, orientation: int) -> ImageData:
     profile = image.info.get("icc_profile")
     if image.mode != "I;16":
         wanted = (_WITH_ALPHA if "transparency" in image.info else _PLAIN)[image.mode]
@@ -95,5 +95,5 @@ def _picture(image: Image.Image, orientation: int) -> Picture:
     planes = np.asarray(image)
     planes = planes.reshape(*planes.shape[:2], -1)
     if image.mode in ("LA", "RGBA"):
-        return Picture(planes[:, :, :-1], planes[:, :, -1], profile)
-    return Picture(planes, None, profile)
+        return ImageData(planes[:, :, :-1], planes[:, :, -1], profile)
+    return ImageData(planes, None, profile)

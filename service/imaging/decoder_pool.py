@@ -6,29 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
-from service.endpoints.complete.masks import unknown_of
+from service.endpoints.complete.decoding import Opened, open_picture
 from service.endpoints.complete.parse import PictureRequest
 from service.imaging.decode import decode
-from service.imaging.header import Encoded
-from service.imaging.image import Picture, told_at
+from service.imaging.header import EncodedImage
+from service.imaging.image import ImageData, with_pointer
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A picture, and which of its pixels (H, W) are to be filled."""
-
-    picture: Picture
-    unknown: np.ndarray
-
-
-class PictureReader:
+class ImageDecoder:
     """Decodes in a thread of its own, for up to `places` requests that hold what they got.
 
     Encoded, a picture counts among the bodies; decoded it may be a thousand times as large. Three
@@ -50,7 +39,7 @@ class PictureReader:
             loop = asyncio.get_running_loop()
             yield await loop.run_in_executor(self._thread, open_picture, request)
 
-    async def look(self, file: Encoded, where: str, see: Callable[[Picture], T]) -> T:
+    async def look(self, file: EncodedImage, where: str, see: Callable[[ImageData], T]) -> T:
         """What `see` makes of the picture in `file`, which holds a place until then.
 
         Raises:
@@ -58,7 +47,7 @@ class PictureReader:
         """
 
         def looked() -> T:
-            with told_at(where):
+            with with_pointer(where):
                 return see(decode(file))
 
         async with self._places:
@@ -66,17 +55,3 @@ class PictureReader:
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
-
-
-def open_picture(request: PictureRequest) -> Opened:
-    """
-    Raises:
-        Problem: `invalid-image`, for pixels that cannot be decoded or a mask that says nothing.
-    """
-    with told_at("/image"):
-        picture = decode(request.image)
-    if request.mask is None:
-        with told_at("/image"):
-            return Opened(picture, unknown_of(request.mask_mode, picture))
-    with told_at("/mask"):
-        return Opened(picture, unknown_of(request.mask_mode, decode(request.mask)))

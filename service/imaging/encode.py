@@ -13,9 +13,8 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from service.imaging.image import Picture
+from service.imaging.image import ImageData
 
-PNG = "image/png"
 _LEVEL = 1  # of compression: a fifth larger than the default and three times as fast
 _GAP = 2  # pixels between pictures
 _BEGUN = 33  # bytes of a PNG: its signature and its header
@@ -36,11 +35,11 @@ def telling(picture: bytes, told: bytes) -> bytes:
     return picture[:_BEGUN] + chunk + picture[_BEGUN:]
 
 
-def base64_png(picture: Picture) -> str:
+def base64_png(picture: ImageData) -> str:
     return base64.b64encode(png(picture.array(), picture.profile)).decode()
 
 
-def sheet(pictures: Sequence[Picture]) -> bytes:
+def sheet(pictures: Sequence[ImageData]) -> bytes:
     """Several completions of one picture as one PNG, in 8 bits; a single one as it is."""
     first = pictures[0]
     if len(pictures) == 1:
@@ -68,7 +67,7 @@ def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
     return canvas
 
 
-def _eight_bits(picture: Picture) -> Picture:
+def _eight_bits(picture: ImageData) -> ImageData:
     if picture.pixels.dtype == np.uint8:
         return picture
     return replace(picture, pixels=picture.grey()[:, :, None])

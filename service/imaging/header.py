@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from service.imaging.image import PictureFault
+from service.imaging.image import ImageError
 
 FORMATS = "PNG, JPEG or WebP"
 _MAX_PARTS = 16_384  # chunks or segments of a file
@@ -28,7 +28,7 @@ _UPRIGHT = 1
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedImage:
     """A picture still encoded: the bytes its pixels need, its size as stored, and its EXIF
     orientation."""
 
@@ -45,29 +45,29 @@ class Encoded:
         return (self.width, self.height) if turned else (self.height, self.width)
 
 
-def examine(data: bytes, max_pixels: int) -> Encoded:
+def inspect_header(data: bytes, max_pixels: int) -> EncodedImage:
     """
     Raises:
         PictureFault: no PNG, JPEG or WebP, more than one picture, more than `max_pixels`, or a
             file that does not hold together.
     """
     if not data:
-        raise PictureFault("empty", "there is nothing in it")
+        raise ImageError("empty", "there is nothing in it")
     read = _reader(data)
     if read is None:
-        raise PictureFault("not_read", f"must be {FORMATS}", "unsupported-image")
+        raise ImageError("not_read", f"must be {FORMATS}", "unsupported-image")
     try:
         found = read(data)
     except (struct.error, IndexError):
         raise _truncated() from None
     if not found.width or not found.height:
-        raise PictureFault("damaged", "it has no pixels")
+        raise ImageError("damaged", "it has no pixels")
     if found.width * found.height > max_pixels:
-        raise PictureFault("too_large", f"may have up to {max_pixels} pixels")
+        raise ImageError("too_large", f"may have up to {max_pixels} pixels")
     return found
 
 
-def _reader(data: bytes) -> Callable[[bytes], Encoded] | None:
+def _reader(data: bytes) -> Callable[[bytes], EncodedImage] | None:
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return _png
     if data.startswith(_SOI + b"\xff"):
@@ -75,13 +75,13 @@ def _reader(data: bytes) -> Callable[[bytes], Encoded] | None:
     return _webp if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
-def _png(data: bytes) -> Encoded:
+def _png(data: bytes) -> EncodedImage:
     length, kind, width, height, depth, colour = struct.unpack_from(">I4sIIBB", data, 8)
     if (length, kind) != (13, b"IHDR"):
-        raise PictureFault("damaged", "a PNG begins with its header")
+        raise ImageError("damaged", "a PNG begins with its header")
     if depth == 16 and colour != _GREY:
         rule = "colours of 16 bits could not come back as they were; send 8 bits per channel"
-        raise PictureFault("not_read", rule, "unsupported-image")
+        raise ImageError("not_read", rule, "unsupported-image")
     kept, orientation, at = [data[:8]], _UPRIGHT, 8
     profiled = False
     for _ in range(_MAX_PARTS):
@@ -90,28 +90,28 @@ def _png(data: bytes) -> Encoded:
         if end > len(data):
             raise _truncated()
         if kind == b"IHDR" and at != 8:
-            raise PictureFault("damaged", "a PNG has one header")
+            raise ImageError("damaged", "a PNG has one header")
         if kind == b"acTL":
             raise _animated()
         if kind == b"tRNS" and colour == _GREY and depth != 8:
             rule = "a transparent shade of grey is read where grey has 8 bits"
-            raise PictureFault("not_read", rule, "unsupported-image")
+            raise ImageError("not_read", rule, "unsupported-image")
         if kind == b"eXIf":
             orientation = _orientation(data[at + 8 : end - 4])
         if kind in _PNG_PIXELS and not (kind == b"iCCP" and profiled):  # each would be inflated
             kept.append(data[at:end])
             profiled |= kind == b"iCCP"
         if kind == b"IEND":
-            return Encoded(b"".join(kept), "PNG", width, height, orientation)
+            return EncodedImage(b"".join(kept), "PNG", width, height, orientation)
         at = end
     raise _crumbled()
 
 
-def _jpeg(data: bytes) -> Encoded:
+def _jpeg(data: bytes) -> EncodedImage:
     size, kept, profile, orientation, at = None, [_SOI], 0, _UPRIGHT, 2
     for _ in range(_MAX_PARTS):
         if data[at] != 0xFF:
-            raise PictureFault("damaged", "a JPEG is a row of segments")
+            raise ImageError("damaged", "a JPEG is a row of segments")
         marker = data[at + 1]
         if marker == 0xFF:  # may be repeated as a filler
             at += 1
@@ -122,7 +122,7 @@ def _jpeg(data: bytes) -> Encoded:
             raise _truncated()
         if marker in _OTHER_FRAMES:
             rule = "a JPEG must be baseline or progressive, in Huffman's code"
-            raise PictureFault("not_read", rule, "unsupported-image")
+            raise ImageError("not_read", rule, "unsupported-image")
         if marker in _FRAMES:
             size = _frame(body)
         if marker == 0xE1 and body.startswith(b"Exif\0\0"):
@@ -137,27 +137,27 @@ def _jpeg(data: bytes) -> Encoded:
     else:
         raise _crumbled()
     if size is None:
-        raise PictureFault("damaged", "it has no pixels")
+        raise ImageError("damaged", "it has no pixels")
     _check_profile(profile)
     # Within the pixels 0xFF is followed by 0, so markers are what they seem to be.
     end = data.find(_EOI, at) + len(_EOI)
     if end < len(_EOI):
         raise _truncated()
     if data.count(_SOS, at, end) > _MAX_SCANS:
-        raise PictureFault("too_large", f"a JPEG may have up to {_MAX_SCANS} scans")
+        raise ImageError("too_large", f"a JPEG may have up to {_MAX_SCANS} scans")
     kept.append(data[at:end])
-    return Encoded(b"".join(kept), "JPEG", *size, orientation)
+    return EncodedImage(b"".join(kept), "JPEG", *size, orientation)
 
 
 def _frame(body: bytes) -> tuple[int, int]:
     depth, height, width, channels = struct.unpack_from(">BHHB", body)
     if depth != 8 or channels not in (1, 3):
         rule = "a JPEG must be grey or RGB of 8 bits; CMYK has no colours without a press"
-        raise PictureFault("not_read", rule, "unsupported-image")
+        raise ImageError("not_read", rule, "unsupported-image")
     return width, height
 
 
-def _webp(data: bytes) -> Encoded:
+def _webp(data: bytes) -> EncodedImage:
     (length,) = struct.unpack_from("<I", data, 4)
     if (stop := 8 + length) > len(data):
         raise _truncated()
@@ -192,9 +192,9 @@ def _webp(data: bytes) -> Encoded:
     else:
         raise _crumbled()
     if len(sizes) != 1:
-        raise PictureFault("damaged", "its parts do not agree on its size")
+        raise ImageError("damaged", "its parts do not agree on its size")
     width, height = sizes.pop()
-    return Encoded(data[:stop], "WEBP", width, height, orientation)
+    return EncodedImage(data[:stop], "WEBP", width, height, orientation)
 
 
 def _orientation(exif: bytes) -> int:
@@ -215,16 +215,16 @@ def _orientation(exif: bytes) -> int:
 
 def _check_profile(size: int) -> None:
     if size > _MAX_PROFILE:
-        raise PictureFault("too_large", f"a colour profile may have up to {_MAX_PROFILE} bytes")
+        raise ImageError("too_large", f"a colour profile may have up to {_MAX_PROFILE} bytes")
 
 
-def _truncated() -> PictureFault:
-    return PictureFault("truncated", "the file ends before the picture does")
+def _truncated() -> ImageError:
+    return ImageError("truncated", "the file ends before the picture does")
 
 
-def _animated() -> PictureFault:
-    return PictureFault("animated", "must be a single picture", "unsupported-image")
+def _animated() -> ImageError:
+    return ImageError("animated", "must be a single picture", "unsupported-image")
 
 
-def _crumbled() -> PictureFault:
-    return PictureFault("too_large", f"a file may have up to {_MAX_PARTS} chunks")
+def _crumbled() -> ImageError:
+    return ImageError("too_large", f"a file may have up to {_MAX_PARTS} chunks")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.errors import refuse
+from service.errors import make_problem
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageData:
     """Pixels (H, W, C) as they were sent, C being 1 (grey) or 3 (RGB), turned upright.
 
     uint8, or uint16 where grey of 16 bits was sent. `alpha` is uint8 (H, W), 0 transparent;
@@ -42,7 +42,7 @@ class Picture:
         return ((77 * red + 150 * green + 29 * blue) >> 8).astype(np.uint8)
 
 
-class PictureFault(Exception):  # noqa: N818
+class ImageError(Exception):
     """A file that is no picture, or not one that is read; `code` and `rule` go into a problem."""
 
     def __init__(self, code: str, rule: str, kind: str = "invalid-image") -> None:
@@ -51,7 +51,7 @@ class PictureFault(Exception):  # noqa: N818
 
 
 @contextmanager
-def told_at(where: str) -> Iterator[None]:
+def with_pointer(where: str) -> Iterator[None]:
     """What is wrong with the picture read within is a problem at `where`.
 
     Raises:
@@ -59,5 +59,5 @@ def told_at(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except PictureFault as fault:
-        raise refuse(fault.kind, where, fault.code, fault.rule) from None
+    except ImageError as fault:
+        raise make_problem(fault.kind, where, fault.code, fault.rule) from None

@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from service.endpoints.anomaly.parse import JSON
-from service.errors import Problem, pointer, refuse
-from service.imaging.header import Encoded, examine
-from service.imaging.image import told_at
+from service.errors import Problem, make_problem, pointer
+from service.imaging.header import EncodedImage, inspect_header
+from service.imaging.image import with_pointer
+from service.media_types import JSON, MULTIPART
 from service.validation.json_body import read_object
-from service.validation.multipart import MULTIPART, read_parts
+from service.validation.multipart import read_parts
 from service.workers.large_json import LARGE
 
 _MAX_FIELD = 1 << 16
@@ -67,14 +67,14 @@ def read_body(
     return fields, {name: _in_json(name, value, shape.files[name]) for name, value in given.items()}
 
 
-def examined(file: File, max_pixels: int) -> Encoded:
+def examined(file: File, max_pixels: int) -> EncodedImage:
     """
     Raises:
         Problem: it is not base64, or no picture.
     """
     data = _decoded(file.data, file.where) if isinstance(file.data, str) else file.data
-    with told_at(file.where):
-        return examine(data, max_pixels)
+    with with_pointer(file.where):
+        return inspect_header(data, max_pixels)
 
 
 def _numbered(name: str, files: list[bytes]) -> list[File]:
@@ -89,26 +89,28 @@ def _in_json(name: str, value: object, most: int) -> list[File]:
     if type(value) is str:
         return [File(value, pointer(name))]
     if type(value) is not list or most == 1:
-        raise refuse("invalid-request", pointer(name), "wrong_type", rule)
+        raise make_problem("invalid-request", pointer(name), "wrong_type", rule)
     if not value:
-        raise refuse("invalid-request", pointer(name), "empty", "give at least one picture")
+        raise make_problem("invalid-request", pointer(name), "empty", "give at least one picture")
     if len(value) > most:
-        raise refuse("invalid-request", pointer(name), "too_many", f"at most {most}")
+        raise make_problem("invalid-request", pointer(name), "too_many", f"at most {most}")
     for i, each in enumerate(value):
         if type(each) is not str:
-            raise refuse("invalid-request", pointer(name, i), "wrong_type", rule)
+            raise make_problem("invalid-request", pointer(name, i), "wrong_type", rule)
     return [File(each, pointer(name, i)) for i, each in enumerate(value)]
 
 
 def _field(name: str, part: bytes, shape: Body) -> Any:
     """A field of a form, which is text where it can only be that and JSON elsewhere."""
     if len(part) > _MAX_FIELD:
-        raise refuse("invalid-request", pointer(name), "too_long", f"up to {_MAX_FIELD} bytes")
+        raise make_problem(
+            "invalid-request", pointer(name), "too_long", f"up to {_MAX_FIELD} bytes"
+        )
     try:
         return part.decode() if name in shape.text else orjson.loads(part)
     except ValueError:
         rule = "must be UTF-8" if name in shape.text else "must be JSON"
-        raise refuse("invalid-request", pointer(name), "wrong_type", rule) from None
+        raise make_problem("invalid-request", pointer(name), "wrong_type", rule) from None
 
 
 def _decoded(text: str, where: str) -> bytes:
@@ -117,9 +119,9 @@ def _decoded(text: str, where: str) -> bytes:
         text = text[uri.end() :]
     elif text.startswith("data:"):
         rule = "must be a data URI in base64: data:image/png;base64,..."
-        raise refuse("invalid-request", where, "not_base64", rule)
+        raise make_problem("invalid-request", where, "not_base64", rule)
     try:
         return binascii.a2b_base64(text.encode("ascii").translate(None, b"\r\n"), strict_mode=True)
     except ValueError:  # binascii's errors are; what they say may quote
         rule = "must be base64 of the standard alphabet, padded"
-        raise refuse("invalid-request", where, "not_base64", rule) from None
+        raise make_problem("invalid-request", where, "not_base64", rule) from None

@@ -1,19 +1,4 @@
-"""Answers that are fetched later, and outlive the process: what `Prefer: respond-async` asks for.
+"""Jobs: requests under `Prefer: respond-async`, run in the background and kept.
 
-A job is for the key that it came with; to all others there is none. Ids cannot be guessed either.
+A job belongs to the API key that it came with; other keys get 404. Ids cannot be guessed.
 """
-
-from service.jobs.runner import Jobs
-from service.storage.jobs.base import JobStore, Limits
-from service.storage.jobs.job import Job, Progress, Status
-from service.storage.jobs.sqlite import SqliteJobStore
-
-__all__ = [
-    "Job",
-    "JobStore",
-    "Jobs",
-    "Limits",
-    "Progress",
-    "SqliteJobStore",
-    "Status",
-]

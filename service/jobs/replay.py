@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Scope
 
 from service.errors import answered
-from service.storage.jobs.request import Sent
+from service.storage.jobs.request import StoredRequest
 
 
 async def replay(
-    app: ASGIApp, sent: Sent, body: Callable[[], Awaitable[bytes]], state: dict[str, Any]
+    app: ASGIApp, sent: StoredRequest, body: Callable[[], Awaitable[bytes]], state: dict[str, Any]
 ) -> Response:
     """What `app` answers; where it fails, the problem that says so.
 
@@ -32,7 +32,7 @@ def is_replayed(state: State) -> bool:
 
 
 async def _answer(
-    app: ASGIApp, sent: Sent, body: Callable[[], Awaitable[bytes]], state: dict[str, Any]
+    app: ASGIApp, sent: StoredRequest, body: Callable[[], Awaitable[bytes]], state: dict[str, Any]
 ) -> Response:
     unread, answer, parts = [body], Response(), []
     state["replayed"] = True

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp
 
 from service.errors import Problem
 from service.jobs.replay import replay
-from service.observability.stopwatch import Stopwatch
+from service.observability.stopwatch import StageTimer
 from service.storage.jobs.base import JobStore
-from service.storage.jobs.job import SUSPECT_FROM, Job, Status
-from service.storage.jobs.request import Sent
+from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
+from service.storage.jobs.request import StoredRequest
 from service.storage.sqlite import StoreError
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ _MOST_STARTS = 3
 
 
 @final
-class Jobs:
+class JobRunner:
     """Runs jobs of one store, at most `max_running` at a time; the rest wait in it.
 
     A job is its request, sent through the app again: the one just accepted, the one that an earlier
@@ -50,7 +50,7 @@ class Jobs:
         max_running: int,
         max_jobs: int,
         on_end: Callable[[Status], object],
-        trace: Callable[[Stopwatch, dict[str, Any]], str] | None = None,
+        trace: Callable[[StageTimer, dict[str, Any]], str] | None = None,
     ) -> None:
         self._store, self._max_jobs, self._on_end = store, max_jobs, on_end
         self._max_running, self._trace = max_running, trace
@@ -77,7 +77,7 @@ class Jobs:
         is told in the log and tried again and again: whoever has it may leave it."""
         self._app, self._loading = app, loading
         await self._open()
-        self._background.append(asyncio.create_task(self._tend()))
+        self._background.append(asyncio.create_task(self._heartbeat_loop()))
 
     def require_room(self) -> None:
         """
@@ -92,7 +92,7 @@ class Jobs:
     async def accept(
         self,
         request_id: str,
-        sent: Sent,
+        sent: StoredRequest,
         body: bytes,
         key: str | None,
         fingerprint: bytes,
@@ -193,7 +193,7 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*running, *self._background, return_exceptions=True)
         for id, begun in self._left:
-            await self._insist(self._store.release, id, begun, tries=1)
+            await self._retry_store(self._store.release, id, begun, tries=1)
         await self._call(self._store.close)
         self._thread.shutdown()
 
@@ -212,17 +212,17 @@ class Jobs:
         if self._max_running:
             self._background.append(asyncio.create_task(self._claim()))
 
-    async def _tend(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(_TEND_S)
             if self._refused:
                 await self._open()
                 continue
-            await self._insist(self._store.expire, tries=1)
+            await self._retry_store(self._store.expire, tries=1)
             running = [job for job, _ in self._live.values()]
-            for id in await self._insist(self._store.still, running, tries=1) or ():
+            for id in await self._retry_store(self._store.heartbeat, running, tries=1) or ():
                 self._stop(id)
-            unfinished = await self._insist(self._store.unfinished, tries=1)
+            unfinished = await self._retry_store(self._store.unfinished, tries=1)
             self._unfinished = self._unfinished if unfinished is None else unfinished
 
     async def _claim(self) -> None:
@@ -236,7 +236,7 @@ class Jobs:
                 continue
             if (rest_s := self._rest_until - time.monotonic()) > 0:
                 await asyncio.sleep(rest_s)
-            if (job := await self._insist(self._store.claim)) is None:
+            if (job := await self._retry_store(self._store.claim)) is None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _POLL_S)
                 continue
@@ -245,7 +245,7 @@ class Jobs:
                 return
             if job.id in self._live:  # it was taken for another's while nothing was heard of us
                 continue
-            alone = job.starts >= SUSPECT_FROM
+            alone = job.starts >= POISON_THRESHOLD
             task = self._launch(job, {task for _, task in self._live.values()} if alone else set())
             if alone:
                 await asyncio.wait({task})
@@ -257,7 +257,7 @@ class Jobs:
             try:
                 if others:
                     await asyncio.wait(others)
-                await self._settle(job)
+                await self._execute(job)
             except asyncio.CancelledError:
                 if job.status is Status.RUNNING:
                     self._left.append((job.id, job.id in self._begun))
@@ -278,27 +278,27 @@ class Jobs:
             job.status = Status.CANCELLED
             task.cancel()
 
-    async def _settle(self, job: Job) -> None:
+    async def _execute(self, job: Job) -> None:
         """Give the job its answer."""
         self._begun.add(job.id)
-        starts = await self._insist(self._store.begin, job.id)
+        starts = await self._retry_store(self._store.mark_started, job.id)
         if not starts:
             return  # it has been forgotten
         job.starts = starts
         about: dict[str, Any] = {"key": job.owner or None, "route": "unmatched"}
-        watch = Stopwatch()
+        watch = StageTimer()
         try:
             answer = await self._answer(job, about, watch)
             if answer is None:
                 self._rest_until = time.monotonic() + _REST_S
-                await self._insist(self._store.release, job.id, True)
+                await self._retry_store(self._store.release, job.id, True)
                 return
         except Exception:  # of ours; whatever it is, the job ends
             structlog.get_logger().exception("a job failed", request_id=job.request_id)
             problem = Problem("internal-error", "the log has the reason under this request_id")
             answer = problem.response(job.request_id)
         status = Status.DONE if answer.status_code < 400 else Status.FAILED
-        if await self._insist(self._store.complete, job, status, answer):
+        if await self._retry_store(self._store.complete, job, status, answer):
             job.status = status
             self._unfinished -= 1
             self._on_end(status)
@@ -308,15 +308,15 @@ class Jobs:
                 about["trace_id"] = self._trace(watch, about)
             structlog.get_logger().info("job", **about)
 
-    async def _answer(self, job: Job, about: dict[str, Any], watch: Stopwatch) -> Response | None:
+    async def _answer(self, job: Job, about: dict[str, Any], watch: StageTimer) -> Response | None:
         """What the job is answered, or None where there is no place for it here; `about` is told
         the model and the cost."""
         if job.starts > _MOST_STARTS:
             detail = f"the server ended {_MOST_STARTS} times while it ran this job"
             return Problem("job-crashed", detail).response(job.request_id)
         assert self._app is not None
-        sent = await self._insist(self._store.sent, job.id)
-        body = partial(self._insist, self._store.body, job.id)
+        sent = await self._retry_store(self._store.sent, job.id)
+        body = partial(self._retry_store, self._store.body, job.id)
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
             state = {
@@ -348,7 +348,7 @@ class Jobs:
             detail = "the log says why; requests without Prefer: respond-async are answered"
             raise Problem("jobs-unavailable", detail, headers={"retry-after": "1"}) from None
 
-    async def _insist(self, method: Callable[..., T], *args: Any, tries: int = 0) -> Any:
+    async def _retry_store(self, method: Callable[..., T], *args: Any, tries: int = 0) -> Any:
         """For a job, which waits until the store works again; or so many `tries`, then None."""
         told = False
         while True:

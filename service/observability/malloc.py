@@ -19,14 +19,14 @@ _EVERY_S, _ROUNDS = 5.0, 6  # memory goes back each time, garbage is looked for 
 _ARENAS, _ARENA_MAX = 2, -8  # the second is glibc's number for it
 
 
-def share_arenas() -> None:
+def limit_malloc_arenas() -> None:
     """All threads allocate from two arenas, which get filled again before others grow; to be called
     before there are threads. The interpreter lets one thread run at a time anyway."""
     if (libc := _glibc()) is not None:
         libc.mallopt(_ARENA_MAX, _ARENAS)
 
 
-class Heap(NamedTuple):
+class MallocStats(NamedTuple):
     """Bytes that malloc gave out, and bytes that it keeps between them. What Python's objects of up
     to 512 bytes take is not in it: they have pools of their own."""
 
@@ -34,14 +34,14 @@ class Heap(NamedTuple):
     free: int
 
 
-def heap() -> Heap | None:
+def malloc_stats() -> MallocStats | None:
     """What malloc holds now; none where it is not that of glibc 2.33 or later."""
     libc = _glibc()
     if libc is None or not hasattr(libc, "mallinfo2"):
         return None
     libc.mallinfo2.restype = _MallInfo
     told = libc.mallinfo2()
-    return Heap(told.uordblks + told.hblkhd, told.fordblks)
+    return MallocStats(told.uordblks + told.hblkhd, told.fordblks)
 
 
 class _MallInfo(ctypes.Structure):
@@ -54,14 +54,14 @@ class _MallInfo(ctypes.Structure):
     ]
 
 
-def spare_what_is_there() -> None:
+def freeze_gc_heap() -> None:
     """The collector looks no more at what there is now: what was imported and loaded stays for
     good, or goes when nothing refers to it."""
     gc.collect()
     gc.freeze()
 
 
-async def keep_trimmed() -> None:
+async def trim_periodically() -> None:
     """Return free memory to the system again and again, where this is Linux with glibc, and find
     garbage."""
     libc = _glibc()

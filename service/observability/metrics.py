@@ -22,14 +22,15 @@ from prometheus_client import (
 )
 
 from service.endpoints.classify.parse import Item
+from service.endpoints.sample.infer import Sampled
 from service.endpoints.sample.parse import SampleTask
-from service.engine import Engine, Sampled
-from service.jobs import Jobs
-from service.observability.malloc import Heap, heap
+from service.engine.engine import Engine
+from service.jobs.runner import JobRunner
+from service.observability.malloc import MallocStats, malloc_stats
 from service.registry.handles import Model
 from service.storage.cache import AnswerCache
 from service.storage.graphs import GraphStore
-from service.storage.redis_client import Link
+from service.storage.redis_client import RedisClient
 
 M = TypeVar("M", Counter, Histogram)
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -194,21 +195,21 @@ class Metrics:
         Gauge(
             "basin_gpu_bytes", "Bytes that tensors take on GPUs.", registry=registry
         ).set_function(_on_gpus)
-        if heap() is not None:
+        if malloc_stats() is not None:
             state = Gauge(
                 "basin_heap_bytes",
                 "Bytes that malloc gave out, and that it keeps between them.",
                 ["state"],
                 registry=registry,
             )
-            for each in Heap._fields:
-                state.labels(each).set_function(lambda each=each: getattr(heap(), each))
+            for each in MallocStats._fields:
+                state.labels(each).set_function(lambda each=each: getattr(malloc_stats(), each))
         Gauge(
             "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
         ).set_function(lambda: engine.admitted)
         Gauge(
             "basin_queue_limit", "As many of them as there may be.", registry=registry
-        ).set_function(lambda: engine.places)
+        ).set_function(lambda: engine.capacity)
         Gauge(
             "basin_backlog_seconds",
             "Seconds of compute for all that waits or runs, by what the like of it took.",
@@ -231,7 +232,11 @@ class Metrics:
         engine.on_step = self.observe_step
 
     def watch(
-        self, jobs: Jobs, graphs: GraphStore, cache: AnswerCache | None, link: Link | None
+        self,
+        jobs: JobRunner,
+        graphs: GraphStore,
+        cache: AnswerCache | None,
+        link: RedisClient | None,
     ) -> None:
         """Tell what these hold."""
         Gauge(

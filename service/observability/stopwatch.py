@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Stopwatch:
+class StageTimer:
     """Seconds by phase, since the request arrived; `spans` are from when to when each was."""
 
     def __init__(self) -> None:

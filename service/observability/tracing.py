@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.observability.stopwatch import Stopwatch
+from service.observability.stopwatch import StageTimer
 
 _CLOSE_S = 2.0
 
@@ -35,7 +35,7 @@ class Traces:
 
     def request(
         self,
-        watch: Stopwatch,
+        watch: StageTimer,
         about: Mapping[str, str | int | float | None],
         headers: Mapping[str, str],
     ) -> str:
@@ -44,7 +44,7 @@ class Traces:
         name = f"{about['method']} {about['route']}"
         return self._tell(name, SpanKind.SERVER, watch, about, headers)
 
-    def job(self, watch: Stopwatch, about: Mapping[str, str | int | float | None]) -> str:
+    def job(self, watch: StageTimer, about: Mapping[str, str | int | float | None]) -> str:
         """Tell a job that is over: a trace of its own, with the `request_id` that it came with."""
         return self._tell(f"job {about['route']}", SpanKind.CONSUMER, watch, about, {})
 
@@ -58,7 +58,7 @@ class Traces:
         self,
         name: str,
         kind: SpanKind,
-        watch: Stopwatch,
+        watch: StageTimer,
         about: Mapping[str, str | int | float | None],
         headers: Mapping[str, str],
     ) -> str:

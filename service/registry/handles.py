@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import softmax
 
 from models.architectures.ait import AiT, AiTConfig
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.inputs.graph import Column, Graph
 from models.inputs.images import Picture
@@ -22,7 +22,7 @@ from models.layouts import Layout
 from models.tasks.graph_classifier import GraphClassifier, Task
 from models.tasks.image_completer import ImageCompleter, ImageConfig
 from models.tasks.node_scorer import NodeScorer
-from service.endpoints.common.schemas import ModelRef
+from service.registry.model_ref import ModelRef
 
 N = TypeVar("N", bound=Architecture)
 
@@ -69,14 +69,14 @@ class Model(ABC, Generic[N]):
 
     def warm_up(self) -> None:
         """Run once, so that no client waits for kernels to load."""
-        self.network.infer(self.network.pack([self._smallest()]), [Knobs()])
+        self.network.infer(self.network.pack([self._smallest()]), [DynamicsParams()])
 
     @abstractmethod
     def _smallest(self) -> Graph | MaskedImage | Picture:
         """Two nodes and an edge, an image of which nothing is known, or a black one."""
 
 
-class Labeller(Model[N], ABC):
+class ClassifierBase(Model[N], ABC):
     """Has calibrated probabilities of labels."""
 
     @property
@@ -96,7 +96,7 @@ class Labeller(Model[N], ABC):
         return [softmax(part / t, 1) for part, t in zip(parts, self.temperatures, strict=True)]
 
 
-L = TypeVar("L", bound=Labeller[Any])
+L = TypeVar("L", bound=ClassifierBase[Any])
 
 
 @final
@@ -119,7 +119,7 @@ class Scorer(Model[NodeScorer]):
 
 
 @final
-class Classifier(Labeller[GraphClassifier]):
+class Classifier(ClassifierBase[GraphClassifier]):
     """Classifies whole graphs, and molecules where its columns are those of SMILES."""
 
     route = "/classify"
@@ -162,7 +162,7 @@ class Completer(Model[ImageCompleter]):
         return MaskedImage(np.zeros((c.size, c.size, c.channels), np.uint8), occluded)
 
 
-class Recogniser(Labeller[AiT], ABC):
+class ImageModel(ClassifierBase[AiT], ABC):
     """Looks at pictures of one size."""
 
     @property
@@ -185,14 +185,14 @@ class Recogniser(Labeller[AiT], ABC):
 
 
 @final
-class PictureClassifier(Recogniser):
+class ImageClassifier(ImageModel):
     """Says what a picture shows."""
 
     route = "/images/classify"
 
 
 @final
-class Answerer(Recogniser):
+class VisualQuestionModel(ImageModel):
     """Answers questions about a picture."""
 
     route = "/images/answer"
@@ -205,7 +205,7 @@ class Answerer(Recogniser):
         return tuple(kind for kind in QUESTIONS if kind in told)
 
 
-def served(checkpoint: Checkpoint) -> Model[Any]:
+def handle_for(checkpoint: Checkpoint) -> Model[Any]:
     """The model that a checkpoint makes.
 
     Raises:
@@ -221,7 +221,7 @@ def served(checkpoint: Checkpoint) -> Model[Any]:
         return Completer(network, manifest, checkpoint.sha256)
     if isinstance(network, AiT):
         _require_looking(network, manifest.name)
-        kind = Answerer if network.config.question else PictureClassifier
+        kind = VisualQuestionModel if network.config.question else ImageClassifier
         return _calibrated(kind(network, manifest, checkpoint.sha256))
     raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}")
 

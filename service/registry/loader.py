@@ -13,10 +13,10 @@ import torch
 
 from models import checkpoint
 from models.base import Block
-from models.dynamics import System
-from models.fused.system import FusedSystem, as_much
+from models.dynamics import StepBackend
+from models.fused.system import FusedSystem, force_parallel_path
 from models.layouts import Dense
-from service.registry.handles import Model, served
+from service.registry.handles import Model, handle_for
 from service.settings import Settings
 
 
@@ -25,7 +25,7 @@ class MachineError(Exception):
 
 
 @dataclass(frozen=True)
-class Machine:
+class ModelLoader:
     """A torch `device`, whether ONNX Runtime looks at states as far as it can, by how many threads,
     all cores if None, and for which models by products of whole numbers."""
 
@@ -35,7 +35,7 @@ class Machine:
     int8: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, settings: Settings) -> Machine:
+    def of(cls, settings: Settings) -> ModelLoader:
         """
         Raises:
             MachineError: there is no such GPU, or no ONNX Runtime.
@@ -62,7 +62,7 @@ class Machine:
         Raises:
             CheckpointError: it cannot be trusted.
         """
-        model = served(checkpoint.load(path, self.device))
+        model = handle_for(checkpoint.load(path, self.device))
         if self.onnx:
             try:
                 self._by_onnx(model)
@@ -84,7 +84,7 @@ class Machine:
         self._prepare(model, ready, fuses=not int8)
 
     def _prepare(
-        self, model: Model, system_of: Callable[[Block], System], fuses: bool = True
+        self, model: Model, system_of: Callable[[Block], StepBackend], fuses: bool = True
     ) -> None:
         """Its weights change no more; run it once each way: what tells of attention and components
         goes past what is made ready, and what is much is for several threads."""
@@ -96,5 +96,5 @@ class Machine:
             block.prepared = FusedSystem.of_block(block, system) if fused else system
         model.warm_up()
         if self.threads != 1 and any(isinstance(b.prepared, FusedSystem) for b in blocks):
-            with as_much():
+            with force_parallel_path():
                 model.warm_up()

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, final
 import structlog
 
 from models.checkpoint import CheckpointError
-from service.errors import Problem, refuse
+from service.errors import Problem, make_problem
 from service.registry.handles import Model
-from service.registry.loader import Machine
+from service.registry.loader import ModelLoader
 from service.validation.arrays import listing
 
 M = TypeVar("M", bound=Model[Any])
@@ -48,23 +48,23 @@ class Registry:
 
     def __init__(
         self,
-        machine: Machine = Machine(),  # noqa: B008, it is frozen
+        machine: ModelLoader = ModelLoader(),  # noqa: B008, it is frozen
         names: frozenset[str] | None = None,
         shared: _Served | None = None,
     ) -> None:
         self._machine, self._names, self._shared = machine, names, shared or _Served()
 
-    def within(self, names: frozenset[str] | None) -> Registry:
+    def scoped(self, names: frozenset[str] | None) -> Registry:
         """This registry, as who may use these models alone sees it, or all of it."""
         return Registry(self._machine, names, self._shared)
 
     @property
-    def stamp(self) -> bytes:
+    def fingerprint(self) -> bytes:
         """Tells one set of models from any other, by their hashes."""
         return self._shared.stamp
 
     @property
-    def changes(self) -> int:
+    def generation(self) -> int:
         """How often it has been another set of models."""
         return self._shared.changes
 
@@ -142,7 +142,7 @@ class Registry:
         shared.changes += 1
 
     @property
-    def settled(self) -> bool:
+    def loading_finished(self) -> bool:
         """Have the first models been loaded, or is it sure that there will be none?"""
         return self._shared.loaded
 
@@ -150,13 +150,13 @@ class Registry:
         """Load no more: the process ends."""
         self._shared.leaving = True
 
-    def give_up(self) -> None:
+    def mark_failed(self) -> None:
         """There will be no models."""
         self._shared.loaded = True
 
     def require_loaded(self) -> None:
         """Refuse with 503 while the first models are loading."""
-        if not self.settled:
+        if not self.loading_finished:
             raise Problem("not-ready", "models are loading", headers={"retry-after": "1"})
 
     def require_ready(self) -> None:
@@ -187,7 +187,7 @@ class Registry:
         try:
             return self._shared.models[name]
         except KeyError:
-            raise refuse(
+            raise make_problem(
                 "unknown-model", "/model", "unknown_model", "GET /models lists those served"
             ) from None
 
@@ -206,8 +206,8 @@ class Registry:
         names = [one.name for one in self.every(kind)]
         rule = f"POST {kind.route} is served by {listing(names) if names else 'no model here'}"
         if model is None:
-            raise refuse("unknown-model", "/model", "unknown_model", rule)
-        raise refuse("wrong-model", "/model", "wrong_task", rule)
+            raise make_problem("unknown-model", "/model", "unknown_model", rule)
+        raise make_problem("wrong-model", "/model", "wrong_task", rule)
 
     def _sees(self, name: str) -> bool:
         return self._names is None or name in self._names
@@ -215,4 +215,4 @@ class Registry:
     def _require_seen(self, name: str) -> None:
         if not self._sees(name):
             rule = "the key is not for this model; GET /models lists those that it is for"
-            raise refuse("forbidden", "/model", "out_of_scope", rule)
+            raise make_problem("forbidden", "/model", "out_of_scope", rule)

@@ -6,25 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from service.jobs import JobStore, Limits, SqliteJobStore
 from service.settings import Settings
 from service.storage.cache import AnswerCache, LocalCache
 from service.storage.cache_redis import SharedCache
-from service.storage.graphs import GraphStore, Room, SqliteJournal
+from service.storage.graphs import GraphLimits, GraphStore, SqliteJournal
 from service.storage.graphs.redis import RedisJournal
+from service.storage.jobs.base import JobStore, Limits
 from service.storage.jobs.redis import RedisJobStore
+from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.limiter import Limiter, LocalLimiter
 from service.storage.limiter_redis import SharedLimiter
 from service.storage.memories import MemoryStore
 from service.storage.memories_redis import SharedMemories
-from service.storage.redis_client import Link
+from service.storage.redis_client import RedisClient
 
 _DEFAULTS = {name for name in Settings.model_fields if name.startswith(("default_", "max_"))}
 _AT_A_TIME = 4  # jobs of one server, where others can take the rest
 
 
 @dataclass(frozen=True)
-class Kept:
+class StorageBackends:
     """One of each. `cache` is None where none is wanted, `link` where there is no Redis."""
 
     cache: AnswerCache | None
@@ -33,10 +34,12 @@ class Kept:
     graphs: GraphStore
     jobs: JobStore
     jobs_at_a_time: int
-    link: Link | None
+    link: RedisClient | None
 
     @classmethod
-    def where(cls, settings: Settings, on_failure: Callable[[str], object]) -> Kept:
+    def from_settings(
+        cls, settings: Settings, on_failure: Callable[[str], object]
+    ) -> StorageBackends:
         """Where the settings say; `on_failure` is told for what Redis failed."""
         places = (settings.queue_size + 1 + 1) // 2  # jobs take half of them at most
         own = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
@@ -46,13 +49,13 @@ class Kept:
             *(settings.max_memories, settings.max_memory_bytes),
         )
         room = settings.max_stored_graphs, settings.max_stored_nodes, settings.max_stored_edges
-        graphs = Room(*room), settings.graph_memory_bytes
+        graphs = GraphLimits(*room), settings.graph_memory_bytes
         if settings.redis_url is None:
             jobs = SqliteJobStore(settings.job_store, limits)
             own_graphs = GraphStore(SqliteJournal(settings.graph_store), *graphs)
             return cls(own, LocalLimiter(), MemoryStore(*memories), own_graphs, jobs, places, None)
         url = settings.redis_url.get_secret_value()
-        link = Link(url, settings.redis_timeout_s, on_failure)
+        link = RedisClient(url, settings.redis_timeout_s, on_failure)
         return cls(
             SharedCache(link, own, _served(settings)) if own else None,
             SharedLimiter(link),

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import final
 
-from service.payload import Answer
+from service.payload import ResponsePayload
 
 _OVERHEAD = 512  # bytes of an entry beside its answer
 _SHARE = 4  # of the cache that one answer may take
@@ -20,11 +20,11 @@ class AnswerCache(ABC):
     """Answers by key, some of them, for some time."""
 
     @abstractmethod
-    async def get(self, key: bytes) -> Answer | None:
+    async def get(self, key: bytes) -> ResponsePayload | None:
         """The answer of this key, if it is held."""
 
     @abstractmethod
-    async def put(self, key: bytes, answer: Answer) -> None:
+    async def put(self, key: bytes, answer: ResponsePayload) -> None:
         """Hold an answer, if there is room for it."""
 
     @property
@@ -39,22 +39,22 @@ class LocalCache(AnswerCache):
 
     def __init__(self, max_bytes: int) -> None:
         self._max, self._held = max_bytes, 0
-        self._answers: OrderedDict[bytes, Answer] = OrderedDict()
+        self._answers: OrderedDict[bytes, ResponsePayload] = OrderedDict()
 
     @property
     def bytes_held(self) -> int:
         return self._held
 
-    def takes(self, answer: Answer) -> bool:
+    def takes(self, answer: ResponsePayload) -> bool:
         """Is it small enough to be held?"""
         return _size(answer) * _SHARE <= self._max
 
-    async def get(self, key: bytes) -> Answer | None:
+    async def get(self, key: bytes) -> ResponsePayload | None:
         if key in self._answers:
             self._answers.move_to_end(key)
         return self._answers.get(key)
 
-    async def put(self, key: bytes, answer: Answer) -> None:
+    async def put(self, key: bytes, answer: ResponsePayload) -> None:
         if not self.takes(answer) or key in self._answers:
             return
         self._answers[key] = answer
@@ -64,5 +64,5 @@ class LocalCache(AnswerCache):
             self._held -= _size(dropped)
 
 
-def _size(answer: Answer) -> int:
+def _size(answer: ResponsePayload) -> int:
     return _OVERHEAD + answer.size

@@ -7,9 +7,9 @@ from typing import final
 
 import orjson
 
-from service.payload import Answer
+from service.payload import ResponsePayload
 from service.storage.cache import AnswerCache, LocalCache
-from service.storage.redis_client import PREFIX, Link, Unavailable
+from service.storage.redis_client import PREFIX, RedisClient, Unavailable
 
 _KEEP_S, _MOST_BYTES = 3600, 1 << 20  # what is larger is not moved in time
 
@@ -25,18 +25,18 @@ class SharedCache(AnswerCache):
         served: by what, beside the models: servers that would answer otherwise share nothing.
     """
 
-    def __init__(self, link: Link, own: LocalCache, served: bytes = b"") -> None:
+    def __init__(self, link: RedisClient, own: LocalCache, served: bytes = b"") -> None:
         self._link, self._own, self._served = link, own, served
 
     @property
     def bytes_held(self) -> int:
         return self._own.bytes_held
 
-    async def get(self, key: bytes) -> Answer | None:
+    async def get(self, key: bytes) -> ResponsePayload | None:
         if (found := await self._own.get(key)) is not None:
             return found
         try:
-            with self._link.asking("cache"):
+            with self._link.guard("cache"):
                 kept = await self._link.swift.get(self._name(key))
         except Unavailable:
             return None
@@ -45,14 +45,14 @@ class SharedCache(AnswerCache):
         await self._own.put(key, answer)
         return answer
 
-    async def put(self, key: bytes, answer: Answer) -> None:
+    async def put(self, key: bytes, answer: ResponsePayload) -> None:
         await self._own.put(key, answer)
         if answer.size <= _MOST_BYTES and self._link.up:
-            self._link.later(self._send(key, answer))
+            self._link.fire_and_forget(self._send(key, answer))
 
-    async def _send(self, key: bytes, answer: Answer) -> None:
+    async def _send(self, key: bytes, answer: ResponsePayload) -> None:
         try:
-            with self._link.asking("cache"):
+            with self._link.guard("cache"):
                 await self._link.swift.set(
                     self._name(key), _written(key, answer), ex=_KEEP_S, nx=True
                 )
@@ -63,20 +63,20 @@ class SharedCache(AnswerCache):
         return f"{PREFIX}answer:".encode() + hashlib.sha256(self._served + key).digest()
 
 
-def _written(key: bytes, answer: Answer) -> bytes:
+def _written(key: bytes, answer: ResponsePayload) -> bytes:
     """A JSON object with its length before it, then what is told and the file."""
     about = {
         "key": key.hex(),
         "type": answer.media_type,
-        "told": len(answer.told),
+        "told": len(answer.json),
         "phases": answer.phases,
         "headers": answer.headers,
     }
     head = orjson.dumps(about)
-    return b"".join((len(head).to_bytes(4), head, answer.told, answer.file))
+    return b"".join((len(head).to_bytes(4), head, answer.json, answer.file))
 
 
-def _read(key: bytes, kept: bytes | str) -> Answer | None:
+def _read(key: bytes, kept: bytes | str) -> ResponsePayload | None:
     """The answer of this key, or None where something else stands there."""
     assert isinstance(kept, bytes)
     try:
@@ -89,6 +89,6 @@ def _read(key: bytes, kept: bytes | str) -> Answer | None:
         if len(told) != about["told"] or (told and told[:1] + told[-1:] != b"{}"):
             return None
         headers = tuple((str(name), str(value)) for name, value in about["headers"])
-        return Answer(str(about["type"]), told, kept[end:], phases=phases, headers=headers)
+        return ResponsePayload(str(about["type"]), told, kept[end:], phases=phases, headers=headers)
     except (ValueError, KeyError, TypeError):
         return None

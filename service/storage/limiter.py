@@ -10,7 +10,7 @@ from typing import final
 
 
 @dataclass(frozen=True)
-class Limit:
+class TokenBucket:
     """At most `most` at once, which comes back at `per_second`: a bucket of tokens."""
 
     most: float
@@ -21,12 +21,12 @@ class Limiter(ABC):
     """Counts what was taken under a name."""
 
     @abstractmethod
-    async def take(self, name: str, amount: float, limit: Limit) -> float:
+    async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
         """0 where it was taken; else nothing was, and it can be after so many seconds, which are
         infinite where it is more than there ever is."""
 
     @abstractmethod
-    async def give_back(self, name: str, amount: float, limit: Limit) -> None:
+    async def refund(self, name: str, amount: float, limit: TokenBucket) -> None:
         """It was taken, but not used."""
 
 
@@ -38,7 +38,7 @@ class LocalLimiter(Limiter):
         self._clock = clock
         self._full: dict[str, float] = {}
 
-    async def take(self, name: str, amount: float, limit: Limit) -> float:
+    async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
         if amount > limit.most:
             return float("inf")
         now = self._clock()
@@ -49,6 +49,6 @@ class LocalLimiter(Limiter):
         self._full[name] = full
         return 0.0
 
-    async def give_back(self, name: str, amount: float, limit: Limit) -> None:
+    async def refund(self, name: str, amount: float, limit: TokenBucket) -> None:
         if name in self._full:
             self._full[name] -= amount / limit.per_second

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
-from service.storage.limiter import Limit, Limiter, LocalLimiter
-from service.storage.redis_client import PREFIX, Link, Unavailable
+from service.storage.limiter import Limiter, LocalLimiter, TokenBucket
+from service.storage.redis_client import PREFIX, RedisClient, Unavailable
 
 # As `LocalLimiter` does it: of each name, when its bucket will be full again; by the clock of
 # Redis, which is one for all. Lua numbers become whole ones on the way out, text does not.
@@ -34,27 +34,27 @@ end
 class SharedLimiter(Limiter):
     """Buckets in Redis; while that is away each server has buckets of its own."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisClient) -> None:
         self._link, self._alone = link, LocalLimiter()
         self._take = link.swift.register_script(_TAKE)
         self._give_back = link.swift.register_script(_GIVE_BACK)
 
-    async def take(self, name: str, amount: float, limit: Limit) -> float:
+    async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
         if amount > limit.most:
             return float("inf")
         took, content = amount / limit.per_second, limit.most / limit.per_second
         try:
-            with self._link.asking("limits"):
+            with self._link.guard("limits"):
                 return float(await self._take(keys=[_key(name)], args=[took, content]))
         except Unavailable:
             return await self._alone.take(name, amount, limit)
 
-    async def give_back(self, name: str, amount: float, limit: Limit) -> None:
+    async def refund(self, name: str, amount: float, limit: TokenBucket) -> None:
         try:
-            with self._link.asking("limits"):
+            with self._link.guard("limits"):
                 await self._give_back(keys=[_key(name)], args=[amount / limit.per_second])
         except Unavailable:
-            await self._alone.give_back(name, amount, limit)
+            await self._alone.refund(name, amount, limit)
 
 
 def _key(name: str) -> str:

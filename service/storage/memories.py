@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from models.memories import SUFFIX, Card, Memory, MemoryFileError, card_of, load
-from service.errors import Problem, refuse
+from service.errors import Problem, make_problem
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _CACHED = 256 << 20  # bytes of memories held decoded
@@ -203,7 +203,7 @@ class MemoryStore:
         """
         if not ID.fullmatch(name):
             rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
-            raise refuse("invalid-request", "/id", "not_allowed", rule)
+            raise make_problem("invalid-request", "/id", "not_allowed", rule)
         if (self._shipped / f"{name}{SUFFIX}").is_file():
             raise Problem("memory-ships", "choose another id for a memory of your own")
 
@@ -260,7 +260,7 @@ def _unread(path: Path, error: OSError) -> Problem:
 
 
 def unknown_memory() -> Problem:
-    return refuse(
+    return make_problem(
         "unknown-memory", "/memory", "unknown_memory", "GET /memories lists those there are"
     )
 

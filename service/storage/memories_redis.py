@@ -15,7 +15,7 @@ import structlog
 from models.memories import SUFFIX
 from service.errors import Problem
 from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
-from service.storage.redis_client import PREFIX, Link, Unavailable
+from service.storage.redis_client import PREFIX, RedisClient, Unavailable
 
 _INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
 _BEGUN = f"{PREFIX}memories:begun"  # without it this Redis never had any, or has lost them
@@ -50,7 +50,7 @@ class SharedMemories(MemoryStore):
     """
 
     def __init__(
-        self, shipped: Path, own: Path, max_count: int, max_bytes: int, link: Link
+        self, shipped: Path, own: Path, max_count: int, max_bytes: int, link: RedisClient
     ) -> None:
         # Beside what a server without Redis has stored, which stays as it is.
         super().__init__(shipped, own.with_name(f"{own.name}-of-redis"), max_count, max_bytes)
@@ -114,7 +114,7 @@ class SharedMemories(MemoryStore):
         if not self._following.acquire(timeout=_PATIENCE_S):
             return  # another brings much, and what is here was so just now
         try:
-            with self._link.asking("memories"):
+            with self._link.guard("memories"):
                 index, begun = self._index()
             if not begun and self._held:
                 self._restore()
@@ -142,7 +142,7 @@ class SharedMemories(MemoryStore):
         failed, again = self._failed.get(field, ("", 0.0))
         if failed == digest and time.monotonic() < again:
             return
-        with self._link.asking("memories"):
+        with self._link.guard("memories"):
             raw = self._link.patient.get(_FILE + field)
         # Else it was replaced or deleted between, which is seen the next time.
         if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == digest:
@@ -177,12 +177,12 @@ class SharedMemories(MemoryStore):
             raw = (self._root / f"{field}{SUFFIX}").read_bytes()
             limits = (self._max_count, self._max_bytes)
             digest = hashlib.sha256(raw).hexdigest()
-            with self._link.asking("memories"):
+            with self._link.guard("memories"):
                 self._put_script(keys=[_INDEX, _BEGUN], args=[field, digest, raw, *limits, _FILE])
 
     def _ask(self, script: Any, *args: Any) -> Any:
         try:
-            with self._link.asking("memories"):
+            with self._link.guard("memories"):
                 return script(keys=[_INDEX, _BEGUN], args=args)
         except Unavailable:
             raise unavailable(

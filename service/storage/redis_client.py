@@ -32,7 +32,7 @@ class Unavailable(Exception):  # noqa: N818
 
 
 @final
-class Link:
+class RedisClient:
     """Whoever asks Redis does so within `asking`, and is told `Unavailable` where it fails.
 
     After the first time that it does not answer nobody waits for it again: until a probe, one at
@@ -77,7 +77,7 @@ class Link:
         self._late: set[asyncio.Task[None]] = set()
 
     @contextmanager
-    def asking(self, part: str) -> Iterator[None]:
+    def guard(self, part: str) -> Iterator[None]:
         """
         Args:
             part: of the server, for whoever looks at what failed.
@@ -123,7 +123,7 @@ class Link:
         else:
             self._set(True, "")
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
+    def fire_and_forget(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it for nobody who waits; not at all where as much as may be is being done already."""
         if len(self._late) >= _LATE:
             work.close()

@@ -18,7 +18,7 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True)
-class Kind:
+class SchemaVersion:
     """What tells the files of one store from others: `application` and `version` of its tables,
     and what it holds, in words."""
 
@@ -36,7 +36,7 @@ class Database:
     before it returns (WAL, synchronous=FULL): a promise to a client must survive a power cut.
     """
 
-    def __init__(self, path: Path, kind: Kind) -> None:
+    def __init__(self, path: Path, kind: SchemaVersion) -> None:
         self._path, self._kind = path, kind
         self._db: sqlite3.Connection | None = None
 
@@ -90,7 +90,7 @@ class Database:
             raise
 
 
-def _prepare(db: sqlite3.Connection, kind: Kind) -> None:
+def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
     """Take the file and see that it is one of ours, whole; a new one is made so."""
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("BEGIN EXCLUSIVE")

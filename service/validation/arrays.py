@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import MAX_FAULTS, Fault, Problem, pointer
+from service.errors import MAX_FAULTS, FieldError, Problem, pointer
 
-At = Callable[..., str]
+PointerFn = Callable[..., str]
 """JSON pointer of a list, at(), of its entry i, at(i), and of an entry of that, at(i, j)."""
 
 _CHUNK = 1 << 16  # entries at a time
 
 
-def place(*head: str, tail: str | None = None) -> At:
+def pointer_builder(*head: str, tail: str | None = None) -> PointerFn:
     """Entry i of the list at `head` is at `head`/i/`tail`."""
 
     def at(*index: int) -> str:
@@ -31,14 +31,14 @@ def place(*head: str, tail: str | None = None) -> At:
     return at
 
 
-def fail(faults: Iterable[Fault]) -> Problem:
+def fail(faults: Iterable[FieldError]) -> Problem:
     """An invalid graph, told by its first faults."""
     first = list(islice(faults, MAX_FAULTS))
     return Problem("invalid-graph", first[0].detail, first)
 
 
 @contextmanager
-def told_as(kind: str) -> Iterator[None]:
+def reraise_as(kind: str) -> Iterator[None]:
     """What is refused within is not a graph but something of this kind."""
     try:
         yield
@@ -49,10 +49,10 @@ def told_as(kind: str) -> Iterator[None]:
 
 
 def fail_at(where: str, code: str, detail: str) -> Problem:
-    return fail([Fault(where, code, detail)])
+    return fail([FieldError(where, code, detail)])
 
 
-def fail_where(bad: np.ndarray, at: At, code: str, detail: str, start: int = 0) -> Problem:
+def fail_where(bad: np.ndarray, at: PointerFn, code: str, detail: str, start: int = 0) -> Problem:
     """A fault for each true entry of `bad`, whose first row is row `start` of the list."""
     flat = bad.reshape(-1)
     found: list[int] = []
@@ -61,36 +61,38 @@ def fail_where(bad: np.ndarray, at: At, code: str, detail: str, start: int = 0) 
         if len(found) >= MAX_FAULTS:
             break
     places = zip(*np.unravel_index(found[:MAX_FAULTS], bad.shape), strict=True)
-    return fail(Fault(at(start + int(i), *map(int, rest)), code, detail) for i, *rest in places)
+    return fail(
+        FieldError(at(start + int(i), *map(int, rest)), code, detail) for i, *rest in places
+    )
 
 
-def require_list(value: object, at: At) -> list[Any]:
+def require_list(value: object, at: PointerFn) -> list[Any]:
     if type(value) is not list:
         raise fail_at(at(), "wrong_type", "must be a list")
     return value
 
 
 def require_types(
-    values: Sequence[Any], types: set[type], at: At, rule: str, start: int = 0
+    values: Sequence[Any], types: set[type], at: PointerFn, rule: str, start: int = 0
 ) -> None:
     """Every value is of exactly one of `types`, so that true is no integer."""
     if not set(map(type, values)) <= types:
         raise fail(
-            Fault(at(start + i), "wrong_type", rule)
+            FieldError(at(start + i), "wrong_type", rule)
             for i, value in enumerate(values)
             if type(value) not in types
         )
 
 
 def require_range(
-    values: np.ndarray, stop: int, at: At, code: str, rule: str, start: int = 0
+    values: np.ndarray, stop: int, at: PointerFn, code: str, rule: str, start: int = 0
 ) -> None:
     """Every value is in [0, stop)."""
     if values.size and (values.min() < 0 or values.max() >= stop):
         raise fail_where((values < 0) | (values >= stop), at, code, rule, start)
 
 
-def integers(values: object, stop: int, at: At, code: str, rule: str) -> np.ndarray:
+def integers(values: object, stop: int, at: PointerFn, code: str, rule: str) -> np.ndarray:
     """A list of integers in [0, stop) as int64."""
     parts: list[np.ndarray] = []
     for start, part in _chunks(require_list(values, at), _CHUNK):
@@ -106,7 +108,7 @@ def integers(values: object, stop: int, at: At, code: str, rule: str) -> np.ndar
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def matrix(rows: Sequence[Any], names: Sequence[str], at: At) -> np.ndarray:
+def matrix(rows: Sequence[Any], names: Sequence[str], at: PointerFn) -> np.ndarray:
     """Rows of numbers as float32 (N, F), one column per name.
 
     Raises:
@@ -117,7 +119,7 @@ def matrix(rows: Sequence[Any], names: Sequence[str], at: At) -> np.ndarray:
     return numbers(rows, width, at, "feature_count", rule)
 
 
-def numbers(rows: Sequence[Any], width: int, at: At, code: str, rule: str) -> np.ndarray:
+def numbers(rows: Sequence[Any], width: int, at: PointerFn, code: str, rule: str) -> np.ndarray:
     """Rows of `width` numbers each as float32 (N, width); other widths break `rule`.
 
     Raises:
@@ -129,7 +131,7 @@ def numbers(rows: Sequence[Any], width: int, at: At, code: str, rule: str) -> np
         if len(widths) == 1:
             raise fail_at(at(), code, f"{rule}, not {widths.pop()}")
         raise fail(
-            Fault(at(i), code, f"{rule}; this row holds {len(row)}")
+            FieldError(at(i), code, f"{rule}; this row holds {len(row)}")
             for i, row in enumerate(rows)
             if len(row) != width
         )
@@ -146,7 +148,7 @@ def numbers(rows: Sequence[Any], width: int, at: At, code: str, rule: str) -> np
     return x
 
 
-def to_float32(values: np.ndarray, at: At, start: int = 0) -> np.ndarray:
+def to_float32(values: np.ndarray, at: PointerFn, start: int = 0) -> np.ndarray:
     """Cast a matrix whose first row is row `start`; every number must be finite and stay so."""
     with np.errstate(over="ignore"):
         cast = values.astype(np.float32)

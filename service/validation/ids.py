@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from service.validation.arrays import (
-    At,
+    PointerFn,
     fail_at,
     fail_where,
     integers,
-    place,
+    pointer_builder,
     require_list,
     require_range,
     require_types,
@@ -20,11 +20,11 @@ from service.validation.arrays import (
 NodeId = int | str
 
 _MAX_LENGTH = 256
-_TARGETS = place("targets")
+_TARGETS = pointer_builder("targets")
 _NO_NODE = ("unknown_node", "must be the row of a node")
 
 
-def rows_by_id(ids: list[Any], at: At) -> dict[NodeId, int]:
+def rows_by_id(ids: list[Any], at: PointerFn) -> dict[NodeId, int]:
     """Row of each id, each of which must be a string or an integer that comes but once."""
     require_types(ids, {int, str}, at, "an id must be a string or an integer")
     rows: dict[NodeId, int] = dict(zip(ids, range(len(ids)), strict=True))
@@ -37,7 +37,7 @@ def rows_by_id(ids: list[Any], at: At) -> dict[NodeId, int]:
     return rows
 
 
-def rows_of(ids: list[Any], rows: dict[NodeId, int], at: At) -> np.ndarray:
+def rows_of(ids: list[Any], rows: dict[NodeId, int], at: PointerFn) -> np.ndarray:
     """Rows (int64) of nodes by their ids."""
     rule = "must be the id of a node"
     require_types(ids, {int, str}, at, rule)
@@ -71,7 +71,7 @@ def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
 
 
 def relations_of(
-    types: object, relations: tuple[str, ...], num_edges: int, at: At
+    types: object, relations: tuple[str, ...], num_edges: int, at: PointerFn
 ) -> np.ndarray | None:
     """Relation number of each edge from names or numbers; None if the model has only one."""
     if not relations_needed(types, relations, at):
@@ -88,7 +88,7 @@ def relations_of(
     return found
 
 
-def relations_needed(types: object, relations: tuple[str, ...], at: At) -> bool:
+def relations_needed(types: object, relations: tuple[str, ...], at: PointerFn) -> bool:
     """Does the model read edge types? Refused where it does and there are none, or the reverse."""
     needed = len(relations) > 1
     if needed and types is None:

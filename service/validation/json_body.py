@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from service.errors import Problem, refuse
+from service.errors import Problem, make_problem
 
 
 def read_object(text: bytes, kind: str) -> dict[str, Any]:
@@ -21,10 +21,10 @@ def read_object(text: bytes, kind: str) -> dict[str, Any]:
         # error.msg says what and where, in words of the parser; none of the text is in it.
         if "infinity" in error.msg:
             detail = f"a number is too large: line {error.lineno}, column {error.colno}"
-            raise refuse("invalid-request", "", "not_finite", detail) from None
+            raise make_problem("invalid-request", "", "not_finite", detail) from None
         reason = error.msg.split(":")[0]
         detail = f"{reason} at line {error.lineno}, column {error.colno}; NaN and Infinity are none"
         raise Problem(kind, detail) from None
     if not isinstance(value, dict):
-        raise refuse("invalid-request", "", "wrong_type", "must be an object")
+        raise make_problem("invalid-request", "", "wrong_type", "must be an object")
     return value

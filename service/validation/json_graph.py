@@ -10,15 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from models.inputs.graph import Graph
-from service.errors import MAX_FAULTS, Fault, pointer, unknown_fields
+from service.errors import MAX_FAULTS, FieldError, pointer, unknown_fields
 from service.validation.arrays import (
-    At,
+    PointerFn,
     fail,
     fail_at,
     integers,
     listing,
     matrix,
-    place,
+    pointer_builder,
     require_list,
     require_types,
 )
@@ -78,7 +78,7 @@ def check_size(num_nodes: int, num_edges: int, limits: Limits, nodes: str, edges
         raise fail_at(edges, "too_many_edges", f"at most {limits.max_edges} edges")
 
 
-def ends_of(value: object, at: At) -> list[list[Any]]:
+def ends_of(value: object, at: PointerFn) -> list[list[Any]]:
     """An `edge_index` as its two lists, which are as long as each other."""
     ends = require_list(value, at)
     if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
@@ -91,7 +91,7 @@ def edge_index_of(ends: list[list[Any]], num_nodes: int, *where: str) -> np.ndar
     rule = "must be a row number of x"
     return np.stack(
         [
-            integers(end, num_nodes, place(*where, str(i)), "out_of_range", rule)
+            integers(end, num_nodes, pointer_builder(*where, str(i)), "out_of_range", rule)
             for i, end in enumerate(ends)
         ]
     )
@@ -106,20 +106,20 @@ def _from_arrays(
         raise fail_at("/graph/edge_attr", "not_read", "this model reads no edge features")
     if faults := unknown_fields(graph, ARRAYS, "graph"):
         raise fail(faults)
-    at_x, at_edges = place("graph", "x"), place("graph", "edge_index")
+    at_x, at_edges = pointer_builder("graph", "x"), pointer_builder("graph", "edge_index")
     x = require_list(graph.get("x"), at_x)
     ends = ends_of(graph.get("edge_index"), at_edges)
     check_size(len(x), len(ends[0]), limits, at_x(), at_edges())
     node_ids = graph.get("node_ids")
     rows = None
     if node_ids is not None:
-        at_ids = place("graph", "node_ids")
+        at_ids = pointer_builder("graph", "node_ids")
         if len(require_list(node_ids, at_ids)) != len(x):
             raise fail_at(at_ids(), "wrong_shape", "must hold one id per row of x")
         rows = rows_by_id(node_ids, at_ids)
     edge_index = edge_index_of(ends, len(x), "graph", "edge_index")
     edge_type = relations_of(
-        graph.get("edge_type"), model.relations, len(ends[0]), place("graph", "edge_type")
+        graph.get("edge_type"), model.relations, len(ends[0]), pointer_builder("graph", "edge_type")
     )
     return Graph(matrix(x, model.features, at_x), edge_index, edge_type), node_ids, rows
 
@@ -127,14 +127,14 @@ def _from_arrays(
 def _from_rows(
     body: Mapping[str, Any], model: Reader, limits: Limits
 ) -> tuple[Graph, list[NodeId], dict[NodeId, int]]:
-    nodes = require_list(body.get("nodes"), place("nodes"))
-    edges = require_list(body.get("edges"), place("edges"))
+    nodes = require_list(body.get("nodes"), pointer_builder("nodes"))
+    edges = require_list(body.get("edges"), pointer_builder("edges"))
     check_size(len(nodes), len(edges), limits, "/nodes", "/edges")
     x, node_ids, rows = nodes_of(nodes, model)
     types = edge_types_of(edges, model, "edges")
     edge_index = np.stack(
         [
-            rows_of([edge[end] for edge in edges], rows, place("edges", tail=end))
+            rows_of([edge[end] for edge in edges], rows, pointer_builder("edges", tail=end))
             for end in ("source", "target")
         ]
     )
@@ -143,7 +143,7 @@ def _from_rows(
 
 def nodes_of(nodes: list[Any], model: Reader) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
     """Rows of nodes, at least one: their features, their ids, and the row of each id."""
-    require_types(nodes, {dict}, place("nodes"), "must be an object")
+    require_types(nodes, {dict}, pointer_builder("nodes"), "must be an object")
     by_name = type(nodes[0].get("x")) is not list  # a feature may be called x too
     fields = ("id", *(model.features if by_name else ["x"]))
     _require_fields(nodes, fields, "nodes")
@@ -156,29 +156,31 @@ def nodes_of(nodes: list[Any], model: Reader) -> tuple[np.ndarray, list[NodeId],
 
         x = matrix(values, features, at_x)
     else:
-        x = matrix([node["x"] for node in nodes], model.features, place("nodes", tail="x"))
+        x = matrix(
+            [node["x"] for node in nodes], model.features, pointer_builder("nodes", tail="x")
+        )
     node_ids = [node["id"] for node in nodes]
-    return x, node_ids, rows_by_id(node_ids, place("nodes", tail="id"))
+    return x, node_ids, rows_by_id(node_ids, pointer_builder("nodes", tail="id"))
 
 
 def edge_types_of(edges: list[Any], model: Reader, where: str) -> np.ndarray | None:
     """Numbers of the relations of rows of edges, at `where`, which have what an edge has."""
-    require_types(edges, {dict}, place(where), "must be an object")
+    require_types(edges, {dict}, pointer_builder(where), "must be an object")
     several = len(model.relations) > 1
     _require_fields(edges, ("source", "target", *(["type"] if several else [])), where)
     types = [edge["type"] for edge in edges] if several else None
-    return relations_of(types, model.relations, len(edges), place(where, tail="type"))
+    return relations_of(types, model.relations, len(edges), pointer_builder(where, tail="type"))
 
 
 def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: str) -> None:
     """Every row has exactly `fields`."""
     keys = frozenset(fields)
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     for i, row in enumerate(rows):
         if row.keys() == keys:
             continue
         faults += [
-            Fault(pointer(where, i, name), "missing", f"each row needs {listing(fields)}")
+            FieldError(pointer(where, i, name), "missing", f"each row needs {listing(fields)}")
             for name in fields
             if name not in row
         ]

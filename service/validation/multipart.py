@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from python_multipart import multipart
 from python_multipart.exceptions import FormParserError
 
-from service.endpoints.common.envelope import invalid
-from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
+from service.errors import MAX_FAULTS, FieldError, Problem, pointer, unknown_fields
+from service.validation.schema_errors import invalid
 
-MULTIPART = "multipart/form-data"
 _MAX_HEADERS, _MAX_HEADER = 8, 4096  # of a part, and bytes of each
 _BROKEN = "its parts do not follow from its boundary"
 
@@ -60,10 +59,10 @@ def read_parts(body: bytes, content_type: str, most: Mapping[str, int]) -> dict[
     return dict(parts)
 
 
-def _too_often(name: str, most: int) -> Fault:
+def _too_often(name: str, most: int) -> FieldError:
     if most == 1:
-        return Fault(pointer(name), "duplicate", "give it once")
-    return Fault(pointer(name), "too_many", f"at most {most}")
+        return FieldError(pointer(name), "duplicate", "give it once")
+    return FieldError(pointer(name), "too_many", f"at most {most}")
 
 
 class _Form:

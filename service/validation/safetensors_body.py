@@ -11,7 +11,14 @@ import safetensors
 
 from models.inputs.graph import Graph
 from service.errors import Problem, unknown_fields
-from service.validation.arrays import fail, fail_at, place, require_list, require_range, to_float32
+from service.validation.arrays import (
+    fail,
+    fail_at,
+    pointer_builder,
+    require_list,
+    require_range,
+    to_float32,
+)
 from service.validation.ids import check_targets, relations_needed, rows_by_id
 from service.validation.json_graph import Limits, NamedGraph, Reader, check_size
 
@@ -58,7 +65,11 @@ def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) 
     check_size(num_nodes, num_edges, limits, "/x", "/edge_index")
     if x.shape[1] != len(model.features):
         raise fail_at("/x", "feature_count", f"must have {len(model.features)} columns")
-    at_edges, at_type, at_ids = place("edge_index"), place("edge_type"), place("node_ids")
+    at_edges, at_type, at_ids = (
+        pointer_builder("edge_index"),
+        pointer_builder("edge_type"),
+        pointer_builder("node_ids"),
+    )
     require_range(edge_index, num_nodes, at_edges, "out_of_range", "must be a row number of x")
     edge_type = tensors.get("edge_type")
     if relations_needed(edge_type, model.relations, at_type):
@@ -75,7 +86,9 @@ def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) 
         if len(node_ids) != num_nodes:
             raise fail_at(at_ids(), "wrong_shape", "must hold one id per row of x")
         rows_by_id(node_ids, at_ids)
-    return NamedGraph(Graph(to_float32(x, place("x")), edge_index, edge_type), node_ids, targets)
+    return NamedGraph(
+        Graph(to_float32(x, pointer_builder("x")), edge_index, edge_type), node_ids, targets
+    )
 
 
 def _header(body: bytes) -> dict[str, Any]:

@@ -26,7 +26,7 @@ LARGE = 4 << 20
 """Bytes from which a process pays: it takes 0.2 s to start, the parser holds 30 ms for these."""
 
 
-class LargeBodies:
+class LargeJsonParser:
     """Condenses bodies, one at a time."""
 
     def __init__(self) -> None:

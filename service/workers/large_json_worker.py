@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import safetensors.numpy
 
-from service.errors import Problem, refuse
+from service.errors import Problem, make_problem
 from service.validation.json_body import read_object
 from service.validation.json_graph import read_json
 
@@ -55,7 +55,7 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
         text = orjson.dumps(rest)
         if len(text) > _MAX_REST:
             rule = f"beside the graph a request may hold {_MAX_REST} bytes"
-            raise refuse("invalid-request", "", "too_long", rule)
+            raise make_problem("invalid-request", "", "too_long", rule)
         metadata["request"] = text.decode()
         if fields.get("graph_id") is not None:
             raise Problem("body-too-large", "with graph_id JSON may have up to 4 MiB")

@@ -38,7 +38,7 @@ waits. A process goes to another call after each part."""
 _EFFECT = 8  # characters of an effect that is sent
 
 
-class _GoneError(Exception):
+class WorkerDiedError(Exception):
     """The child did not answer; why."""
 
     def __init__(self, code: Code) -> None:
@@ -89,7 +89,7 @@ class _Call:
 
 
 @final
-class MoleculeParser:
+class SmilesParserPool:
     """Reads SMILES in `workers` processes, each started when it is first needed.
 
     A molecule that takes longer than `seconds` costs its process and is answered `timeout`; one
@@ -133,7 +133,7 @@ class MoleculeParser:
             try:
                 child.ask(self._request(["C"]))
                 child.answer(time.monotonic() + self.batch_seconds)
-            except _GoneError:  # tried again with the first SMILES, and told there
+            except WorkerDiedError:  # tried again with the first SMILES, and told there
                 child.free()
             finally:
                 self._idle.put(child)
@@ -197,7 +197,7 @@ class MoleculeParser:
         try:
             if not (call.done or self._closed):
                 self._read(child, call)
-        except _GoneError as gone:
+        except WorkerDiedError as gone:
             child.free()
             call.take(MoleculeError(gone.code))
         except BaseException:  # what is left in its pipes must not answer another call
@@ -218,9 +218,9 @@ class MoleculeParser:
             full = now + self.seconds
             try:
                 call.take(child.answer(min(full, call.end)))
-            except _GoneError as gone:
+            except WorkerDiedError as gone:
                 if gone.code == "timeout" and full > call.end:
-                    raise _GoneError("not_reached") from None  # it never had its time
+                    raise WorkerDiedError("not_reached") from None  # it never had its time
                 raise
 
     def _request(
@@ -256,7 +256,7 @@ class _Child:
             assert self._process.stdin is not None
             self._process.stdin.write(frame(request))
         except OSError:
-            raise _GoneError("parser_crashed") from None
+            raise WorkerDiedError("parser_crashed") from None
 
     def start(self) -> None:
         """Start the process if there is none."""
@@ -278,8 +278,8 @@ class _Child:
         self._buffer.clear()
         try:
             self._frame(time.monotonic() + self._start_seconds)
-        except _GoneError:  # no molecule's fault
-            raise _GoneError("not_reached") from None
+        except WorkerDiedError:  # no molecule's fault
+            raise WorkerDiedError("not_reached") from None
 
     def answer(self, deadline: float) -> Answer:
         """The next answer of the process."""
@@ -298,15 +298,15 @@ class _Child:
     def _take(self, count: int, deadline: float) -> bytes:
         process = self._process
         if process is None or process.stdout is None or process.stdout.closed:
-            raise _GoneError("parser_crashed")
+            raise WorkerDiedError("parser_crashed")
         if len(self._buffer) < count:
             with selectors.DefaultSelector() as selector:
                 selector.register(process.stdout, selectors.EVENT_READ)
                 while len(self._buffer) < count:
                     if not selector.select(max(0.0, deadline - time.monotonic())):
-                        raise _GoneError("timeout")
+                        raise WorkerDiedError("timeout")
                     if not (read := os.read(process.stdout.fileno(), 1 << 16)):
-                        raise _GoneError("parser_crashed")
+                        raise WorkerDiedError("parser_crashed")
                     self._buffer += read
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from basin_client import AsyncClient, Client, Graph, Predicted, ProblemError, Unread, operations
+from basin_client import AsyncClient, Client, Graph, ItemError, Prediction, ProblemError, operations
 from PIL import Image
 from rdkit import Chem
 from torch_geometric.data import Data
@@ -132,12 +132,12 @@ def test_several_relations(asked: Client) -> None:
 
 def test_molecules_as_text_and_as_rdkit_has_them(asked: Client) -> None:
     found = asked.classify([*MOLECULES, "no molecule"])
-    assert [type(one) for one in found] == [Predicted] * 5 + [Unread]
+    assert [type(one) for one in found] == [Prediction] * 5 + [ItemError]
     assert found.results[5].code == "not_smiles"
     as_rdkit = asked.classify([Chem.MolFromSmiles(text) for text in MOLECULES])
     for one, other in zip(found.results[:5], as_rdkit, strict=True):
-        assert isinstance(one, Predicted)
-        assert isinstance(other, Predicted)
+        assert isinstance(one, Prediction)
+        assert isinstance(other, Prediction)
         assert one.labels == other.labels
         p, q = one.probabilities["colour"], other.probabilities["colour"]
         assert p == pytest.approx(q, rel=1e-3)
@@ -152,8 +152,8 @@ def test_graphs_in_one_request(asked: Client) -> None:
     data = [Data(torch.from_numpy(one.x), torch.from_numpy(one.edge_index)) for one in shapes]
     expected = asked.classify(shapes, model="et-shape")
     for one, other in zip(expected, asked.classify(data, model="et-shape"), strict=True):
-        assert isinstance(one, Predicted)
-        assert isinstance(other, Predicted)
+        assert isinstance(one, Prediction)
+        assert isinstance(other, Prediction)
         assert one.probabilities == other.probabilities
 
 

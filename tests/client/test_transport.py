@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from basin_client import BasinError, Client, ProblemError, UnreachableError, operations
-from basin_client.request import Call
+from basin_client.request import Request
 
 from tests.support.server import Server
 
@@ -112,7 +112,7 @@ def test_only_what_computes_is_a_job() -> None:
 
 def test_an_answer_of_something_else(server: Server) -> None:
     with Client(server.url) as client:
-        page = Call("GET", "/docs", lambda response: response.json())
+        page = Request("GET", "/docs", lambda response: response.json())
         with pytest.raises(BasinError, match="none of a Basin server"):
             client.send(page)
     with Client("http://127.0.0.1:9", retries=0) as client, pytest.raises(UnreachableError):

@@ -46,7 +46,7 @@ def test_every_example_is_named(path: Path) -> None:
 
 
 def test_every_metric_is_named() -> None:
-    source = (REPO / "service" / "metrics.py").read_text()
+    source = (REPO / "service" / "observability" / "metrics.py").read_text()
     operations = (REPO / "docs" / "operations.md").read_text()
     names = re.findall(r'"(basin_[a-z_]+)"', source)
     assert names

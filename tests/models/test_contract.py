@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.checkpoint import Calibration, EnergyReference, Manifest, load, save, trained_knobs
 from models.registry import architectures
 from models.resonance import Resonance
@@ -30,8 +30,8 @@ def _example(name: str, seed: int = 0) -> tuple[Architecture, list[Any], Any]:
     return network.eval(), items, network.pack(items)
 
 
-def _infer(network: Architecture, batch: Any, knobs: Sequence[Knobs] | None = None):
-    return network.infer(batch, knobs or [Knobs()] * batch.rows)
+def _infer(network: Architecture, batch: Any, knobs: Sequence[DynamicsParams] | None = None):
+    return network.infer(batch, knobs or [DynamicsParams()] * batch.rows)
 
 
 def test_the_papers_architectures_are_found() -> None:
@@ -42,9 +42,9 @@ def test_the_papers_architectures_are_found() -> None:
 def test_batched_equals_single(name: str) -> None:
     network, items, batch = _example(name)
     knobs = [
-        Knobs(resonance=RESONANCES[0]),
-        Knobs(steps=1, beta=2.0),
-        Knobs(noise=0.3, seed=5, step_size=0.05, resonance=RESONANCES[1]),
+        DynamicsParams(resonance=RESONANCES[0]),
+        DynamicsParams(steps=1, beta=2.0),
+        DynamicsParams(noise=0.3, seed=5, step_size=0.05, resonance=RESONANCES[1]),
     ]
     together = _infer(network, batch, knobs)
     for row, item in enumerate(items):
@@ -89,7 +89,7 @@ def test_force_is_minus_the_gradient_in_every_block(name: str) -> None:
     generator = torch.Generator().manual_seed(2)
     shape = (len(batch.row_of_N), network.config.dim)
     knobs = [
-        Knobs(beta_scale=scale, resonance=resonance)
+        DynamicsParams(beta_scale=scale, resonance=resonance)
         for scale, resonance in zip((0.3, 1.0, 3.0), (None, *RESONANCES), strict=True)
     ]
     for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
@@ -105,7 +105,9 @@ def test_force_is_minus_the_gradient_in_every_block(name: str) -> None:
 def test_same_seed_same_answer(name: str) -> None:
     network, _, batch = _example(name)
     first, again, other = (
-        _infer(network, batch, [Knobs(noise=0.5, seed=s, resonance=RESONANCES[0])] * 3).logits
+        _infer(
+            network, batch, [DynamicsParams(noise=0.5, seed=s, resonance=RESONANCES[0])] * 3
+        ).logits
         for s in (1, 1, 2)
     )
     assert torch.equal(first, again)
@@ -131,7 +133,7 @@ def test_each_knob_moves_the_state(name: str, changed: dict) -> None:
     """A knob that an architecture ignored would be a lie in its contract."""
     network, _, batch = _example(name)
     default = _infer(network, batch).logits
-    turned = _infer(network, batch, [replace(Knobs(), **changed)] * 3).logits
+    turned = _infer(network, batch, [replace(DynamicsParams(), **changed)] * 3).logits
     assert not torch.allclose(default, turned, rtol=1e-6, atol=1e-7)
 
 
@@ -139,13 +141,15 @@ def test_each_knob_moves_the_state(name: str, changed: dict) -> None:
 def test_knobs_left_alone_are_the_trained_ones(name: str) -> None:
     network, _, batch = _example(name)
     config = network.config
-    spelled = Knobs(steps=config.steps, step_size=config.step_size, beta_scale=1.0)
+    spelled = DynamicsParams(steps=config.steps, step_size=config.step_size, beta_scale=1.0)
     assert torch.equal(_infer(network, batch).logits, _infer(network, batch, [spelled] * 3).logits)
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("knobs", [Knobs(), Knobs(beta=3.3), Knobs(beta_scale=0.7)])
-def test_the_beta_that_is_told_is_the_one_that_runs(name: str, knobs: Knobs) -> None:
+@pytest.mark.parametrize(
+    "knobs", [DynamicsParams(), DynamicsParams(beta=3.3), DynamicsParams(beta_scale=0.7)]
+)
+def test_the_beta_that_is_told_is_the_one_that_runs(name: str, knobs: DynamicsParams) -> None:
     network, *_ = _example(name)
     for block in network.blocks_in_order():
         assert block.beta_of(knobs) == block.resolve([knobs]).beta_RH[0].tolist()
@@ -156,7 +160,7 @@ def test_no_strength_is_no_resonance(name: str) -> None:
     """Bit for bit, in what is served and in what is trained, whatever the rest of it says."""
     network, _, batch = _example(name)
     silent = [
-        replace(Knobs(), resonance=r.model_copy(update={"strength": 0.0}))
+        replace(DynamicsParams(), resonance=r.model_copy(update={"strength": 0.0}))
         for r in (*RESONANCES, RESONANCES[0])
     ]
     plain, without = _infer(network, batch), _infer(network, batch, silent)

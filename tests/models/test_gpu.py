@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.interpret.occlusion import slopes
 from models.interpret.prototypes import gallery
 from models.interpret.reasons import AtRest
-from models.nn.attention_recorder import listening
+from models.nn.attention_recorder import record_attention
 from models.registry import architectures
 from models.tasks.node_scorer import NodeScorer
-from service.registry.loader import Machine
+from service.registry.loader import ModelLoader
 from tests.support.paths import CHECKPOINTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-KNOBS = Knobs(steps=4, step_size=0.1)
+KNOBS = DynamicsParams(steps=4, step_size=0.1)
 each = pytest.mark.parametrize("name", sorted(architectures()))
 
 
@@ -42,7 +42,7 @@ def test_answers_and_energies(name: str) -> None:
 
 def test_a_server_s_models_load() -> None:
     for name in ("cdat-ames", "cdat-tolokers", "et-photos"):
-        model = Machine("cuda").ready(CHECKPOINTS / name)
+        model = ModelLoader("cuda").ready(CHECKPOINTS / name)
         assert model.runtime == "torch"
 
 
@@ -52,7 +52,7 @@ def test_reasons(name: str) -> None:
     here, there, items = both(name)
     for network in (here, there):
         rows = [KNOBS] * len(items)
-        with listening() as heard:
+        with record_attention() as heard:
             output = network.infer(network.pack(items), rows)
         told.append(AtRest(network, output, rows, heard).row(0, include))
     for one, other in zip(told[0].attention, told[1].attention, strict=True):

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from models.layouts import Dense
 from models.nn.transformer import Attention
-from models.resonance import Resonance, Resonant, orthonormal
+from models.resonance import Resonance, ResonanceParameter, orthonormal
 from tests.support.resonance import GATES, plain, prior_of, resonance, turned
 
 
@@ -226,7 +226,7 @@ def test_attention_is_the_papers_pseudocode(learned: bool) -> None:
 
 
 def test_a_strength_that_is_learned_from_zero_keeps_its_rank() -> None:
-    resonant = Resonant(2, resonance(strength=0.0, rank=2), learn=True).double()
+    resonant = ResonanceParameter(2, resonance(strength=0.0, rank=2), learn=True).double()
     with torch.no_grad():
         cast(torch.Tensor, resonant.strength_H).fill_(1.5)
     prior = resonant([None], torch.zeros(1, dtype=torch.float64))
@@ -237,7 +237,7 @@ def test_a_strength_that_is_learned_from_zero_keeps_its_rank() -> None:
 
 
 def test_cosines_keep_their_precision_where_products_are_taken_in_half() -> None:
-    prior = Resonant(2, resonance())([None], torch.zeros(1))
+    prior = ResonanceParameter(2, resonance())([None], torch.zeros(1))
     layout = Dense(torch.ones(1, 3, 3, dtype=torch.bool)).resonating(prior)
     q_NHY, k_NHY = torch.randn(2, 3, 2, 4, generator=torch.Generator().manual_seed(0))
     expected = layout.attend(q_NHY, k_NHY, torch.ones(3, 2))

@@ -35,18 +35,18 @@ def test_what_fails_at_the_start_is_told_and_the_end_is_in_order(
 
     async def play() -> None:
         async with app.router.lifespan_context(app):
-            while not app.state.services.registry.settled:
+            while not app.state.context.registry.settled:
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(play(), 30))
     assert "loading failed" in capsys.readouterr().out
     with pytest.raises(RuntimeError, match="shutdown"):
-        app.state.services.codec.submit(int)
+        app.state.context.codec.submit(int)
 
 
 def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = _app(tmp_path)
-    engine = app.state.services.engine
+    engine = app.state.context.engine
     monkeypatch.setattr(Registry, "get", lambda self, name: None)
 
     async def ask() -> httpx.Response:
@@ -58,4 +58,4 @@ def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.Mo
         for _ in range(engine.places):
             held.enter_context(engine.admission())
         check(asyncio.run(ask()), 429, "queue-full")
-    app.state.services.close()
+    app.state.context.close()

@@ -11,38 +11,38 @@ import numpy as np
 
 from models.inputs.graph import Graph
 from service.storage.graphs import (
+    DynamicGraph,
+    GraphLimits,
+    GraphMetadata,
+    GraphSnapshot,
     GraphStore,
-    Head,
-    LiveGraph,
-    Room,
     Schema,
     SqliteJournal,
     Update,
-    Whole,
 )
 from service.storage.graphs.redis import RedisJournal
-from service.storage.redis_client import Link
+from service.storage.redis_client import RedisClient
 from tests.support.redis_server import RedisServer
 
 SCHEMA = Schema(("a",), ("only",))
-ROOM = Room(graphs=3, nodes=1000, edges=2000)
+ROOM = GraphLimits(graphs=3, nodes=1000, edges=2000)
 NONE = np.empty((0, 1), np.float32)
 NONE_OF_ONE = np.zeros((1, 1), np.float32)
 MANY = (1000, 0, 1000, 100_000)  # neighbours, seed, nodes and edges
 
 
-def ring(nodes: int) -> LiveGraph:
+def ring(nodes: int) -> DynamicGraph:
     row = np.arange(nodes)
     x = row[:, None].astype(np.float32)
     graph = Graph(x, np.stack([row, (row + 1) % nodes]))
-    return LiveGraph(SCHEMA, Whole(graph, list(range(nodes)), 0))
+    return DynamicGraph(SCHEMA, GraphSnapshot(graph, list(range(nodes)), 0))
 
 
-async def put(store: GraphStore, id: str, graph: LiveGraph) -> tuple[Head, bool]:
+async def put(store: GraphStore, id: str, graph: DynamicGraph) -> tuple[GraphMetadata, bool]:
     return await store.put(id, *await store.made(lambda: graph))
 
 
-async def update(store: GraphStore, id: str, change: Update) -> Head:
+async def update(store: GraphStore, id: str, change: Update) -> GraphMetadata:
     return await store.update(id, SCHEMA, change)
 
 
@@ -51,7 +51,7 @@ def node(id: int, *edges: tuple[int, int]) -> Update:
     return Update((id,), np.full((1, 1), id, np.float32), made)
 
 
-def listed(graph: LiveGraph) -> tuple[list, list, list]:
+def listed(graph: DynamicGraph) -> tuple[list, list, list]:
     whole = graph.whole()
     order = np.argsort(whole.node_ids)
     place = np.argsort(order)
@@ -60,7 +60,7 @@ def listed(graph: LiveGraph) -> tuple[list, list, list]:
 
 
 @asynccontextmanager
-async def in_sqlite(path: Path, room: Room, memory_bytes: int) -> AsyncIterator[GraphStore]:
+async def in_sqlite(path: Path, room: GraphLimits, memory_bytes: int) -> AsyncIterator[GraphStore]:
     store = GraphStore(SqliteJournal(path), room, memory_bytes)
     store.start()
     try:
@@ -70,8 +70,10 @@ async def in_sqlite(path: Path, room: Room, memory_bytes: int) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def in_redis(server: RedisServer, room: Room, memory_bytes: int) -> AsyncIterator[GraphStore]:
-    link = Link(server.url, 0.5)
+async def in_redis(
+    server: RedisServer, room: GraphLimits, memory_bytes: int
+) -> AsyncIterator[GraphStore]:
+    link = RedisClient(server.url, 0.5)
     store = GraphStore(RedisJournal(link), room, memory_bytes)
     store.start()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from models.resonance import Prior, Resonance, Resonant
+from models.resonance import AttentionPrior, Resonance, ResonanceParameter
 
 GATES = ("sigmoid", "centred", "tanh", "piecewise-linear")
 
@@ -13,8 +13,8 @@ def resonance(**given: object) -> Resonance:
     return Resonance.model_validate(given)
 
 
-def prior_of(*rows: Resonance | None, heads: int = 2) -> Prior:
-    prior = Resonant(heads)(rows, torch.zeros((), dtype=torch.float64))
+def prior_of(*rows: Resonance | None, heads: int = 2) -> AttentionPrior:
+    prior = ResonanceParameter(heads)(rows, torch.zeros((), dtype=torch.float64))
     assert prior is not None
     return prior
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from models.architectures.et import ET
-from models.base import Architecture, Interrupt, Knobs
+from models.base import Architecture, DynamicsParams, Interrupt
 from models.dynamics import Solution
 
 
@@ -20,7 +20,7 @@ def example(seed: int) -> tuple[Architecture, list]:
     return network.eval(), items
 
 
-def work_of(network: Architecture, item: object, knobs: Knobs, fails: bool) -> Callable:
+def work_of(network: Architecture, item: object, knobs: DynamicsParams, fails: bool) -> Callable:
     def work(interrupt: Interrupt) -> tuple[torch.Tensor, list[Solution]]:
         output = network.infer(network.pack([item]), [knobs], interrupt)
         if fails:

@@ -26,7 +26,7 @@ from models.checkpoint import Calibration, EnergyReference, Feature, HiddenRefer
 from models.inputs.graph import Column, Graph
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
 from models.tasks.graph_classifier import GraphClassifier
-from service.registry.handles import Completer, served
+from service.registry.handles import Completer, handle_for
 from tests.support.image_models import save_recognisers
 from tests.support.paths import REPO
 from tests.support.redis_server import SERVER, RedisServer
@@ -381,7 +381,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def tile(checkpoints) -> Completer:
-    model = served(checkpoint.load(checkpoints / "et-tile"))
+    model = handle_for(checkpoint.load(checkpoints / "et-tile"))
     assert isinstance(model, Completer)
     return model
 

@@ -34,7 +34,7 @@ def fingerprint(*arrays: Tensor | np.ndarray) -> str:
 
 
 @final
-class Ledger:
+class ResultsLog:
     """The results in a file, by model, split, the mark of the recipe they stand for, and precision.
 
     Args:

@@ -13,14 +13,14 @@ from models.base import Interrupt
 from models.checkpoint import Manifest
 from models.inputs.graph_batch import GraphBatch
 from models.interpret.reasons import Reasons
+from service.endpoints.anomaly.explanation import explained_score
 from service.endpoints.anomaly.parse import ScoreTask
-from service.endpoints.common.convergence import Courses
+from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained, resolved
-from service.endpoints.common.explanations import explained_score
 from service.endpoints.common.include import TOKENS
-from service.endpoints.common.reasons import Gathering, told
-from service.engine.request_batch import Alike
-from service.errors import Problem, refuse
+from service.endpoints.common.reasons import ReasonCollector, told
+from service.engine.request_batch import BatchableRequest
+from service.errors import Problem, make_problem
 
 _OF_COURSES = frozenset({"trace"})  # includes that look at no token
 _SMALL = 1 << 12
@@ -61,7 +61,7 @@ def score(
         Problem: the dynamics diverged so far that no score is left, or there is no room.
     """
     network = task.model.network
-    gathering, knobs = Gathering(task.include, interrupt, room), [task.knobs]
+    gathering, knobs = ReasonCollector(task.include, interrupt, room), [task.knobs]
     graph = network.pack([task.graph]) if batch is None else batch
     output = gathering.run(network, knobs, lambda: network.infer(graph, knobs, interrupt))
     logits_N = output.logits.cpu().numpy()
@@ -79,7 +79,7 @@ def score(
     )
 
 
-def alike(task: ScoreTask) -> Alike | None:
+def alike(task: ScoreTask) -> BatchableRequest | None:
     """The same for tasks that begin together, of one model with equal knobs: rows of as many steps
     end together. None where a task is to be run by itself."""
     alone = task.knobs.tolerance or size_of(task) > _SMALL
@@ -87,13 +87,13 @@ def alike(task: ScoreTask) -> Alike | None:
         return None
     knobs = replace(task.knobs, seed=0) if task.knobs.seed else task.knobs
     key = id(task.model.network), knobs
-    return Alike(key, task, _score_all)
+    return BatchableRequest(key, task, _score_all)
 
 
 def _score_all(tasks: Sequence[ScoreTask], interrupt: Interrupt) -> list[Scored | Problem]:
     network, knobs = tasks[0].model.network, [task.knobs for task in tasks]
     output = network.infer(network.pack([task.graph for task in tasks]), knobs, interrupt)
-    courses = Courses(output.solutions, as_trained=as_trained(network, knobs[0]))
+    courses = ConvergenceReports(output.solutions, as_trained=as_trained(network, knobs[0]))
     dynamics = resolved(network, knobs[0])
     bounds = pairwise(accumulate((task.graph.num_nodes for task in tasks), initial=0))
     every_N = output.logits.cpu().numpy()
@@ -110,11 +110,11 @@ def _score_all(tasks: Sequence[ScoreTask], interrupt: Interrupt) -> list[Scored 
 
 def _diverged() -> Problem:
     rule = "no finite score left; lower step_size, steps or noise"
-    return refuse("diverged", "/dynamics", "diverged", rule)
+    return make_problem("diverged", "/dynamics", "diverged", rule)
 
 
 def _explained(
-    task: ScoreTask, logits_N: np.ndarray, gathering: Gathering, interrupt: Interrupt
+    task: ScoreTask, logits_N: np.ndarray, gathering: ReasonCollector, interrupt: Interrupt
 ) -> dict[int, dict[str, Any]]:
     """Why each target was scored as it was, where that is asked for."""
     if "explanation" not in task.include or interrupt() is not None:

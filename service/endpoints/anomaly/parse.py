@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
@@ -19,21 +19,22 @@ from service.endpoints.anomaly.schemas import (
     StoredScoreRequest,
     TensorEnvelope,
 )
-from service.endpoints.common.envelope import invalid, read_envelope, require_read, validated
-from service.endpoints.common.include import require_few, require_told
+from service.endpoints.common.envelope import read_envelope, require_supported_params
+from service.endpoints.common.include import require_max_explained, require_supported_includes
 from service.endpoints.common.schemas import Dynamics, Envelope
 from service.errors import Problem, unknown_fields
+from service.media_types import JSON, SAFETENSORS
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.graphs.dynamic_graph import LiveGraph
-from service.validation.arrays import fail_at, listing, place, require_list
+from service.storage.graphs.dynamic_graph import DynamicGraph
+from service.validation.arrays import fail_at, listing, pointer_builder, require_list
 from service.validation.ids import NodeId, rows_by_id
 from service.validation.json_body import read_object
 from service.validation.json_graph import check_size, read_json
 from service.validation.safetensors_body import TENSORS, Tensors, graph_of, read_safetensors
+from service.validation.schema_errors import invalid, validated
 
-JSON, SAFETENSORS = "application/json", "application/vnd.safetensors"
 _IN_JSON = (
     ArrayScoreRequest.model_fields | RowScoreRequest.model_fields | StoredScoreRequest.model_fields
 )
@@ -49,7 +50,7 @@ class ScoreTask:
     node_ids: list[NodeId] | None
     targets: np.ndarray | None
     dynamics: Dynamics
-    knobs: Knobs
+    knobs: DynamicsParams
     include: frozenset[str]
     taken: Mapping[str, str | int] | None = None
 
@@ -65,7 +66,7 @@ class StoredTask:
     dynamics: Dynamics
     include: frozenset[str]
 
-    def of(self, stored: LiveGraph, settings: Settings) -> ScoreTask:
+    def of(self, stored: DynamicGraph, settings: Settings) -> ScoreTask:
         """With the neighbourhood of the targets.
 
         Raises:
@@ -112,8 +113,8 @@ def parse_score(
     opened = _open(body, media_type)
     envelope = read_envelope(opened.fields, opened.known, settings)
     model = registry.serving(Scorer, envelope.model or settings.default_anomaly_model)
-    require_read(envelope.dynamics, model.network.config)
-    require_told(model.network, envelope.include)
+    require_supported_params(envelope.dynamics, model.network.config)
+    require_supported_includes(model.network, envelope.include)
     if opened.problem is not None:
         raise opened.problem
     if opened.fields.get("graph_id") is not None:
@@ -125,7 +126,7 @@ def parse_score(
     else:
         named = graph_of(opened.tensors, opened.node_ids, model, settings)
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
-    require_few(envelope.include, count, "/targets", settings)
+    require_max_explained(envelope.include, count, "/targets", settings)
     return ScoreTask(
         model,
         named.graph,
@@ -142,12 +143,12 @@ def _stored(
 ) -> StoredTask:
     if any(fields.get(name) is not None for name in ("graph", "nodes", "edges")):
         raise fail_at("", "one_of", "give a graph, or the graph_id of one that is stored")
-    at = place("targets")
+    at = pointer_builder("targets")
     targets = require_list(fields.get("targets"), at)
     if not targets:
         raise fail_at(at(), "empty", "name at least one node")
     rows_by_id(targets, at)
-    require_few(envelope.include, len(targets), at(), settings)
+    require_max_explained(envelope.include, len(targets), at(), settings)
     given = fields.get("neighborhood")
     if isinstance(given, dict) and (
         faults := unknown_fields(given, NeighborhoodKnobs.model_fields, "neighborhood")

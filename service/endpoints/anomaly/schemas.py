@@ -11,12 +11,12 @@ from service.endpoints.common.reason_schemas import Reasons, ScoreExplanation, a
 from service.endpoints.common.schemas import (
     Convergence,
     Envelope,
-    ModelRef,
     ResolvedDynamics,
     Strict,
     Timings,
 )
 from service.endpoints.graphs.schemas import ArrayGraph, EdgeRow, NodeIds, NodeRow
+from service.registry.model_ref import ModelRef
 from service.validation.ids import NodeId
 
 

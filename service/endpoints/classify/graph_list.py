@@ -12,13 +12,13 @@ from service.errors import pointer, unknown_fields
 from service.registry.handles import Classifier
 from service.settings import Settings
 from service.validation.arrays import (
-    At,
+    PointerFn,
     fail,
     fail_at,
     fail_where,
     listing,
     numbers,
-    place,
+    pointer_builder,
     require_list,
     require_range,
     to_float32,
@@ -42,7 +42,7 @@ def graphs_of_json(value: object, model: Classifier, settings: Settings) -> list
     Raises:
         Problem: `invalid-graph`, the first that is none.
     """
-    graphs = require_list(value, place("graphs"))
+    graphs = require_list(value, pointer_builder("graphs"))
     _check_count(len(graphs), settings, "/graphs")
     return [_graph(graph, i, model, settings) for i, graph in enumerate(graphs)]
 
@@ -63,7 +63,11 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
     nodes, edges = len(x), edge_index.shape[1]
     check_size(nodes, edges, settings, "/x", "/edge_index")
     ptr = _offsets(tensors.get("ptr", np.array([0, nodes])), nodes, settings)
-    at_x, at_edges, at_attr = place("x"), place("edge_index"), place("edge_attr")
+    at_x, at_edges, at_attr = (
+        pointer_builder("x"),
+        pointer_builder("edge_index"),
+        pointer_builder("edge_attr"),
+    )
     _check_width(x, model.node_features, "/x")
     table = _checked(to_float32(x, at_x), model.node_features, at_x)
     if _attr_needed(attr, edges, model.edge_features, "/edge_attr"):
@@ -78,7 +82,7 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
     graph_of_E2 = np.searchsorted(ptr, edge_index, side="right") - 1
     if (apart := graph_of_E2[0] != graph_of_E2[1]).any():
         rule = "both ends of an edge must be in the same graph"
-        raise fail_where(apart, place("edge_index", "1"), "across_graphs", rule)
+        raise fail_where(apart, pointer_builder("edge_index", "1"), "across_graphs", rule)
     order = np.argsort(graph_of_E2[0], kind="stable")
     bounds = np.searchsorted(graph_of_E2[0][order], np.arange(len(ptr)))
     found = []
@@ -96,7 +100,7 @@ def _graph(value: object, i: int, model: Classifier, settings: Settings) -> Grap
         raise fail_at(pointer(*where), "wrong_type", "must be an object")
     if faults := unknown_fields(value, _FIELDS, *where):
         raise fail(faults)
-    at_x, at_edges, at_attr = (place(*where, name) for name in _FIELDS)
+    at_x, at_edges, at_attr = (pointer_builder(*where, name) for name in _FIELDS)
     rows = require_list(value.get("x"), at_x)
     ends = ends_of(value.get("edge_index"), at_edges)
     edges = len(ends[0])
@@ -113,13 +117,13 @@ def _graph(value: object, i: int, model: Classifier, settings: Settings) -> Grap
     return Graph(x, edge_index, None, attr)
 
 
-def _table(rows: list[object], columns: Sequence[Column], at: At, of: str) -> np.ndarray:
+def _table(rows: list[object], columns: Sequence[Column], at: PointerFn, of: str) -> np.ndarray:
     names = listing([column.name for column in columns])
     rule = f"must hold {len(columns)} features per {of} ({names})"
     return _checked(numbers(rows, len(columns), at, "feature_count", rule), columns, at)
 
 
-def _checked(table: np.ndarray, columns: Sequence[Column], at: At) -> np.ndarray:
+def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.ndarray:
     """The table, all of whose categories are there; told of the first column where they are not."""
     size_F = np.array([np.inf if c.values is None else len(c.values) for c in columns])
     wrong = np.isfinite(size_F) & ((table < 0) | (table >= size_F) | (table != np.floor(table)))
@@ -149,7 +153,7 @@ def _offsets(ptr: np.ndarray, nodes: int, settings: Settings) -> np.ndarray:
     _check_count(len(ptr) - 1, settings, "/ptr")
     if (back := ptr[1:] <= ptr[:-1]).any():
         rule = "must be above the one before: every graph has a node"
-        raise fail_where(back, place("ptr"), "out_of_range", rule, start=1)
+        raise fail_where(back, pointer_builder("ptr"), "out_of_range", rule, start=1)
     return ptr.astype(np.int64)
 
 

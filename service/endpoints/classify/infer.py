@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from models.base import Interrupt, Knobs
+from models.base import DynamicsParams, Interrupt
 from models.inputs.graph import Graph
 from models.inputs.tokens import Tokens, collate
 from models.interpret.reasons import Reasons
 from models.tasks.graph_classifier import GraphClassifier
+from service.endpoints.classify.explanation import Explained, explained_graph
 from service.endpoints.classify.parse import ClassifyTask, Item
-from service.endpoints.common.convergence import Courses
+from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import resolved
-from service.endpoints.common.explanations import Explained, explained_graph
-from service.endpoints.common.reasons import Gathering, told
-from service.errors import Fault, Problem, refuse
+from service.endpoints.common.reasons import ReasonCollector, told
+from service.errors import FieldError, Problem, make_problem
 from service.registry.handles import Classifier
 
 ENTRIES = 1 << 18
@@ -33,12 +33,12 @@ class Classified:
     """Logits of each graph, and the courses of each batch with the number of its graphs."""
 
     logits_RC: np.ndarray
-    batches: list[tuple[Courses, int]]
+    batches: list[tuple[ConvergenceReports, int]]
     dynamics: dict[str, Any]
     reasons: list[Reasons]
     explained: list[Explained]
 
-    def rows(self) -> Iterator[tuple[Courses, int]]:
+    def rows(self) -> Iterator[tuple[ConvergenceReports, int]]:
         """For each graph its batch's courses and its place there."""
         return ((courses, row) for courses, rows in self.batches for row in range(rows))
 
@@ -46,7 +46,7 @@ class Classified:
 def classify(
     model: Classifier,
     graphs: Sequence[Graph],
-    knobs: Knobs,
+    knobs: DynamicsParams,
     interrupt: Interrupt,
     include: Collection[str] = (),
     room: int | None = None,
@@ -60,8 +60,8 @@ def classify(
     """
     network = model.network
     logits: list[np.ndarray] = []
-    batches: list[tuple[Courses, int]] = []
-    gathering, reasons = Gathering(include, interrupt, room), list[Reasons]()
+    batches: list[tuple[ConvergenceReports, int]] = []
+    gathering, reasons = ReasonCollector(include, interrupt, room), list[Reasons]()
     explained: list[Explained] = []
     for tokens in batched(network, graphs, interrupt):
         batch, rows = collate(tokens), [knobs] * len(tokens)
@@ -130,10 +130,10 @@ def require_any(task: ClassifyTask, errors: Sequence[tuple[str, str] | None]) ->
     if len(found) < len(errors):
         return
     if set(found) == {_DIVERGED}:
-        raise refuse("diverged", "/dynamics", *_DIVERGED)
+        raise make_problem("diverged", "/dynamics", *_DIVERGED)
     if {code for code, _ in found} == {"not_reached"}:
         raise Problem("molecules-unread", found[0][1], headers={"retry-after": "1"})
-    faults = [Fault(at, *error) for at, error in zip(task.places, found, strict=True)]
+    faults = [FieldError(at, *error) for at, error in zip(task.places, found, strict=True)]
     raise Problem("nothing-classified", faults[0].detail, faults)
 
 

@@ -6,19 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from models.inputs.molecules import Molecule, MoleculeError
-from service.endpoints.anomaly.parse import JSON
 from service.endpoints.classify.graph_list import TENSORS, graphs_of_json, graphs_of_tensors
 from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
-from service.endpoints.common.envelope import read_envelope, require_read
-from service.endpoints.common.include import require_few, require_short, require_told
-from service.errors import refuse
+from service.endpoints.common.envelope import read_envelope, require_supported_params
+from service.endpoints.common.include import (
+    require_max_explained,
+    require_response_size,
+    require_supported_includes,
+)
+from service.errors import make_problem
+from service.media_types import JSON
 from service.registry.handles import Classifier
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.validation.arrays import place, require_list, require_types, told_as
+from service.validation.arrays import pointer_builder, require_list, require_types, reraise_as
 from service.validation.json_body import read_object
 from service.validation.safetensors_body import Tensors, read_safetensors
 
@@ -47,7 +51,7 @@ class ClassifyTask:
     smiles: list[str] | None
     graphs: list[Graph]
     places: list[str]
-    knobs: Knobs
+    knobs: DynamicsParams
     include: frozenset[str]
 
     def items(self, molecules: Sequence[Molecule | MoleculeError], longest: int) -> list[Item]:
@@ -84,8 +88,8 @@ def parse_classify(
         known = TensorClassifyRequest.model_fields
     envelope = read_envelope(fields, known, settings)
     model = registry.serving(Classifier, envelope.model or settings.default_classify_model)
-    require_read(envelope.dynamics, model.network.config)
-    require_told(model.network, envelope.include)
+    require_supported_params(envelope.dynamics, model.network.config)
+    require_supported_includes(model.network, envelope.include)
     smiles, graphs, places = None, [], []
     if tensors is not None:
         graphs = graphs_of_tensors(tensors, model, settings)
@@ -103,36 +107,36 @@ def parse_classify(
         envelope.dynamics.knobs(),
         frozenset(envelope.include),
     )
-    require_few(task.include, len(places), "/include", settings)
+    require_max_explained(task.include, len(places), "/include", settings)
     for graph, where in zip(graphs, places, strict=False):
         if "explanation" in task.include and graph.num_nodes > _MOST_NODES:
             rule = f"a graph that is explained may have {_MOST_NODES} nodes"
-            raise refuse("invalid-graph", where, "too_many_nodes", rule)
+            raise make_problem("invalid-graph", where, "too_many_nodes", rule)
     sizes = [len(text) for text in smiles or ()] + [graph.num_nodes for graph in graphs]
     tokens = [size + 1 for size in sizes]  # a molecule has no more atoms than characters
-    require_short(model.network, task.knobs, task.include, tokens, settings)
+    require_response_size(model.network, task.knobs, task.include, tokens, settings)
     return task
 
 
 def _gives_smiles(fields: Mapping[str, Any]) -> bool:
     given = fields.get("smiles") is not None
     if given == (fields.get("graphs") is not None):
-        raise refuse("invalid-request", "", "one_of", "give either `smiles` or `graphs`")
+        raise make_problem("invalid-request", "", "one_of", "give either `smiles` or `graphs`")
     return given
 
 
 def _smiles(value: object, model: Classifier, settings: Settings) -> tuple[list[str], list[str]]:
     if not model.reads_smiles:
         rule = "this model reads graphs; GET /models/{name} has their columns"
-        raise refuse("invalid-request", "/smiles", "not_read", rule)
+        raise make_problem("invalid-request", "/smiles", "not_read", rule)
     if type(value) is str:
         return [value], ["/smiles"]
-    with told_as("invalid-request"):
-        smiles = require_list(value, place("smiles"))
+    with reraise_as("invalid-request"):
+        smiles = require_list(value, pointer_builder("smiles"))
         if not smiles:
-            raise refuse("invalid-request", "/smiles", "empty", "give at least one molecule")
+            raise make_problem("invalid-request", "/smiles", "empty", "give at least one molecule")
         if len(smiles) > settings.max_graphs:
             rule = f"at most {settings.max_graphs} molecules"
-            raise refuse("invalid-request", "/smiles", "too_many", rule)
-        require_types(smiles, {str}, place("smiles"), "must be a string")
+            raise make_problem("invalid-request", "/smiles", "too_many", rule)
+        require_types(smiles, {str}, pointer_builder("smiles"), "must be a string")
     return smiles, [f"/smiles/{i}" for i in range(len(smiles))]

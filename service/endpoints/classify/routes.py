@@ -12,28 +12,34 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from models.inputs.molecules import Molecule, MoleculeError
-from service.context import Services, services
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
-from service.endpoints.classify.infer import ENTRIES, error_of, graph_results, require_any
+from service.context import AppContext, get_context
+from service.endpoints.classify.explanation import Explained
+from service.endpoints.classify.infer import (
+    ENTRIES,
+    Classified,
+    classify,
+    error_of,
+    graph_results,
+    require_any,
+)
 from service.endpoints.classify.parse import ClassifyTask, Item, parse_classify
 from service.endpoints.classify.schemas import ClassifyResponse
-from service.endpoints.common.convergence import summed
+from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import steps_of
-from service.endpoints.common.explanations import Explained
 from service.endpoints.common.reasons import tensors
-from service.endpoints.fast_path import Direct
+from service.endpoints.fast_path import FastRoute
 from service.endpoints.openapi import also, classify_body, jobs, problems
-from service.endpoints.pipeline import compute, exchange
-from service.engine import Classified, classify
+from service.endpoints.pipeline import handle_inference, run_inference
 from service.http.body import require_media_type, require_small
-from service.http.negotiation import accepted
-from service.observability.stopwatch import Stopwatch
-from service.payload import Answer, as_json, as_tensors
+from service.http.negotiation import select_media_type
+from service.media_types import JSON, SAFETENSORS
+from service.observability.stopwatch import StageTimer
+from service.payload import ResponsePayload, as_json, as_tensors
 from service.workers.smiles_pool import OUT_OF_TIME
 
 _MOST_SVG = 1 << 18  # characters of a drawing
 
-router = APIRouter(tags=["classify"], route_class=Direct)
+router = APIRouter(tags=["classify"], route_class=FastRoute)
 
 
 @router.post(
@@ -46,7 +52,7 @@ router = APIRouter(tags=["classify"], route_class=Direct)
     openapi_extra=classify_body(),
 )
 async def classify_graphs(
-    request: Request, services: Annotated[Services, Depends(services)]
+    request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """What is each molecule or graph, and with what energy did the network come to think so?
 
@@ -56,53 +62,56 @@ async def classify_graphs(
     (`index` says of which inputs; the rest is JSON in its metadata entry `response`).
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    form = accepted(request, (JSON, SAFETENSORS))
-    services.registry.require_ready()
-    return await exchange(
+    form = select_media_type(request, (JSON, SAFETENSORS))
+    context.registry.require_ready()
+    return await handle_inference(
         request,
-        services,
-        partial(answer, content_type=media_type, form=form, services=services, state=request.state),
-        services.models_stamp,
+        context,
+        partial(answer, content_type=media_type, form=form, context=context, state=request.state),
+        context.models_fingerprint,
     )
 
 
 async def answer(
-    body: bytes, content_type: str, form: str, services: Services, state: State
-) -> Answer:
+    body: bytes, content_type: str, form: str, context: AppContext, state: State
+) -> ResponsePayload:
     """What a body of this type is answered in this form."""
-    watch: Stopwatch = state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    watch: StageTimer = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
     require_small(body, content_type)
-    task = await on_codec(parse_classify, body, content_type, services.registry, services.settings)
+    task = await on_codec(parse_classify, body, content_type, context.registry, context.settings)
     del body
     watch.lap("parse")
     molecules: list[Molecule | MoleculeError] = []
     if task.smiles is not None:
-        molecules = await services.molecules.parse_async(task.smiles)
+        molecules = await context.molecules.parse_async(task.smiles)
         watch.lap("molecules")
-    items = task.items(molecules, services.settings.max_smiles_length)
+    items = task.items(molecules, context.settings.max_smiles_length)
     errors = [item.error for item in items]
-    services.metrics.observe_item_errors(task.model.name, errors)
+    context.metrics.observe_item_errors(task.model.name, errors)
     require_any(task, errors)
     graphs = [item.graph for item in items if item.graph is not None]
-    room = services.settings.max_response_bytes if form == SAFETENSORS else None
+    room = context.settings.max_response_bytes if form == SAFETENSORS else None
     run = partial(classify, task.model, graphs, task.knobs, include=task.include, room=room)
     size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in graphs)
     cost = size * steps_of(task.model.network, task.knobs)
     name, alone = task.model.name, task.knobs.deterministic
     held = min(size, ENTRIES)
-    classified = await compute(services, state, run, name, cost, size=held, alone=alone)
+    classified = await run_inference(context, state, run, name, cost, size=held, alone=alone)
     drawn = True
     if task.smiles is not None and classified.explained:
-        drawn = await _draw(task.smiles, items, classified.explained, services)
+        drawn = await _draw(task.smiles, items, classified.explained, context)
         watch.lap("draw")
-    encoded = await on_codec(_encode, task, items, classified, form, services)
+    encoded = await on_codec(_encode, task, items, classified, form, context)
     in_time = drawn and not any(code in OUT_OF_TIME for code, _ in filter(None, errors))
     return encoded if in_time else encoded.passing()
 
 
 async def _draw(
-    smiles: Sequence[str], items: Sequence[Item], explained: Sequence[Explained], services: Services
+    smiles: Sequence[str],
+    items: Sequence[Item],
+    explained: Sequence[Explained],
+    context: AppContext,
 ) -> bool:
     """Add to each explanation of a molecule its drawing; was there one for each?"""
     read = [text for text, item in zip(smiles, items, strict=True) if item.graph is not None]
@@ -117,7 +126,7 @@ async def _draw(
         told["svg"] = None
     if not drawable:
         return True
-    drawn = await services.molecules.draw_async(texts, effects, _MOST_SVG)
+    drawn = await context.molecules.draw_async(texts, effects, _MOST_SVG)
     for (_, told, _), svg in zip(drawable, drawn, strict=True):
         told["svg"] = svg
     return None not in drawn
@@ -128,16 +137,16 @@ def _encode(
     items: list[Item],
     classified: Classified,
     form: str,
-    services: Services,
-) -> Answer:
+    context: AppContext,
+) -> ResponsePayload:
     found = graph_results(task, items, classified, listed=form == JSON)
-    services.metrics.observe_classified(task.model.name, items, found)
+    context.metrics.observe_classified(task.model.name, items, found)
     require_any(task, [error_of(result) for result in found])
     rows = [result["convergence"] for result in found if "convergence" in result]
     rest = {
         "model": task.model.told,
         "dynamics": classified.dynamics,
-        "convergence": summed(rows),
+        "convergence": aggregate(rows),
     }
     if form == JSON:
         return as_json({"results": found} | rest)

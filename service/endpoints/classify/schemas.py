@@ -14,12 +14,12 @@ from service.endpoints.common.schemas import (
     Convergence,
     Envelope,
     HeadResonance,
-    ModelRef,
     ResolvedDynamics,
     Strict,
     Timings,
     absent,
 )
+from service.registry.model_ref import ModelRef
 
 
 class WholeGraph(Strict):

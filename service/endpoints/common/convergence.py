@@ -22,7 +22,7 @@ _WORST_FIRST = (
 _TOTALS = ("energy_initial", "energy_final", "energy_drop", "steps")
 
 
-class Courses:
+class ConvergenceReports:
     """What the blocks did, step by step, out of torch: `row` tells it of one row.
 
     A row that stopped early has moments of its own, the first of the batch's. `resonance` tells of
@@ -95,13 +95,13 @@ class Courses:
         return [block.totals() for block in self._blocks]
 
 
-class MeanCourse:
+class MeanConvergence:
     """Many rows as one: their mean at each moment. A row that stopped stays as it is."""
 
     def __init__(self) -> None:
         self._rows, self._blocks = 0, list[dict[str, np.ndarray]]()
 
-    def add(self, courses: Courses, rows: int) -> None:
+    def add(self, courses: ConvergenceReports, rows: int) -> None:
         """Count the `rows` of `courses`."""
         found = courses.totals()
         if self._blocks:
@@ -126,7 +126,7 @@ class MeanCourse:
         ]
 
 
-def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the rows of one request come to together.
 
     Energies and steps are totals, the residual is the largest, the reason the worst, the percentile

@@ -9,19 +9,21 @@ from functools import wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 
 F = TypeVar("F")
 _MOST = 64  # of one network
 
 
-def _kept(of: Callable[[Architecture, Knobs], F]) -> Callable[[Architecture, Knobs], F]:
+def _kept(
+    of: Callable[[Architecture, DynamicsParams], F],
+) -> Callable[[Architecture, DynamicsParams], F]:
     """`of`, which no seed changes, asked once of what most requests ask for: networks in service do
     not change."""
-    every = WeakKeyDictionary[Architecture, dict[Knobs, F]]()
+    every = WeakKeyDictionary[Architecture, dict[DynamicsParams, F]]()
 
     @wraps(of)
-    def once(network: Architecture, knobs: Knobs) -> F:
+    def once(network: Architecture, knobs: DynamicsParams) -> F:
         if knobs.seed:
             knobs = replace(knobs, seed=0)
         if knobs.resonance is not None:
@@ -37,13 +39,13 @@ def _kept(of: Callable[[Architecture, Knobs], F]) -> Callable[[Architecture, Kno
     return once
 
 
-def resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
+def resolved(network: Architecture, knobs: DynamicsParams) -> dict[str, Any]:
     """The dynamics that ran: what was asked for, and as trained where nothing was."""
     return _resolved(network, knobs) | {"seed": knobs.seed}
 
 
 @_kept
-def _resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
+def _resolved(network: Architecture, knobs: DynamicsParams) -> dict[str, Any]:
     blocks = network.blocks_in_order()
     first, resonance = blocks[0], network.resonance(knobs.resonance)
     return {
@@ -60,21 +62,21 @@ def _resolved(network: Architecture, knobs: Knobs) -> dict[str, Any]:
     }
 
 
-def steps_of(network: Architecture, knobs: Knobs) -> int:
+def steps_of(network: Architecture, knobs: DynamicsParams) -> int:
     """Most steps of all blocks together, and one for what comes before and after them."""
     blocks = network.blocks_in_order()
     return 1 + sum(block.steps if knobs.steps is None else knobs.steps for block in blocks)
 
 
 @_kept
-def as_trained(network: Architecture, knobs: Knobs) -> bool:
+def as_trained(network: Architecture, knobs: DynamicsParams) -> bool:
     """Does the state move as it did when the checkpoint's energies were taken?"""
 
-    def moving(knobs: Knobs) -> dict[str, Any]:
+    def moving(knobs: DynamicsParams) -> dict[str, Any]:
         told = resolved(network, knobs)
         heard = told["resonance"]
         silent = heard is None or heard["strength"] == 0
         return told | {"resonance": None if silent else heard}
 
     asked = replace(knobs, seed=0, deterministic=False)
-    return asked == Knobs() or moving(asked) == moving(Knobs())
+    return asked == DynamicsParams() or moving(asked) == moving(DynamicsParams())

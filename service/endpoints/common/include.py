@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from models.base import Architecture, Knobs
-from models.energies import Attending
-from models.interpret.reasons import TOP, told_by
+from models.base import Architecture, DynamicsParams
+from models.energies import AttentionEnergy
+from models.interpret.reasons import TOP, collect_reasons
 from models.nn.transformer import Attention
 from models.nn.workspace import Workspace
-from models.resonance import Resonant
+from models.resonance import ResonanceParameter
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
-from service.endpoints.common.envelope import invalid
-from service.errors import Fault, refuse
+from service.errors import FieldError, make_problem
 from service.settings import Settings
+from service.validation.schema_errors import invalid
 
 TOKENS = 64
 """Tokens of a row that are told of in JSON."""
@@ -30,28 +30,30 @@ _MISSING = {
 }
 
 
-def require_told(network: Architecture, include: Collection[str]) -> None:
+def require_supported_includes(network: Architecture, include: Collection[str]) -> None:
     """Refuse to include what there is nothing to say of with this network."""
     if not include:  # which looks at every module
         return
-    there = set(told_by(network))
+    there = set(collect_reasons(network))
     if isinstance(network, NodeScorer | GraphClassifier):
         there.add("explanation")
     missing = [rule for name, rule in _MISSING.items() if name in include and name not in there]
     if missing:
-        raise invalid(Fault("/include", "not_told", rule) for rule in missing)
+        raise invalid(FieldError("/include", "not_told", rule) for rule in missing)
 
 
-def require_few(include: Collection[str], inputs: int, at: str, settings: Settings) -> None:
+def require_max_explained(
+    include: Collection[str], inputs: int, at: str, settings: Settings
+) -> None:
     """Refuse to explain more than may be asked for at a time."""
     if "explanation" in include and inputs > settings.max_explained:
         rule = f"at most {settings.max_explained} answers are explained at a time"
-        raise refuse("invalid-request", at, "too_many", rule)
+        raise make_problem("invalid-request", at, "too_many", rule)
 
 
-def require_short(
+def require_response_size(
     network: Architecture,
-    knobs: Knobs,
+    knobs: DynamicsParams,
     include: Collection[str],
     tokens: Sequence[int],
     settings: Settings,
@@ -64,15 +66,19 @@ def require_short(
             f"an answer may have about {settings.max_response_bytes} bytes; with this of each row "
             f"it would have {size}"
         )
-        raise refuse("invalid-request", "/include", "too_large", rule)
+        raise make_problem("invalid-request", "/include", "too_large", rule)
 
 
-def bytes_of(network: Architecture, knobs: Knobs, include: Collection[str], tokens: int) -> int:
+def bytes_of(
+    network: Architecture, knobs: DynamicsParams, include: Collection[str], tokens: int
+) -> int:
     """About how many bytes `include` adds to the answer of a row of so many tokens."""
     blocks = network.blocks_in_order()
     steps = sum((block.steps if knobs.steps is None else knobs.steps) + 1 for block in blocks)
-    heads = [m.heads for m in network.modules() if isinstance(m, Attending | Attention | Workspace)]
-    resonating = sum(m.heads for m in network.modules() if isinstance(m, Resonant))
+    heads = [
+        m.heads for m in network.modules() if isinstance(m, AttentionEnergy | Attention | Workspace)
+    ]
+    resonating = sum(m.heads for m in network.modules() if isinstance(m, ResonanceParameter))
     seen = sum(_TOKEN + TOP * (_ENTRY + _NUMBER * each) for each in heads)
     told = min(tokens, TOKENS)
     sizes = {

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from models.base import Architecture, Interrupt, Knobs, Output
+from models.base import Architecture, DynamicsParams, Interrupt, Output
 from models.interpret.reasons import TOP, AtRest, Fired, Reasons, Seen
-from models.nn.attention_recorder import listening
-from service.endpoints.common.convergence import Courses
+from models.nn.attention_recorder import record_attention
+from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
 from service.endpoints.common.include import TOKENS
-from service.errors import refuse
+from service.errors import make_problem
 
 _OF_TOKENS = frozenset({"attention", "memories", "components"})
 _OF_ALL = _OF_TOKENS | {"resonance"}
@@ -26,7 +26,7 @@ Names = Callable[[int], dict[str, Any]]
 """What a token is called, beside its place."""
 
 
-class Gathering:
+class ReasonCollector:
     """Finds the reasons of the rows that one request brings, batch by batch.
 
     Args:
@@ -49,24 +49,24 @@ class Gathering:
         self._size = 0
 
     def run(
-        self, network: Architecture, knobs: Sequence[Knobs], infer: Callable[[], Output]
+        self, network: Architecture, knobs: Sequence[DynamicsParams], infer: Callable[[], Output]
     ) -> Output:
         """What `infer` infers of a batch, which from then on is the one at hand; the knobs of its
         rows differ in seeds at most."""
         overheard = not _OVERHEARD.isdisjoint(self._include)
-        with listening() if overheard else nullcontext([]) as heard:
+        with record_attention() if overheard else nullcontext([]) as heard:
             output = infer()
         asked = not _AT_REST.isdisjoint(self._include) and self._interrupt() is None
         self._as_trained = as_trained(network, knobs[0])
         self._rest = AtRest(network, output, knobs, heard) if asked else None
         return output
 
-    def courses(self, output: Output) -> Courses:
+    def courses(self, output: Output) -> ConvergenceReports:
         """How the rows of the batch at hand came to rest, with what resonated."""
         resonance = None
         if self._rest is not None and "resonance" in self._include:
             resonance = [self._selectivity(row) for row in range(len(output.solutions[0].steps_R))]
-        return Courses(output.solutions, resonance, as_trained=self._as_trained)
+        return ConvergenceReports(output.solutions, resonance, as_trained=self._as_trained)
 
     def _selectivity(self, row: int) -> list[dict[str, Any]]:
         """Nothing where nobody waits for it."""
@@ -92,7 +92,7 @@ class Gathering:
             self._size += self._rest.size(self._include)
             if self._size > self._room:
                 rule = f"an answer may have {self._room} bytes; this would have {self._size}"
-                raise refuse("invalid-request", "/include", "too_large", rule)
+                raise make_problem("invalid-request", "/include", "too_large", rule)
         for row in range(rows):
             if self._interrupt() is not None:
                 return  # nobody waits for it

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from models.base import Knobs, Solver
+from models.base import DynamicsParams, Solver
 from models.dynamics import StopReason
 from models.resonance import ResolvedResonance, Resonance
 from service.endpoints.common.reason_schemas import absent
@@ -77,8 +77,8 @@ class Dynamics(Strict):
             raise ValueError("there is noise with solver euler alone")
         return self
 
-    def knobs(self) -> Knobs:
-        return Knobs(
+    def knobs(self) -> DynamicsParams:
+        return DynamicsParams(
             steps=self.steps,
             beta=self.beta,
             beta_scale=1.0 if self.beta_scale is None else self.beta_scale,
@@ -105,14 +105,6 @@ class Envelope(Strict):
         description="what else to tell: in `convergence` trace, components and resonance; in "
         "`reasons` attention, memories and components; in each result its explanation",
     )
-
-
-class ModelRef(BaseModel):
-    """Which weights answered."""
-
-    name: str
-    version: str
-    sha256: str = Field(description="of the manifest, which holds the hash of every file")
 
 
 class ResolvedDynamics(BaseModel):

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from models.base import Interrupt, Knobs
-from models.dynamics import Moment
+from models.base import DynamicsParams, Interrupt
+from models.dynamics import TracePoint
 from models.inputs.patches import MaskedImage, PatchBatch
 from models.interpret.reasons import Reasons
 from models.sampling import Interrupted
-from service.endpoints.common.convergence import MeanCourse, summed
+from service.endpoints.common.convergence import MeanConvergence, aggregate
 from service.endpoints.common.dynamics import resolved
-from service.endpoints.common.reasons import Gathering
+from service.endpoints.common.reasons import ReasonCollector
 from service.endpoints.complete.inpaint import Preview, complete
 from service.endpoints.complete.previews import Frame, Frames
 from service.endpoints.complete.tiling import Plan
-from service.imaging.image import Picture
-from service.jobs import Progress
+from service.engine.progress import Progress
+from service.imaging.image import ImageData
 from service.registry.handles import Completer
 
 _APART = 2_654_435_769
@@ -34,10 +34,10 @@ class CompleteTask:
     """What to complete and how: `plan` has the windows of `picture`, to be filled `count` times."""
 
     model: Completer
-    picture: Picture
+    picture: ImageData
     plan: Plan
     count: int
-    knobs: Knobs
+    knobs: DynamicsParams
     include: frozenset[str]
 
     @property
@@ -56,7 +56,7 @@ class CompleteTask:
 class Completion:
     """A picture, and how its windows came to rest: each, and all together."""
 
-    picture: Picture
+    picture: ImageData
     windows: list[dict[str, Any]]
     convergence: dict[str, Any]
     reasons: Reasons | None
@@ -107,7 +107,7 @@ class _Filler:
     def __init__(
         self,
         task: CompleteTask,
-        knobs: Knobs,
+        knobs: DynamicsParams,
         progress: Progress,
         interrupt: Interrupt,
         frames: Frames | None,
@@ -119,9 +119,9 @@ class _Filler:
         self.preview = Preview()
         self._knobs, self._progress, self._interrupt = knobs, progress, interrupt
         self._patches = task.patches
-        self._gathering = Gathering(task.include, interrupt, room, pairs=False)
+        self._gathering = ReasonCollector(task.include, interrupt, room, pairs=False)
         self._sum: Reasons | None = None
-        self._mean, self._energy = MeanCourse(), 0.0
+        self._mean, self._energy = MeanConvergence(), 0.0
         self.windows: list[dict[str, Any]] = []
 
     def __call__(self, windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
@@ -149,7 +149,7 @@ class _Filler:
         self._progress.step += batch.rows
         return _pixels(output.logits)
 
-    def _watch(self, batch: PatchBatch, block: int, x_ND: Tensor, moment: Moment) -> None:
+    def _watch(self, batch: PatchBatch, block: int, x_ND: Tensor, moment: TracePoint) -> None:
         """Show a frame where it is time for one."""
         if self._frames is None:
             return
@@ -173,7 +173,7 @@ class _Filler:
                 )
             )
 
-    def _seeded(self, rows: int) -> list[Knobs]:
+    def _seeded(self, rows: int) -> list[DynamicsParams]:
         """Noise of its own for each window; the same in all would show as a pattern."""
         seen, seed = len(self.windows), self._knobs.seed
         return [replace(self._knobs, seed=seed + _APART * (seen + row)) for row in range(rows)]
@@ -184,7 +184,7 @@ class _Filler:
 
     def convergence(self) -> dict[str, Any]:
         """All windows together; energies per patch, so that pictures compare."""
-        found = summed(self.windows)
+        found = aggregate(self.windows)
         windows = found.pop("rows")
         patches = windows * self._patches
         for name in ("energy_initial", "energy_final", "energy_drop"):

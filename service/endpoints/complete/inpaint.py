@@ -25,14 +25,14 @@ from service.endpoints.complete.tiling import (
     shares_of,
     starved,
 )
-from service.errors import refuse
-from service.imaging.image import Picture
+from service.errors import make_problem
+from service.imaging.image import ImageData
 
 Filler = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Windows (B, S, S, C) float32 in [0, 1] and occluded patches (B, S/p, S/p) bool to whole windows
 (B, S, S, C). What is unknown of a window is 0; a guess where else hardly a patch would be whole."""
 
-Blend = Callable[[np.ndarray], Picture]
+Blend = Callable[[np.ndarray], ImageData]
 """The picture as it would be if the windows at hand were filled with these answers."""
 
 _BATCH = 16
@@ -50,12 +50,12 @@ class Preview:
 
 
 def complete(
-    picture: Picture,
+    picture: ImageData,
     plan: Plan,
     filler: Filler,
     channels: int = 3,
     preview: Preview | None = None,
-) -> Picture:
+) -> ImageData:
     """`picture` with what is unknown filled, opaque there, and all else as it was.
 
     Args:
@@ -75,7 +75,7 @@ def complete(
     return written(state)
 
 
-def _written(picture: Picture, unknown: np.ndarray, peak: int, state: np.ndarray) -> Picture:
+def _written(picture: ImageData, unknown: np.ndarray, peak: int, state: np.ndarray) -> ImageData:
     """`picture` with what is `unknown` taken from `state` (H, W, C) in [0, 1]."""
     pixels, alpha = picture.pixels.copy(), picture.alpha
     pixels[unknown] = np.rint(state[unknown] * peak).astype(pixels.dtype)
@@ -216,7 +216,7 @@ class _Filling:
         shown, occluded = zip(*map(self._shown, windows), strict=True)
         shown, occluded = np.clip(np.stack(shown), 0, 1), np.stack(occluded)
 
-        def blend(answers: np.ndarray) -> Picture:
+        def blend(answers: np.ndarray) -> ImageData:
             trial = copy(self)
             trial.state, trial.weight = self._so_far(), self.weight.copy()
             trial._average(windows, shown, occluded, np.nan_to_num(answers))
@@ -225,7 +225,7 @@ class _Filling:
         answers = filler(shown, occluded, blend)
         if not np.isfinite(answers).all():
             rule = "no finite pixel left; lower step_size, steps or noise"
-            raise refuse("diverged", "/dynamics", "diverged", rule)
+            raise make_problem("diverged", "/dynamics", "diverged", rule)
         self._average(windows, shown, occluded, answers)
 
     def _average(

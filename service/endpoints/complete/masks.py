@@ -6,13 +6,13 @@ from typing import Literal
 
 import numpy as np
 
-from service.imaging.image import Picture, PictureFault
+from service.imaging.image import ImageData, ImageError
 
 MaskMode = Literal["white_fill", "black_fill", "alpha"]
 THRESHOLD = 128  # of 255: from here on it is white, or opaque
 
 
-def unknown_of(mode: MaskMode, mask: Picture) -> np.ndarray:
+def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
     """The pixels that `mask` wants filled, bool (H, W): the white ones, the black ones, or the
     transparent ones. What lies between is whatever it is nearer to.
 
@@ -22,12 +22,12 @@ def unknown_of(mode: MaskMode, mask: Picture) -> np.ndarray:
     if mode == "alpha":
         if mask.alpha is None:
             rule = "has no transparency to tell what to fill; send a mask, or one of another mode"
-            raise PictureFault("no_alpha", rule)
+            raise ImageError("no_alpha", rule)
         unknown = mask.alpha < THRESHOLD
     else:
         unknown = (mask.grey() >= THRESHOLD) == (mode == "white_fill")
     if not unknown.any():
-        raise PictureFault("nothing_to_fill", f"{mode} marks no pixel")
+        raise ImageError("nothing_to_fill", f"{mode} marks no pixel")
     if unknown.all():
-        raise PictureFault("nothing_known", f"{mode} marks every pixel; leave some that are known")
+        raise ImageError("nothing_known", f"{mode} marks every pixel; leave some that are known")
     return unknown

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.endpoints.common.envelope import read_envelope, validated
+from service.endpoints.common.envelope import read_envelope
 from service.endpoints.common.schemas import Dynamics
 from service.endpoints.complete.masks import MaskMode
 from service.endpoints.complete.schemas import CompleteKnobs, CompleteRequest
-from service.errors import refuse
-from service.imaging.header import Encoded
+from service.errors import make_problem
+from service.imaging.header import EncodedImage
 from service.imaging.upload import Body, examined, read_body
 from service.settings import Settings
+from service.validation.schema_errors import validated
 
 _KNOWN = CompleteRequest.model_fields
 _BODY = Body(_KNOWN, files={"image": 1, "mask": 1}, text=("model", "mask_mode"))
@@ -22,8 +23,8 @@ _BODY = Body(_KNOWN, files={"image": 1, "mask": 1}, text=("model", "mask_mode"))
 class PictureRequest:
     """A picture and its mask, examined but not decoded, and what was asked of them."""
 
-    image: Encoded
-    mask: Encoded | None
+    image: EncodedImage
+    mask: EncodedImage | None
     mask_mode: MaskMode
     num_samples: int
     model: str | None
@@ -51,7 +52,7 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
     if mask is not None and mask.shape != image.shape:
         height, width = image.shape
         rule = f"must be of the image's size, {width} x {height} pixels"
-        raise refuse("invalid-image", "/mask", "wrong_shape", rule)
+        raise make_problem("invalid-image", "/mask", "wrong_shape", rule)
     return PictureRequest(
         image,
         mask,
@@ -65,7 +66,9 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
 
 def _require_files(files: Mapping[str, object], mode: MaskMode) -> None:
     if "image" not in files:
-        raise refuse("invalid-request", "/image", "missing", "there is no picture to complete")
+        raise make_problem(
+            "invalid-request", "/image", "missing", "there is no picture to complete"
+        )
     if "mask" not in files and mode != "alpha":
         rule = "only mask_mode alpha can do without, where the image has transparency"
-        raise refuse("invalid-request", "/mask", "missing", rule)
+        raise make_problem("invalid-request", "/mask", "missing", rule)

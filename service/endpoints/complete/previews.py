@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.imaging.encode import base64_png
-from service.imaging.image import Picture
+from service.imaging.image import ImageData
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Frame:
     block: int
     energy: float
     components: dict[str, float]
-    picture: Picture
+    picture: ImageData
 
     def told(self) -> dict[str, Any]:
         """As JSON has it, the components of the energy by name."""

@@ -11,7 +11,6 @@ from service.endpoints.common.schemas import (
     Change,
     Envelope,
     HeadResonance,
-    ModelRef,
     ResolvedDynamics,
     Strict,
     Timings,
@@ -19,6 +18,7 @@ from service.endpoints.common.schemas import (
     absent,
 )
 from service.endpoints.complete.masks import MaskMode
+from service.registry.model_ref import ModelRef
 
 MAX_SAMPLES = 16
 

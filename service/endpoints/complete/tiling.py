@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from service.imaging.image import PictureFault
+from service.imaging.image import ImageError
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def plan_windows(unknown: np.ndarray, size: int, patch: int, max_windows: int) -
         corners = _corners(unknown, size)
         if (windows := windows + len(corners)) > max_windows:
             rule = f"filling this takes more than {max_windows} windows; fill less, or send less"
-            raise PictureFault("too_much_work", rule, "invalid-request")
+            raise ImageError("too_much_work", rule, "invalid-request")
         guided = _wide(unknown, size // 2 + 1) or _scattered(unknown, corners, size, patch)
         levels.append(Level(unknown, corners, guided))
         unknown = ~_any_of_four(~unknown)

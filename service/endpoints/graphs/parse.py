@@ -8,15 +8,21 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.endpoints.anomaly.parse import JSON
-from service.endpoints.common.envelope import invalid, validated
 from service.endpoints.graphs.schemas import GraphOf
 from service.errors import Problem, unknown_fields
+from service.media_types import JSON
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.graphs import Edge, LiveGraph, Schema, Update, Whole
-from service.validation.arrays import At, fail_at, fail_where, place, require_list, require_types
+from service.storage.graphs import DynamicGraph, Edge, GraphSnapshot, Schema, Update
+from service.validation.arrays import (
+    PointerFn,
+    fail_at,
+    fail_where,
+    pointer_builder,
+    require_list,
+    require_types,
+)
 from service.validation.ids import NodeId, rows_by_id
 from service.validation.json_body import read_object
 from service.validation.json_graph import edge_types_of, nodes_of, read_json
@@ -27,6 +33,7 @@ from service.validation.safetensors_body import (
     graph_of,
     read_safetensors,
 )
+from service.validation.schema_errors import invalid, validated
 
 TENSORS_OF_GRAPH: Allowed = {
     **{name: kind for name, kind in TENSORS.items() if name != "targets"},
@@ -39,7 +46,9 @@ _MAX_ID = 64
 _RULE = "must be the id of a node"
 
 
-def parse_graph(body: bytes, media_type: str, registry: Registry, settings: Settings) -> LiveGraph:
+def parse_graph(
+    body: bytes, media_type: str, registry: Registry, settings: Settings
+) -> DynamicGraph:
     """Read a body of `PUT /graphs/{id}`.
 
     Raises:
@@ -70,9 +79,11 @@ def parse_graph(body: bytes, media_type: str, registry: Registry, settings: Sett
         detail = f"stored graphs may have {settings.max_stored_nodes} nodes together"
         raise Problem("store-full", detail)
     ids: list[NodeId] = found.node_ids or list(range(found.graph.num_nodes))
-    _require_short(ids, place("node_ids") if as_arrays else place("nodes", tail="id"))
+    _require_short(
+        ids, pointer_builder("node_ids") if as_arrays else pointer_builder("nodes", tail="id")
+    )
     schema = Schema(model.features, model.relations)
-    return LiveGraph(schema, Whole(found.graph, ids, 0))
+    return DynamicGraph(schema, GraphSnapshot(found.graph, ids, 0))
 
 
 def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
@@ -95,9 +106,9 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
     if nodes := given.get("nodes"):
         x, node_ids, _ = nodes_of(nodes, schema)
-        _require_short(node_ids, place("nodes", tail="id"))
+        _require_short(node_ids, pointer_builder("nodes", tail="id"))
     gone = given.get("delete_nodes", [])
-    rows_by_id(gone, place("delete_nodes"))
+    rows_by_id(gone, pointer_builder("delete_nodes"))
     return Update(
         tuple(node_ids),
         x,
@@ -117,7 +128,7 @@ def _ids_of(tensor: np.ndarray) -> object:
         raise fail_at("/node_ids", "wrong_type", "must be numbers, or JSON as bytes") from None
 
 
-def _require_short(ids: list[NodeId], at: At) -> None:
+def _require_short(ids: list[NodeId], at: PointerFn) -> None:
     """So that room can be counted in nodes."""
     long = np.array([type(name) is str and len(name) > _MAX_ID for name in ids], bool)
     if long.any():
@@ -128,7 +139,7 @@ def _require_short(ids: list[NodeId], at: At) -> None:
 
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
     value = fields.get(name)
-    return [] if value is None else require_list(value, place(name))
+    return [] if value is None else require_list(value, pointer_builder(name))
 
 
 def _edges(given: Mapping[str, list[Any]], part: str, schema: Schema) -> tuple[Edge, ...]:
@@ -136,6 +147,6 @@ def _edges(given: Mapping[str, list[Any]], part: str, schema: Schema) -> tuple[E
     types = edge_types_of(rows, schema, part)
     ends = [[row[end] for row in rows] for end in ("source", "target")]
     for end, ids in zip(("source", "target"), ends, strict=True):
-        require_types(ids, {int, str}, place(part, tail=end), _RULE)
+        require_types(ids, {int, str}, pointer_builder(part, tail=end), _RULE)
     relations = [0] * len(rows) if types is None else types.tolist()
     return tuple(zip(*ends, relations, strict=True))

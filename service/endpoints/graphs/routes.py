@@ -8,8 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from service.context import JSON_WEIGHS, Services, services
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.context import JSON_WEIGHS, AppContext, get_context
 from service.endpoints.graphs.parse import parse_graph, parse_update
 from service.endpoints.graphs.schemas import (
     EdgesToAdd,
@@ -20,17 +19,18 @@ from service.endpoints.graphs.schemas import (
 )
 from service.endpoints.openapi import problems, put_graph_body, update_body
 from service.http.body import require_media_type, require_small
-from service.http.cancellation import while_wanted
-from service.storage.graphs import Head
+from service.http.cancellation import run_until_deadline_or_disconnect
+from service.media_types import JSON, SAFETENSORS
+from service.storage.graphs import GraphMetadata
 
 router = APIRouter(tags=["graphs"])
 _WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
 
 
 @router.get("/graphs", summary="The graphs that are stored", responses=problems(500, 503))
-async def list_graphs(services: Annotated[Services, Depends(services)]) -> GraphList:
+async def list_graphs(context: Annotated[AppContext, Depends(get_context)]) -> GraphList:
     """Those of the key that asks."""
-    heads = await services.graphs.heads()
+    heads = await context.graphs.heads()
     return GraphList(graphs=[_body(id, head) for id, head in heads.items()])
 
 
@@ -43,7 +43,7 @@ async def list_graphs(services: Annotated[Services, Depends(services)]) -> Graph
     openapi_extra=put_graph_body(),
 )
 async def store_graph(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """The answer is 201 where there was none of this id, and 200 where one was replaced.
 
@@ -51,23 +51,27 @@ async def store_graph(
     without ids go by their row numbers; an edge that comes twice is there once.
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    services.registry.require_ready()
-    settings = services.settings
+    context.registry.require_ready()
+    settings = context.settings
 
-    async def stored() -> tuple[Head, bool]:
-        parse = partial(parse_graph, body, media_type, services.registry, settings)
-        graph, base = await services.graphs.made(parse)
-        return await services.graphs.put(id, graph, base)
+    async def stored() -> tuple[GraphMetadata, bool]:
+        parse = partial(parse_graph, body, media_type, context.registry, settings)
+        graph, base = await context.graphs.made(parse)
+        return await context.graphs.put(id, graph, base)
 
-    async with services.bodies.read(request, settings.body_timeout_s) as body:
+    async with context.bodies.read(request, settings.body_timeout_s) as body:
         require_small(body, media_type)
-        head, new = await while_wanted(stored(), request.receive, settings.deadline_s)
+        head, new = await run_until_deadline_or_disconnect(
+            stored(), request.receive, settings.deadline_s
+        )
     return _told(id, head, 201 if new else 200)
 
 
 @router.get("/graphs/{id}", summary="What a graph is", responses=problems(404, 500, 503))
-async def describe_graph(id: str, services: Annotated[Services, Depends(services)]) -> GraphBody:
-    return _body(id, await services.graphs.head(id))
+async def describe_graph(
+    id: str, context: Annotated[AppContext, Depends(get_context)]
+) -> GraphBody:
+    return _body(id, await context.graphs.head(id))
 
 
 @router.patch(
@@ -78,13 +82,13 @@ async def describe_graph(id: str, services: Annotated[Services, Depends(services
     openapi_extra=update_body(GraphUpdate),
 )
 async def change_graph(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """Whoever scores it finds it as it was or with all of this, which lasts once it is answered.
 
     Sent again it changes nothing, so a client that saw no answer may do so.
     """
-    return await _change(id, request, services, GraphUpdate.model_fields)
+    return await _change(id, request, context, GraphUpdate.model_fields)
 
 
 @router.post(
@@ -95,9 +99,9 @@ async def change_graph(
     openapi_extra=update_body(NodesToSet),
 )
 async def set_nodes(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    return await _change(id, request, services, NodesToSet.model_fields)
+    return await _change(id, request, context, NodesToSet.model_fields)
 
 
 @router.post(
@@ -108,9 +112,9 @@ async def set_nodes(
     openapi_extra=update_body(EdgesToAdd),
 )
 async def add_edges(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    return await _change(id, request, services, EdgesToAdd.model_fields)
+    return await _change(id, request, context, EdgesToAdd.model_fields)
 
 
 @router.delete(
@@ -119,33 +123,35 @@ async def add_edges(
     status_code=204,
     responses=problems(404, 500, 503),
 )
-async def forget_graph(id: str, services: Annotated[Services, Depends(services)]) -> Response:
-    await services.graphs.delete(id)
+async def forget_graph(id: str, context: Annotated[AppContext, Depends(get_context)]) -> Response:
+    await context.graphs.delete(id)
     return Response(status_code=204)
 
 
 async def _change(
-    id: str, request: Request, services: Services, parts: Collection[str]
+    id: str, request: Request, context: AppContext, parts: Collection[str]
 ) -> Response:
     require_media_type(request, (JSON,), JSON)
-    schema, settings = (await services.graphs.get(id)).schema, services.settings
+    schema, settings = (await context.graphs.get(id)).schema, context.settings
 
-    async def changed() -> Head:
+    async def changed() -> GraphMetadata:
         weight = JSON_WEIGHS * len(body)
-        update = await services.aside(weight, parse_update, body, schema, parts)
-        return await services.graphs.update(id, schema, update)
+        update = await context.offload_if_large(weight, parse_update, body, schema, parts)
+        return await context.graphs.update(id, schema, update)
 
-    async with services.bodies.read(request, settings.body_timeout_s) as body:
+    async with context.bodies.read(request, settings.body_timeout_s) as body:
         require_small(body, JSON)
-        head = await while_wanted(changed(), request.receive, settings.deadline_s)
+        head = await run_until_deadline_or_disconnect(
+            changed(), request.receive, settings.deadline_s
+        )
     return _told(id, head, 200)
 
 
-def _told(id: str, head: Head, status: int) -> Response:
+def _told(id: str, head: GraphMetadata, status: int) -> Response:
     return Response(_body(id, head).model_dump_json(), status, media_type=JSON)
 
 
-def _body(id: str, head: Head) -> GraphBody:
+def _body(id: str, head: GraphMetadata) -> GraphBody:
     return GraphBody(
         id=id,
         features=list(head.features),

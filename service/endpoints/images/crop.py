@@ -6,14 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from service.imaging.image import Picture
+from service.imaging.image import ImageData
 
 Fit = Literal["stretch", "crop"]
 _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601
 
 
 def fitted(
-    picture: Picture, shape: tuple[int, int, int], blank_C: np.ndarray, fit: Fit
+    picture: ImageData, shape: tuple[int, int, int], blank_C: np.ndarray, fit: Fit
 ) -> np.ndarray:
     """The picture as float32 (C, H, W) of `shape`, in [0, 1].
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from models.base import Interrupt, Knobs
+from models.base import DynamicsParams, Interrupt
 from models.inputs.images import Picture
 from models.interpret.reasons import Reasons
 from models.sampling import Interrupted
 from service.endpoints.common.dynamics import resolved
-from service.endpoints.common.reasons import Gathering
-from service.errors import refuse
-from service.jobs import Progress
-from service.registry.handles import Recogniser
+from service.endpoints.common.reasons import ReasonCollector
+from service.engine.progress import Progress
+from service.errors import make_problem
+from service.registry.handles import ImageModel
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Recognised:
 
 
 def recognise(
-    model: Recogniser,
+    model: ImageModel,
     pictures: Sequence[Picture],
-    knobs: Knobs,
+    knobs: DynamicsParams,
     include: frozenset[str],
     progress: Progress,
     interrupt: Interrupt,
@@ -54,7 +54,7 @@ def recognise(
     network, energy = model.network, model.manifest.energy
     logits, convergences, total = [], [], 0.0
     progress.steps = len(pictures)
-    gathering, reasons = Gathering(include, interrupt, room), list[Reasons]()
+    gathering, reasons = ReasonCollector(include, interrupt, room), list[Reasons]()
     for picture in pictures:
         batch = network.pack([picture])
         infer = partial(network.infer, batch, [knobs], interrupt)
@@ -63,7 +63,7 @@ def recognise(
             raise Interrupted(why)
         if not output.logits.isfinite().all():
             rule = "no finite answer left; lower step_size, steps or noise"
-            raise refuse("diverged", "/dynamics", "diverged", rule)
+            raise make_problem("diverged", "/dynamics", "diverged", rule)
         logits.append(output.logits[0].cpu().numpy())
         reasons += gathering.take(1)
         told = gathering.courses(output).row(0, network.config.tokens, energy, include)

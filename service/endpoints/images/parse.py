@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs import questions
 from models.inputs.questions import COLOURS, Question
-from service.endpoints.common.envelope import invalid, read_envelope, require_read, validated
-from service.endpoints.common.include import require_short, require_told
+from service.endpoints.common.envelope import read_envelope, require_supported_params
+from service.endpoints.common.include import require_response_size, require_supported_includes
 from service.endpoints.images.crop import Fit
 from service.endpoints.images.schemas import (
     MAX_QUESTION,
@@ -21,24 +21,25 @@ from service.endpoints.images.schemas import (
     ClassifyImagesRequest,
     LookKnobs,
 )
-from service.errors import Fault, Problem, pointer, refuse, unknown_fields
-from service.imaging.header import Encoded
+from service.errors import FieldError, Problem, make_problem, pointer, unknown_fields
+from service.imaging.header import EncodedImage
 from service.imaging.upload import Body, examined, read_body
-from service.registry.handles import Answerer, PictureClassifier, Recogniser
+from service.registry.handles import ImageClassifier, ImageModel, VisualQuestionModel
 from service.registry.registry import Registry
 from service.settings import Settings
+from service.validation.schema_errors import invalid, validated
 
 
 @dataclass(frozen=True)
-class LookRequest:
+class ImageRequest:
     """Pictures, examined but not decoded, each with the JSON pointer to it, and the questions:
     none, or as many, or one of the two is one."""
 
-    model: Recogniser
-    images: list[tuple[str, Encoded]]
+    model: ImageModel
+    images: list[tuple[str, EncodedImage]]
     questions: list[Question]
     fit: Fit
-    knobs: Knobs
+    knobs: DynamicsParams
     include: frozenset[str]
 
     @property
@@ -52,10 +53,10 @@ class LookRequest:
 def read_look(
     body: bytes,
     content_type: str,
-    kind: type[PictureClassifier] | type[Answerer],
+    kind: type[ImageClassifier] | type[VisualQuestionModel],
     registry: Registry,
     settings: Settings,
-) -> LookRequest:
+) -> ImageRequest:
     """
     Args:
         content_type: the header, of JSON or `MULTIPART`, with its parameters.
@@ -64,7 +65,7 @@ def read_look(
         Problem: the first stage that fails tells what it found: syntax, envelope, model, question,
             pictures.
     """
-    answers = kind is Answerer
+    answers = kind is VisualQuestionModel
     known = (AnswerImagesRequest if answers else ClassifyImagesRequest).model_fields
     shape = Body(known, {"image": settings.max_images}, ("model", "fit", "question"))
     fields, files = read_body(body, content_type, shape)
@@ -72,39 +73,45 @@ def read_look(
     knobs = validated(LookKnobs, fields)
     default = settings.default_answer_model if answers else settings.default_picture_model
     model = registry.serving(kind, envelope.model or default)
-    require_read(envelope.dynamics, model.network.config)
-    require_told(model.network, envelope.include)
-    asked = _questions(fields, model, settings) if isinstance(model, Answerer) else []
+    require_supported_params(envelope.dynamics, model.network.config)
+    require_supported_includes(model.network, envelope.include)
+    asked = _questions(fields, model, settings) if isinstance(model, VisualQuestionModel) else []
     if "image" not in files:
-        raise refuse("invalid-request", "/image", "missing", "there is no picture to look at")
+        raise make_problem("invalid-request", "/image", "missing", "there is no picture to look at")
     images = [(file.where, examined(file, settings.max_pixels)) for file in files["image"]]
     if asked and 1 != len(asked) != len(images) != 1:
         rule = "as many questions as pictures, or one of either"
-        raise refuse("invalid-request", "/question", "wrong_shape", rule)
-    task = LookRequest(
+        raise make_problem("invalid-request", "/question", "wrong_shape", rule)
+    task = ImageRequest(
         model, images, asked, knobs.fit, envelope.dynamics.knobs(), frozenset(envelope.include)
     )
     tokens = [model.config.tokens] * len(task.rows)
-    require_short(model.network, task.knobs, task.include, tokens, settings)
+    require_response_size(model.network, task.knobs, task.include, tokens, settings)
     return task
 
 
-def _questions(fields: Mapping[str, Any], model: Answerer, settings: Settings) -> list[Question]:
+def _questions(
+    fields: Mapping[str, Any], model: VisualQuestionModel, settings: Settings
+) -> list[Question]:
     given = fields.get("question")
     if given is None:
-        raise refuse("invalid-request", "/question", "missing", "there is no question to answer")
+        raise make_problem(
+            "invalid-request", "/question", "missing", "there is no question to answer"
+        )
     if type(given) is str and given[:1] in ("{", "["):  # of a form, where all is text
         try:
             given = orjson.loads(given)
         except ValueError:
-            raise refuse("invalid-request", "/question", "wrong_type", "must be JSON") from None
+            raise make_problem(
+                "invalid-request", "/question", "wrong_type", "must be JSON"
+            ) from None
     if type(given) is not list:
         return [_question(given, model.kinds, "question")]
     if not given:
-        raise refuse("invalid-request", "/question", "empty", "give at least one question")
+        raise make_problem("invalid-request", "/question", "empty", "give at least one question")
     if len(given) > settings.max_images:
         rule = f"at most {settings.max_images}"
-        raise refuse("invalid-request", "/question", "too_many", rule)
+        raise make_problem("invalid-request", "/question", "too_many", rule)
     return [_question(each, model.kinds, "question", i) for i, each in enumerate(given)]
 
 
@@ -117,9 +124,9 @@ def _question(value: object, kinds: Sequence[str], *where: str | int) -> Questio
             found = _by_parts(value, *where)
         else:
             rule = "must be a question in English, or an object with `asked` and `colour`"
-            raise refuse("invalid-request", pointer(*where), "wrong_type", rule)
+            raise make_problem("invalid-request", pointer(*where), "wrong_type", rule)
     except ValueError as error:  # of `Question`, which tells rules alone
-        raise refuse("invalid-request", pointer(*where), "conflict", str(error)) from None
+        raise make_problem("invalid-request", pointer(*where), "conflict", str(error)) from None
     if found is None or found.kind not in kinds:
         raise _not_understood(kinds, pointer(*where))
     return found
@@ -138,7 +145,7 @@ def _not_understood(kinds: Sequence[str], where: str) -> Problem:
     """The forms there are, a fault for each kind."""
     rule = f"ask in one of these forms, about {', '.join(COLOURS[:-1])} or {COLOURS[-1]}"
     forms = [
-        Fault(where, "not_a_form", f"{kind}: {' '.join(sentences)}")
+        FieldError(where, "not_a_form", f"{kind}: {' '.join(sentences)}")
         for kind, sentences in questions.sentences(kinds).items()
     ]
     return Problem("invalid-request", rule, forms)

@@ -15,14 +15,14 @@ from starlette.datastructures import State
 from models.inputs.images import Picture
 from models.inputs.questions import Question
 from models.interpret.prototypes import gallery
-from service.context import Services, services
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
-from service.endpoints.common.convergence import summed
+from service.context import AppContext, get_context
+from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import steps_of
 from service.endpoints.common.reasons import tensors, told
-from service.endpoints.fast_path import Direct
+from service.endpoints.fast_path import FastRoute
 from service.endpoints.images.crop import fitted
-from service.endpoints.images.parse import LookRequest, read_look
+from service.endpoints.images.infer import Recognised, recognise
+from service.endpoints.images.parse import ImageRequest, read_look
 from service.endpoints.images.schemas import (
     AnswerImagesForm,
     AnswerImagesRequest,
@@ -32,16 +32,15 @@ from service.endpoints.images.schemas import (
     ClassifyImagesResponse,
 )
 from service.endpoints.openapi import also, images_body, jobs, problems
-from service.endpoints.pipeline import compute, exchange
-from service.engine import Recognised, recognise
+from service.endpoints.pipeline import handle_inference, run_inference
 from service.http.body import require_media_type
-from service.http.negotiation import accepted
-from service.observability.stopwatch import Stopwatch
-from service.payload import Answer, as_json, as_tensors
-from service.registry.handles import Answerer, PictureClassifier
-from service.validation.multipart import MULTIPART
+from service.http.negotiation import select_media_type
+from service.media_types import JSON, MULTIPART, SAFETENSORS
+from service.observability.stopwatch import StageTimer
+from service.payload import ResponsePayload, as_json, as_tensors
+from service.registry.handles import ImageClassifier, VisualQuestionModel
 
-router = APIRouter(prefix="/images", tags=["images"], route_class=Direct)
+router = APIRouter(prefix="/images", tags=["images"], route_class=FastRoute)
 _PROBLEMS = (
     problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504) | jobs() | also(SAFETENSORS)
 )
@@ -55,7 +54,7 @@ _PROBLEMS = (
     openapi_extra=images_body(ClassifyImagesRequest, ClassifyImagesForm),
 )
 async def classify_images(
-    request: Request, services: Annotated[Services, Depends(services)]
+    request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """What does each picture show, and with what energy did the network come to think so?
 
@@ -66,7 +65,7 @@ async def classify_images(
     answer is JSON, with the most telling of the reasons that are included, or a safetensors file
     with all of them, picture after picture (the rest as JSON in its metadata entry `response`).
     """
-    return await _exchanged(request, services, PictureClassifier)
+    return await _exchanged(request, context, ImageClassifier)
 
 
 @router.post(
@@ -77,52 +76,52 @@ async def classify_images(
     openapi_extra=images_body(AnswerImagesRequest, AnswerImagesForm),
 )
 async def answer_about_images(
-    request: Request, services: Annotated[Services, Depends(services)]
+    request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """Is the red object on the left? What is the shape of the one closest to it?
 
     One result per picture and question, in order; each is what it would be alone. Pictures are
     shown as by POST /images/classify.
     """
-    return await _exchanged(request, services, Answerer)
+    return await _exchanged(request, context, VisualQuestionModel)
 
 
 async def _exchanged(
-    request: Request, services: Services, kind: type[PictureClassifier] | type[Answerer]
+    request: Request, context: AppContext, kind: type[ImageClassifier] | type[VisualQuestionModel]
 ) -> Response:
     require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
-    services.registry.require_ready()
-    form = accepted(request, (JSON, SAFETENSORS))
+    context.registry.require_ready()
+    form = select_media_type(request, (JSON, SAFETENSORS))
     content_type = request.headers["content-type"]  # with the boundary of its parts
     work = partial(
         answer,
         content_type=content_type,
         form=form,
-        services=services,
+        context=context,
         state=request.state,
         kind=kind,
     )
-    return await exchange(request, services, work, services.models_stamp)
+    return await handle_inference(request, context, work, context.models_fingerprint)
 
 
 async def answer(
     body: bytes,
     content_type: str,
     form: str,
-    services: Services,
+    context: AppContext,
     state: State,
-    kind: type[PictureClassifier] | type[Answerer],
-) -> Answer:
+    kind: type[ImageClassifier] | type[VisualQuestionModel],
+) -> ResponsePayload:
     """What a body of this type is answered in this form."""
-    watch: Stopwatch = state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
-    registry, settings = services.registry, services.settings
+    watch: StageTimer = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
+    registry, settings = context.registry, context.settings
     task = await on_codec(read_look, body, content_type, kind, registry, settings)
     del body
     watch.lap("parse")
     model = task.model
     see = partial(fitted, shape=model.config.shape, blank_C=model.mean, fit=task.fit)
-    shown = [await services.pictures.look(file, where, see) for where, file in task.images]
+    shown = [await context.pictures.look(file, where, see) for where, file in task.images]
     # What is decoded need not be kept; of each file only its size is told.
     seen = [(where, replace(file, data=b"")) for where, file in task.images]
     task = replace(task, images=seen)
@@ -132,18 +131,18 @@ async def answer(
         for place, asked in task.rows
     ]
     room = settings.max_response_bytes if form == SAFETENSORS else None
-    recognised = await compute(
-        services,
+    recognised = await run_inference(
+        context,
         state,
         partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room),
         model.name,
         len(pictures) * model.config.tokens * steps_of(model.network, task.knobs),
     )
-    services.metrics.observe_images(model.name, model.config.tokens, recognised.convergences)
+    context.metrics.observe_images(model.name, model.config.tokens, recognised.convergences)
     return await on_codec(_encode, task, recognised, form)
 
 
-def _encode(task: LookRequest, recognised: Recognised, form: str) -> Answer:
+def _encode(task: ImageRequest, recognised: Recognised, form: str) -> ResponsePayload:
     labels, model = task.model.tasks[0].labels, task.model
     convergences = recognised.convergences
     found = [
@@ -156,7 +155,7 @@ def _encode(task: LookRequest, recognised: Recognised, form: str) -> Answer:
     rest = {
         "model": model.told,
         "dynamics": recognised.dynamics,
-        "convergence": summed(convergences),
+        "convergence": aggregate(convergences),
     }
     if form == SAFETENSORS:
         return as_tensors(tensors(recognised.reasons), {"results": found} | rest)
@@ -181,7 +180,7 @@ def _result(
     }
 
 
-def _shown(task: LookRequest, place: int) -> dict[str, Any]:
+def _shown(task: ImageRequest, place: int) -> dict[str, Any]:
     height, width = task.images[place][1].shape
     _, *size = task.model.config.shape
     return {"width": width, "height": height, "fit": task.fit, "size": size[::-1]}

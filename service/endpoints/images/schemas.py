@@ -12,13 +12,13 @@ from service.endpoints.common.reason_schemas import Reasons
 from service.endpoints.common.schemas import (
     Convergence,
     Envelope,
-    ModelRef,
     ResolvedDynamics,
     Strict,
     Timings,
     absent,
 )
 from service.endpoints.images.crop import Fit
+from service.registry.model_ref import ModelRef
 
 Kind = Literal["non-relational", "relational", "ternary"]
 Colour = Literal["red", "green", "blue", "orange", "grey", "yellow"]

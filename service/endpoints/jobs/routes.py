@@ -9,11 +9,12 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
-from service.context import Services, services
+from service.context import AppContext, get_context
 from service.endpoints.common.schemas import JobBody
 from service.endpoints.openapi import also, problems
-from service.http.sse import EVENTS, SILENCE_S, SILENT, event
-from service.jobs import Job, Jobs, Status
+from service.http.sse import EVENTS, KEEPALIVE_COMMENT, SILENCE_S, event
+from service.jobs.runner import JobRunner
+from service.storage.jobs.job import Job, Status
 
 _EVERY_S = 0.2
 
@@ -22,9 +23,9 @@ router = APIRouter(tags=["jobs"])
 
 @router.get("/jobs/{id}", summary="How a job stands", responses=problems(404, 500, 503))
 async def describe_job(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> JobBody:
-    job = await services.jobs.get(id, request.state.caller.name)
+    job = await context.jobs.get(id, request.state.caller.name)
     return JobBody.model_validate(job.told())
 
 
@@ -35,10 +36,10 @@ async def describe_job(
     responses=problems(404, 409, 500, 503),
 )
 async def result_of_job(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """What the request would have been answered, status and headers included."""
-    return await services.jobs.answer(id, request.state.caller.name)
+    return await context.jobs.answer(id, request.state.caller.name)
 
 
 @router.get(
@@ -48,12 +49,12 @@ async def result_of_job(
     responses=problems(404, 500, 503) | also(EVENTS),
 )
 async def events_of_job(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """Server-sent events: `progress` with step, steps and energy, up to five a second, and at the
     end `done`, `failed` or `cancelled` with the job as `GET /jobs/{id}` has it. Without an end the
     server has gone; the job goes on when it is back."""
-    events = _events(await services.jobs.get(id, request.state.caller.name), services.jobs)
+    events = _events(await context.jobs.get(id, request.state.caller.name), context.jobs)
     return StreamingResponse(events, media_type=EVENTS, headers={"cache-control": "no-store"})
 
 
@@ -64,13 +65,13 @@ async def events_of_job(
     responses=problems(404, 500, 503),
 )
 async def delete_job(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    await services.jobs.forget(id, request.state.caller.name)
+    await context.jobs.forget(id, request.state.caller.name)
     return Response(status_code=204)
 
 
-async def _events(job: Job, jobs: Jobs) -> AsyncIterator[bytes]:
+async def _events(job: Job, jobs: JobRunner) -> AsyncIterator[bytes]:
     last, silent_s = None, 0.0
     while True:
         progress = job.told()["progress"]
@@ -78,7 +79,7 @@ async def _events(job: Job, jobs: Jobs) -> AsyncIterator[bytes]:
             yield event("progress", orjson.dumps(progress))
             last, silent_s = progress, 0.0
         elif silent_s >= SILENCE_S:
-            yield SILENT
+            yield KEEPALIVE_COMMENT
             silent_s = 0.0
         if job.status is not Status.RUNNING:
             yield event(job.status, orjson.dumps(job.told()))

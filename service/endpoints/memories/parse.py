@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from models.memories import Memory
-from service.endpoints.anomaly.parse import JSON
-from service.endpoints.common.envelope import invalid, validated
 from service.endpoints.sample.memory_body import (
     DESCRIPTION,
     PATTERNS,
@@ -15,9 +13,11 @@ from service.endpoints.sample.memory_body import (
 )
 from service.endpoints.sample.schemas import StoredDescription
 from service.errors import unknown_fields
-from service.validation.arrays import fail_at, told_as
+from service.media_types import JSON
+from service.validation.arrays import fail_at, reraise_as
 from service.validation.json_body import read_object
 from service.validation.safetensors_body import read_safetensors
+from service.validation.schema_errors import invalid, validated
 
 
 def parse_store(body: bytes, media_type: str) -> tuple[Memory, np.ndarray, StoredDescription]:
@@ -30,7 +30,7 @@ def parse_store(body: bytes, media_type: str) -> tuple[Memory, np.ndarray, Store
         fields, tensors = read_object(body, "invalid-json"), {}
         known = ("patterns", "sequences", *DESCRIPTION)
     else:
-        with told_as("invalid-memory"):
+        with reraise_as("invalid-memory"):
             tensors, metadata = read_safetensors(body, PATTERNS)
             if "patterns" not in tensors:
                 raise fail_at("/patterns", "missing", "this tensor is needed")

@@ -14,22 +14,22 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from models.memories import Card, dump
-from service.context import Services, services
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
+from service.context import AppContext, get_context
 from service.endpoints.memories.parse import parse_store
 from service.endpoints.openapi import also, problems, store_body
 from service.endpoints.sample.schemas import MemoryBody, MemoryList
 from service.http.body import require_media_type, require_small
-from service.http.cancellation import while_wanted
-from service.http.negotiation import accepted
+from service.http.cancellation import run_until_deadline_or_disconnect
+from service.http.negotiation import select_media_type
+from service.media_types import JSON, SAFETENSORS
 
 router = APIRouter(tags=["memories"])
 _PART = 1 << 16  # bytes of a file that are read at a time
 
 
 @router.get("/memories", summary="The memories that are kept", responses=problems(500, 503))
-async def list_memories(services: Annotated[Services, Depends(services)]) -> MemoryList:
-    cards = await asyncio.to_thread(services.memories.cards)
+async def list_memories(context: Annotated[AppContext, Depends(get_context)]) -> MemoryList:
+    cards = await asyncio.to_thread(context.memories.cards)
     return MemoryList(memories=[_body(name, card) for name, card in cards.items()])
 
 
@@ -42,21 +42,23 @@ async def list_memories(services: Annotated[Services, Depends(services)]) -> Mem
     openapi_extra=store_body(),
 )
 async def store_memory(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """The answer is 201 where there was none of this id, and 200 where one was replaced."""
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    await asyncio.to_thread(services.memories.require_own, id)
-    settings = services.settings
+    await asyncio.to_thread(context.memories.require_own, id)
+    settings = context.settings
 
     async def parsed() -> tuple[Card, bytes]:
         return await on_codec(_file, body, media_type)
 
-    async with services.bodies.read(request, settings.body_timeout_s) as body:
+    async with context.bodies.read(request, settings.body_timeout_s) as body:
         require_small(body, media_type)
-        card, raw = await while_wanted(parsed(), request.receive, settings.deadline_s)
-        new = await asyncio.to_thread(services.memories.put, id, raw)  # brief, so never cut off
+        card, raw = await run_until_deadline_or_disconnect(
+            parsed(), request.receive, settings.deadline_s
+        )
+        new = await asyncio.to_thread(context.memories.put, id, raw)  # brief, so never cut off
     text = _body(id, card).model_dump_json()
     return Response(text, 201 if new else 200, media_type=JSON)
 
@@ -68,13 +70,13 @@ async def store_memory(
     responses=problems(404, 406, 500, 503) | also(SAFETENSORS),
 )
 async def describe_memory(
-    id: str, request: Request, services: Annotated[Services, Depends(services)]
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """Its card as JSON, or the file with its items under `Accept: application/vnd.safetensors`."""
-    form = accepted(request, (JSON, SAFETENSORS))
+    form = select_media_type(request, (JSON, SAFETENSORS))
     if form == SAFETENSORS:
-        return _Opened(await asyncio.to_thread(services.memories.open, id), SAFETENSORS)
-    card = await asyncio.to_thread(services.memories.card, id)
+        return _Opened(await asyncio.to_thread(context.memories.open, id), SAFETENSORS)
+    card = await asyncio.to_thread(context.memories.card, id)
     return Response(_body(id, card).model_dump_json(), media_type=JSON)
 
 
@@ -84,8 +86,8 @@ async def describe_memory(
     status_code=204,
     responses=problems(404, 409, 422, 500, 503),
 )
-async def forget_memory(id: str, services: Annotated[Services, Depends(services)]) -> Response:
-    await asyncio.to_thread(services.memories.delete, id)
+async def forget_memory(id: str, context: Annotated[AppContext, Depends(get_context)]) -> Response:
+    await asyncio.to_thread(context.memories.delete, id)
     return Response(status_code=204)
 
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from models.interpret.prototypes import gallery
-from service.context import Services, services
-from service.endpoints.anomaly.parse import JSON
+from service.context import AppContext, get_context
 from service.endpoints.models.schemas import GalleryBody
 from service.endpoints.openapi import also, problems
-from service.errors import refuse
-from service.http.negotiation import accepted
-from service.imaging.encode import PNG, grid, png, telling
+from service.errors import make_problem
+from service.http.negotiation import select_media_type
+from service.imaging.encode import grid, png, telling
+from service.media_types import JSON, PNG
 from service.registry.handles import Model
 from service.validation.arrays import listing
 
@@ -33,7 +33,7 @@ router = APIRouter(tags=["models"])
 async def show_memories(
     name: str,
     request: Request,
-    services: Annotated[Services, Depends(services)],
+    context: Annotated[AppContext, Depends(get_context)],
     show: Annotated[
         str,
         Query(
@@ -51,13 +51,13 @@ async def show_memories(
     questions about them has no decoder: its attractors are shown as the patches whose embedding
     comes nearest, a hint and no more.
     """
-    form = accepted(request, (PNG, JSON))
+    form = select_media_type(request, (PNG, JSON))
     if show not in VIEWS:
         rule = f"show is {listing(VIEWS)}"
-        raise refuse("invalid-request", "/show", "not_allowed", rule)
-    model = services.registry.get(name)
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
-    with services.engine.admission():  # it takes a thread for as long as a small answer
+        raise make_problem("invalid-request", "/show", "not_allowed", rule)
+    model = context.registry.get(name)
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
+    with context.engine.admission():  # it takes a thread for as long as a small answer
         return await on_codec(_shown, model, show, form, request.state.request_id)
 
 
@@ -65,7 +65,7 @@ def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response
     views = gallery(model.network)
     if show not in views:
         rule = f"of this model there are {listing(list(views))}" if views else "it sees no pictures"
-        raise refuse("nothing-to-show", "/show", "nothing_to_show", rule)
+        raise make_problem("nothing-to-show", "/show", "nothing_to_show", rule)
     found = views[show]()
     *several, height, width, channels = found.tiles.shape
     tiles = found.tiles.reshape(-1, height, width, channels)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from models.inputs.questions import sentences
-from service.context import Services, services
+from service.context import AppContext, get_context
 from service.endpoints.models.schemas import (
     ClassifierDetail,
     ClassifyLimits,
@@ -22,14 +22,14 @@ from service.endpoints.models.schemas import (
 )
 from service.endpoints.openapi import problems
 from service.registry.handles import (
-    Answerer,
     Classifier,
+    ClassifierBase,
     Completer,
-    Labeller,
+    ImageClassifier,
+    ImageModel,
     Model,
-    PictureClassifier,
-    Recogniser,
     Scorer,
+    VisualQuestionModel,
 )
 from service.settings import Settings
 
@@ -37,8 +37,8 @@ router = APIRouter(tags=["models"])
 
 
 @router.get("/models", summary="The models that are served", responses=problems(500, 503))
-async def list_models(services: Annotated[Services, Depends(services)]) -> ModelList:
-    return ModelList(models=[_summary(model, services.settings) for model in services.registry])
+async def list_models(context: Annotated[AppContext, Depends(get_context)]) -> ModelList:
+    return ModelList(models=[_summary(model, context.settings) for model in context.registry])
 
 
 @router.get(
@@ -47,9 +47,9 @@ async def list_models(services: Annotated[Services, Depends(services)]) -> Model
     responses=problems(404, 500, 503),
 )
 async def describe_model(
-    name: str, services: Annotated[Services, Depends(services)]
+    name: str, context: Annotated[AppContext, Depends(get_context)]
 ) -> ScorerDetail | ClassifierDetail | CompleterDetail | RecogniserDetail:
-    model, settings = services.registry.get(name), services.settings
+    model, settings = context.registry.get(name), context.settings
     manifest = model.manifest
     bounded = ClassifyLimits.model_fields | CompleteLimits.model_fields | ImageLimits.model_fields
     limits = {name: getattr(settings, name) for name in bounded}
@@ -73,7 +73,7 @@ async def describe_model(
     if isinstance(model, Completer):
         c = model.config
         return CompleterDetail(**common, size=c.size, patch=c.patch, channels=c.channels)
-    if isinstance(model, Recogniser):
+    if isinstance(model, ImageModel):
         channels, height, width = model.config.shape
         return RecogniserDetail(
             **common,
@@ -82,7 +82,7 @@ async def describe_model(
             channels=channels,
             patch=model.config.patch * 2 ** len(model.config.stem),
             tasks=_tasks(model),
-            questions=sentences(model.kinds) if isinstance(model, Answerer) else None,
+            questions=sentences(model.kinds) if isinstance(model, VisualQuestionModel) else None,
         )
     assert isinstance(model, Scorer)
     return ScorerDetail(
@@ -93,7 +93,7 @@ async def describe_model(
     )
 
 
-def _tasks(model: Labeller[Any]) -> list[TaskBody]:
+def _tasks(model: ClassifierBase[Any]) -> list[TaskBody]:
     told = zip(model.tasks, model.temperatures, strict=True)
     return [TaskBody(name=t.name, labels=list(t.labels), temperature=at) for t, at in told]
 
@@ -104,8 +104,8 @@ def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
         Scorer.route: settings.default_anomaly_model,
         Classifier.route: settings.default_classify_model,
         Completer.route: settings.default_completion_model,
-        PictureClassifier.route: settings.default_picture_model,
-        Answerer.route: settings.default_answer_model,
+        ImageClassifier.route: settings.default_picture_model,
+        VisualQuestionModel.route: settings.default_answer_model,
     }
     return ModelSummary(
         **model.ref.model_dump(),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from models.checkpoint import Calibration, EnergyReference, Feature, TrainedKnobs
-from service.endpoints.common.schemas import Json, ModelRef
+from service.endpoints.common.schemas import Json
+from service.registry.model_ref import ModelRef
 
 
 class ModelSummary(ModelRef):

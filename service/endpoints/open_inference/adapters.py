@@ -13,25 +13,24 @@ import orjson
 import safetensors.numpy
 
 from models.memories import Card, sequences_of
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
 from service.endpoints.common.schemas import Dynamics
 from service.endpoints.open_inference.schemas import Datatype, Parameters, TensorMetadata
 from service.endpoints.open_inference.tensors import Inference
-from service.errors import pointer, refuse
+from service.errors import make_problem, pointer
 from service.imaging.encode import png
-from service.payload import Answer
+from service.media_types import JSON, MULTIPART, SAFETENSORS
+from service.payload import ResponsePayload
 from service.registry.handles import (
-    Answerer,
     Classifier,
+    ClassifierBase,
     Completer,
-    Labeller,
+    ImageClassifier,
+    ImageModel,
     Model,
-    PictureClassifier,
-    Recogniser,
     Scorer,
+    VisualQuestionModel,
 )
 from service.settings import Settings
-from service.validation.multipart import MULTIPART
 
 Arrays = dict[str, np.ndarray]
 M = TypeVar("M", bound=Model[Any])
@@ -39,14 +38,14 @@ _OWN = frozenset({"binary_data_output"})  # parameters that are the protocol's
 
 
 @dataclass(frozen=True)
-class Native:
+class NativeRequest:
     """A body of the route that answers, and its content type."""
 
     body: bytes
     content_type: str
 
 
-class Subject(ABC):
+class ModelAdapter(ABC):
     """A model, or a memory to sample from; `route` is the path that answers."""
 
     route: str
@@ -66,7 +65,7 @@ class Subject(ABC):
         """Tensors that it answers with."""
 
     @abstractmethod
-    def asked(self, inference: Inference, settings: Settings) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
         """What the route is asked; pictures only where it would not refuse them for their size.
 
         Raises:
@@ -74,18 +73,18 @@ class Subject(ABC):
         """
 
     @abstractmethod
-    def told(self, answer: Answer) -> Arrays:
+    def told(self, answer: ResponsePayload) -> Arrays:
         """The tensors of what the route answers as a safetensors file."""
 
 
-class OfModel(Subject, Generic[M]):
+class CheckpointAdapter(ModelAdapter, Generic[M]):
     def __init__(self, model: M) -> None:
         self.model, self.route, self.sha256 = model, model.route, model.sha256
         self.name, self.version = model.name, model.manifest.version
         self.platform = f"basin_{model.manifest.architecture}"
 
 
-class Scores(OfModel[Scorer]):
+class Scores(CheckpointAdapter[Scorer]):
     @property
     def inputs(self) -> list[TensorMetadata]:
         several = [_tensor("edge_type", "INT64", -1)] if len(self.model.relations) > 1 else []
@@ -102,15 +101,15 @@ class Scores(OfModel[Scorer]):
             _tensor("rank", "INT64", -1),
         ]
 
-    def asked(self, inference: Inference, settings: Settings) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
         return _of_tensors(inference, _enveloped(inference.parameters, model=self.name))
 
-    def told(self, answer: Answer) -> Arrays:
+    def told(self, answer: ResponsePayload) -> Arrays:
         found = safetensors.numpy.load(answer.file)
         return {name.removeprefix("results."): array for name, array in found.items()}
 
 
-class _Labels(OfModel[M]):
+class _Labels(CheckpointAdapter[M]):
     """Tensors of `results`, a row each; NaN and no label where there was no answer."""
 
     @property
@@ -128,8 +127,8 @@ class _Labels(OfModel[M]):
             ]
         return found
 
-    def told(self, answer: Answer) -> Arrays:
-        results = orjson.loads(answer.told)["results"]
+    def told(self, answer: ResponsePayload) -> Arrays:
+        results = orjson.loads(answer.json)["results"]
         arrays = Arrays()
         for start, labels in self.labelled.items():
             told = [self.prediction(result, start) for result in results]
@@ -164,17 +163,17 @@ class Classifies(_Labels[Classifier]):
     def labelled(self) -> dict[str, Sequence[str]]:
         return {f"{task.name}.": task.labels for task in self.model.tasks}
 
-    def asked(self, inference: Inference, settings: Settings) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
         fields = _enveloped(inference.parameters, model=self.name)
         if "smiles" not in inference.inputs:
             return _of_tensors(inference, fields)
         if len(inference.inputs) > 1:
             raise _refused(inference, "smiles", "comes alone")
         smiles = _texts(inference, "smiles")
-        return Native(orjson.dumps(fields | {"smiles": smiles}), JSON)
+        return NativeRequest(orjson.dumps(fields | {"smiles": smiles}), JSON)
 
-    def told(self, answer: Answer) -> Arrays:
-        results = orjson.loads(answer.told)["results"]
+    def told(self, answer: ResponsePayload) -> Arrays:
+        results = orjson.loads(answer.json)["results"]
         codes = (r["status"] if r["status"] == "ok" else r["error"]["code"] for r in results)
         return super().told(answer) | {"status": _strings(codes)}
 
@@ -187,7 +186,7 @@ class Classifies(_Labels[Classifier]):
         return found["label"], found["probabilities"]
 
 
-class Completes(OfModel[Completer]):
+class Completes(CheckpointAdapter[Completer]):
     @property
     def inputs(self) -> list[TensorMetadata]:
         return [_tensor("image", "UINT8", -1, -1, 3), _tensor("mask", "BOOL", -1, -1)]
@@ -196,14 +195,14 @@ class Completes(OfModel[Completer]):
     def outputs(self) -> list[TensorMetadata]:
         return [_tensor("completed", "UINT8", -1, -1, -1, 3)]
 
-    def asked(self, inference: Inference, settings: Settings) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
         files = []
         for name in inference.inputs:
             [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,), settings)
             files.append((name, picture))
         return _form(_enveloped(inference.parameters, model=self.name), files)
 
-    def told(self, answer: Answer) -> Arrays:
+    def told(self, answer: ResponsePayload) -> Arrays:
         found = safetensors.numpy.load(answer.file)
         count = sum(name.startswith("image_") for name in found)
         pictures = [found.pop(f"image_{i}") for i in range(count)]
@@ -214,15 +213,15 @@ class Completes(OfModel[Completer]):
 class _Looks(_Labels[M]):
     @property
     def labelled(self) -> dict[str, Sequence[str]]:
-        assert isinstance(self.model, Labeller)
+        assert isinstance(self.model, ClassifierBase)
         return {"": self.model.tasks[0].labels}
 
     @property
     def inputs(self) -> list[TensorMetadata]:
-        assert isinstance(self.model, Recogniser)
+        assert isinstance(self.model, ImageModel)
         return [_tensor("image", "UINT8", -1, -1, -1, self.model.config.shape[0])]
 
-    def asked(self, inference: Inference, settings: Settings) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
         fields = _enveloped(inference.parameters, model=self.name)
         files = [("image", one) for one in _pictures(inference, "image", (4,), settings)]
         rest = inference.inputs.keys() - {"image"}
@@ -234,17 +233,17 @@ class _Looks(_Labels[M]):
         return result.get("label", result.get("answer")), result["probabilities"]
 
 
-class Recognises(_Looks[PictureClassifier]):
+class Recognises(_Looks[ImageClassifier]):
     pass
 
 
-class Answers(_Looks[Answerer]):
+class Answers(_Looks[VisualQuestionModel]):
     @property
     def inputs(self) -> list[TensorMetadata]:
         return [*super().inputs, _tensor("question", "BYTES", -1)]
 
 
-class Samples(Subject):
+class Samples(ModelAdapter):
     """A memory: it needs no tensor, and takes those of /sample."""
 
     route, platform = "/sample", "basin_memory"
@@ -264,10 +263,10 @@ class Samples(Subject):
             return [_tensor("samples", "BYTES", -1)]
         return [_tensor("samples", "FP32", -1, *card.shape)]
 
-    def asked(self, inference: Inference, settings: Settings) -> Native:
+    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
         return _of_tensors(inference, _parsed(inference.parameters) | {"memory": self.name})
 
-    def told(self, answer: Answer) -> Arrays:
+    def told(self, answer: ResponsePayload) -> Arrays:
         """`samples`, or `samples_0` and so on for several temperatures."""
         found = safetensors.numpy.load(answer.file)
         if self._card.kind == "sequences":
@@ -275,16 +274,16 @@ class Samples(Subject):
         return {name: array.astype(np.float32, copy=False) for name, array in found.items()}
 
 
-_KINDS: dict[type[Model[Any]], type[OfModel[Any]]] = {
+_KINDS: dict[type[Model[Any]], type[CheckpointAdapter[Any]]] = {
     Scorer: Scores,
     Classifier: Classifies,
     Completer: Completes,
-    PictureClassifier: Recognises,
-    Answerer: Answers,
+    ImageClassifier: Recognises,
+    VisualQuestionModel: Answers,
 }
 
 
-def of_model(model: Model[Any]) -> Subject:
+def of_model(model: Model[Any]) -> ModelAdapter:
     return _KINDS[type(model)](model)
 
 
@@ -303,7 +302,7 @@ def _parsed(parameters: Parameters) -> dict[str, Any]:
                 value = orjson.loads(value)
             except ValueError:
                 at = pointer("parameters", name)
-                raise refuse("invalid-request", at, "wrong_type", "must be JSON") from None
+                raise make_problem("invalid-request", at, "wrong_type", "must be JSON") from None
         found[name] = value
     return found
 
@@ -314,18 +313,18 @@ def _enveloped(parameters: Parameters, **rest: Any) -> dict[str, Any]:
     knobs = {name: found.pop(name) for name in Dynamics.model_fields if name in found}
     if knobs and "dynamics" in found:
         rule = "give the knobs, or all of them in dynamics"
-        raise refuse("invalid-request", "/parameters/dynamics", "conflict", rule)
+        raise make_problem("invalid-request", "/parameters/dynamics", "conflict", rule)
     if isinstance(words := found.get("include"), str):
         found["include"] = [word.strip() for word in words.split(",")]
     return found | ({"dynamics": knobs} if knobs else {}) | rest
 
 
-def _of_tensors(inference: Inference, fields: dict[str, Any]) -> Native:
+def _of_tensors(inference: Inference, fields: dict[str, Any]) -> NativeRequest:
     for name, array in inference.inputs.items():
         if array.dtype == object:
             raise _refused(inference, name, "must hold numbers")
     metadata = {"request": orjson.dumps(fields).decode()}
-    return Native(safetensors.numpy.save(inference.inputs, metadata), SAFETENSORS)
+    return NativeRequest(safetensors.numpy.save(inference.inputs, metadata), SAFETENSORS)
 
 
 def _texts(inference: Inference, name: str) -> list[str]:
@@ -341,7 +340,7 @@ def _pictures(
     """Each as a PNG; a tensor of four dimensions holds several."""
     array = inference.inputs.get(name)
     if array is None:
-        raise refuse("invalid-request", "/inputs", "missing", f"the input {name} is needed")
+        raise make_problem("invalid-request", "/inputs", "missing", f"the input {name} is needed")
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     if array.dtype != np.uint8:
@@ -354,13 +353,13 @@ def _pictures(
     each = array if array.ndim == 4 else array[None]
     if len(each) > settings.max_images or each.shape[1] * each.shape[2] > settings.max_pixels:
         rule = f"up to {settings.max_images} pictures of {settings.max_pixels} pixels"
-        raise refuse("invalid-request", _place(inference, name), "too_large", rule)
+        raise make_problem("invalid-request", _place(inference, name), "too_large", rule)
     if name == "mask":
         each = (each != 0).astype(np.uint8) * 255
     return [png(one[:, :, 0] if one.ndim == 3 and one.shape[2] == 1 else one) for one in each]
 
 
-def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> Native:
+def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> NativeRequest:
     """multipart/form-data, in which pictures need no base64."""
     boundary = secrets.token_hex(16).encode()
     named = [
@@ -372,7 +371,7 @@ def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> Nati
         told = f'content-disposition: form-data; name="{_plain(name)}"'.encode()
         lines += [b"--" + boundary, told, b"", content]
     body = b"\r\n".join((*lines, b"--" + boundary + b"--", b""))
-    return Native(body, f"{MULTIPART}; boundary={boundary.decode()}")
+    return NativeRequest(body, f"{MULTIPART}; boundary={boundary.decode()}")
 
 
 def _plain(name: str) -> str:
@@ -388,7 +387,7 @@ def _strings(texts: Iterable[str | None]) -> np.ndarray:
 
 
 def _refused(inference: Inference, name: str, rule: str) -> Exception:
-    return refuse("invalid-request", _place(inference, name), "wrong_type", rule)
+    return make_problem("invalid-request", _place(inference, name), "wrong_type", rule)
 
 
 def _place(inference: Inference, name: str) -> str:

@@ -8,14 +8,14 @@ import orjson
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.endpoints.anomaly.parse import JSON
 from service.errors import MEDIA_TYPE
+from service.media_types import JSON
 
 ROOT = "/v2"
 
 
 @final
-class Faults:
+class OipErrorMiddleware:
     """ASGI middleware: `{"error": ...}` where there would be a problem document."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -12,13 +12,12 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
-from service.context import JSON_WEIGHS, Services, services
+from service.context import JSON_WEIGHS, AppContext, get_context
 from service.endpoints.anomaly import routes as anomaly
-from service.endpoints.anomaly.parse import SAFETENSORS
 from service.endpoints.classify import routes as classify
 from service.endpoints.complete import routes as complete
 from service.endpoints.images import routes as images
-from service.endpoints.open_inference.adapters import Samples, Subject, of_model
+from service.endpoints.open_inference.adapters import ModelAdapter, Samples, of_model
 from service.endpoints.open_inference.errors import ROOT
 from service.endpoints.open_inference.schemas import (
     IndexEntry,
@@ -31,12 +30,19 @@ from service.endpoints.open_inference.schemas import (
 )
 from service.endpoints.open_inference.tensors import BINARY, HEADER, Inference, read, written
 from service.endpoints.openapi import also, faults, infer_body, jobs
-from service.endpoints.pipeline import exchange
+from service.endpoints.pipeline import handle_inference
 from service.endpoints.sample import routes as sample
-from service.errors import Problem, refuse
+from service.errors import Problem, make_problem
 from service.http.body import require_identity
-from service.payload import Answer
-from service.registry.handles import Answerer, Classifier, Completer, PictureClassifier, Scorer
+from service.media_types import SAFETENSORS
+from service.payload import ResponsePayload
+from service.registry.handles import (
+    Classifier,
+    Completer,
+    ImageClassifier,
+    Scorer,
+    VisualQuestionModel,
+)
 
 _INCLUDED = ("attention_", "memories_", "components_", "samples_", "ptr", "index")
 router = APIRouter(prefix=ROOT, tags=["open inference protocol"])
@@ -44,8 +50,8 @@ _ANSWERS: dict[str, Any] = {
     Scorer.route: anomaly.answer,
     Classifier.route: classify.answer,
     Completer.route: complete.answer,
-    PictureClassifier.route: partial(images.answer, kind=PictureClassifier),
-    Answerer.route: partial(images.answer, kind=Answerer),
+    ImageClassifier.route: partial(images.answer, kind=ImageClassifier),
+    VisualQuestionModel.route: partial(images.answer, kind=VisualQuestionModel),
     Samples.route: sample.answer,
 }
 
@@ -63,17 +69,17 @@ async def live() -> Live:
 
 
 @router.get("/health/ready", summary="Are its models loaded?", responses=faults(500, 503))
-async def ready(services: Annotated[Services, Depends(services)]) -> Ready:
-    services.registry.require_ready()
+async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Ready:
+    context.registry.require_ready()
     return Ready(ready=True)
 
 
 @router.post(
     "/repository/index", summary="The models and memories there are", responses=faults(500, 503)
 )
-async def index(services: Annotated[Services, Depends(services)]) -> list[IndexEntry]:
-    cards = await asyncio.to_thread(services.memories.cards)
-    models = [of_model(model) for model in services.registry]
+async def index(context: Annotated[AppContext, Depends(get_context)]) -> list[IndexEntry]:
+    cards = await asyncio.to_thread(context.memories.cards)
+    models = [of_model(model) for model in context.registry]
     taken = {model.name for model in models}
     memories = [Samples(name, card) for name, card in cards.items() if name not in taken]
     return [
@@ -82,37 +88,37 @@ async def index(services: Annotated[Services, Depends(services)]) -> list[IndexE
     ]
 
 
-async def _named(name: str, services: Annotated[Services, Depends(services)]) -> Subject:
+async def _named(name: str, context: Annotated[AppContext, Depends(get_context)]) -> ModelAdapter:
     """
     Raises:
         Problem: there is none of this name.
     """
     try:
-        return of_model(services.registry.get(name))
+        return of_model(context.registry.get(name))
     except Problem as problem:
         if problem.kind == "not-ready":
             raise
         try:
-            return Samples(name, await asyncio.to_thread(services.memories.card, name))
+            return Samples(name, await asyncio.to_thread(context.memories.card, name))
         except Problem:
             raise problem from None
 
 
-Named = Annotated[Subject, Depends(_named)]
+Named = Annotated[ModelAdapter, Depends(_named)]
 
 
-async def _of_version(one: Named, version: str) -> Subject:
+async def _of_version(one: Named, version: str) -> ModelAdapter:
     """
     Raises:
         Problem: another version is served.
     """
     if version != one.version:
         rule = f"{one.version} is served"
-        raise refuse("unknown-model", "/version", "unknown_version", rule)
+        raise make_problem("unknown-model", "/version", "unknown_version", rule)
     return one
 
 
-OfVersion = Annotated[Subject, Depends(_of_version)]
+OfVersion = Annotated[ModelAdapter, Depends(_of_version)]
 _VERSION = "/models/{name}/versions/{version}"
 _TOLD: dict[str, Any] = {"responses": faults(404, 500, 503)}
 _INFERRED: dict[str, Any] = {
@@ -153,7 +159,7 @@ async def version_ready(one: OfVersion) -> ModelReady:
 
 @router.post("/models/{name}/infer", summary="Infer", **_INFERRED)
 async def infer(
-    one: Named, request: Request, services: Annotated[Services, Depends(services)]
+    one: Named, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """Asks the route that serves the model: tensors are its inputs, parameters its knobs.
 
@@ -164,49 +170,49 @@ async def infer(
     if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
         raise Problem("unsupported-media-type", "this route reads JSON and tensors behind it")
     header = request.headers.get(HEADER)
-    stamp = services.memories_stamp if isinstance(one, Samples) else services.models_stamp
-    work = partial(_answer, one=one, header=header, services=services, state=request.state)
-    return await exchange(request, services, work, stamp)
+    stamp = context.memories_fingerprint if isinstance(one, Samples) else context.models_fingerprint
+    work = partial(_answer, one=one, header=header, context=context, state=request.state)
+    return await handle_inference(request, context, work, stamp)
 
 
 @router.post(f"{_VERSION}/infer", summary="Infer with this version", **_INFERRED)
 async def infer_with_version(
-    one: OfVersion, request: Request, services: Annotated[Services, Depends(services)]
+    one: OfVersion, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    return await infer(one, request, services)
+    return await infer(one, request, context)
 
 
 async def _answer(
-    body: bytes, one: Subject, header: str | None, services: Services, state: State
-) -> Answer:
+    body: bytes, one: ModelAdapter, header: str | None, context: AppContext, state: State
+) -> ResponsePayload:
     weight = len(body) * (JSON_WEIGHS if header is None else 1)
-    inference = await services.aside(weight, read, body, header)
+    inference = await context.offload_if_large(weight, read, body, header)
     _require_there(one, inference)
-    native = await services.aside(weight, one.asked, inference, services.settings)
+    native = await context.offload_if_large(weight, one.asked, inference, context.settings)
     inference = replace(inference, inputs={})
     answers = _ANSWERS[one.route]
-    answering = answers(native.body, native.content_type, SAFETENSORS, services, state)
+    answering = answers(native.body, native.content_type, SAFETENSORS, context, state)
     del body, native
     answer = await answering
-    told = await services.aside(answer.size, _told, one, inference, answer)
+    told = await context.offload_if_large(answer.size, _told, one, inference, answer)
     return told if answer.lasting else told.passing()
 
 
-def _require_there(one: Subject, inference: Inference) -> None:
+def _require_there(one: ModelAdapter, inference: Inference) -> None:
     """Refuse an output that surely will not be, before it is computed."""
     names = [each.name for each in one.outputs]
     for i, name in enumerate(inference.wanted or ()):
         if name not in names and not name.startswith(_INCLUDED):
             rule = f"the outputs are {', '.join(names)}, and what is included"
-            raise refuse("invalid-request", f"/outputs/{i}/name", "unknown", rule)
+            raise make_problem("invalid-request", f"/outputs/{i}/name", "unknown", rule)
 
 
-def _told(one: Subject, inference: Inference, answer: Answer) -> Answer:
+def _told(one: ModelAdapter, inference: Inference, answer: ResponsePayload) -> ResponsePayload:
     """
     Raises:
         Problem: it is of another model than was asked, which took its place meanwhile.
     """
-    response = orjson.loads(answer.told)
+    response = orjson.loads(answer.json)
     of = response["memory" if isinstance(one, Samples) else "model"]
     if of["sha256"] != one.sha256:
         detail = "it was replaced while this was read; ask again"
@@ -215,4 +221,4 @@ def _told(one: Subject, inference: Inference, answer: Answer) -> Answer:
     names = [each.name for each in one.outputs if each.name in found]
     in_order = names + sorted(found.keys() - names)
     arrays = {name: found[name] for name in in_order}
-    return written(inference, one.name, one.version, arrays, answer.told)
+    return written(inference, one.name, one.version, arrays, answer.json)

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.endpoints.anomaly.parse import JSON
-from service.endpoints.common.envelope import invalid, validated
 from service.endpoints.open_inference.schemas import (
     DATATYPES,
     InferRequest,
@@ -21,10 +19,18 @@ from service.endpoints.open_inference.schemas import (
     Parameters,
     WantedTensor,
 )
-from service.errors import Fault, Problem, pointer, refuse, unknown_fields
-from service.payload import Answer
-from service.validation.arrays import fail_at, place, require_list, require_types, told_as
+from service.errors import FieldError, Problem, make_problem, pointer, unknown_fields
+from service.media_types import JSON
+from service.payload import ResponsePayload
+from service.validation.arrays import (
+    fail_at,
+    pointer_builder,
+    require_list,
+    require_types,
+    reraise_as,
+)
 from service.validation.json_body import read_object
+from service.validation.schema_errors import invalid, validated
 from service.workers.large_json import LARGE
 
 HEADER = "inference-header-content-length"
@@ -68,20 +74,20 @@ def read(body: bytes, header: str | None) -> Inference:
     rest, inputs = memoryview(body)[size:], dict[str, np.ndarray]()
     for i, tensor in enumerate(asked.inputs):
         if tensor.name in inputs:
-            raise refuse(
+            raise make_problem(
                 "invalid-request", pointer("inputs", i, "name"), "duplicate", "named twice"
             )
-        with told_as("invalid-request"):
+        with reraise_as("invalid-request"):
             inputs[tensor.name], rest = _taken(tensor, rest, i)
     if rest:
         detail = f"{len(rest)} bytes are left once all inputs are read"
-        raise refuse("invalid-request", "/inputs", "too_long", detail)
+        raise make_problem("invalid-request", "/inputs", "too_long", detail)
     by_default = asked.parameters.get("binary_data_output", False) is True
     wanted = None
     for i, each in enumerate(asked.outputs or ()):
         if "classification" in each.parameters:
             at = pointer("outputs", i, "parameters", "classification")
-            raise refuse("invalid-request", at, "not_read", "this extension is not here")
+            raise make_problem("invalid-request", at, "not_read", "this extension is not here")
     if asked.outputs:
         wanted = {
             each.name: each.parameters.get("binary_data", by_default) is True
@@ -92,7 +98,7 @@ def read(body: bytes, header: str | None) -> Inference:
 
 def written(
     inference: Inference, model: str, version: str, found: Mapping[str, np.ndarray], told: bytes
-) -> Answer:
+) -> ResponsePayload:
     """The answer with these tensors; `told` is the JSON of all there is to say besides.
 
     Raises:
@@ -104,11 +110,11 @@ def written(
     elif missing := [name for name in wanted if name not in found]:
         rule = f"the outputs are {', '.join(found)}"
         place_of = list(wanted).index(missing[0])
-        raise refuse("invalid-request", pointer("outputs", place_of, "name"), "unknown", rule)
+        raise make_problem("invalid-request", pointer("outputs", place_of, "name"), "unknown", rule)
     listed = [found[name] for name, as_bytes in wanted.items() if not as_bytes]
     if sum(map(_json_bytes, listed)) > _MOST_JSON:
         rule = f"JSON would have more than {_MOST_JSON} bytes; ask for binary_data"
-        raise refuse("invalid-request", "/outputs", "too_large", rule)
+        raise make_problem("invalid-request", "/outputs", "too_large", rule)
     outputs, parts = list[dict[str, Any]](), list[bytes]()
     for name, as_bytes in wanted.items():
         array = found[name]
@@ -128,9 +134,9 @@ def written(
     }
     head = orjson.dumps(document)
     if not any(wanted.values()):
-        return Answer(JSON, b"", head)
+        return ResponsePayload(JSON, b"", head)
     headers = ((HEADER, str(len(head))),)
-    return Answer(BINARY, b"", b"".join((head, *parts)), headers=headers)
+    return ResponsePayload(BINARY, b"", b"".join((head, *parts)), headers=headers)
 
 
 def _require_few(fields: dict[str, Any]) -> None:
@@ -142,7 +148,7 @@ def _require_few(fields: dict[str, Any]) -> None:
         if not isinstance(several, list):
             continue
         if len(several) > _MOST:
-            raise refuse("invalid-request", pointer(name), "too_many", f"at most {_MOST}")
+            raise make_problem("invalid-request", pointer(name), "too_many", f"at most {_MOST}")
         for i, each in enumerate(several):
             if isinstance(each, dict):
                 faults += unknown_fields(each, shape.model_fields, name, i)
@@ -150,22 +156,22 @@ def _require_few(fields: dict[str, Any]) -> None:
                 dims = each.get("shape")
                 if isinstance(dims, list) and len(dims) > _MOST_DIMS:
                     at = pointer(name, i, "shape")
-                    faults.append(Fault(at, "too_long", f"at most {_MOST_DIMS} dimensions"))
+                    faults.append(FieldError(at, "too_long", f"at most {_MOST_DIMS} dimensions"))
     if faults:
         raise invalid(faults)
 
 
-def _parameter_faults(fields: dict[str, Any], *where: str | int) -> list[Fault]:
+def _parameter_faults(fields: dict[str, Any], *where: str | int) -> list[FieldError]:
     found, at = fields.get("parameters"), pointer(*where, "parameters")
     if not isinstance(found, dict):
         return []
     if len(found) > _MOST:
-        return [Fault(at, "too_many", f"at most {_MOST}")]
+        return [FieldError(at, "too_many", f"at most {_MOST}")]
     if not all(re.fullmatch(r"\w{1,64}", name, re.ASCII) for name in found):
-        return [Fault(at, "not_allowed", "a name has up to 64 letters, digits and _")]
+        return [FieldError(at, "not_allowed", "a name has up to 64 letters, digits and _")]
     rule = "must be a number, a boolean or a string"
     return [
-        Fault(f"{at}/{name}", "wrong_type", rule)
+        FieldError(f"{at}/{name}", "wrong_type", rule)
         for name, value in found.items()
         if not isinstance(value, bool | int | float | str)
     ]
@@ -181,7 +187,9 @@ def _header_size(header: str | None, size: int) -> int:
     if header is None:
         return size
     if not (header.isascii() and header.isdecimal() and len(header) < 12 and int(header) <= size):
-        raise refuse("invalid-request", "", "out_of_range", f"{HEADER}: no length of this body")
+        raise make_problem(
+            "invalid-request", "", "out_of_range", f"{HEADER}: no length of this body"
+        )
     return int(header)
 
 
@@ -203,7 +211,7 @@ def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, m
 
 def _of_json(tensor: InferTensor, count: int, i: int) -> np.ndarray:
     """Flat or nested, in row-major order."""
-    at = place("inputs", str(i), "data")
+    at = pointer_builder("inputs", str(i), "data")
     flat = require_list(tensor.data, at)
     for _ in tensor.shape[1:]:
         if not flat or type(flat[0]) is not list:

@@ -26,8 +26,8 @@ from models.sampling import (
     starts,
 )
 from service.endpoints.sample.parse import SampleTask
-from service.errors import refuse
-from service.jobs import Progress
+from service.engine.progress import Progress
+from service.errors import make_problem
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
         betas = (stars[0],)
     else:
         rule = "attention to this memory has no inflection; give a number"
-        raise refuse("invalid-request", "/beta", "no_inflection", rule)
+        raise make_problem("invalid-request", "/beta", "no_inflection", rule)
     progress.steps = len(betas) * task.heads * task.schedule.steps
 
     def asked() -> StopReason | None:
@@ -101,7 +101,7 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
                 report=told,
             )
         except TooManyHeadsError as error:  # the memory's rank is not known before
-            raise refuse("invalid-request", "/heads", "out_of_range", str(error)) from None
+            raise make_problem("invalid-request", "/heads", "out_of_range", str(error)) from None
         watch()
         items = task.memory.decode(drawn.x_SD, beta, task.known)
         batches.append(Batch(items, _diagnostics(task, beta, drawn)))

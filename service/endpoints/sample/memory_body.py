@@ -10,17 +10,17 @@ import numpy as np
 
 from models.memories import Memory, MemoryFault, letters_of
 from service.endpoints.sample.schemas import MAX_STATE
-from service.errors import MAX_FAULTS, Fault, Problem, pointer, unknown_fields
+from service.errors import MAX_FAULTS, FieldError, Problem, pointer, unknown_fields
 from service.validation.arrays import (
-    At,
+    PointerFn,
     fail_at,
     fail_where,
     numbers,
-    place,
+    pointer_builder,
     require_list,
     require_types,
+    reraise_as,
     to_float32,
-    told_as,
 )
 from service.validation.safetensors_body import FLOATS, Tensors
 
@@ -37,14 +37,16 @@ def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.nda
     Raises:
         Problem: `invalid-memory`, with what is wrong and which pattern it is.
     """
-    at = place(*where, "patterns")
-    with told_as("invalid-memory"):
+    at = pointer_builder(*where, "patterns")
+    with reraise_as("invalid-memory"):
         if (spec.get("sequences") is None) == (spec.get("patterns") is None):
             raise fail_at(pointer(*where), "one_of", "give either `patterns` or `sequences`")
         if spec.get("sequences") is not None:
             if faults := unknown_fields(spec, ("sequences",), *where):
                 raise Problem("invalid-memory", faults[0].detail, faults)
-            return _memory("sequences", *_letters(spec["sequences"], place(*where, "sequences")))
+            return _memory(
+                "sequences", *_letters(spec["sequences"], pointer_builder(*where, "sequences"))
+            )
         if faults := unknown_fields(spec, ("patterns", *DESCRIPTION), *where):
             raise Problem("invalid-memory", faults[0].detail, faults)
         rows = require_list(spec["patterns"], at)
@@ -69,8 +71,8 @@ def memory_of_tensor(
     Raises:
         Problem: `invalid-memory`.
     """
-    patterns, at = tensors["patterns"], place("patterns")
-    with told_as("invalid-memory"):
+    patterns, at = tensors["patterns"], pointer_builder("patterns")
+    with reraise_as("invalid-memory"):
         if faults := unknown_fields(spec, DESCRIPTION, *where):
             raise Problem("invalid-memory", faults[0].detail, faults)
         if not patterns.size:
@@ -113,7 +115,7 @@ def _described(
         if needs_shape:
             raise fail_at(pointer(*where, "shape"), "missing", "images need [H, W] or [H, W, 3]")
         return kind, None
-    at = place(*where, "shape")
+    at = pointer_builder(*where, "shape")
     require_types(require_list(shape, at), {int}, at, "must be an integer")
     if min(shape, default=0) < 1:
         raise fail_at(at(), "wrong_shape", "an image has at least one row and one column")
@@ -121,8 +123,8 @@ def _described(
 
 
 def _shaped(
-    flat: np.ndarray, kind: str, shape: tuple[int, ...] | None, at: At
-) -> tuple[np.ndarray, At]:
+    flat: np.ndarray, kind: str, shape: tuple[int, ...] | None, at: PointerFn
+) -> tuple[np.ndarray, PointerFn]:
     if kind == "returns" and flat.shape[1] < 2:
         raise fail_at(at(), "wrong_shape", "returns are centred across assets; give at least two")
     if kind != "images":
@@ -138,7 +140,7 @@ def _shaped(
     return flat.reshape(len(flat), *shape), at
 
 
-def _letters(sequences: object, at: At) -> tuple[np.ndarray, At]:
+def _letters(sequences: object, at: PointerFn) -> tuple[np.ndarray, PointerFn]:
     rows = require_list(sequences, at)
     if not rows:
         raise fail_at(at(), "empty", "a memory has at least one pattern")
@@ -170,10 +172,10 @@ def _no_protein(row: str) -> bool:
     return False
 
 
-def _memory(kind: str, items: np.ndarray, at: At) -> tuple[Memory, np.ndarray]:
+def _memory(kind: str, items: np.ndarray, at: PointerFn) -> tuple[Memory, np.ndarray]:
     try:
         return Memory.of(kind, items), items
     except MemoryFault as fault:
         first = fault.items[:MAX_FAULTS].tolist()
-        faults = [Fault(at(i), fault.code, fault.rule) for i in first]
+        faults = [FieldError(at(i), fault.code, fault.rule) for i in first]
         raise Problem("invalid-memory", fault.rule, faults) from None

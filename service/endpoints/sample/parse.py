@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.memories import Known, Memory, MemoryFault
-from models.sampling import Method, Schedule, Start
-from service.endpoints.anomaly.parse import JSON
-from service.endpoints.common.envelope import invalid, validated
+from models.memories import ClampedCoordinates, Memory, MemoryFault
+from models.sampling import InitialStates, Method, Schedule
 from service.endpoints.sample.memory_body import (
     PATTERNS,
     memory_of_json,
@@ -20,23 +18,25 @@ from service.endpoints.sample.memory_body import (
     require_decomposable,
 )
 from service.endpoints.sample.schemas import MAX_BETA, MAX_BETAS, MAX_STATE, SampleKnobs
-from service.errors import MAX_FAULTS, Fault, pointer, unknown_fields
+from service.errors import MAX_FAULTS, FieldError, pointer, unknown_fields
+from service.media_types import JSON
 from service.settings import Settings
 from service.storage.memories import MemoryStore
 from service.validation.arrays import (
-    At,
+    PointerFn,
     fail_at,
     fail_where,
     integers,
     numbers,
-    place,
+    pointer_builder,
     require_list,
     require_range,
+    reraise_as,
     to_float32,
-    told_as,
 )
 from service.validation.json_body import read_object
 from service.validation.safetensors_body import FLOATS, INTEGERS, Tensors, read_safetensors
+from service.validation.schema_errors import invalid, validated
 
 TENSORS = {
     **PATTERNS,
@@ -69,8 +69,8 @@ class SampleTask:
     method: Method
     heads: int
     seed: int
-    start: Start | None
-    known: Known | None
+    start: InitialStates | None
+    known: ClampedCoordinates | None
 
     @property
     def runs(self) -> int:
@@ -97,7 +97,7 @@ def parse_sample(
     if media_type == JSON:
         fields = read_object(body, "invalid-json")
     else:
-        with told_as("invalid-memory"):
+        with reraise_as("invalid-memory"):
             tensors, metadata = read_safetensors(body, TENSORS)
         fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
     if faults := unknown_fields(fields, (*SampleKnobs.model_fields, *_ARRAYS)):
@@ -109,12 +109,14 @@ def parse_sample(
     chains = knobs.chains or (min(_DEFAULT_CHAINS, knobs.num_samples) if states is None else 0)
     chains = chains or len(states if states is not None else ())
     if states is not None and len(states) != chains:
-        raise invalid([Fault("/init", "wrong_shape", f"must hold one state for each of {chains}")])
+        raise invalid(
+            [FieldError("/init", "wrong_shape", f"must hold one state for each of {chains}")]
+        )
     schedule = _schedule(knobs, chains, settings)
     known = _known(fields.get("clamp"), tensors, memory)
     if known is not None and knobs.heads > 1:
         rule = "heads mix the coordinates, so none of them can be held"
-        raise invalid([Fault("/clamp", "conflict", rule)])
+        raise invalid([FieldError("/clamp", "conflict", rule)])
     task = SampleTask(
         memory,
         memory_id,
@@ -128,7 +130,7 @@ def parse_sample(
         Method(knobs.method),
         knobs.heads,
         knobs.seed,
-        None if states is None else Start(states, None),
+        None if states is None else InitialStates(states, None),
         known,
     )
     _check_cost(task, settings)
@@ -142,10 +144,12 @@ def _betas(value: object) -> tuple[tuple[float, ...] | None, bool]:
     several = type(value) is list
     values: list[Any] = value if several else [value]  # type: ignore[assignment]
     if not 0 < len(values) <= MAX_BETAS:
-        raise invalid([Fault("/beta", "out_of_range", f"a list holds 1 to {MAX_BETAS} numbers")])
+        raise invalid(
+            [FieldError("/beta", "out_of_range", f"a list holds 1 to {MAX_BETAS} numbers")]
+        )
     rule = f'must be a number above 0 and up to {MAX_BETA:g}, a list of such, or "auto"'
     faults = [
-        Fault(
+        FieldError(
             pointer("beta", i) if several else "/beta",
             "out_of_range" if type(beta) in (int, float) else "wrong_type",
             rule,
@@ -164,13 +168,13 @@ def _memory(
     inline = "patterns" in tensors
     if type(spec) is str:
         if inline:
-            raise invalid([Fault("/memory", "conflict", "give an id or patterns, not both")])
+            raise invalid([FieldError("/memory", "conflict", "give an id or patterns, not both")])
         card, memory = store.get(spec)
         return memory, spec, card.shape
     if spec is None and not inline:
-        raise invalid([Fault("/memory", "missing", "name a memory or send patterns")])
+        raise invalid([FieldError("/memory", "missing", "name a memory or send patterns")])
     if not isinstance(spec, dict | None):
-        raise invalid([Fault("/memory", "wrong_type", "must be an id or an object")])
+        raise invalid([FieldError("/memory", "wrong_type", "must be an id or an object")])
     if inline:
         memory, items = memory_of_tensor(tensors, spec or {}, "memory")
     else:
@@ -180,18 +184,18 @@ def _memory(
 
 def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | None:
     """Given states, normalised as the patterns are."""
-    at = place("init") if "init" in tensors else place("init", "states")
+    at = pointer_builder("init") if "init" in tensors else pointer_builder("init", "states")
     if spec not in (None, "patterns") and (type(spec) is not dict or set(spec) != {"states"}):  # type: ignore[arg-type]
         rule = 'must be "patterns" or {"states": [...]}'
-        raise invalid([Fault("/init", "not_allowed", rule)])
+        raise invalid([FieldError("/init", "not_allowed", rule)])
     if "init" not in tensors and type(spec) is not dict:
         return None
     if memory.codec.kind == "sequences":
         rule = "chains on sequences start at patterns"
-        raise invalid([Fault("/init", "not_read", rule)])
+        raise invalid([FieldError("/init", "not_read", rule)])
     width = memory.dim  # of every kind whose items are numbers
     rule = f"every state must hold {width} numbers"
-    with told_as("invalid-request"):
+    with reraise_as("invalid-request"):
         if "init" in tensors:
             rows = tensors["init"].reshape(len(tensors["init"]), -1)
             if rows.shape[1] != width:
@@ -207,24 +211,24 @@ def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | No
         return memory.states_of(rows.reshape(len(rows), *getattr(memory.codec, "shape", (width,))))
     except MemoryFault as fault:
         first = fault.items[:MAX_FAULTS].tolist()
-        raise invalid(Fault(at(i), fault.code, fault.rule) for i in first) from None
+        raise invalid(FieldError(at(i), fault.code, fault.rule) for i in first) from None
 
 
-def _known(spec: object, tensors: Tensors, memory: Memory) -> Known | None:
+def _known(spec: object, tensors: Tensors, memory: Memory) -> ClampedCoordinates | None:
     """Clamped coordinates."""
     as_tensors = {"clamp_index", "clamp_values"} & tensors.keys()
     if spec is None and not as_tensors:
         return None
     if not memory.codec.coordinates:
         rule = f"coordinates of {memory.codec.kind} are mixed before sampling and cannot be held"
-        raise invalid([Fault("/clamp", "not_read", rule)])
-    at_index, at_values = place("clamp", "index"), place("clamp", "values")
+        raise invalid([FieldError("/clamp", "not_read", rule)])
+    at_index, at_values = pointer_builder("clamp", "index"), pointer_builder("clamp", "values")
     rule = f"must be the number of a coordinate, below {memory.dim}"
-    with told_as("invalid-request"):
+    with reraise_as("invalid-request"):
         if as_tensors:
             if len(as_tensors) < 2 or spec is not None:
                 raise fail_at("/clamp_index", "missing", "clamp_index and clamp_values go together")
-            at_index, at_values = place("clamp_index"), place("clamp_values")
+            at_index, at_values = pointer_builder("clamp_index"), pointer_builder("clamp_values")
             index = tensors["clamp_index"].astype(np.int64)
             require_range(index, memory.dim, at_index, "out_of_range", rule)
             values = to_float32(tensors["clamp_values"], at_values)
@@ -245,7 +249,7 @@ def _known(spec: object, tensors: Tensors, memory: Memory) -> Known | None:
     return memory.known(index, values.astype(np.float64))
 
 
-def _require_within(values: np.ndarray, at: At, memory: Memory) -> None:
+def _require_within(values: np.ndarray, at: PointerFn, memory: Memory) -> None:
     low, high = (0.0, 1.0) if memory.codec.kind == "images" else (-MAX_STATE, MAX_STATE)
     if (outside := (values < low) | (values > high)).any():
         raise fail_where(outside, at, "out_of_range", f"must be from {low:g} to {high:g}")
@@ -255,18 +259,18 @@ def _schedule(knobs: SampleKnobs, chains: int, settings: Settings) -> Schedule:
     """The steps that count; what is left out is in the proportions of the paper's protocol."""
     if knobs.steps > settings.max_sample_steps:
         rule = f"at most {settings.max_sample_steps} steps"
-        raise invalid([Fault("/steps", "out_of_range", rule)])
+        raise invalid([FieldError("/steps", "out_of_range", rule)])
     if chains > knobs.num_samples:
         rule = "each chain gives at least one sample; ask for fewer chains"
-        raise invalid([Fault("/chains", "out_of_range", rule)])
+        raise invalid([FieldError("/chains", "out_of_range", rule)])
     keep = -(-knobs.num_samples // chains)
     burn_in = knobs.steps * 2 // 5 if knobs.burn_in is None else knobs.burn_in
     if burn_in >= knobs.steps:
-        raise invalid([Fault("/burn_in", "out_of_range", "must be fewer than `steps`")])
+        raise invalid([FieldError("/burn_in", "out_of_range", "must be fewer than `steps`")])
     thin = knobs.thin or max((knobs.steps - burn_in) // max(_SNAPSHOTS, keep), 1)
     if (snapshots := (knobs.steps - burn_in) // thin) < keep:
         rule = f"each of {chains} chains must keep {keep} states and has {snapshots} snapshots"
-        raise invalid([Fault("/num_samples", "out_of_range", rule)])
+        raise invalid([FieldError("/num_samples", "out_of_range", rule)])
     return Schedule(knobs.steps, burn_in, thin, keep)
 
 
@@ -278,21 +282,21 @@ def _check_cost(task: SampleTask, settings: Settings) -> None:
             "beta values x steps x chains x patterns x dimensions, and "
             f"{_SEARCH} for each pattern, may be up to {settings.max_sample_work}; these are {work}"
         )
-        raise invalid([Fault("/steps", "too_much_work", rule)])
+        raise invalid([FieldError("/steps", "too_much_work", rule)])
     item = int(np.prod(task.shape)) * (1 if memory.codec.kind == "sequences" else _JSON_NUMBER)
     size = runs * (task.count * item + task.chains * 2 * _JSON_NUMBER)
     if size > settings.max_response_bytes:
         rule = (
             f"an answer may have about {settings.max_response_bytes} bytes; this would have {size}"
         )
-        raise invalid([Fault("/num_samples", "too_large", rule)])
+        raise invalid([FieldError("/num_samples", "too_large", rule)])
     if max(task.chains, task.count) * (memory.count + memory.dim) > _MAX_BUFFER:
         rule = f"chains or samples x (patterns + dimensions) may be up to {_MAX_BUFFER}"
-        raise invalid([Fault("/chains", "too_large", rule)])
+        raise invalid([FieldError("/chains", "too_large", rule)])
     recorded = task.schedule.steps // task.schedule.thin * task.chains
     if recorded * task.heads * _WATCHED > _MAX_RECORDED:
         rule = f"steps / thin x chains x heads may be up to {_MAX_RECORDED // _WATCHED}; thin more"
-        raise invalid([Fault("/thin", "too_large", rule)])
+        raise invalid([FieldError("/thin", "too_large", rule)])
     if task.heads > 1:
-        with told_as("invalid-request"):
+        with reraise_as("invalid-request"):
             require_decomposable(runs * memory.count, memory.dim, "/heads")

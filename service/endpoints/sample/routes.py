@@ -11,22 +11,22 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import State
 
 from models.memories import sequences_of
-from service.context import Services, services
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS
-from service.endpoints.fast_path import Direct
+from service.context import AppContext, get_context
+from service.endpoints.fast_path import FastRoute
 from service.endpoints.openapi import also, jobs, problems, sample_body
-from service.endpoints.pipeline import compute, exchange
+from service.endpoints.pipeline import handle_inference, run_inference
+from service.endpoints.sample.infer import Sampled, sample
 from service.endpoints.sample.parse import SampleTask, parse_sample
 from service.endpoints.sample.schemas import SampleResponse
-from service.engine import Sampled, sample
 from service.errors import Problem
 from service.http.body import require_media_type, require_small
-from service.http.negotiation import accepted
-from service.imaging.encode import PNG, grid, png
-from service.observability.stopwatch import Stopwatch
-from service.payload import Answer, as_json, as_picture, as_tensors
+from service.http.negotiation import select_media_type
+from service.imaging.encode import grid, png
+from service.media_types import JSON, PNG, SAFETENSORS
+from service.observability.stopwatch import StageTimer
+from service.payload import ResponsePayload, as_json, as_picture, as_tensors
 
-router = APIRouter(tags=["sample"], route_class=Direct)
+router = APIRouter(tags=["sample"], route_class=FastRoute)
 _A_STEP = 10_000  # of the unit of `work` in the time that a network takes for a step of a token
 
 
@@ -41,7 +41,7 @@ _A_STEP = 10_000  # of the unit of `work` in the time that a network takes for a
     openapi_extra=sample_body(),
 )
 async def sample_memory(
-    request: Request, services: Annotated[Services, Depends(services)]
+    request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """Langevin chains on the modern Hopfield energy of a memory, which needs no training.
 
@@ -50,35 +50,35 @@ async def sample_memory(
     PNG of all samples (the rest in its text chunk `basin`), by the Accept header.
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    form = accepted(request, (JSON, SAFETENSORS, PNG))
-    return await exchange(
+    form = select_media_type(request, (JSON, SAFETENSORS, PNG))
+    return await handle_inference(
         request,
-        services,
-        partial(answer, content_type=media_type, form=form, services=services, state=request.state),
-        services.memories_stamp,
+        context,
+        partial(answer, content_type=media_type, form=form, context=context, state=request.state),
+        context.memories_fingerprint,
     )
 
 
 async def answer(
-    body: bytes, content_type: str, form: str, services: Services, state: State
-) -> Answer:
+    body: bytes, content_type: str, form: str, context: AppContext, state: State
+) -> ResponsePayload:
     """What a body of this type is answered in this form."""
-    watch: Stopwatch = state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, services.codec)
+    watch: StageTimer = state.stopwatch
+    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
     require_small(body, content_type)
-    task = await on_codec(parse_sample, body, content_type, services.memories, services.settings)
+    task = await on_codec(parse_sample, body, content_type, context.memories, context.settings)
     del body
     if form == PNG and task.memory.codec.kind != "images":
         raise Problem("not-acceptable", "only a memory of images answers with a picture")
     watch.lap("parse")
     run, cost = partial(sample, task, state.progress), task.work / _A_STEP
-    sampled = await compute(services, state, run, "sample", cost)
+    sampled = await run_inference(context, state, run, "sample", cost)
     encoded = await on_codec(_encode, task, sampled, form)
-    services.metrics.observe_samples(task, sampled)
+    context.metrics.observe_samples(task, sampled)
     return encoded
 
 
-def _encode(task: SampleTask, sampled: Sampled, form: str) -> Answer:
+def _encode(task: SampleTask, sampled: Sampled, form: str) -> ResponsePayload:
     memory = task.memory
     rest: dict[str, Any] = {
         "inflection": sampled.inflection,

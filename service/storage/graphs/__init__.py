@@ -5,22 +5,22 @@ makes it last, in SQLite (`sqlite`) or Redis (`redis`); `writer` is the one thre
 `store` has all graphs.
 """
 
-from service.storage.graphs.base import Head, Journal, Room
-from service.storage.graphs.dynamic_graph import LiveGraph, Neighborhood, Schema, Whole
+from service.storage.graphs.base import GraphLimits, GraphLog, GraphMetadata
+from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood, Schema
 from service.storage.graphs.sqlite import SqliteJournal
 from service.storage.graphs.store import GraphStore
 from service.storage.graphs.update import Edge, Update
 
 __all__ = [
+    "DynamicGraph",
     "Edge",
+    "GraphLimits",
+    "GraphLog",
+    "GraphMetadata",
+    "GraphSnapshot",
     "GraphStore",
-    "Head",
-    "Journal",
-    "LiveGraph",
     "Neighborhood",
-    "Room",
     "Schema",
     "SqliteJournal",
     "Update",
-    "Whole",
 ]

@@ -15,7 +15,7 @@ import orjson
 from service.storage.graphs.dynamic_graph import Schema
 
 
-class Place(NamedTuple):
+class GraphKey(NamedTuple):
     """Whose graph, and its id."""
 
     owner: str
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Head:
+class GraphMetadata:
     """What is known of a graph without reading it.
 
     `revision` counts its changes, also over those that replace it; `since` is the revision of its
@@ -50,14 +50,14 @@ class Head:
         found = orjson.loads(text)
         return cls(**found | {name: tuple(found[name]) for name in ("features", "relations")})
 
-    def changed(self, num_nodes: int, num_edges: int) -> Head:
+    def changed(self, num_nodes: int, num_edges: int) -> GraphMetadata:
         """After one change more."""
         revision = self.revision + 1
         return replace(self, num_nodes=num_nodes, num_edges=num_edges, revision=revision)
 
 
 @dataclass(frozen=True)
-class Room:
+class GraphLimits:
     """How much one owner may store."""
 
     graphs: int
@@ -65,7 +65,7 @@ class Room:
     edges: int
 
 
-class Outcome(Enum):
+class WriteResult(Enum):
     DONE = auto()
     STALE = auto()  # another has changed it first
     TOO_MANY_GRAPHS = auto()
@@ -74,15 +74,15 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredGraph:
     """A graph to be read: its base, unless that is known, and the changes since."""
 
-    head: Head
+    head: GraphMetadata
     base: bytes | None
     updates: list[bytes]
 
 
-class Journal(ABC):
+class GraphLog(ABC):
     """Called from one thread, which may block. Every change lasts once the `batch` it is in ends;
     what a batch has changed is as it was where that raises. All methods raise `StoreError`."""
 
@@ -100,44 +100,55 @@ class Journal(ABC):
         yield
 
     @abstractmethod
-    def heads(self, owner: str) -> dict[str, Head]:
+    def heads(self, owner: str) -> dict[str, GraphMetadata]:
         """Of all graphs of an owner, by id."""
 
     @abstractmethod
-    def put(self, place: Place, head: Head, base: bytes, room: Room) -> tuple[Outcome, int]:
+    def put(
+        self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
+    ) -> tuple[WriteResult, int]:
         """Store a graph, in place of what was there; with its revision, one above that of what was
         there, or 1."""
 
     @abstractmethod
-    def append(self, place: Place, before: Head, after: Head, update: bytes, room: Room) -> Outcome:
+    def append(
+        self,
+        place: GraphKey,
+        before: GraphMetadata,
+        after: GraphMetadata,
+        update: bytes,
+        room: GraphLimits,
+    ) -> WriteResult:
         """Store a change of the graph that was `before`."""
 
     @abstractmethod
-    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+    def rebase(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
         """Put a base in the place of all changes up to the revision of `head`; was it done? It
         need not be: changes last without it."""
 
     @abstractmethod
-    def read(self, place: Place, known: Head | None) -> Stored | None:
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> StoredGraph | None:
         """A graph; of one that is `known` the changes since, unless it was replaced."""
 
     @abstractmethod
-    def delete(self, place: Place) -> bool:
+    def delete(self, place: GraphKey) -> bool:
         """Was there one?"""
 
 
-def outcome(heads: dict[str, Head], place: Place, after: Head, room: Room) -> Outcome:
+def outcome(
+    heads: dict[str, GraphMetadata], place: GraphKey, after: GraphMetadata, room: GraphLimits
+) -> WriteResult:
     """Is there room for a graph beside the others of its owner?"""
     others = [head for id, head in heads.items() if id != place.id]
     before = heads.get(place.id)
     if before is None and len(others) >= room.graphs:
-        return Outcome.TOO_MANY_GRAPHS
+        return WriteResult.TOO_MANY_GRAPHS
     # What makes a graph smaller is never refused.
     for count, most, refusal in (
-        ("num_nodes", room.nodes, Outcome.TOO_MANY_NODES),
-        ("num_edges", room.edges, Outcome.TOO_MANY_EDGES),
+        ("num_nodes", room.nodes, WriteResult.TOO_MANY_NODES),
+        ("num_edges", room.edges, WriteResult.TOO_MANY_EDGES),
     ):
         grows = before is None or getattr(after, count) > getattr(before, count)
         if grows and sum(getattr(head, count) for head in (*others, after)) > most:
             return refusal
-    return Outcome.DONE
+    return WriteResult.DONE

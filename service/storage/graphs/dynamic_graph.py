@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 
 from models.inputs.graph import Graph
-from service.errors import Fault, Problem, pointer
+from service.errors import FieldError, Problem, pointer
 from service.storage.graphs.update import Edge, Update
-from service.validation.arrays import fail, fail_at, fail_where, place
+from service.validation.arrays import fail, fail_at, fail_where, pointer_builder
 from service.validation.ids import NodeId
 
 # An edge is kept at both its ends, as the row of the other end, the relation, and whether it comes
@@ -34,7 +34,7 @@ class Schema:
 
 
 @dataclass(frozen=True)
-class Whole:
+class GraphSnapshot:
     """All of a graph: `node_ids` of the rows of x, and the number of the last change in it."""
 
     graph: Graph
@@ -65,17 +65,17 @@ class Change:
 
 
 @final
-class LiveGraph:
+class DynamicGraph:
     """One thread changes it, by `plan` and `commit`; any number reads, and finds it before a change
     or after."""
 
-    def __init__(self, schema: Schema, whole: Whole) -> None:
+    def __init__(self, schema: Schema, whole: GraphSnapshot) -> None:
         graph = whole.graph
         self.schema, self.revision = schema, whole.revision
         self._ids: list[NodeId | None] = list(whole.node_ids)
         self._rows = dict(zip(whole.node_ids, range(graph.num_nodes), strict=True))
         self._x = np.array(graph.x, np.float32)
-        self._order = _orders(whole.node_ids)
+        self._order = _node_hashes(whole.node_ids)
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
         self._start, self._halves = _both_ends(graph)
         self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
@@ -145,7 +145,7 @@ class LiveGraph:
             self._changed |= change.halves
             self.num_edges, self.revision = change.num_edges, revision
 
-    def whole(self) -> Whole:
+    def whole(self) -> GraphSnapshot:
         """All of it, each edge once, in order of its ends."""
         with self._lock:
             rows = np.array(list(self._rows.values()), np.int64)
@@ -157,7 +157,7 @@ class LiveGraph:
         half = np.concatenate([_NONE, *parts])
         graph = _induced(x, parts, half, place[half >> _ROW], len(self.schema.relations))
         assert graph.edge_index.shape[1] == edges
-        return Whole(graph, ids, revision)
+        return GraphSnapshot(graph, ids, revision)
 
     def neighborhood(
         self,
@@ -209,12 +209,14 @@ class LiveGraph:
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
         if (unknown := rows < 0).any():
-            raise fail_where(unknown, place("targets"), "unknown_node", "must be the id of a node")
+            raise fail_where(
+                unknown, pointer_builder("targets"), "unknown_node", "must be the id of a node"
+            )
         again = np.ones(len(rows), bool)
         again[np.unique(rows, return_index=True)[1]] = False
         if again.any():
             rule = "this node was named before"
-            raise fail_where(again, place("targets"), "duplicate", rule)
+            raise fail_where(again, pointer_builder("targets"), "duplicate", rule)
         return rows
 
     def _parts(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
@@ -240,8 +242,8 @@ class LiveGraph:
         owner, near = pairs >> 32, pairs & 0xFFFFFFFF
         others = (rows[owner] != near) & ~self._dead[near]
         owner, near = owner[others], near[others]
-        chance = _mixed(self._order[rows[owner]] + np.uint64(seed))
-        chance = _mixed(self._order[near] ^ chance)
+        chance = _splitmix64(self._order[rows[owner]] + np.uint64(seed))
+        chance = _splitmix64(self._order[near] ^ chance)
         by_chance = np.lexsort((chance, owner))
         owner, near = owner[by_chance], near[by_chance]
         rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
@@ -260,14 +262,14 @@ class LiveGraph:
     def _ends(
         self, edges: Iterable[Edge], gone: Container[NodeId], new: dict[NodeId, int]
     ) -> Iterator[tuple[tuple[int, int], int]]:
-        faults = list[Fault]()
+        faults = list[FieldError]()
         for i, (*ends, relation) in enumerate(edges):
             rows = [
                 new[id] if id in new else -1 if id in gone else self._rows.get(id, -1)
                 for id in ends
             ]
             faults += [
-                Fault(pointer("edges", i, end), "unknown_node", "must be the id of a node")
+                FieldError(pointer("edges", i, end), "unknown_node", "must be the id of a node")
                 for end, row in zip(("source", "target"), rows, strict=True)
                 if row < 0
             ]
@@ -378,12 +380,12 @@ def _order(id: NodeId) -> int:
     return int.from_bytes(blake2b(orjson.dumps(id), digest_size=8).digest(), "little")
 
 
-def _orders(ids: Sequence[NodeId]) -> np.ndarray:
+def _node_hashes(ids: Sequence[NodeId]) -> np.ndarray:
     """A number by chance for each id, the same wherever it is."""
     return np.fromiter(map(_order, ids), np.uint64, len(ids))
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def _splitmix64(values: np.ndarray) -> np.ndarray:
     """Spread over all 64 bits (the finaliser of SplitMix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

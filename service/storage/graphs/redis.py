@@ -10,15 +10,23 @@ from typing import Any, final
 from redis.client import Pipeline
 from redis.exceptions import WatchError
 
-from service.storage.graphs.base import Head, Journal, Outcome, Place, Room, Stored, outcome
-from service.storage.redis_client import PREFIX, Link, Unavailable
+from service.storage.graphs.base import (
+    GraphKey,
+    GraphLimits,
+    GraphLog,
+    GraphMetadata,
+    StoredGraph,
+    WriteResult,
+    outcome,
+)
+from service.storage.redis_client import PREFIX, RedisClient, Unavailable
 from service.storage.sqlite import StoreError
 
 _TRIES = 64
 
 
 @final
-class RedisJournal(Journal):
+class RedisJournal(GraphLog):
     """Of each owner a hash of heads; of each graph its base and the list of its changes.
 
     Who writes looks first, and is told where another was faster.
@@ -26,25 +34,27 @@ class RedisJournal(Journal):
 
     shared = True
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisClient) -> None:
         self._link = link
 
     def open(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def heads(self, owner: str) -> dict[str, Head]:
+    def heads(self, owner: str) -> dict[str, GraphMetadata]:
         with self._asking():
             return _heads(self._link.patient.hgetall(_of(owner)))
 
-    def put(self, place: Place, head: Head, base: bytes, room: Room) -> tuple[Outcome, int]:
+    def put(
+        self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
+    ) -> tuple[WriteResult, int]:
         for _ in range(_TRIES):
             with self._asking(), self._link.patient.pipeline() as pipeline:
                 heads = _watched(pipeline, place.owner)
                 before = heads.get(place.id)
                 revision = 1 if before is None else before.revision + 1
                 found = outcome(heads, place, head, room)
-                if found is not Outcome.DONE:
+                if found is not WriteResult.DONE:
                     return found, revision
                 pipeline.set(_base(place), base)
                 pipeline.delete(_log(place))
@@ -54,21 +64,28 @@ class RedisJournal(Journal):
                     return found, revision
         raise StoreError("others change graphs all the time")
 
-    def append(self, place: Place, before: Head, after: Head, update: bytes, room: Room) -> Outcome:
+    def append(
+        self,
+        place: GraphKey,
+        before: GraphMetadata,
+        after: GraphMetadata,
+        update: bytes,
+        room: GraphLimits,
+    ) -> WriteResult:
         with self._asking(), self._link.patient.pipeline() as pipeline:
             heads = _watched(pipeline, place.owner)
             now = heads.get(place.id)
             if now is None or (now.tag, now.revision) != (before.tag, before.revision):
-                return Outcome.STALE
+                return WriteResult.STALE
             found = outcome(heads, place, after, room)
-            if found is not Outcome.DONE:
+            if found is not WriteResult.DONE:
                 return found
             pipeline.rpush(_log(place), update)
             stored = replace(after, since=now.since)
             pipeline.hset(_of(place.owner), place.id, stored.dumps())
-            return found if _done(pipeline) else Outcome.STALE
+            return found if _done(pipeline) else WriteResult.STALE
 
-    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+    def rebase(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
         for _ in range(_TRIES):
             with suppress(StoreError), self._asking(), self._link.patient.pipeline() as pipeline:
                 now = _watched(pipeline, place.owner).get(place.id)
@@ -84,16 +101,16 @@ class RedisJournal(Journal):
             return False
         return False
 
-    def read(self, place: Place, known: Head | None) -> Stored | None:
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> StoredGraph | None:
         with self._asking():
             for _ in range(_TRIES):
                 text = self._link.patient.hget(_of(place.owner), place.id)
                 if text is None:
                     return None
-                now, start = Head.loads(text), None
+                now, start = GraphMetadata.loads(text), None
                 if known is not None and known.tag == now.tag and known.revision >= now.since:
                     if known.revision == now.revision:
-                        return Stored(now, None, [])
+                        return StoredGraph(now, None, [])
                     start = known.revision - now.since
                 with self._link.patient.pipeline() as pipeline:
                     pipeline.hget(_of(place.owner), place.id)
@@ -103,12 +120,12 @@ class RedisJournal(Journal):
                     text, updates, *bases = pipeline.execute()
                 if text is None:
                     return None
-                found = Head.loads(text)
+                found = GraphMetadata.loads(text)
                 if (found.tag, found.since) == (now.tag, now.since):
-                    return Stored(found, bases[0] if bases else None, updates)
+                    return StoredGraph(found, bases[0] if bases else None, updates)
         raise StoreError("others change the graph all the time")
 
-    def delete(self, place: Place) -> bool:
+    def delete(self, place: GraphKey) -> bool:
         with self._asking(), self._link.patient.pipeline() as pipeline:
             pipeline.hdel(_of(place.owner), place.id)
             pipeline.delete(_base(place), _log(place))
@@ -117,13 +134,13 @@ class RedisJournal(Journal):
     @contextmanager
     def _asking(self) -> Iterator[None]:
         try:
-            with self._link.asking("graphs"):
+            with self._link.guard("graphs"):
                 yield
         except Unavailable as error:
             raise StoreError(str(error)) from error
 
 
-def _watched(pipeline: Pipeline, owner: str) -> dict[str, Head]:
+def _watched(pipeline: Pipeline, owner: str) -> dict[str, GraphMetadata]:
     """The heads of an owner; what the pipeline is told next is done only if they stay so."""
     pipeline.watch(_of(owner))
     heads = _heads(pipeline.hgetall(_of(owner)))
@@ -139,17 +156,17 @@ def _done(pipeline: Pipeline) -> bool:
     return True
 
 
-def _heads(found: Any) -> dict[str, Head]:
-    return {id.decode(): Head.loads(head) for id, head in sorted(found.items())}
+def _heads(found: Any) -> dict[str, GraphMetadata]:
+    return {id.decode(): GraphMetadata.loads(head) for id, head in sorted(found.items())}
 
 
 def _of(owner: str) -> str:
     return f"{PREFIX}graphs:{owner}"
 
 
-def _base(place: Place) -> str:
+def _base(place: GraphKey) -> str:
     return f"{PREFIX}graph:{place.owner}/{place.id}:base"
 
 
-def _log(place: Place) -> str:
+def _log(place: GraphKey) -> str:
     return f"{PREFIX}graph:{place.owner}/{place.id}:log"

@@ -7,12 +7,12 @@ import orjson
 import safetensors.numpy
 
 from models.inputs.graph import Graph
-from service.storage.graphs.base import Stored
-from service.storage.graphs.dynamic_graph import LiveGraph, Whole
+from service.storage.graphs.base import StoredGraph
+from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot
 from service.storage.graphs.update import Update
 
 
-def dump(whole: Whole) -> bytes:
+def dump(whole: GraphSnapshot) -> bytes:
     """As a safetensors file."""
     graph, ids = whole.graph, orjson.dumps(whole.node_ids)
     arrays = {
@@ -25,7 +25,7 @@ def dump(whole: Whole) -> bytes:
     return safetensors.numpy.save(arrays)
 
 
-def live(stored: Stored) -> LiveGraph:
+def live(stored: StoredGraph) -> DynamicGraph:
     """A graph that is stored, with all that has changed in it."""
     assert stored.base is not None
     arrays = safetensors.numpy.load(stored.base)
@@ -36,12 +36,12 @@ def live(stored: Stored) -> LiveGraph:
         None if relation is None else relation.astype(np.int64),
     )
     node_ids = orjson.loads(arrays["node_ids"].tobytes())
-    found = LiveGraph(stored.head.schema, Whole(graph, node_ids, stored.head.since))
+    found = DynamicGraph(stored.head.schema, GraphSnapshot(graph, node_ids, stored.head.since))
     follow(found, stored)
     return found
 
 
-def follow(graph: LiveGraph, stored: Stored) -> None:
+def follow(graph: DynamicGraph, stored: StoredGraph) -> None:
     """Make the changes in `graph` that it has not."""
     width = len(stored.head.features)
     for made in stored.updates:

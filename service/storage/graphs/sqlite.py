@@ -9,8 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-from service.storage.graphs.base import Head, Journal, Outcome, Place, Room, Stored, outcome
-from service.storage.sqlite import Database, Kind, StoreError
+from service.storage.graphs.base import (
+    GraphKey,
+    GraphLimits,
+    GraphLog,
+    GraphMetadata,
+    StoredGraph,
+    WriteResult,
+    outcome,
+)
+from service.storage.sqlite import Database, SchemaVersion, StoreError
 
 # What is long stands apart: SQLite writes a row as a whole.
 _TABLES = (
@@ -20,11 +28,11 @@ _TABLES = (
     " PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
 )
 _MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
-_KIND = Kind(0x42617367, 1, "graphs", _TABLES)  # "Basg"
+_KIND = SchemaVersion(0x42617367, 1, "graphs", _TABLES)  # "Basg"
 
 
 @final
-class SqliteJournal(Journal):
+class SqliteJournal(GraphLog):
     """A file for one server. A batch is a transaction: it is as long on the way to the disk
     whatever is in it."""
 
@@ -48,29 +56,38 @@ class SqliteJournal(Journal):
             finally:
                 self._db = None
 
-    def heads(self, owner: str) -> dict[str, Head]:
+    def heads(self, owner: str) -> dict[str, GraphMetadata]:
         rows = self._ask("SELECT id, head FROM heads WHERE owner = ? ORDER BY id", [owner])
-        return {id: Head.loads(head) for id, head in rows}
+        return {id: GraphMetadata.loads(head) for id, head in rows}
 
-    def put(self, place: Place, head: Head, base: bytes, room: Room) -> tuple[Outcome, int]:
+    def put(
+        self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
+    ) -> tuple[WriteResult, int]:
         heads = self.heads(place.owner)
         before = heads.get(place.id)
         revision = 1 if before is None else before.revision + 1
         found = outcome(heads, place, head, room)
-        if found is Outcome.DONE:
+        if found is WriteResult.DONE:
             self.delete(place)
             self._set(place, replace(head, revision=revision, since=revision))
             self._ask("INSERT INTO bases VALUES (?, ?, ?)", [*place, base])
         return found, revision
 
-    def append(self, place: Place, before: Head, after: Head, update: bytes, room: Room) -> Outcome:
+    def append(
+        self,
+        place: GraphKey,
+        before: GraphMetadata,
+        after: GraphMetadata,
+        update: bytes,
+        room: GraphLimits,
+    ) -> WriteResult:
         found = outcome(self.heads(place.owner), place, after, room)
-        if found is Outcome.DONE:
+        if found is WriteResult.DONE:
             self._ask("INSERT INTO updates VALUES (?, ?, ?, ?)", [*place, after.revision, update])
             self._set(place, after)
         return found
 
-    def rebase(self, place: Place, head: Head, base: bytes) -> bool:
+    def rebase(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
         if len(base) > _MAX_BASE:
             return False
         self._ask("UPDATE bases SET base = ? WHERE owner = ? AND id = ?", [base, *place])
@@ -79,22 +96,22 @@ class SqliteJournal(Journal):
         self._set(place, replace(head, since=head.revision))
         return True
 
-    def read(self, place: Place, known: Head | None) -> Stored | None:
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> StoredGraph | None:
         here = "WHERE owner = ? AND id = ?"
         heads = self._ask(f"SELECT head FROM heads {here}", [*place])
         if not heads:
             return None
         ((base,),) = self._ask(f"SELECT base FROM bases {here}", [*place])
         updates = self._ask(f"SELECT made FROM updates {here} ORDER BY revision", [*place])
-        return Stored(Head.loads(heads[0][0]), base, [made for (made,) in updates])
+        return StoredGraph(GraphMetadata.loads(heads[0][0]), base, [made for (made,) in updates])
 
-    def delete(self, place: Place) -> bool:
+    def delete(self, place: GraphKey) -> bool:
         for table in ("updates", "bases"):
             self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
         gone = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
         return bool(self._ask(gone, [*place]))
 
-    def _set(self, place: Place, head: Head) -> None:
+    def _set(self, place: GraphKey, head: GraphMetadata) -> None:
         self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.dumps()])
 
     def _ask(self, statement: str, values: list[object]) -> list[tuple]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
-from service.errors import Problem, refuse
-from service.storage.graphs.base import Head, Journal, Outcome, Place, Room
-from service.storage.graphs.dynamic_graph import LiveGraph, Schema
+from service.errors import Problem, make_problem
+from service.storage.graphs.base import GraphKey, GraphLimits, GraphLog, GraphMetadata, WriteResult
+from service.storage.graphs.dynamic_graph import DynamicGraph, Schema
 from service.storage.graphs.snapshot_file import dump, follow, live
 from service.storage.graphs.update import Update
-from service.storage.graphs.writer import Keeper, unavailable
+from service.storage.graphs.writer import GroupCommitWriter, unavailable
 from service.storage.sqlite import StoreError
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
@@ -27,11 +27,11 @@ _LOOK_EVERY = 256  # changes, whether the memory suffices
 
 
 @dataclass
-class _Held:
+class _CachedGraph:
     """A graph in memory; how much was written of it since its base, and of that."""
 
-    live: LiveGraph
-    head: Head
+    live: DynamicGraph
+    head: GraphMetadata
     logged: int
     base_bytes: int
     used: float
@@ -46,10 +46,10 @@ class GraphStore:
     are read as they last were, and none can be changed.
     """
 
-    def __init__(self, journal: Journal, room: Room, memory_bytes: int) -> None:
+    def __init__(self, journal: GraphLog, room: GraphLimits, memory_bytes: int) -> None:
         self._journal, self._room, self._memory_bytes = journal, room, memory_bytes
-        self._held = dict[Place, _Held]()  # changed by the keeper alone
-        self._keeper = Keeper(journal, self._held.clear)
+        self._held = dict[GraphKey, _CachedGraph]()  # changed by the keeper alone
+        self._keeper = GroupCommitWriter(journal, self._held.clear)
         self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
         self._owner = ""
 
@@ -73,12 +73,12 @@ class GraphStore:
         """Memory that graphs take, about."""
         return sum(held.live.nbytes for held in list(self._held.values()))
 
-    async def heads(self) -> dict[str, Head]:
+    async def heads(self) -> dict[str, GraphMetadata]:
         """Every graph there is, by id."""
         owner = self._owner
         return await asyncio.wrap_future(self._keeper.submit(lambda: self._journal.heads(owner)))
 
-    async def head(self, id: str) -> Head:
+    async def head(self, id: str) -> GraphMetadata:
         """
         Raises:
             Problem: there is no such graph.
@@ -87,7 +87,7 @@ class GraphStore:
             raise _unknown("/id")
         return found
 
-    async def get(self, id: str, at: str = "/id") -> LiveGraph:
+    async def get(self, id: str, at: str = "/id") -> DynamicGraph:
         """A graph, with all changes that have been answered.
 
         Args:
@@ -104,17 +104,17 @@ class GraphStore:
         held = await asyncio.wrap_future(self._keeper.submit(lambda: self._read(place, at)))
         return held.live
 
-    async def made(self, parse: Callable[[], LiveGraph]) -> tuple[LiveGraph, bytes]:
+    async def made(self, parse: Callable[[], DynamicGraph]) -> tuple[DynamicGraph, bytes]:
         """What `parse` makes of a body, and its file: one at a time, for it may take seconds."""
 
-        def work() -> tuple[LiveGraph, bytes]:
+        def work() -> tuple[DynamicGraph, bytes]:
             graph = parse()
             return graph, dump(graph.whole())
 
         async with self._one:
             return await asyncio.get_running_loop().run_in_executor(self._builder, work)
 
-    async def put(self, id: str, graph: LiveGraph, base: bytes) -> tuple[Head, bool]:
+    async def put(self, id: str, graph: DynamicGraph, base: bytes) -> tuple[GraphMetadata, bool]:
         """Store a graph, whose file is `base`; was there none of this id before?
 
         Raises:
@@ -122,21 +122,21 @@ class GraphStore:
         """
         if not ID.fullmatch(id):
             rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
-            raise refuse("invalid-request", "/id", "not_allowed", rule)
-        place, schema = Place(self._owner, id), graph.schema
-        head = Head(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
+            raise make_problem("invalid-request", "/id", "not_allowed", rule)
+        place, schema = GraphKey(self._owner, id), graph.schema
+        head = GraphMetadata(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
 
-        def work() -> tuple[Head, bool]:
+        def work() -> tuple[GraphMetadata, bool]:
             outcome, revision = self._journal.put(place, head, base, self._room)
             self._require_done(outcome)
             graph.revision = revision
             stored = replace(head, revision=revision, since=revision)
-            self._hold(place, _Held(graph, stored, 0, len(base), time.monotonic()))
+            self._hold(place, _CachedGraph(graph, stored, 0, len(base), time.monotonic()))
             return stored, revision == 1
 
         return await asyncio.wrap_future(self._keeper.submit(work))
 
-    async def update(self, id: str, schema: Schema, update: Update) -> Head:
+    async def update(self, id: str, schema: Schema, update: Update) -> GraphMetadata:
         """Change a graph, all at once.
 
         Args:
@@ -164,21 +164,21 @@ class GraphStore:
 
         await asyncio.wrap_future(self._keeper.submit(work))
 
-    def _place(self, id: str, at: str = "/id") -> Place:
+    def _place(self, id: str, at: str = "/id") -> GraphKey:
         if not ID.fullmatch(id):
             raise _unknown(at)
-        return Place(self._owner, id)
+        return GraphKey(self._owner, id)
 
     # What follows is done by the keeper.
 
-    def _read(self, place: Place, at: str = "/id") -> _Held:
+    def _read(self, place: GraphKey, at: str = "/id") -> _CachedGraph:
         held = self._held.get(place)
         if held is None or self._journal.shared:
             held = self._fetched(place, held, at)
         held.used = time.monotonic()
         return held
 
-    def _fetched(self, place: Place, held: _Held | None, at: str) -> _Held:
+    def _fetched(self, place: GraphKey, held: _CachedGraph | None, at: str) -> _CachedGraph:
         try:
             stored = self._journal.read(place, None if held is None else held.head)
         except StoreError:
@@ -192,14 +192,14 @@ class GraphStore:
         if held is not None and stored.base is None:
             follow(held.live, stored)
             held.head, held.logged = stored.head, held.logged + logged
-            self._renew(held)
+            self._compact(held)
             return held
         assert stored.base is not None
-        held = _Held(live(stored), stored.head, logged, len(stored.base), time.monotonic())
+        held = _CachedGraph(live(stored), stored.head, logged, len(stored.base), time.monotonic())
         self._hold(place, held)
         return held
 
-    def _update(self, place: Place, schema: Schema, update: Update) -> Head:
+    def _update(self, place: GraphKey, schema: Schema, update: Update) -> GraphMetadata:
         for _ in range(_TRIES):
             held = self._read(place)
             if held.live.schema != schema:
@@ -208,25 +208,25 @@ class GraphStore:
                 return held.head
             after, made = held.head.changed(change.num_nodes, change.num_edges), update.dumps()
             outcome = self._journal.append(place, held.head, after, made, self._room)
-            if outcome is Outcome.STALE:
+            if outcome is WriteResult.STALE:
                 continue
             self._require_done(outcome)
             held.live.commit(change, after.revision)
             held.head, held.logged = after, held.logged + len(made)
-            self._renew(held)
+            self._compact(held)
             if held.logged > max(held.base_bytes, _LOG_BYTES):
-                self._rebase(place, held)
+                self._write_snapshot(place, held)
             if after.revision % _LOOK_EVERY == 0:
-                self._make_room(place)
+                self._evict(place)
             return held.head
         raise unavailable("others change it all the time")
 
-    def _renew(self, held: _Held) -> None:
+    def _compact(self, held: _CachedGraph) -> None:
         """Leave out what was deleted, once that is most of it."""
         if held.live.wasteful:
-            held.live = LiveGraph(held.live.schema, held.live.whole())
+            held.live = DynamicGraph(held.live.schema, held.live.whole())
 
-    def _rebase(self, place: Place, held: _Held) -> None:
+    def _write_snapshot(self, place: GraphKey, held: _CachedGraph) -> None:
         base = dump(held.live.whole())
         if self._journal.rebase(place, held.head, base):
             held.head = replace(held.head, since=held.head.revision)
@@ -234,12 +234,12 @@ class GraphStore:
         else:  # after as much again
             held.base_bytes = 2 * held.logged
 
-    def _hold(self, place: Place, held: _Held) -> None:
+    def _hold(self, place: GraphKey, held: _CachedGraph) -> None:
         """Keep it in memory."""
         self._held[place] = held
-        self._make_room(place)
+        self._evict(place)
 
-    def _make_room(self, place: Place) -> None:
+    def _evict(self, place: GraphKey) -> None:
         """Those leave the memory that nobody has used for longest, while there is too much; but for
         this one."""
         others = sorted((p for p in self._held if p != place), key=lambda p: self._held[p].used)
@@ -249,16 +249,16 @@ class GraphStore:
                 break
             taken -= self._held.pop(other).live.nbytes
 
-    def _require_done(self, outcome: Outcome) -> None:
+    def _require_done(self, outcome: WriteResult) -> None:
         room = self._room
         detail = {
-            Outcome.TOO_MANY_GRAPHS: f"{room.graphs} graphs may be stored; delete one first",
-            Outcome.TOO_MANY_NODES: f"stored graphs may have {room.nodes} nodes together",
-            Outcome.TOO_MANY_EDGES: f"stored graphs may have {room.edges} edges together",
+            WriteResult.TOO_MANY_GRAPHS: f"{room.graphs} graphs may be stored; delete one first",
+            WriteResult.TOO_MANY_NODES: f"stored graphs may have {room.nodes} nodes together",
+            WriteResult.TOO_MANY_EDGES: f"stored graphs may have {room.edges} edges together",
         }.get(outcome)
         if detail is not None:
             raise Problem("store-full", detail)
 
 
 def _unknown(at: str) -> Problem:
-    return refuse("unknown-graph", at, "unknown_graph", "GET /graphs lists those there are")
+    return make_problem("unknown-graph", at, "unknown_graph", "GET /graphs lists those there are")

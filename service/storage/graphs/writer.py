@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final
 import structlog
 
 from service.errors import Problem
-from service.storage.graphs.base import Journal
+from service.storage.graphs.base import GraphLog
 from service.storage.sqlite import StoreError
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ _MOST_WAITING = 1024
 
 
 @final
-class Keeper:
+class GroupCommitWriter:
     """Does one thing after the other in a thread, and tells that it is done once it is sure to
     last. So a thousand changes a second take far fewer writes to the disk.
 
@@ -32,7 +32,7 @@ class Keeper:
         forget: called where a batch could not be written, so that nothing in it has happened.
     """
 
-    def __init__(self, journal: Journal, forget: Callable[[], None]) -> None:
+    def __init__(self, journal: GraphLog, forget: Callable[[], None]) -> None:
         self._journal, self._forget = journal, forget
         self._waiting = queue.SimpleQueue[_Work | None]()
         self._thread: threading.Thread | None = None

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from service.errors import Problem
 from service.storage.jobs.job import Job, Status
-from service.storage.jobs.request import Sent
+from service.storage.jobs.request import StoredRequest
 
 OVERHEAD = 4096  # bytes of a job beside its body or answer
 
@@ -47,7 +47,9 @@ class JobStore(ABC):
         """Leave the store. May be called on a store that is not open."""
 
     @abstractmethod
-    def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
+    def add(
+        self, job: Job, sent: StoredRequest, body: bytes, key: str | None, fingerprint: bytes
+    ) -> Job:
         """Keep a request; `job`, or the job that had this `key` before.
 
         Raises:
@@ -60,7 +62,7 @@ class JobStore(ABC):
         ended, and then in the order they came. None where there is none."""
 
     @abstractmethod
-    def begin(self, id: str) -> int | None:
+    def mark_started(self, id: str) -> int | None:
         """Count that a job that was claimed is begun; how often it has been, or None where it has
         been forgotten or is another's by now."""
 
@@ -69,7 +71,7 @@ class JobStore(ABC):
         """Take `claim` back, and `begin`: the job was stopped, and it was not its fault."""
 
     @abstractmethod
-    def still(self, jobs: Sequence[Job]) -> list[str]:
+    def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         """Tell that these run, and how far they have come; ids of those forgotten meanwhile."""
 
     @abstractmethod
@@ -77,7 +79,7 @@ class JobStore(ABC):
         """How many jobs wait or run, of all processes."""
 
     @abstractmethod
-    def sent(self, id: str) -> Sent:
+    def sent(self, id: str) -> StoredRequest:
         """The request of a job that is not over."""
 
     @abstractmethod

@@ -8,22 +8,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-SUSPECT_FROM = 2
+from service.engine.progress import Progress
+
+POISON_THRESHOLD = 2
 """Starts from which a job is suspected of ending the process."""
-
-
-@dataclass
-class Progress:
-    """How far work has come: written by the compute thread, read by whoever watches.
-
-    `step` of `steps` is what the route counts, `energy` the last that it knows; `relaxation_steps`
-    are those that the dynamics have taken.
-    """
-
-    step: int = 0
-    steps: int | None = None
-    energy: float | None = None
-    relaxation_steps: int = 0
 
 
 class Status(StrEnum):

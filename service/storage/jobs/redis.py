@@ -17,11 +17,12 @@ from typing import Any, cast, final
 import orjson
 from starlette.responses import Response
 
+from service.engine.progress import Progress
 from service.errors import Problem
 from service.storage.jobs.base import OVERHEAD, JobStore, Limits, no_room
-from service.storage.jobs.job import SUSPECT_FROM, Job, Progress, Status
-from service.storage.jobs.request import Sent
-from service.storage.redis_client import PREFIX, Link, Unavailable
+from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
+from service.storage.jobs.request import StoredRequest
+from service.storage.redis_client import PREFIX, RedisClient, Unavailable
 from service.storage.sqlite import StoreError
 
 _ABOUT = ("route", "request_id", "created", "owner", "starts", "status", "progress")
@@ -30,7 +31,7 @@ _COMMON = f"""
 local JOB, KEY = '{PREFIX}job:', '{PREFIX}jobkey:'
 local WAITING, RUNNING, OVER = '{PREFIX}jobs:waiting', '{PREFIX}jobs:running', '{PREFIX}jobs:over'
 local HELD, ORDER, HEARD = '{PREFIX}jobs:held', '{PREFIX}jobs:order', '{PREFIX}jobs:heard'
-local SUSPECT_FROM = {SUSPECT_FROM}
+local SUSPECT_FROM = {POISON_THRESHOLD}
 
 local function now()
   local time = redis.call('TIME')
@@ -210,7 +211,7 @@ class RedisJobStore(JobStore):
         lease_s: how long its holder may not be heard of before a job is another's.
     """
 
-    def __init__(self, link: Link, limits: Limits, lease_s: float = 15.0) -> None:
+    def __init__(self, link: RedisClient, limits: Limits, lease_s: float = 15.0) -> None:
         self._link, self._limits = link, limits
         self._holder = secrets.token_hex(8)
         scripts = {
@@ -236,7 +237,9 @@ class RedisJobStore(JobStore):
     def close(self) -> None:
         pass
 
-    def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
+    def add(
+        self, job: Job, sent: StoredRequest, body: bytes, key: str | None, fingerprint: bytes
+    ) -> Job:
         size = OVERHEAD + len(body)
         if size > self._limits.max_bytes:
             detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
@@ -269,24 +272,24 @@ class RedisJobStore(JobStore):
         found = self._run("claim", self._holder, *_ABOUT)
         return None if found is None else _job(found[0].decode(), found[1])
 
-    def begin(self, id: str) -> int | None:
+    def mark_started(self, id: str) -> int | None:
         return self._run("begin", id, self._holder)
 
     def release(self, id: str, begun: bool) -> None:
         self._run("release", id, self._holder, int(begun))
 
-    def still(self, jobs: Sequence[Job]) -> list[str]:
+    def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         told = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]
         return [id.decode() for id in self._run("still", self._holder, *told)] if told else []
 
     def unfinished(self) -> int:
         return self._run("unfinished")
 
-    def sent(self, id: str) -> Sent:
+    def sent(self, id: str) -> StoredRequest:
         with _readable():
             method, path, query, headers = orjson.loads(self._field(id, "sent"))
             pairs = tuple((str(name), str(value)) for name, value in headers)
-            return Sent(str(method), str(path), query.encode("latin-1"), pairs)
+            return StoredRequest(str(method), str(path), query.encode("latin-1"), pairs)
 
     def body(self, id: str) -> bytes:
         return self._field(id, "body")
@@ -339,7 +342,7 @@ class RedisJobStore(JobStore):
 
     def _run(self, name: str, *args: Any) -> Any:
         try:
-            with self._link.asking("jobs"):
+            with self._link.guard("jobs"):
                 return self._scripts[name](args=args)
         except Unavailable as error:
             raise StoreError(str(error)) from error

@@ -16,7 +16,7 @@ _HEADERS = (  # that routes which compute look at
 
 
 @dataclass(frozen=True)
-class Sent:
+class StoredRequest:
     """A request without its body; of its headers those that matter, so no credentials."""
 
     method: str
@@ -25,7 +25,7 @@ class Sent:
     headers: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, request: Request) -> Sent:
+    def of(cls, request: Request) -> StoredRequest:
         scope = request.scope
         headers = [pair for pair in request.headers.items() if pair[0] in _HEADERS]
         return cls(scope["method"], scope["path"], scope["query_string"], tuple(headers))

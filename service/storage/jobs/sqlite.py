@@ -12,11 +12,12 @@ from typing import Any, final
 import orjson
 from starlette.responses import Response
 
+from service.engine.progress import Progress
 from service.errors import Problem
 from service.storage.jobs.base import OVERHEAD, JobStore, Limits, no_room
-from service.storage.jobs.job import SUSPECT_FROM, Job, Progress, Status
-from service.storage.jobs.request import Sent
-from service.storage.sqlite import Database, Kind, StoreError
+from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
+from service.storage.jobs.request import StoredRequest
+from service.storage.sqlite import Database, SchemaVersion, StoreError
 
 # Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
 _TABLE = """
@@ -30,7 +31,7 @@ CREATE TABLE jobs (
     code INTEGER, answer_headers TEXT, body BLOB, answer BLOB
 )"""
 _INDEX = "CREATE INDEX jobs_by_end ON jobs (ended, size)"
-_KIND = Kind(0x4261736A, 3, "jobs", (_TABLE, _INDEX))  # "Basj"
+_KIND = SchemaVersion(0x4261736A, 3, "jobs", (_TABLE, _INDEX))  # "Basj"
 _JOB = "id, route, request_id, created, starts, status, progress, owner"
 
 
@@ -50,7 +51,9 @@ class SqliteJobStore(JobStore):
     def close(self) -> None:
         self._database.close()
 
-    def add(self, job: Job, sent: Sent, body: bytes, key: str | None, fingerprint: bytes) -> Job:
+    def add(
+        self, job: Job, sent: StoredRequest, body: bytes, key: str | None, fingerprint: bytes
+    ) -> Job:
         with self._transaction() as db:
             self._expire(db)
             known = db.execute(f"SELECT fingerprint, {_JOB} FROM jobs WHERE key = ?", [key])
@@ -77,11 +80,11 @@ class SqliteJobStore(JobStore):
                 "UPDATE jobs SET running = TRUE WHERE id = (SELECT id FROM jobs WHERE ended IS NULL"
                 " AND NOT running ORDER BY starts >= ? DESC, rowid LIMIT 1)"
                 f" RETURNING {_JOB}",
-                [SUSPECT_FROM],
+                [POISON_THRESHOLD],
             ).fetchone()
         return row and _job(row)
 
-    def begin(self, id: str) -> int | None:
+    def mark_started(self, id: str) -> int | None:
         with self._transaction() as db:
             count = "UPDATE jobs SET starts = starts + 1 WHERE id = ? AND running AND ended IS NULL"
             row = db.execute(f"{count} RETURNING starts", [id]).fetchone()
@@ -92,17 +95,17 @@ class SqliteJobStore(JobStore):
             less = "UPDATE jobs SET running = FALSE, starts = MAX(starts - ?, 0)"
             db.execute(f"{less} WHERE id = ? AND ended IS NULL", [begun, id])
 
-    def still(self, jobs: Sequence[Job]) -> list[str]:
+    def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         return []  # this process alone forgets, and knows what it did
 
     def unfinished(self) -> int:
         with self._transaction() as db:
             return db.execute("SELECT COUNT(*) FROM jobs WHERE ended IS NULL").fetchone()[0]
 
-    def sent(self, id: str) -> Sent:
+    def sent(self, id: str) -> StoredRequest:
         method, route, query, headers = self._row("method, route, query, headers", id)
         pairs = tuple((name, value) for name, value in orjson.loads(headers))
-        return Sent(method, route, query, pairs)
+        return StoredRequest(method, route, query, pairs)
 
     def body(self, id: str) -> bytes:
         return self._row("body", id)[0]

@@ -14,19 +14,19 @@ import pytest
 from typer.testing import CliRunner
 
 from basin.bulk import BulkError, score_tables
-from basin.bulk.part_store import Work
+from basin.bulk.part_store import PartStore
 from basin.bulk.plan import Plan, held
 from basin.bulk.run import here, score
 from basin.cli import app
 from models import checkpoint
 from models.architectures.cdat import CDAT
 from models.architectures.et import ET
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import EnergyReference, Feature, Manifest
 from models.inputs.graph import Graph
 from models.resonance import Resonance
 from models.tasks.node_scorer import NodeScorer
-from service.endpoints.common.convergence import Courses
+from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
 
 ENERGY = EnergyReference(levels=(0.0, 0.5, 1.0), values=(-50.0, -10.0, 10.0))
@@ -61,15 +61,15 @@ def market(nodes: int = 90, edges: int = 400, seed: int = 0) -> Graph:
     return Graph(x, ends, chance.integers(0, 2, edges))
 
 
-def whole(model: Path, graph: Graph, knobs: Knobs) -> tuple[np.ndarray, dict[str, Any]]:
+def whole(model: Path, graph: Graph, knobs: DynamicsParams) -> tuple[np.ndarray, dict[str, Any]]:
     network = cast(NodeScorer, checkpoint.load(model).network)
     output = network.infer(network.pack([graph]), [knobs])
-    courses = Courses(output.solutions, as_trained=as_trained(network, knobs))
+    courses = ConvergenceReports(output.solutions, as_trained=as_trained(network, knobs))
     return output.logits.numpy(), courses.row(0, graph.num_nodes, ENERGY, ())
 
 
 def begun(
-    folder: Path, model: Path, graph: Graph, knobs: Knobs, parts: int | None
+    folder: Path, model: Path, graph: Graph, knobs: DynamicsParams, parts: int | None
 ) -> tuple[Path, Plan]:
     return folder, Plan.of(model, "a graph", knobs, parts).begin(folder, graph)
 
@@ -88,7 +88,10 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_as_whole(tmp_path: Path, kind: type[NodeScorer], name: str) -> None:
     graph, model = market(), saved(tmp_path, kind, market(), **CONFIGS[name])
-    for parts, knobs in ((1, Knobs()), (7, Knobs(steps=4, beta_scale=1.5, step_size=0.2))):
+    for parts, knobs in (
+        (1, DynamicsParams()),
+        (7, DynamicsParams(steps=4, beta_scale=1.5, step_size=0.2)),
+    ):
         expected, course = whole(model, graph, knobs)
         logits, convergence = score(*begun(tmp_path / f"{parts}", model, graph, knobs, parts), here)
         np.testing.assert_allclose(logits, expected, atol=2e-5)
@@ -105,8 +108,8 @@ def test_a_resonance_that_is_silenced(tmp_path: Path) -> None:
     loud = {"strength": 0.7, "vigilance": 0.1}
     graph, model = market(), saved(tmp_path, CDAT, market(), resonance=loud)
     with pytest.raises(BulkError, match="strength 0"):
-        Plan.of(model, "a graph", Knobs(), 2)
-    silent = Knobs(resonance=Resonance.model_validate({"strength": 0.0}))
+        Plan.of(model, "a graph", DynamicsParams(), 2)
+    silent = DynamicsParams(resonance=Resonance.model_validate({"strength": 0.0}))
     expected, course = whole(model, graph, silent)
     logits, convergence = score(*begun(tmp_path / "work", model, graph, silent, 2), here)
     np.testing.assert_allclose(logits, expected, atol=2e-5)
@@ -116,8 +119,8 @@ def test_a_resonance_that_is_silenced(tmp_path: Path) -> None:
 def test_more_parts_than_nodes_and_no_edge(tmp_path: Path) -> None:
     graph = replace(market(3, 0), edge_type=np.zeros(0, np.int64))
     model = saved(tmp_path, CDAT, market())
-    expected, _ = whole(model, graph, Knobs())
-    logits, _ = score(*begun(tmp_path / "work", model, graph, Knobs(), 50), here)
+    expected, _ = whole(model, graph, DynamicsParams())
+    logits, _ = score(*begun(tmp_path / "work", model, graph, DynamicsParams(), 50), here)
     np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
@@ -130,7 +133,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Whoever works dies before it has written, marked or dropped so many things more."""
     left = 0
 
-    def dies(self: Work, *given: Any, does: Callable[..., None]) -> None:
+    def dies(self: PartStore, *given: Any, does: Callable[..., None]) -> None:
         nonlocal left
         if not left:
             raise Killed
@@ -138,7 +141,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         does(self, *given)
 
     for name in ("put", "mark", "drop"):
-        monkeypatch.setattr(Work, name, partialmethod(dies, does=getattr(Work, name)))
+        monkeypatch.setattr(PartStore, name, partialmethod(dies, does=getattr(PartStore, name)))
 
     def after(count: int) -> None:
         nonlocal left
@@ -151,7 +154,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_killed_anywhere_it_goes_on_to_the_same_bits(
     tmp_path: Path, dying: Callable[[int], None], apart: int
 ) -> None:
-    graph, knobs = market(40, 150), Knobs(steps=2)
+    graph, knobs = market(40, 150), DynamicsParams(steps=2)
     model = saved(tmp_path, CDAT, market())
     plan = Plan.of(model, "a graph", knobs, 2)
     dying(10**9)
@@ -176,19 +179,21 @@ def test_killed_anywhere_it_goes_on_to_the_same_bits(
 def test_parts_in_any_order_and_twice(tmp_path: Path) -> None:
     graph = market()
     model = saved(tmp_path, ET, graph)
-    expected, _ = score(*begun(tmp_path / "once", model, graph, Knobs(), 4), here)
+    expected, _ = score(*begun(tmp_path / "once", model, graph, DynamicsParams(), 4), here)
 
     def over(do: Callable[[int], None], parts: Sequence[int]) -> None:
         for part in (*reversed(parts), *parts):
             do(part)
 
-    found, _ = score(*begun(tmp_path / "twice", model, graph, Knobs(), 4), over)
+    found, _ = score(*begun(tmp_path / "twice", model, graph, DynamicsParams(), 4), over)
     assert found.tobytes() == expected.tobytes()
 
 
 def test_what_is_no_longer_needed_is_gone(tmp_path: Path) -> None:
     graph = market()
-    folder, plan = begun(tmp_path / "work", saved(tmp_path, CDAT, graph), graph, Knobs(), 3)
+    folder, plan = begun(
+        tmp_path / "work", saved(tmp_path, CDAT, graph), graph, DynamicsParams(), 3
+    )
     score(folder, plan, here)
     left = {path.name for path in folder.iterdir()}
     assert left == {"plan.json", "cut", "done", "embedded", "course", "logits"}
@@ -197,13 +202,13 @@ def test_what_is_no_longer_needed_is_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("knobs", "told"),
     [
-        (Knobs(tolerance=0.1), "all steps"),
-        (Knobs(noise=0.1), "without noise"),
-        (Knobs(solver="nesterov"), "as in training"),
-        (Knobs(resonance=Resonance.model_validate({})), "resonance"),
+        (DynamicsParams(tolerance=0.1), "all steps"),
+        (DynamicsParams(noise=0.1), "without noise"),
+        (DynamicsParams(solver="nesterov"), "as in training"),
+        (DynamicsParams(resonance=Resonance.model_validate({})), "resonance"),
     ],
 )
-def test_knobs_that_need_the_whole(tmp_path: Path, knobs: Knobs, told: str) -> None:
+def test_knobs_that_need_the_whole(tmp_path: Path, knobs: DynamicsParams, told: str) -> None:
     with pytest.raises(BulkError, match=told):
         Plan.of(saved(tmp_path, CDAT, market()), "", knobs, None)
 
@@ -212,7 +217,7 @@ def test_knobs_that_need_the_whole(tmp_path: Path, knobs: Knobs, told: str) -> N
 def test_a_step_too_large_is_told(tmp_path: Path, steps: int) -> None:
     """Also where a norm of what is far too large makes it finite again."""
     graph = market()
-    model, knobs = saved(tmp_path, CDAT, graph), Knobs(steps=steps, step_size=1e6)
+    model, knobs = saved(tmp_path, CDAT, graph), DynamicsParams(steps=steps, step_size=1e6)
     with pytest.raises(BulkError, match="diverged"):
         score(*begun(tmp_path / "work", model, graph, knobs, 2), here)
 
@@ -227,7 +232,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 def test_a_checkpoint_that_changes(tmp_path: Path) -> None:
     graph = market()
     model = saved(tmp_path, CDAT, graph)
-    work = begun(tmp_path / "work", model, graph, Knobs(), 2)
+    work = begun(tmp_path / "work", model, graph, DynamicsParams(), 2)
     saved(tmp_path, CDAT, market(seed=5))
     with pytest.raises(BulkError, match="has changed"):
         score(*work, here)
@@ -253,7 +258,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 def test_tables(tables: tuple[Path, Path], tmp_path: Path) -> None:
     work = tmp_path / "work"
     told, convergence = score_tables(*tables, work, model="random", parts=3)
-    expected, course = whole(tmp_path / "models/random", market(), Knobs())
+    expected, course = whole(tmp_path / "models/random", market(), DynamicsParams())
     np.testing.assert_allclose(told["score"], expected, atol=2e-5)
     assert told["node_id"].tolist() == [f"n{i}" for i in range(90)]
     assert sorted(told["rank"]) == list(range(1, 91))
@@ -272,7 +277,7 @@ def test_work_of_something_else(tables: tuple[Path, Path], tmp_path: Path) -> No
     nodes, edges = tables
     score_tables(nodes, edges, tmp_path / "work", model="random")
     with pytest.raises(BulkError, match="another graph, model, dynamics"):
-        score_tables(nodes, edges, tmp_path / "work", model="random", knobs=Knobs(steps=3))
+        score_tables(nodes, edges, tmp_path / "work", model="random", knobs=DynamicsParams(steps=3))
     with edges.open("a") as file:
         file.write("n1,n2,0\n")
     with pytest.raises(BulkError, match="another graph, model, dynamics"):
@@ -318,7 +323,7 @@ def test_the_command(tables, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert "steps 8" in done.stderr  # two relations, two blocks
     told = pd.read_parquet(out)
-    expected, _ = whole(tmp_path / "models/random", market(), Knobs(steps=2))
+    expected, _ = whole(tmp_path / "models/random", market(), DynamicsParams(steps=2))
     np.testing.assert_allclose(told["score"], expected, atol=2e-5)
     some = run(
         "--bulk", work, "--parts", 3, "--set", "steps=2", "--targets", tmp_path / "targets.csv"

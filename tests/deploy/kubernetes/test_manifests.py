@@ -79,7 +79,7 @@ def test_settings_and_metrics_are_the_server_s(tmp_path: Path) -> None:
     assert {literal.partition("=")[0] for literal in literals} <= known
     [scaler] = [one for one in EVERY if one["kind"] == "HorizontalPodAutoscaler"]
     metric = scaler["spec"]["metrics"][0]["pods"]["metric"]["name"]
-    text = create_app(Settings(job_store=tmp_path / "jobs")).state.services.metrics.render()
+    text = create_app(Settings(job_store=tmp_path / "jobs")).state.context.metrics.render()
     assert f"# TYPE {metric} gauge".encode() in text
 
 

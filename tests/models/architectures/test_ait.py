@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from models.architectures.ait import AiT, AiTConfig
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.images import Picture, PictureBatch
 from models.inputs.questions import ANSWERS, COLOURS, QUESTIONS, WIDTH, encode
 from models.interpret.prototypes import gallery
@@ -68,9 +68,9 @@ def test_convolutions_before_the_patches() -> None:
     for _ in range(3):
         network(network.pack(_others(1))).sum().backward()
     network.eval()
-    whole = network.infer(network.pack(pictures), [Knobs()] * 3).logits
+    whole = network.infer(network.pack(pictures), [DynamicsParams()] * 3).logits
     for row, picture in enumerate(pictures):
-        alone = network.infer(network.pack([picture]), [Knobs()]).logits[0]
+        alone = network.infer(network.pack([picture]), [DynamicsParams()]).logits[0]
         torch.testing.assert_close(whole[row], alone)
     assert gallery(network).keys() == {"positions"}, "no token is a patch of pixels"
     assert gallery(network)["positions"]().tiles.shape == (1, 2, 1, 2, 1)
@@ -80,9 +80,15 @@ def test_convolutions_before_the_patches() -> None:
 
 def test_requests_of_one_batch_are_independent_bit_for_bit() -> None:
     network, pictures = _example()
-    knobs = [Knobs(steps=2, beta=3.0, noise=0.1, seed=4), Knobs(), Knobs()]
+    knobs = [
+        DynamicsParams(steps=2, beta=3.0, noise=0.1, seed=4),
+        DynamicsParams(),
+        DynamicsParams(),
+    ]
     first = network.infer(network.pack(pictures), knobs)
-    for seed, other in enumerate((Knobs(), Knobs(steps=9, beta=50.0), Knobs(tolerance=1e3))):
+    for seed, other in enumerate(
+        (DynamicsParams(), DynamicsParams(steps=9, beta=50.0), DynamicsParams(tolerance=1e3))
+    ):
         batch = network.pack([pictures[0], *_others(seed)])
         again = network.infer(batch, [knobs[0], other, other])
         assert torch.equal(first.logits[0], again.logits[0])
@@ -98,10 +104,10 @@ def test_requests_leave_nothing_behind() -> None:
     network, pictures = _example()
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     ask = network.pack(pictures[:1])
-    before = network.infer(ask, [Knobs()]).logits
-    network.infer(network.pack(_others(1)), [Knobs(beta=30.0)] * 2)
+    before = network.infer(ask, [DynamicsParams()]).logits
+    network.infer(network.pack(_others(1)), [DynamicsParams(beta=30.0)] * 2)
     network(network.pack(_others(2)))
-    assert torch.equal(network.infer(ask, [Knobs()]).logits, before)
+    assert torch.equal(network.infer(ask, [DynamicsParams()]).logits, before)
     assert all(torch.equal(state[name], t) for name, t in network.state_dict().items())
 
 
@@ -144,7 +150,7 @@ def test_ablations_learn_with_every_parameter_they_have(ablation: str) -> None:
     assert [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()] == []
     blocks = {"no-hopfield": 0, "no-memory": 0, "dense": 0}.get(ablation, 2)
     assert len(network.blocks_in_order()) == blocks
-    output = network.eval().infer(batch, [Knobs()] * 3)
+    output = network.eval().infer(batch, [DynamicsParams()] * 3)
     torch.testing.assert_close(output.logits, network(batch))
     assert len(output.solutions) == blocks
 

@@ -7,12 +7,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_dynamics import DIM, _cdat, _et, _graphs, _knobs
+from tests.models.dynamics.test_relaxation import DIM, _cdat, _et, _graphs, _knobs
 
-from models.dynamics import Company, Relaxation, Solution, StopReason, company_of, rest
-from models.dynamics.system import System
+from models.dynamics import (
+    Relaxation,
+    RelaxationBatch,
+    Solution,
+    StopReason,
+    batch_key,
+    solve_system,
+)
+from models.dynamics.system import StepBackend
 from models.layouts import Dense, EdgeList, Layout
-from models.resonance import Resonance, Resonant
+from models.resonance import Resonance, ResonanceParameter
 
 SYSTEMS = {"et": _et(), "cdat": _cdat()}
 
@@ -45,9 +52,9 @@ def _same(one: Solution, other: Solution) -> None:
 @given(data=st.data())
 def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.DataObject) -> None:
     """Whoever joins whenever, with whatever knobs, and whoever leaves early."""
-    system = System.of(*SYSTEMS[name])
+    system = StepBackend.of(*SYSTEMS[name])
     resonance = Resonance.model_validate({"strength": 0.7})
-    prior = Resonant(2)([resonance], torch.zeros(1, dtype=torch.float64))
+    prior = ResonanceParameter(2)([resonance], torch.zeros(1, dtype=torch.float64))
     posed = []
     for seed in range(data.draw(st.integers(1, 5), "relaxations")):
         rows = data.draw(st.integers(1, 4), "rows")
@@ -69,7 +76,7 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
             seeds=range(10 * seed, 10 * seed + rows),
         )
         posed.append((x, layout, knobs, data.draw(st.integers(0, 6), "joins at")))
-    companies: dict[object, Company] = {}
+    companies: dict[object, RelaxationBatch] = {}
     found: dict[int, Solution] = {}
     there = {}
     with torch.no_grad():
@@ -78,7 +85,7 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
                 if at == step:
                     relaxation = Relaxation.begin(system, x, layout, knobs)
                     there[id(relaxation)] = place
-                    companies.setdefault(company_of(relaxation), Company()).join(relaxation)
+                    companies.setdefault(batch_key(relaxation), RelaxationBatch()).add(relaxation)
             for company in companies.values():
                 if len(company):
                     for relaxation in company.step():
@@ -87,26 +94,26 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
             there = {key: place for key, place in there.items() if key in kept}
     assert sorted(found) == list(range(len(posed)))
     for place, (x, layout, knobs, _) in enumerate(posed):
-        _same(found[place], rest(system, x, layout, knobs))
+        _same(found[place], solve_system(system, x, layout, knobs))
 
 
 def test_who_leaves_early_keeps_the_state_it_has() -> None:
-    system = System.of(*_cdat())
-    company = Company()
+    system = StepBackend.of(*_cdat())
+    company = RelaxationBatch()
     posed = [(*_graphs(3, seed), _knobs(3, steps=30)) for seed in range(3)]
     several = [Relaxation.begin(system, x, layout, knobs) for layout, x, knobs in posed]
     with torch.no_grad():
         for relaxation in several:
-            company.join(relaxation)
+            company.add(relaxation)
         for _ in range(6):
             assert not company.step()
-        company.leave(several[1])
+        company.remove(several[1])
         several[1].stop(StopReason.CANCELLED)
         while len(company):
             company.step()
     for place, (layout, x, knobs) in enumerate(posed):
         asked = iter([None] * (5 if place == 1 else 30) + [StopReason.CANCELLED])
-        alone = rest(system, x, layout, knobs, asked.__next__)
+        alone = solve_system(system, x, layout, knobs, asked.__next__)
         _same(several[place].solution(), alone)
 
 

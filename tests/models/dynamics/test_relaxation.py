@@ -12,10 +12,10 @@ from models.dynamics import (
     ControlledDynamics,
     Descent,
     LayerNorm,
-    RowKnobs,
+    RowParams,
     Solution,
     StopReason,
-    relax,
+    relax_differentiable,
     solve,
 )
 from models.energies import (
@@ -51,13 +51,13 @@ def _graphs(count: int, seed: int) -> tuple[EdgeList, torch.Tensor]:
     return layout, x
 
 
-def _knobs(rows: int, **changed) -> RowKnobs:
+def _knobs(rows: int, **changed) -> RowParams:
     values = {"steps": 40, "beta": 0.8, "step_size": 0.02, "tolerance": 0.0, "noise": 0.0} | changed
 
     def column(name: str) -> torch.Tensor:
         return torch.as_tensor(values[name], dtype=torch.float64).expand(rows).clone()
 
-    return RowKnobs(
+    return RowParams(
         np.broadcast_to(np.asarray(values["steps"], np.int64), rows),
         column("beta")[:, None].expand(rows, 2).clone(),
         column("step_size"),
@@ -335,7 +335,7 @@ def test_relax_is_solve_without_the_measuring() -> None:
     knobs = _knobs(5, noise=0.1, steps=torch.tensor([1, 2, 3, 4, 5]))
     for make in (_et, _cdat):
         torch.testing.assert_close(
-            relax(*make(), x, layout, knobs), solve(*make(), x, layout, knobs).x_ND
+            relax_differentiable(*make(), x, layout, knobs), solve(*make(), x, layout, knobs).x_ND
         )
 
 

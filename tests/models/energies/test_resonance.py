@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.dynamics import Descent, LayerNorm, RowKnobs, solve
+from models.dynamics import Descent, LayerNorm, RowParams, solve
 from models.layouts import Dense, edge_list, spmm
-from models.resonance import Resonant
+from models.resonance import ResonanceParameter
 from tests.models.energies import test_energies as energies
 from tests.models.layouts import test_layouts as layouts
 from tests.support.resonance import GATES, plain, prior_of, resonance, turned
@@ -84,7 +84,7 @@ def test_gradients_of_training(
         monkeypatch.setattr(edge_list, "_CHUNK", 5)
     mask = torch.zeros(1, 7, 7, dtype=torch.bool)
     mask[0, edges.receivers_E, edges.indices_E.long()] = True
-    resonant = Resonant(2, turned("sigmoid", 2), learn=True).double()
+    resonant = ResonanceParameter(2, turned("sigmoid", 2), learn=True).double()
     assert resonant.strength_H is not None
 
     def attend(q, k, beta, strength, *given):
@@ -119,9 +119,9 @@ def test_no_strength_is_no_resonance(name: str, layout: str) -> None:
     energy, g = energies._energy(name), energies._state()
     places, beta = energies._layout(layout, "sparse"), energies._beta(1.0)
     silent = resonance(strength=0.0, unroll=3, feedback=0.2)
-    assert Resonant(2)([None] * 3, beta) is None
-    assert Resonant(2)([silent, None, silent], beta) is None
-    assert Resonant(2, turned("tanh", 2))([silent] * 3, beta) is None
+    assert ResonanceParameter(2)([None] * 3, beta) is None
+    assert ResonanceParameter(2)([silent, None, silent], beta) is None
+    assert ResonanceParameter(2, turned("tanh", 2))([silent] * 3, beta) is None
     assert places.resonating(None) is places
     alone = energy(g, places, beta)
     beside = energy(g, places.resonating(prior_of(silent, turned("sigmoid", 2), None)), beta)
@@ -139,7 +139,7 @@ def test_the_energy_never_rises(name: str, gate: str, layout: str) -> None:
     """Energy Transformer eq. 6 descends the energy with the prior in it, by small steps."""
     places = energies._layout(layout, "others")
     places = places.resonating(prior_of(*(turned(gate, 3, row) for row in range(3))))
-    knobs = RowKnobs(
+    knobs = RowParams(
         steps_R=np.full(3, 200),
         beta_RH=energies._beta(0.5),
         step_size_R=torch.full((3,), 2e-3, dtype=torch.float64),
@@ -158,7 +158,7 @@ def test_the_energy_never_rises(name: str, gate: str, layout: str) -> None:
 @pytest.mark.parametrize("layout", ["dense", "edge_list"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nothing_of_no_length_makes_nan(layout: str, dtype: torch.dtype) -> None:
-    prior = Resonant(2)([turned("sigmoid", 2)], torch.zeros((), dtype=dtype))
+    prior = ResonanceParameter(2)([turned("sigmoid", 2)], torch.zeros((), dtype=dtype))
     places = energies._layout(layout, "isolated").resonating(prior)
     q, k = torch.randn(2, 18, 2, 3, dtype=dtype)
     q[3], k[4], q[9], k[9] = 0, 0, 0, 0

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models import checkpoint
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.fused.system import FusedSystem
 from models.inputs.graph import Graph
 from models.inputs.patches import MaskedImage
@@ -62,7 +62,11 @@ def _graphs(network: Architecture) -> list:
 
 
 def _infers_the_same(network: Architecture, items: list, tolerance: float) -> None:
-    knobs = [Knobs(), Knobs(beta_scale=0.5, tolerance=1e-3), Knobs(noise=0.1, seed=5, steps=4)]
+    knobs = [
+        DynamicsParams(),
+        DynamicsParams(beta_scale=0.5, tolerance=1e-3),
+        DynamicsParams(noise=0.1, seed=5, steps=4),
+    ]
     fused = deepcopy(network)
     for block in fused.blocks_in_order():
         block.prepared = FusedSystem.of_block(block, block.system())

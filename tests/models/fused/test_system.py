@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Block, Config, Knobs
+from models.base import Block, Config, DynamicsParams
 from models.dynamics import (
-    Came,
     ControlledDynamics,
     Descent,
+    Evaluation,
     LayerNorm,
     Motion,
+    PreviousStep,
     Relaxation,
-    Seen,
-    System,
+    StepBackend,
 )
 from models.energies import (
     AssociativeMemory,
@@ -26,8 +26,8 @@ from models.energies import (
     Sum,
     VonMisesFisherAttention,
 )
-from models.fused import parallel, system
-from models.fused.system import FusedSystem, as_much
+from models.fused import kernels, parallel, system
+from models.fused.system import FusedSystem, force_parallel_path
 from models.kernels import edge_attention
 from models.layouts import Dense, EdgeList, Layout
 from models.resonance import Resonance
@@ -105,7 +105,7 @@ def _states(seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     return x_ND, torch.rand(ROWS, HEADS, dtype=torch.float64) + 0.5
 
 
-def _same(found: Seen, known: Seen, tolerance: float = 1e-9) -> None:
+def _same(found: Evaluation, known: Evaluation, tolerance: float = 1e-9) -> None:
     close = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
     torch.testing.assert_close(found.g_ND, known.g_ND, **close)
     assert found.terms.parts.keys() == known.terms.parts.keys()
@@ -133,8 +133,8 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     fused, plain = FusedSystem.of_block(block, block.system()), block.system()
     assert isinstance(fused, FusedSystem)
     for with_force in (True, False):
-        seen = fused.see(x_ND, places, beta_RH, with_force, None)
-        _same(seen, plain.see(x_ND, places, beta_RH, with_force, None))
+        seen = fused.evaluate_with_stats(x_ND, places, beta_RH, with_force, None)
+        _same(seen, plain.evaluate_with_stats(x_ND, places, beta_RH, with_force, None))
 
 
 @pytest.mark.parametrize("motion", MOTIONS)
@@ -145,17 +145,20 @@ def test_it_moves_as_torch_does(energy: str, motion: str) -> None:
     x_ND, beta_RH = _states()
     steps_R = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
     fused, plain = FusedSystem.of_block(block, block.system()), block.system()
-    seen = plain.see(x_ND, places, beta_RH, True, None)
-    _same(fused.see(x_ND, places, beta_RH, True, None), seen)
+    seen = plain.evaluate_with_stats(x_ND, places, beta_RH, True, None)
+    _same(fused.evaluate_with_stats(x_ND, places, beta_RH, True, None), seen)
     force_ND = seen.terms.force_ND
     assert force_ND is not None
     moved, known = (
-        system.move(x_ND, places, steps_R, force_ND, seen.held_ND) for system in (fused, plain)
+        system.step(x_ND, places, steps_R, force_ND, seen.held_ND) for system in (fused, plain)
     )
     for one, other in zip(moved, known, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    came = Came(known[1], seen.held_ND, seen.g_ND)
-    both = (system.see(known[0], places, beta_RH, True, came) for system in (fused, plain))
+    came = PreviousStep(known[1], seen.held_ND, seen.g_ND)
+    both = (
+        system.evaluate_with_stats(known[0], places, beta_RH, True, came)
+        for system in (fused, plain)
+    )
     _same(*both)
 
 
@@ -165,8 +168,10 @@ def test_what_is_not_finite_is_seen(layout: str) -> None:
     block, places = _block(ENERGIES["et"]()), _layouts()[layout]
     x_ND, beta_RH = _states()
     x_ND[0, 0], x_ND[-1, 0] = torch.nan, torch.inf
-    seen = FusedSystem.of_block(block, block.system()).see(x_ND, places, beta_RH, True, None)
-    known = block.system().see(x_ND, places, beta_RH, True, None)
+    seen = FusedSystem.of_block(block, block.system()).evaluate_with_stats(
+        x_ND, places, beta_RH, True, None
+    )
+    known = block.system().evaluate_with_stats(x_ND, places, beta_RH, True, None)
     for found, other in (
         (seen.size_R, known.size_R),
         *zip(seen.components.values(), known.components.values(), strict=True),
@@ -176,14 +181,14 @@ def test_what_is_not_finite_is_seen(layout: str) -> None:
     assert np.isfinite(seen.size_R[1])
 
 
-class _Counting(System):
+class _Counting(StepBackend):
     """Counts who is asked."""
 
     looks = 0
 
-    def look(self, *args, **kwargs):
+    def evaluate(self, *args, **kwargs):
         type(self).looks += 1
-        return super().look(*args, **kwargs)
+        return super().evaluate(*args, **kwargs)
 
 
 @torch.no_grad()
@@ -196,8 +201,8 @@ def test_the_other_looks_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def looks(x_ND: torch.Tensor, layout: Layout, beta_RH: torch.Tensor) -> int:
         before = _Counting.looks
-        seen = fused.see(x_ND, layout, beta_RH, True, None)
-        _same(seen, plain.see(x_ND, layout, beta_RH, True, None), 1e-5)
+        seen = fused.evaluate_with_stats(x_ND, layout, beta_RH, True, None)
+        _same(seen, plain.evaluate_with_stats(x_ND, layout, beta_RH, True, None), 1e-5)
         return _Counting.looks - before
 
     assert looks(x_ND, edges, beta_RH) == 0
@@ -229,15 +234,15 @@ def test_what_is_little_is_looked_at_by_one(
 
     in_parts = parallel.see_in_parts
     monkeypatch.setattr(parallel, "see_in_parts", counted)
-    known = fused.see(x_ND, places, beta_RH, True, None)
+    known = fused.evaluate_with_stats(x_ND, places, beta_RH, True, None)
     assert asked == [threads] * (threads > 1)
     asked.clear()
     monkeypatch.setattr(system, "_MUCH", 1 << 40)
     monkeypatch.setattr(system, "_LITTLE", 1 << 40)
-    _same(fused.see(x_ND, places, beta_RH, True, None), known)
+    _same(fused.evaluate_with_stats(x_ND, places, beta_RH, True, None), known)
     assert not asked
-    with as_much():
-        _same(fused.see(x_ND, places, beta_RH, True, None), known)
+    with force_parallel_path():
+        _same(fused.evaluate_with_stats(x_ND, places, beta_RH, True, None), known)
     assert asked == [1]
 
 
@@ -254,7 +259,7 @@ def test_small_rows_are_looked_at_some_at_a_time(sizes: list[int], known: list[i
     row_of_N = np.repeat(np.arange(len(sizes)), sizes)
     ends = [0]
     while ends[-1] < len(row_of_N):
-        ends.append(edge_attention.end_of(row_of_N, ends[-1]))
+        ends.append(kernels.end_of(row_of_N, ends[-1]))
     assert np.diff(ends).tolist() == known
 
 
@@ -271,15 +276,15 @@ def test_edges_are_looked_at_some_at_a_time(
     fused = FusedSystem.of_block(block, block.system())
     monkeypatch.setattr(parallel, "_AT_A_TIME", most)
     monkeypatch.setattr(edge_attention, "_PARALLEL_WORK", 0)
-    with as_much():
-        found = fused.see(x_ND, places, beta_RH, True, None)
+    with force_parallel_path():
+        found = fused.evaluate_with_stats(x_ND, places, beta_RH, True, None)
     runs = parallel.runs_of(places.indptr_N1.numpy(), most)
     counts = [int(places.indptr_N1[last] - places.indptr_N1[first]) for first, last in runs]
     assert sum(counts) == places.num_edges
     rows = [last - first for first, last in runs]
     assert all(count <= most or row == 1 for count, row in zip(counts, rows, strict=True))
     monkeypatch.setattr(system, "_MUCH", 1 << 40)
-    _same(found, fused.see(x_ND, places, beta_RH, True, None))
+    _same(found, fused.evaluate_with_stats(x_ND, places, beta_RH, True, None))
 
 
 @torch.no_grad()
@@ -306,13 +311,16 @@ def test_a_few_pictures_are_for_the_other_where_there_are_threads(
 def test_pictures_in_single_precision_are_as_near_as_torch(mask: str) -> None:
     block, places = _block(ENERGIES["et"]()), Dense(_masks()[mask])
     x_ND, beta_RH = _states()
-    known = block.system().see(x_ND, places, beta_RH, True, None)
+    known = block.system().evaluate_with_stats(x_ND, places, beta_RH, True, None)
     block = block.float()
     plain = block.system()
     systems = FusedSystem.of_block(block, plain), plain
-    seen = [each.see(x_ND.float(), places, beta_RH.float(), True, None) for each in systems]
+    seen = [
+        each.evaluate_with_stats(x_ND.float(), places, beta_RH.float(), True, None)
+        for each in systems
+    ]
 
-    def off(found: Seen) -> np.ndarray:
+    def off(found: Evaluation) -> np.ndarray:
         force_ND, known_ND = found.terms.force_ND, known.terms.force_ND
         assert force_ND is not None
         assert known_ND is not None
@@ -344,7 +352,11 @@ def test_momentum_and_rows_that_stay_are_as_ever() -> None:
     block, places = _block(ENERGIES["cdat"](), MOTIONS["controlled"]()), _edges()
     x_ND, _ = _states()
     knobs = block.resolve(
-        [Knobs(steps=6, solver="nesterov"), Knobs(steps=2), Knobs(steps=6, step_size=5.0)]
+        [
+            DynamicsParams(steps=6, solver="nesterov"),
+            DynamicsParams(steps=2),
+            DynamicsParams(steps=6, step_size=5.0),
+        ]
     )
     fused, plain = FusedSystem.of_block(block, block.system()), block.system()
     ways = [Relaxation.begin(system, x_ND, places, knobs) for system in (fused, plain)]

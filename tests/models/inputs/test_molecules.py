@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rdkit import Chem
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, Limits, MoleculeError, parse
 from models.registry import architectures
 from models.tasks.graph_classifier import GraphClassifier
@@ -121,7 +121,7 @@ def test_the_way_a_smiles_is_written_changes_nothing(name: str) -> None:
         mol = Chem.MolFromSmiles(smiles)
         written = Chem.MolToRandomSmilesVect(mol, 6, randomSeed=1)
         graphs = [parse(text).graph for text in (smiles, *written)]
-        logits = network.infer(network.pack(graphs), [Knobs()] * len(graphs)).logits
+        logits = network.infer(network.pack(graphs), [DynamicsParams()] * len(graphs)).logits
         assert (logits - logits[0]).abs().max() < 1e-5
 
 

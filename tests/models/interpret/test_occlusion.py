@@ -10,7 +10,7 @@ import torch
 
 from models import checkpoint
 from models.architectures.et import ET, ETConfig
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.dynamics import StopReason
 from models.energies import Hopfield
 from models.inputs.graph import Graph
@@ -24,7 +24,7 @@ from models.tasks.node_scorer import NodeScorer
 from tests.support.paths import CHECKPOINTS
 
 AMES = CHECKPOINTS / "cdat-ames"
-KNOBS = Knobs()
+KNOBS = DynamicsParams()
 NODES, SHARE = 400, 0.4
 
 
@@ -160,7 +160,7 @@ def test_a_silenced_memory_is_missing(planted) -> None:
     network, graph, _ = planted
     [block] = network.blocks_in_order()
     [memories] = [leaf for _, leaf in block.energy.leaves() if isinstance(leaf, Hopfield)]
-    silence = occlusion.Silence(network)
+    silence = occlusion.OcclusionEvaluator(network)
     assert silence.without(()) is network
     silence.without(((0, 0),))
     quiet = silence.without(((0, 3), (0, 7)))
@@ -175,7 +175,10 @@ def test_a_silenced_memory_is_missing(planted) -> None:
     batch = network.pack([graph])
     whole, less = (
         n.infer(batch, [KNOBS]).logits
-        for n in (network, occlusion.Silence(network).without(tuple((0, m) for m in range(8))))
+        for n in (
+            network,
+            occlusion.OcclusionEvaluator(network).without(tuple((0, m) for m in range(8))),
+        )
     )
     assert (whole - less).abs().max() > 1e-4
     assert quiet.head.mlp[1].weight is network.head.mlp[1].weight

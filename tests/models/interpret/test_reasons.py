@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Knobs
-from models.energies import Attending, Hopfield
+from models.base import DynamicsParams
+from models.energies import AttentionEnergy, Hopfield
 from models.energies.hopfield import Kind
-from models.interpret.reasons import AtRest, selectivity, told_by
+from models.interpret.reasons import AtRest, collect_reasons, selectivity
 from models.layouts.pairwise import Pairwise
-from models.nn.attention_recorder import Attended, Pairs, listening
+from models.nn.attention_recorder import AttentionRecord, Pairs, record_attention
 from models.registry import architectures
 from models.resonance import Resonance
 from tests.models.energies import test_energies as energies
@@ -23,9 +23,9 @@ from tests.support.resonance import plain, prior_of, turned
 ALL = sorted(architectures())
 EVERYTHING = ("attention", "memories", "components", "resonance")
 KNOBS = [
-    Knobs(),
-    Knobs(steps=1, beta=2.0),
-    Knobs(resonance=Resonance.model_validate({"strength": 1.5, "sharpness": 3.0})),
+    DynamicsParams(),
+    DynamicsParams(steps=1, beta=2.0),
+    DynamicsParams(resonance=Resonance.model_validate({"strength": 1.5, "sharpness": 3.0})),
 ]
 
 
@@ -38,7 +38,7 @@ def test_attention_is_the_softmax(name: str, layout: str, mask: str, resonating:
     energy, places = energies._energy(name), energies._layout(layout, mask)
     rows = [turned("sigmoid", 2), turned("tanh", 1, 1), turned("centred", 1, 2)]
     places = places.resonating(prior_of(*rows) if resonating else None)
-    assert isinstance(energy, Attending)
+    assert isinstance(energy, AttentionEnergy)
     assert isinstance(places, Pairwise)
     q, k = (u.detach() for u in energy.ends(energies._state()))
     beta_RH = energies._beta(1.3)
@@ -86,7 +86,7 @@ def _at_rest(name: str) -> tuple[Any, list[Any], list[AtRest]]:
 
     def rest(which: list[int]) -> AtRest:
         knobs = [KNOBS[row] for row in which]
-        with listening() as heard:
+        with record_attention() as heard:
             output = network.infer(network.pack([items[row] for row in which]), knobs)
         return AtRest(network, output, knobs, heard)
 
@@ -119,7 +119,7 @@ def test_batched_equals_single(name: str) -> None:
 def test_the_whole_adds_up(name: str) -> None:
     """Weights and shares sum to 1, and the energies of all tokens to that of the row."""
     network, items, (together, *_) = _at_rest(name)
-    assert told_by(network) == {"attention", "memories"}
+    assert collect_reasons(network) == {"attention", "memories"}
     for row in range(len(items)):
         reasons = together.row(row, EVERYTHING)
         assert reasons.attention
@@ -191,7 +191,7 @@ def test_what_resonated(layout: str, mask: str) -> None:
     def pairs(row: int) -> Pairs:
         return places.pairs(cosines, row)
 
-    attended = Attended("attention", 2, places.num_pairs, pairs, places.prior, pairs)
+    attended = AttentionRecord("attention", 2, places.num_pairs, pairs, places.prior, pairs)
     for row, one in enumerate(rows):
         seen = energies._mask(mask)[row]
         mine = slice(row * energies.LENGTH, (row + 1) * energies.LENGTH)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.dynamics import Descent, RowKnobs, StopReason, solve
+from models.dynamics import Descent, RowParams, StopReason, solve
 from models.energies import AssociativeMemory
 from models.inputs.patches import patchify
-from models.layouts import Dense, Stored
+from models.layouts import Dense, PatternLayout
 from models.nn.transformer import Attention
 from models.nn.workspace import Workspace, balance
 
@@ -22,8 +22,8 @@ def _random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def _layout(own: bool) -> Stored:
-    return Stored(_random(ROWS if own else 1, SLOTS, DIM, seed=1), ROWS, LENGTH)
+def _layout(own: bool) -> PatternLayout:
+    return PatternLayout(_random(ROWS if own else 1, SLOTS, DIM, seed=1), ROWS, LENGTH)
 
 
 def _workspace(share: float = 0.5, decay: float = 0.9, heads: int = 2) -> Workspace:
@@ -53,7 +53,7 @@ def test_energy_and_force(own: bool, beta: float) -> None:
 
 def test_a_step_of_one_is_the_retrieval_and_the_energy_falls() -> None:
     layout, x_ND = _layout(True), _random(ROWS * LENGTH, DIM)
-    knobs = RowKnobs(
+    knobs = RowParams(
         steps_R=np.array([1, 6, 40]),
         beta_RH=torch.tensor([[0.5], [2.0], [8.0]], dtype=torch.float64),
         step_size_R=torch.ones(ROWS, dtype=torch.float64),
@@ -80,7 +80,7 @@ def test_the_energy_refuses_what_it_cannot_read() -> None:
     with pytest.raises(ValueError, match="one inverse temperature"):
         AssociativeMemory()(x_ND, _layout(True), torch.ones(3, 2))
     with pytest.raises(ValueError, match="for each row"):
-        Stored(_random(2, SLOTS, DIM), ROWS, LENGTH)
+        PatternLayout(_random(2, SLOTS, DIM), ROWS, LENGTH)
 
 
 def test_stored_tokens_see_no_other() -> None:

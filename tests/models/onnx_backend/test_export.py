@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from models import checkpoint
 from models.architectures.ait import AiT
-from models.base import Architecture, Block, Config, Knobs
+from models.base import Architecture, Block, Config, DynamicsParams
 from models.dynamics import ControlledDynamics, Descent, LayerNorm
 from models.energies import (
     AssociativeMemory,
@@ -114,8 +114,11 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     torch.manual_seed(1)
     block, places = _block(ENERGIES[energy]()), _layouts()[layout]
     x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
-    seen, known = OnnxSystem.of_block(block, 1), block.system().look(x_ND, places, beta_RH, True)
-    _same(seen.look(x_ND, places, beta_RH, True), known)
+    seen, known = (
+        OnnxSystem.of_block(block, 1),
+        block.system().evaluate(x_ND, places, beta_RH, True),
+    )
+    _same(seen.evaluate(x_ND, places, beta_RH, True), known)
     assert bool(seen.sessions) is isinstance(places, Dense)
     _same(_by_file(block, places, x_ND, beta_RH), known)
 
@@ -127,10 +130,10 @@ def test_of_whole_numbers_it_sees_nearly_that(energy: str, layout: str) -> None:
     torch.manual_seed(1)
     block, places = _block(ENERGIES[energy]()), _layouts()[layout]
     x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
-    g_ND, known = block.system().look(x_ND, places, beta_RH, True)
+    g_ND, known = block.system().evaluate(x_ND, places, beta_RH, True)
     system = OnnxSystem.of_block(block, 1, int8=True)
     assert system.runtime == "onnxruntime, int8"
-    found_ND, terms = system.look(x_ND, places, beta_RH, True)
+    found_ND, terms = system.evaluate(x_ND, places, beta_RH, True)
     torch.testing.assert_close(found_ND, g_ND, rtol=1e-5, atol=1e-5)
     assert known.force_ND is not None
     assert terms.force_ND is not None
@@ -148,7 +151,7 @@ def test_on_edges_there_are_none() -> None:
     block, places = _block(ENERGIES["et"]()), _layouts()["edges"]
     x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
     found, known = (
-        OnnxSystem.of_block(block, 1, int8).look(x_ND, places, beta_RH, True)
+        OnnxSystem.of_block(block, 1, int8).evaluate(x_ND, places, beta_RH, True)
         for int8 in (True, False)
     )
     assert torch.equal(found[1].force_ND, known[1].force_ND)  # type: ignore[arg-type]
@@ -206,7 +209,7 @@ def test_threads_lose_no_edge() -> None:
     hub = np.where(rng.random(60_000) < 0.5, 0, rng.integers(0, 500, 60_000))
     places = EdgeList.from_edges(np.stack([hub, rng.integers(0, 500, 60_000)]), 500)
     x_ND, beta_RH = torch.randn(500, DIM), torch.full((1, HEADS), 0.5)
-    known = block.system().look(x_ND, places, beta_RH, True)
+    known = block.system().evaluate(x_ND, places, beta_RH, True)
     for _ in range(5):
         found = _by_file(block, places, x_ND, beta_RH)
         torch.testing.assert_close(found[1].force_ND, known[1].force_ND, rtol=1e-3, atol=1e-3)
@@ -217,7 +220,7 @@ def test_a_row_that_diverges_stops_and_no_other() -> None:
     torch.manual_seed(4)
     block, places = _block(ENERGIES["et"]()), _layouts()["every"]
     block.prepared = OnnxSystem.of_block(block, 1)
-    knobs = [Knobs(steps=4, step_size=size) for size in (0.1, 1e38, 0.1)]
+    knobs = [DynamicsParams(steps=4, step_size=size) for size in (0.1, 1e38, 0.1)]
     solution = block.solve(torch.randn(24, DIM), places, knobs, lambda: None)
     assert [reason.value for reason in solution.stop_reasons] == [
         "step_limit",
@@ -264,7 +267,7 @@ def test_a_step_from_the_file_alone(layout: str, tmp_path: Path) -> None:
         given = {"x": x_ND.numpy(), "receivers": ends[0], "sources": ends[1]}
         given |= {"beta": beta[row_of_N], "step_size": alpha[row_of_N]}
     (found,) = session.run(["next"], given)
-    knobs = [Knobs(steps=1, beta=0.7, step_size=float(each)) for each in alpha]
+    knobs = [DynamicsParams(steps=1, beta=0.7, step_size=float(each)) for each in alpha]
     solution = block.solve(x_ND, places, knobs, lambda: None)
     np.testing.assert_allclose(found.reshape(24, DIM), solution.x_ND.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -300,7 +303,7 @@ def test_of_every_shipped_checkpoint(folder: Path) -> None:
             OnnxSystem.of_block(network.blocks_in_order()[0])
         return
     items = _items(network)
-    batch, knobs = network.pack(items), [Knobs()] * len(items)
+    batch, knobs = network.pack(items), [DynamicsParams()] * len(items)
     plain = network.infer(batch, knobs)
     systems = [OnnxSystem.of_block(block, 1) for block in network.blocks_in_order()]
     for block, system in zip(network.blocks_in_order(), systems, strict=True):
@@ -319,7 +322,7 @@ def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
     made, items = architectures()[name].example(0)
     network = made.eval()
     batch = network.pack(items)
-    plain = network.infer(batch, [Knobs()] * batch.rows)
+    plain = network.infer(batch, [DynamicsParams()] * batch.rows)
     blocks = network.blocks_in_order()
     if any(isinstance(leaf, AssociativeMemory) for b in blocks for _, leaf in b.energy.leaves()):
         with pytest.raises(NotExportableError, match="is not exported"):
@@ -328,7 +331,7 @@ def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
     systems = [OnnxSystem.of_block(block, 1) for block in blocks]
     for block, system in zip(blocks, systems, strict=True):
         block.prepared = system
-    found = network.infer(batch, [Knobs()] * batch.rows)
+    found = network.infer(batch, [DynamicsParams()] * batch.rows)
     torch.testing.assert_close(found.logits, plain.logits, rtol=1e-4, atol=1e-4)
     for one, other in zip(found.solutions, plain.solutions, strict=True):
         np.testing.assert_allclose(
@@ -336,7 +339,7 @@ def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
         )
         assert one.stop_reasons == other.stop_reasons
     # Where something resonates it makes the products.
-    resonant = [Knobs(resonance=Resonance(strength=0.5))] * batch.rows
+    resonant = [DynamicsParams(resonance=Resonance(strength=0.5))] * batch.rows
     asked = network.infer(batch, resonant)
     assert (asked.logits - found.logits).abs().max() > 1e-6
     for block in blocks:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from models.dynamics import StopReason
 from models.energies import ModernHopfield
-from models.memories.memory import Known
+from models.memories.memory import ClampedCoordinates
 from models.sampling import (
     Heads,
     Interrupted,
@@ -178,7 +178,7 @@ def test_known_coordinates_stay_and_the_others_follow() -> None:
     """The conditional of a mixture of Gaussians, in closed form."""
     x, beta = memory(5, 6), 4.0
     mask, values = np.array([True, True, False, False, False, False]), np.array([0.5, -0.3])
-    known = Known(mask, values, 1.0)
+    known = ClampedCoordinates(mask, values, 1.0)
     drawn = draw(
         x,
         starts(x, 300, 0),
@@ -266,7 +266,7 @@ def test_starts_are_distinct_while_patterns_last() -> None:
 
 def test_starts_given_a_part_are_where_it_fits() -> None:
     x = memory(6, 30)
-    known = Known(np.arange(30) < 15, x[4, :15].numpy(), 1.0)
+    known = ClampedCoordinates(np.arange(30) < 15, x[4, :15].numpy(), 1.0)
     cold, warm = (starts(x, 400, 0, known, beta).patterns_C for beta in (300.0, 1.0))
     assert cold is not None
     assert warm is not None
@@ -280,7 +280,7 @@ def test_what_draw_refuses() -> None:
     x = memory(6, 5)
     with pytest.raises(ValueError, match="fewer states"):
         draw(x, starts(x, 2, 0), 1.0, 0.1, Schedule(30, 10, 10, 2), 5)
-    known = Known(np.array([True, *[False] * 4]), np.zeros(1), 1.0)
+    known = ClampedCoordinates(np.array([True, *[False] * 4]), np.zeros(1), 1.0)
     with pytest.raises(ValueError, match="heads"):
         draw(x, starts(x, 2, 0), 1.0, 0.1, Schedule(30, 10, 10, 2), 4, heads=2, known=known)
     with pytest.raises(Interrupted):

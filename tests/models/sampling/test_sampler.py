@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from models.dynamics import Descent, RowKnobs, StopReason, solve
+from models.dynamics import Descent, RowParams, StopReason, solve
 from models.energies import ModernHopfield
 from models.layouts import Dense
 from models.sampling import Method, Schedule, draw, exact_samples, run, starts
@@ -92,7 +92,7 @@ def test_without_noise_it_is_the_loop_that_relaxes_everything(known: int) -> Non
     for _ in range(steps):
         walk.step(torch.zeros_like(at), torch.zeros(4))
     one = torch.ones(4, dtype=torch.float64)
-    knobs = RowKnobs(
+    knobs = RowParams(
         np.full(4, steps),
         7 * one[:, None],
         0.2 * one,

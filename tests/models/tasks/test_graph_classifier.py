@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Column, Graph
 from models.inputs.positions import laplacian, walk
 from models.inputs.tokens import Kind, Tokeniser, collate
-from models.inputs.wl_colors import ColourEncoder, familiar
+from models.inputs.wl_colors import ColourEncoder, frequent_colors
 from models.layouts import Dense
 from models.registry import architectures
 from models.tasks.graph_classifier import GraphClassifier
@@ -57,7 +57,9 @@ def test_numbering_changes_nothing(name: str, attend: str, weighting: str) -> No
     network.double()
     graphs = [*graphs, _random_graph(np.random.default_rng(3), 12, 20)]
     for graph in graphs:
-        pair = [network.infer(network.pack([g]), [Knobs()]) for g in (graph, _shuffled(graph))]
+        pair = [
+            network.infer(network.pack([g]), [DynamicsParams()]) for g in (graph, _shuffled(graph))
+        ]
         assert (pair[0].logits - pair[1].logits).abs().max() < 1e-9
 
 
@@ -80,9 +82,9 @@ def test_alone_or_among_others(name: str) -> None:
     rng = np.random.default_rng(0)
     graphs = [_random_graph(rng, int(n), int(1.2 * n)) for n in rng.integers(1, 30, 64)]
     network, _ = _network(name)
-    together = network.infer(network.pack(graphs), [Knobs(tolerance=1e-2)] * 64)
+    together = network.infer(network.pack(graphs), [DynamicsParams(tolerance=1e-2)] * 64)
     for row in (0, 20, 63):
-        alone = network.infer(network.pack([graphs[row]]), [Knobs(tolerance=1e-2)])
+        alone = network.infer(network.pack([graphs[row]]), [DynamicsParams(tolerance=1e-2)])
         torch.testing.assert_close(together.logits[row], alone.logits[0], rtol=1e-5, atol=1e-5)
         for many, one in zip(together.solutions, alone.solutions, strict=True):
             assert many.stop_reasons[row] == one.stop_reasons[0]
@@ -98,7 +100,7 @@ def test_odd_graphs(name: str) -> None:
     one_edge = Graph(x, np.array([[0, 1], [1, 1]]), None, np.zeros((2, 2), np.float32))
     graphs = [Graph(x, none, None, attr), Graph(x[:1], none, None, attr), one_edge]
     batch = network.pack(graphs)
-    assert network.infer(batch, [Knobs()] * 3).logits.isfinite().all()
+    assert network.infer(batch, [DynamicsParams()] * 3).logits.isfinite().all()
     network.train()(batch).square().sum().backward()
     assert all(p.grad.isfinite().all() for p in network.parameters() if p.grad is not None)
 
@@ -128,7 +130,7 @@ def test_the_weighed_layout_is_the_dense_one(name: str, weighting: str) -> None:
                 full = torch.zeros(batch.rows, length, length, value.shape[1], dtype=value.dtype)
                 full[where] = value
                 terms[f"{key}_RHLL"] = full.permute(0, 3, 1, 2)
-        beta = block.resolve([Knobs()] * batch.rows).beta_RH
+        beta = block.resolve([DynamicsParams()] * batch.rows).beta_RH
         sparse = block.energy(g, layout, beta)
         dense = block.energy(padded, Dense(mask).weighed(**terms), beta)
         difference = dense.force_ND[place] - sparse.force_ND
@@ -203,7 +205,7 @@ def test_colours_name_surroundings() -> None:
 
 def test_colours_that_few_graphs_have_are_left_out() -> None:
     graphs = [np.array([[7, 1], [7, 1]]), np.array([[7, 2]]), np.array([[3, 1]])]
-    names = familiar(graphs, least=2)
+    names = frequent_colors(graphs, least=2)
     assert names.tolist() == [1, 7]
     encoder = ColourEncoder(len(names), width=3, dropout=0.5).eval()
     encoder.names_V.copy_(torch.from_numpy(names))
@@ -268,6 +270,6 @@ def test_the_force_of_every_variant_is_exact(name: str, variant: dict[str, str])
     shape = (len(batch.row_of_N), network.config.dim)
     for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
         g = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        terms = block.energy(g, layout, block.resolve([Knobs()] * batch.rows).beta_RH)
+        terms = block.energy(g, layout, block.resolve([DynamicsParams()] * batch.rows).beta_RH)
         (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g, retain_graph=True)
         assert (terms.force_ND + gradient).abs().max() < 1e-9

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 from models.architectures.et import ETImage, ETImageConfig
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import load
 from models.inputs.patches import (
     MaskedImage,
@@ -121,12 +121,12 @@ def test_what_is_occluded_has_no_part(contrast: float) -> None:
         replace(a, pixels=np.where(spread(a.occluded, 3)[..., None], b.pixels, a.pixels))
         for a, b in zip(pictures, others, strict=True)
     ]
-    one, two = (network.infer(network.pack(p), [Knobs()] * 4) for p in (pictures, swapped))
+    one, two = (network.infer(network.pack(p), [DynamicsParams()] * 4) for p in (pictures, swapped))
     assert torch.equal(one.logits, two.logits)
     for a, b in zip(one.solutions[0].trace, two.solutions[0].trace, strict=True):
         assert np.array_equal(a.energy_R, b.energy_R)
     known = replace(pictures[0], pixels=255 - pictures[0].pixels)
-    changed = network.infer(network.pack([known]), [Knobs()]).logits
+    changed = network.infer(network.pack([known]), [DynamicsParams()]).logits
     assert not torch.allclose(changed[0], one.logits[0], atol=1e-4)
 
 
@@ -172,7 +172,7 @@ def test_energy_never_rises_in_small_steps(variant: dict[str, Any]) -> None:
     for seed in range(5):
         network = _network(seed, **variant).double()
         batch = network.pack(_pictures(6, 12, 3, seed=seed))
-        (solution,) = network.infer(batch, [Knobs(steps=60, step_size=0.01)] * 6).solutions
+        (solution,) = network.infer(batch, [DynamicsParams(steps=60, step_size=0.01)] * 6).solutions
         energies = np.stack([moment.energy_R for moment in solution.trace])
         assert (np.diff(energies, axis=0) < 1e-12).all()
         assert (energies[0] - energies[-1] > 1e-3).all()
@@ -206,10 +206,10 @@ def test_the_force_of_every_variant_is_exact(variant: dict[str, Any]) -> None:
     shape = (len(batch.row_of_N), c.dim)
     for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
         g = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        terms = block.energy(g, layout, block.resolve([Knobs()] * 3).beta_RH)
+        terms = block.energy(g, layout, block.resolve([DynamicsParams()] * 3).beta_RH)
         (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g)
         assert (terms.force_ND + gradient).abs().max() < 1e-9
-    assert network.infer(batch, [Knobs()] * 3).logits.isfinite().all()
+    assert network.infer(batch, [DynamicsParams()] * 3).logits.isfinite().all()
 
 
 def test_channels_are_standardised() -> None:
@@ -262,12 +262,15 @@ def test_other_pictures_are_standardised_by_the_training_images() -> None:
     pictures = _pictures(4, 12, 3)
     nothing = replace(pictures[0], occluded=np.ones((4, 4), bool))
     one_shade = replace(pictures[0], pixels=np.full((12, 12, 3), 90, np.uint8))
-    ordinary, shade = [*pictures, nothing], network.infer(network.pack([one_shade]), [Knobs()])
+    ordinary, shade = (
+        [*pictures, nothing],
+        network.infer(network.pack([one_shade]), [DynamicsParams()]),
+    )
     alone, beside = (
-        network.infer(network.pack(p), [Knobs()] * len(p)).logits
+        network.infer(network.pack(p), [DynamicsParams()] * len(p)).logits
         for p in (ordinary, [*ordinary, one_shade])
     )
-    assert torch.equal(alone, plain.infer(plain.pack(ordinary), [Knobs()] * 5).logits)
+    assert torch.equal(alone, plain.infer(plain.pack(ordinary), [DynamicsParams()] * 5).logits)
     torch.testing.assert_close(beside, torch.cat([alone, shade.logits]), atol=1e-5, rtol=0)
     assert (shade.logits - 90 / 255).abs().max() < 0.3
 
@@ -307,7 +310,7 @@ def test_the_energy_of_what_ships_falls_at_every_step(
     assert isinstance(network, ImageCompleter)
     along, rng = network.config.size // network.config.patch, np.random.default_rng(1)
     masked = [MaskedImage(p, rng.random((along, along)) < rng.random()) for p in shown]
-    output = network.infer(network.pack(masked), [Knobs()] * len(masked))
+    output = network.infer(network.pack(masked), [DynamicsParams()] * len(masked))
     for solution in output.solutions:
         energy_TR = np.stack([moment.energy_R for moment in solution.trace])
         assert (np.diff(energy_TR, axis=0) < 0).all()

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.auth.key_store import Keyring, KeysError, parse
-from service.auth.keys import ANYONE, SECRET, Key, hash_of, new_secret
-from service.auth.usage_limits import Tolls
-from service.engine import Engine
+from service.auth.key_store import ApiKeyStore, KeysError, parse
+from service.auth.keys import ANONYMOUS, SECRET, ApiKey, hash_of, new_secret
+from service.auth.usage_limits import UsageLimits
+from service.engine.engine import Engine
 from service.errors import Problem
 from service.observability.metrics import Metrics
-from service.storage.limiter import Limit, LocalLimiter
+from service.storage.limiter import LocalLimiter, TokenBucket
 
 ENTRY = {"name": "one", "sha256": ["0" * 64], "routes": "*", "models": "*"}
 
@@ -54,9 +54,9 @@ def test_a_secret_is_256_bits_and_known_by_its_beginning() -> None:
     ],
 )
 def test_what_a_key_admits(routes: object, admitted: list[str], refused: list[str]) -> None:
-    key = Key.model_validate(entry(routes=routes))
-    assert all(key.admits(*each.split(" ")) for each in admitted)
-    assert not any(key.admits(*each.split(" ")) for each in refused)
+    key = ApiKey.model_validate(entry(routes=routes))
+    assert all(key.allows(*each.split(" ")) for each in admitted)
+    assert not any(key.allows(*each.split(" ")) for each in refused)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_key_is_found_and_every_hash_is_compared(
     secrets = [new_secret() for _ in range(3)]
     first, *others = map(hash_of, secrets)
     file = write(tmp_path / "keys", entry(sha256=[first]), entry(name="two", sha256=others))
-    ring, compared, compare_digest = Keyring(file), [], hmac.compare_digest
+    ring, compared, compare_digest = ApiKeyStore(file), [], hmac.compare_digest
 
     def compare(known: str, sent: str) -> bool:
         compared.append(known)
@@ -133,7 +133,7 @@ def test_a_key_is_found_and_every_hash_is_compared(
 
 def test_a_file_is_read_again_all_of_it_or_nothing(tmp_path: Path) -> None:
     file, faults = write(tmp_path / "keys", ENTRY), []
-    ring = Keyring(file, lambda: faults.append(1))
+    ring = ApiKeyStore(file, lambda: faults.append(1))
 
     def known(name: str) -> bool:
         ring.reread()
@@ -160,15 +160,15 @@ def test_no_file_no_ring(tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("{")
     for path in (tmp_path / "none", tmp_path, tmp_path / "bad"):
         with pytest.raises(KeysError):
-            Keyring(path)
+            ApiKeyStore(path)
 
 
 def test_keys_expire() -> None:
     now = datetime.now(UTC)
     for expires, over in ((None, False), (now - timedelta(1), True), (now + timedelta(1), False)):
-        key = Key.model_validate(entry(expires=expires and expires.isoformat()))
+        key = ApiKey.model_validate(entry(expires=expires and expires.isoformat()))
         assert key.expired is over
-    assert not ANYONE.expired
+    assert not ANONYMOUS.expired
 
 
 class Clock:
@@ -181,7 +181,7 @@ class Clock:
 
 def test_what_is_taken_comes_back_evenly() -> None:
     clock = Clock()
-    limiter, limit = LocalLimiter(clock), Limit(most=3, per_second=2)
+    limiter, limit = LocalLimiter(clock), TokenBucket(most=3, per_second=2)
 
     def take(amount: float, name: str = "a") -> float:
         return asyncio.run(limiter.take(name, amount, limit))
@@ -192,7 +192,7 @@ def test_what_is_taken_comes_back_evenly() -> None:
     assert (take(1), take(1)) == (0, 0.5)
     clock.now += 100
     assert (take(3), take(3)) == (0, 1.5), "it never grows beyond the most"
-    asyncio.run(limiter.give_back("a", 2, limit))
+    asyncio.run(limiter.refund("a", 2, limit))
     assert (take(2), take(2)) == (0, 1.0)
     assert math.isinf(take(3.5))
     assert math.isinf(take(3.5, "new"))
@@ -209,7 +209,7 @@ def test_no_more_than_the_most_and_what_came_back(
     """Whatever is asked, and after waiting as long as told it is there."""
 
     async def play() -> None:
-        clock, limit, taken = Clock(), Limit(most, per_second), 0.0
+        clock, limit, taken = Clock(), TokenBucket(most, per_second), 0.0
         limiter, start = LocalLimiter(clock), clock.now
         for pause, amount in asked:
             clock.now += pause
@@ -228,11 +228,11 @@ def test_no_more_than_the_most_and_what_came_back(
 
 def test_what_found_no_place_is_given_back() -> None:
     engine = Engine(1, 1)
-    tolls = Tolls(LocalLimiter(Clock()), metrics := Metrics(engine))
-    key = Key.model_validate(entry(quota={"cost": 10, "seconds": 60}))
+    tolls = UsageLimits(LocalLimiter(Clock()), metrics := Metrics(engine))
+    key = ApiKey.model_validate(entry(quota={"cost": 10, "seconds": 60}))
 
     async def spend(cost: float, kind: str | None = None) -> None:
-        async with tolls.charged(key, cost):
+        async with tolls.charge_quota(key, cost):
             if kind is not None:
                 raise Problem(kind, "")
 

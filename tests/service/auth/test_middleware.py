@@ -9,9 +9,9 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from service.app import create_admin, create_app
+from service.app import create_admin_app, create_app
 from service.auth.keys import new_secret
-from service.endpoints import ADMIN, ROUTERS
+from service.endpoints.routers import ADMIN, ROUTERS
 from service.settings import Settings
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.support.api_keys import Ring, bearer
@@ -50,7 +50,7 @@ BAD_KEYS = {
 PUBLIC = [r for r in routes_of(create_app(Settings()), ROUTERS) if r[1] not in OPEN]
 OPERATORS = [
     route
-    for route in routes_of(create_admin(create_app(Settings()).state.services), ADMIN)
+    for route in routes_of(create_admin_app(create_app(Settings()).state.context), ADMIN)
     if route[1] not in OPEN
 ]
 

@@ -18,7 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.auth import cli
-from service.auth.key_store import Keyring
+from service.auth.key_store import ApiKeyStore
 from service.auth.keys import SECRET
 from service.http import server as http_server
 from service.settings import Settings
@@ -208,7 +208,7 @@ def test_keys_are_made_and_turned(
     assert not told
     assert file.stat().st_mode & 0o077 == 0
     made = make(capsys, "two", *at, "--rate", "2", "5", "--quota", "1e6", "60")[0]
-    ring = Keyring(file)
+    ring = ApiKeyStore(file)
     one, two = ring.holder(first), ring.holder(made)
     assert one is not None
     assert two is not None
@@ -235,7 +235,7 @@ def test_without_a_file_the_entry_is_told(
     monkeypatch.delenv("BASIN_KEYS", raising=False)
     secret, told = make(capsys, "one", "--models", "*")
     (tmp_path / "keys").write_text(json.dumps({"keys": [json.loads(told)]}))
-    assert Keyring(tmp_path / "keys").holder(secret) is not None
+    assert ApiKeyStore(tmp_path / "keys").holder(secret) is not None
     assert secret not in told
 
 

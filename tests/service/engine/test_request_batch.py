@@ -13,8 +13,8 @@ import pytest
 from models.base import Interrupt
 from service.engine import engine
 from service.engine.engine import Engine
-from service.engine.request_batch import Alike
-from service.jobs import Progress
+from service.engine.progress import Progress
+from service.engine.request_batch import BatchableRequest
 
 
 class Kitchen:
@@ -46,7 +46,7 @@ class Kitchen:
                 raise MemoryError
             return f"{item} alone"
 
-        alike = Alike(key, item, self.many)
+        alike = BatchableRequest(key, item, self.many)
         return (await self.engine.run(alone, "model", alike=alike, **rest)).value
 
     async def together(self, *orders: Any) -> list[Any]:
@@ -287,7 +287,7 @@ def test_all_are_told_of_each_step(kitchen: Kitchen) -> None:
     async def play() -> None:
         orders = (
             kitchen.engine.run(
-                lambda _: None, "model", alike=Alike("k", place, many), progress=progress
+                lambda _: None, "model", alike=BatchableRequest("k", place, many), progress=progress
             )
             for place, progress in enumerate(several)
         )

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import torch
 
-from models.base import Interrupt, Knobs
+from models.base import DynamicsParams, Interrupt
 from models.dynamics import Relaxation, StopReason, batch
-from service.engine.fair_queue import Entity, Flow, Turns
-from service.engine.memory_budget import ABREAST, SMALL
-from service.engine.scheduler import _SLICE_S, Run, Scheduler
+from service.engine.fair_queue import FairQueue, Flow, Schedulable
+from service.engine.memory_budget import BUDGET_TOKENS, SMALL
+from service.engine.scheduler import _SLICE_S, Scheduler, Task
 from tests.support.scheduler_work import Failed, example, work_of
 
 
@@ -39,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.engine.scheduler._FIRST_S", 10.0)
 
 
-class Chain(Entity):
+class Chain(Schedulable):
     """What only waits for turns."""
 
     def __init__(self, flow: Flow) -> None:
@@ -148,7 +148,9 @@ def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
     with held(scheduler):
         large = [
             scheduler.submit(work(f"large {place}", place == 1), place, size=size)
-            for place, size in enumerate([ABREAST // 2] * 5 + [2 * ABREAST, ABREAST // 2])
+            for place, size in enumerate(
+                [BUDGET_TOKENS // 2] * 5 + [2 * BUDGET_TOKENS, BUDGET_TOKENS // 2]
+            )
         ]
         small = scheduler.submit(_chain(3, done, "small"), "small", size=SMALL)
     large[3].stop(StopReason.CANCELLED)
@@ -183,7 +185,7 @@ def test_rows_step_together(scheduler: Scheduler) -> None:
     for block in network.blocks_in_order():
         counted(block.energy, calls)
     with held(scheduler):
-        knobs = Knobs(steps=9)
+        knobs = DynamicsParams(steps=9)
         runs = [scheduler.submit(work_of(network, items[0], knobs, False)) for _ in range(20)]
     for run in runs:
         run.future.result(30)
@@ -194,20 +196,20 @@ def test_rows_step_together(scheduler: Scheduler) -> None:
 
 def test_who_comes_later_steps_with_who_was_by_itself() -> None:
     network, items = example(0)
-    later = queue.SimpleQueue[Run]()
+    later = queue.SimpleQueue[Task]()
     rows: list[int] = []
 
     def on_step(kind: object, count: int, seconds: float) -> None:
         rows.append(count)
         if len(rows) == 5:  # in the midst of the first block of the first
-            later.put(scheduler.submit(work_of(network, items[0], Knobs(steps=9), False)))
+            later.put(scheduler.submit(work_of(network, items[0], DynamicsParams(steps=9), False)))
 
     scheduler = Scheduler(1, on_step=on_step)
     try:
-        first = scheduler.submit(work_of(network, items[0], Knobs(steps=40), False))
+        first = scheduler.submit(work_of(network, items[0], DynamicsParams(steps=40), False))
         for run, steps in ((first, 40), (later.get(timeout=30), 9)):
             logits, solutions = run.future.result(30)
-            alone = network.infer(network.pack(items[:1]), [Knobs(steps=steps)])
+            alone = network.infer(network.pack(items[:1]), [DynamicsParams(steps=steps)])
             torch.testing.assert_close(logits, alone.logits, rtol=1e-4, atol=1e-4)
             assert [s.steps_R.tolist() for s in solutions] == [[steps]] * len(solutions)
             assert [len(s.trace) for s in solutions] == [steps + 1] * len(solutions)
@@ -220,7 +222,7 @@ def test_who_comes_later_steps_with_who_was_by_itself() -> None:
 
 
 def test_what_was_had_while_nobody_waited_is_free() -> None:
-    turns = Turns()
+    turns = FairQueue()
     led, other = Chain(turns.flow("led", 0.25)), Chain(turns.flow("other", 1.0))
     turns.queue(led)
     assert turns.take() is led
@@ -247,7 +249,7 @@ def test_by_itself_too_what_has_stopped_is_dropped(
         step(relaxation)
 
     monkeypatch.setattr(Relaxation, "step", counted_step)
-    knobs = [Knobs(steps=2)] * 15 + [Knobs(steps=60)]
+    knobs = [DynamicsParams(steps=2)] * 15 + [DynamicsParams(steps=60)]
     scheduler.submit(
         lambda interrupt: network.infer(network.pack([items[0]] * 16), knobs, interrupt)
     ).future.result(30)
@@ -282,14 +284,14 @@ def test_a_batch_that_fails_falls_apart(
     _fails_when(monkeypatch, *FAILURES[failure])
     with held(scheduler):
         runs = [
-            scheduler.submit(work_of(network, items[0], Knobs(steps=count), fails))
+            scheduler.submit(work_of(network, items[0], DynamicsParams(steps=count), fails))
             for count, fails in zip(steps, (False, True, False), strict=True)
         ]
     with pytest.raises(Failed):
         runs[1].future.result(30)
     for place in (0, 2):
         logits, solutions = runs[place].future.result(30)
-        alone = network.infer(network.pack(items[:1]), [Knobs(steps=steps[place])])
+        alone = network.infer(network.pack(items[:1]), [DynamicsParams(steps=steps[place])])
         torch.testing.assert_close(logits, alone.logits, rtol=1e-4, atol=1e-4)
         for mine, theirs in zip(solutions, alone.solutions, strict=True):
             assert [m.step for m in mine.trace] == [m.step for m in theirs.trace]
@@ -304,7 +306,9 @@ def test_a_row_with_noise_fails_with_its_batch(
     _fails_when(monkeypatch, *FAILURES["no room to step"])
     with held(scheduler):
         runs = [
-            scheduler.submit(work_of(network, items[0], Knobs(steps=5, noise=noise), False))
+            scheduler.submit(
+                work_of(network, items[0], DynamicsParams(steps=5, noise=noise), False)
+            )
             for noise in (0.0, 0.1)
         ]
     runs[0].future.result(30)
@@ -318,7 +322,7 @@ def test_the_thread_outlives_whatever_watches_it() -> None:
 
     scheduler = Scheduler(1, on_step=broken)
     network, items = example(0)
-    run = scheduler.submit(work_of(network, items[0], Knobs(steps=3), False))
+    run = scheduler.submit(work_of(network, items[0], DynamicsParams(steps=3), False))
     with pytest.raises(ValueError, match=r"^$"):
         run.future.result(30)
     assert scheduler.submit(lambda interrupt: 7).future.result(30) == 7

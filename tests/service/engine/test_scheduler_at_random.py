@@ -17,11 +17,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.dynamics import StopReason
 from models.sampling import Interrupted
-from service.engine.memory_budget import ABREAST
-from service.engine.scheduler import Run, Scheduler
+from service.engine.memory_budget import BUDGET_TOKENS
+from service.engine.scheduler import Scheduler, Task
 from tests.support.scheduler_work import Failed, example, work_of
 
 _THREADS = 1
@@ -42,10 +42,10 @@ def _as_many_threads() -> Iterator[None]:
 class _Posed:
     """A run, what it asks for, and what has been done to it."""
 
-    run: Run
+    run: Task
     network: Architecture
     item: object
-    knobs: Knobs
+    knobs: DynamicsParams
     fails: bool
     stopped: bool = False
 
@@ -55,7 +55,7 @@ class Engine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.over: list[Run] = []
+        self.over: list[Task] = []
         self.scheduler = Scheduler(_THREADS, on_over=self.over.append)
         self.models = [example(0), example(1)]
         self.posed: list[_Posed] = []
@@ -72,12 +72,12 @@ class Engine(RuleBasedStateMachine):
         alone=st.booleans(),
         job=st.booleans(),
         fails=st.sampled_from([False, False, False, True]),
-        size=st.sampled_from([0, 0, ABREAST // 2, 2 * ABREAST]),
+        size=st.sampled_from([0, 0, BUDGET_TOKENS // 2, 2 * BUDGET_TOKENS]),
     )
     def submit(self, model, item, steps, noise, tolerance, solver, alone, job, fails, size) -> None:
         network, items = self.models[model]
         seed = len(self.posed)
-        knobs = Knobs(
+        knobs = DynamicsParams(
             steps=steps,
             noise=noise,
             tolerance=tolerance,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from service.engine.progress import Progress
 from service.errors import Problem
-from service.http.cancellation import Disconnected, while_wanted
-from service.jobs import Progress
+from service.http.cancellation import ClientDisconnected, run_until_deadline_or_disconnect
 
 
 class Work:
@@ -40,7 +40,7 @@ def hang_up(after: float) -> Callable[[], Awaitable[object]]:
 def wanted(work: Work, gone: float = 60, seconds: float = 60, **rest: Any) -> str:
     async def play() -> str:
         try:
-            return await while_wanted(work(), hang_up(gone), seconds, **rest)
+            return await run_until_deadline_or_disconnect(work(), hang_up(gone), seconds, **rest)
         finally:
             await asyncio.sleep(0)
             assert len(asyncio.all_tasks()) == 1, "nobody listens any more"
@@ -54,14 +54,14 @@ def test_what_is_done_is_returned():
 
 def test_where_the_client_goes_the_work_has_ended():
     work = Work(60)
-    with pytest.raises(Disconnected):
+    with pytest.raises(ClientDisconnected):
         wanted(work, gone=0.01)
     assert work.ended
 
 
 def test_a_client_that_went_before_the_work_begins_has_gone():
     work = Work(60)
-    with pytest.raises(Disconnected):
+    with pytest.raises(ClientDisconnected):
         wanted(work, gone=0)
     assert work.ended
 
@@ -91,7 +91,7 @@ def test_where_the_wait_is_cancelled_so_is_the_work():
     work = Work(60)
 
     async def play() -> None:
-        task = asyncio.ensure_future(while_wanted(work(), hang_up(60), 60))
+        task = asyncio.ensure_future(run_until_deadline_or_disconnect(work(), hang_up(60), 60))
         await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait([task])

@@ -17,8 +17,8 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.http.protocol import _COPIED, _InOnePiece
-from service.http.request_log import hardened
+from service.http.protocol import _COPIED, CoalescingTransport
+from service.http.request_log import security_headers
 from tests.support.server import Server, answers_with, gauge, wait_until
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: h\r\n"
@@ -80,7 +80,7 @@ def refused(raw: bytes, status: int, kind: str) -> None:
     first, *lines = head.decode().split("\r\n")
     assert first.startswith(f"HTTP/1.1 {status} ")
     headers = dict(line.split(": ", 1) for line in lines)
-    assert headers.items() >= hardened().items()
+    assert headers.items() >= security_headers().items()
     assert headers["content-type"] == "application/problem+json"
     assert int(headers["content-length"]) == len(body)
     told = json.loads(body)
@@ -245,7 +245,7 @@ class _Noted:
 def test_a_head_goes_with_its_body_or_before_the_end(then, done):
     cycle = _Cycle()
     noted = _Noted()
-    line = _InOnePiece(cycle, noted)  # type: ignore[arg-type]
+    line = CoalescingTransport(cycle, noted)  # type: ignore[arg-type]
     line.write(b"go on")
     cycle.response_started = True
     line.write(b"head")

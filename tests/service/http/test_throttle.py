@@ -16,7 +16,7 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.throttle import Pace, Paced
+from service.http.throttle import RefusalThrottle, ThrottleMiddleware
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
 
 def test_none_waits_up_to_the_rate():
     clock = Clock()
-    pace = Pace(100, clock)
+    pace = RefusalThrottle(100, clock)
     for _ in range(500):
         clock.now += 0.0101
         assert pace.refuse() == 0
@@ -37,7 +37,7 @@ def test_none_waits_up_to_the_rate():
 
 def test_a_burst_is_let_pass_and_what_follows_stands_in_line():
     clock = Clock()
-    pace = Pace(100, clock)  # there are no answers
+    pace = RefusalThrottle(100, clock)  # there are no answers
     waits = [pace.refuse() for _ in range(60)]
     assert waits[:50] == pytest.approx([0] * 50, abs=1e-9)
     assert waits == sorted(waits)
@@ -48,7 +48,7 @@ def test_a_burst_is_let_pass_and_what_follows_stands_in_line():
 
 def test_who_answers_much_may_refuse_much():
     clock = Clock()
-    pace = Pace(100, clock)
+    pace = RefusalThrottle(100, clock)
     for i in range(8000):  # twenty seconds, of the last half of which as many are refused
         clock.now += 0.0025
         pace.answer()
@@ -62,7 +62,7 @@ def test_who_answers_much_may_refuse_much():
 
 def test_a_flood_is_many_a_second():
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = RefusalThrottle(clock=clock)
     for _ in range(200):
         clock.now += 1 / 40
         pace.refuse()
@@ -79,7 +79,7 @@ def test_a_flood_is_many_a_second():
 def test_no_wait_is_longer_than_a_second_and_the_rate_holds(pauses: list[float], rate: float):
     """Those that wait come out as the rate says, but for those who waited longest."""
     clock = Clock()
-    pace = Pace(rate, clock)
+    pace = RefusalThrottle(rate, clock)
     heard: Counter[int] = Counter()
     for pause in pauses:
         clock.now += pause
@@ -103,7 +103,7 @@ def refusing() -> Iterator[tuple[str, list[int]]]:
         await send({"type": "http.response.start", "status": 429, "headers": length})
         await send({"type": "http.response.body", "body": body})
 
-    app = Paced(refuse, Pace(1), lambda: held.append(1))
+    app = ThrottleMiddleware(refuse, RefusalThrottle(1), lambda: held.append(1))
     config = uvicorn.Config(app, log_config=None, lifespan="off", http="httptools")
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         server = uvicorn.Server(config)
@@ -163,8 +163,8 @@ def test_an_answer_is_what_was_computed(path: str, counts: bool):
         pass
 
     clock = Clock()
-    pace = Pace(0.5, clock)
-    app = Paced(answer, pace, lambda: None)
+    pace = RefusalThrottle(0.5, clock)
+    app = ThrottleMiddleware(answer, pace, lambda: None)
     for _ in range(5):
         scope = {"type": "http", "path": path, "state": {}}
         asyncio.run(app(scope, None, ignore))  # type: ignore[arg-type]

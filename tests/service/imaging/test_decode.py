@@ -16,8 +16,8 @@ from PIL import Image, ImageCms, ImageOps
 
 from service.endpoints.complete.masks import unknown_of
 from service.imaging.decode import decode
-from service.imaging.header import examine
-from service.imaging.image import Picture, PictureFault
+from service.imaging.header import inspect_header
+from service.imaging.image import ImageData, ImageError
 from tests.support.image_files import (
     BOMBS,
     DAMAGED,
@@ -36,15 +36,15 @@ from tests.support.image_files import (
 LIMIT = 4_000_000
 
 
-def read(data: bytes, limit: int = LIMIT) -> Picture:
-    found = examine(data, limit)
+def read(data: bytes, limit: int = LIMIT) -> ImageData:
+    found = inspect_header(data, limit)
     picture = decode(found)
     assert picture.shape == found.shape
     return picture
 
 
-def refusal(data: bytes, limit: int = LIMIT) -> PictureFault:
-    with pytest.raises(PictureFault) as refused:
+def refusal(data: bytes, limit: int = LIMIT) -> ImageError:
+    with pytest.raises(ImageError) as refused:
         read(data, limit)
     return refused.value
 
@@ -183,19 +183,19 @@ def test_no_file_makes_the_decoder_fail(data, name):
             changed[at:at] = changed[at : at + data.draw(st.integers(1, 200))]
         if not changed:
             break
-    with contextlib.suppress(PictureFault):
+    with contextlib.suppress(ImageError):
         assert read(bytes(changed), 100_000).pixels.dtype in (np.uint8, np.uint16)
 
 
 GREYS = np.array([[0, 127], [128, 255]], np.uint8)
 
 
-def masks() -> dict[str, Picture]:
+def masks() -> dict[str, ImageData]:
     colour = np.array([[[0, 0, 0], [255, 0, 0]], [[0, 255, 0], [255, 255, 255]]], np.uint8)
     return {
-        "grey": Picture(GREYS[..., None]),
-        "16 bits": Picture(GREYS[..., None].astype(np.uint16) << 8),
-        "colour": Picture(colour),  # luma 76 and 149
+        "grey": ImageData(GREYS[..., None]),
+        "16 bits": ImageData(GREYS[..., None].astype(np.uint16) << 8),
+        "colour": ImageData(colour),  # luma 76 and 149
         "black and white": read(png(2, 2, 1, 0, b"\0\0\0\xff")),
     }
 
@@ -208,22 +208,22 @@ def test_white_or_black_is_what_is_nearer(name):
 
 
 def test_transparent_is_less_than_half_opaque():
-    mask = Picture(np.zeros((2, 2, 3), np.uint8), GREYS)
+    mask = ImageData(np.zeros((2, 2, 3), np.uint8), GREYS)
     np.testing.assert_array_equal(unknown_of("alpha", mask), [[True, True], [False, False]])
 
 
 @pytest.mark.parametrize(
     ("mode", "mask", "code"),
     [
-        ("white_fill", Picture(np.zeros((2, 2, 1), np.uint8)), "nothing_to_fill"),
-        ("black_fill", Picture(np.zeros((2, 2, 1), np.uint8)), "nothing_known"),
-        ("white_fill", Picture(np.full((2, 2, 3), 255, np.uint8)), "nothing_known"),
-        ("alpha", Picture(GREYS[..., None]), "no_alpha"),
-        ("alpha", Picture(GREYS[..., None], np.full((2, 2), 255, np.uint8)), "nothing_to_fill"),
-        ("alpha", Picture(GREYS[..., None], np.zeros((2, 2), np.uint8)), "nothing_known"),
+        ("white_fill", ImageData(np.zeros((2, 2, 1), np.uint8)), "nothing_to_fill"),
+        ("black_fill", ImageData(np.zeros((2, 2, 1), np.uint8)), "nothing_known"),
+        ("white_fill", ImageData(np.full((2, 2, 3), 255, np.uint8)), "nothing_known"),
+        ("alpha", ImageData(GREYS[..., None]), "no_alpha"),
+        ("alpha", ImageData(GREYS[..., None], np.full((2, 2), 255, np.uint8)), "nothing_to_fill"),
+        ("alpha", ImageData(GREYS[..., None], np.zeros((2, 2), np.uint8)), "nothing_known"),
     ],
 )
 def test_masks_that_say_nothing(mode, mask, code):
-    with pytest.raises(PictureFault) as refused:
+    with pytest.raises(ImageError) as refused:
         unknown_of(mode, mask)
     assert refused.value.code == code

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from service.endpoints.complete.decoding import Opened, open_picture
 from service.endpoints.complete.inpaint import complete
 from service.endpoints.complete.parse import read_request
 from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
-from service.imaging.decoder_pool import Opened, PictureReader, open_picture
+from service.imaging.decoder_pool import ImageDecoder
 from service.imaging.encode import base64_png, grid, sheet, telling
-from service.imaging.image import Picture
+from service.imaging.image import ImageData
 from service.settings import Settings
 from tests.service.endpoints.complete.test_inpaint import mean
 from tests.service.endpoints.complete.test_parse import HOLE, IMAGE, body, text
@@ -91,7 +92,7 @@ def test_a_place_is_free_again_whatever_happened():
     broken = read_request(body(image=text(cut)), "application/json", Settings())
 
     async def main() -> tuple[Opened, bool]:
-        reader = PictureReader(places=1)
+        reader = ImageDecoder(places=1)
         for _ in range(3):
             with pytest.raises(Problem):
                 async with reader.open(broken):
@@ -135,7 +136,7 @@ def test_from_a_body_to_a_png(name):
 
 
 def test_a_png_tells_what_goes_with_it():
-    picture = Picture(smooth(5, 7), None, b"profile")
+    picture = ImageData(smooth(5, 7), None, b"profile")
     with Image.open(io.BytesIO(telling(sheet([picture]), '{"seed":"é"}'.encode()))) as image:
         image.load()
         assert json.loads(image.text["basin"]) == {"seed": "é"}  # type: ignore[attr-defined]
@@ -145,12 +146,12 @@ def test_a_png_tells_what_goes_with_it():
 
 
 def test_several_are_one_sheet():
-    planes = [Picture(smooth(5, 7, 4)[:, :, :3], smooth(5, 7, 4)[:, :, 3], b"profile")] * 3
+    planes = [ImageData(smooth(5, 7, 4)[:, :, :3], smooth(5, 7, 4)[:, :, 3], b"profile")] * 3
     with Image.open(io.BytesIO(sheet(planes))) as image:
         assert (image.mode, image.size) == ("RGBA", (2 * 7 + 2, 2 * 5 + 2))
         assert image.info["icc_profile"] == b"profile"
         np.testing.assert_array_equal(np.asarray(image)[:5, :7], smooth(5, 7, 4))
-    fine = Picture(np.full((5, 7, 1), 0x8040, np.uint16))
+    fine = ImageData(np.full((5, 7, 1), 0x8040, np.uint16))
     with Image.open(io.BytesIO(sheet([fine, fine]))) as image:
         assert (image.mode, image.getpixel((0, 0))) == ("L", 0x80)
     assert read(sheet([fine])).pixels.dtype == np.uint16

@@ -11,11 +11,14 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from service.errors import Problem
-from service.jobs import Job, Jobs, Limits, SqliteJobStore, Status
-from service.storage.jobs.request import Sent
+from service.jobs.runner import JobRunner
+from service.storage.jobs.base import Limits
+from service.storage.jobs.job import Job, Status
+from service.storage.jobs.request import StoredRequest
+from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.sqlite import StoreError
 
-SENT = Sent("POST", "/work", b"q", (("accept", "text/plain"),))
+SENT = StoredRequest("POST", "/work", b"q", (("accept", "text/plain"),))
 Work = Callable[[dict, bytes], Awaitable[str]]
 
 
@@ -44,7 +47,7 @@ def running(tmp_path):
     async def one(work: Work, grace_s: float = 0.0, places: int = 2):
         ended: list[Status] = []
         store = SqliteJobStore(tmp_path / "jobs.sqlite", Limits(20, 1 << 20, 600))
-        jobs, app = Jobs(store, places, 20, ended.append), App(work)
+        jobs, app = JobRunner(store, places, 20, ended.append), App(work)
         await jobs.start(app, asyncio.create_task(asyncio.sleep(0)))
         try:
             yield jobs, app, ended
@@ -54,11 +57,11 @@ def running(tmp_path):
     return one
 
 
-async def accept(jobs: Jobs, body: bytes = b"b", request_id: str = "r") -> Job:
+async def accept(jobs: JobRunner, body: bytes = b"b", request_id: str = "r") -> Job:
     return await jobs.accept(request_id, SENT, body, None, b"")
 
 
-async def settled(jobs: Jobs, *accepted: Job) -> None:
+async def settled(jobs: JobRunner, *accepted: Job) -> None:
     for job in accepted:
         assert await jobs.over(job, 30)
 
@@ -73,7 +76,7 @@ async def echo(state, body) -> str:
     return body.decode()
 
 
-async def ask_again(jobs: Jobs, job: Job) -> str:
+async def ask_again(jobs: JobRunner, job: Job) -> str:
     return bytes((await jobs.answer(job.id)).body).decode()
 
 
@@ -138,7 +141,7 @@ def test_who_was_there_at_every_crash_runs_alone_and_fails_at_last(running, tmp_
     for crash in range(3):
         for job in list(iter(store.claim, None)):
             if crashes[job.request_id] > crash:
-                store.begin(job.id)
+                store.mark_started(job.id)
         store.close()
         store.open()
     store.close()

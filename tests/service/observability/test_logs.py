@@ -11,7 +11,7 @@ import pytest
 _CONFIGURED = """
 import logging, sys
 import structlog
-from service import logs
+from service.observability import logs
 logs.configure("info")
 log = structlog.get_logger()
 """

@@ -19,13 +19,13 @@ from tests.support.server import Sample, Server, Start, answers_with, gauge, wai
 # Pieces too large for Python's own pools, of which the last one keeps those below it.
 SCRIPT = """
 import asyncio, psutil
-from service import heap
+from service.observability import malloc
 
-heap._EVERY_S = 0.05
+malloc._EVERY_S = 0.05
 held = lambda: psutil.Process().memory_info().rss / 2**20
 
 async def play():
-    trimming = asyncio.create_task(heap.keep_trimmed())
+    trimming = asyncio.create_task(malloc.trim_periodically())
     pieces = [bytes(1000) for _ in range(100_000)]
     last = bytes(1000)
     full = held()
@@ -47,9 +47,9 @@ def test_free_memory_goes_back() -> None:
 
 LOOPS = """
 import asyncio, gc, weakref
-from service import heap
+from service.observability import malloc
 
-heap._EVERY_S = 0.05
+malloc._EVERY_S = 0.05
 gc.disable()  # as good as: what is old is looked at once in hours
 
 class Loop:
@@ -57,8 +57,8 @@ class Loop:
         self.itself = self
 
 async def play():
-    heap.spare_what_is_there()
-    trimming = asyncio.create_task(heap.keep_trimmed())
+    malloc.freeze_gc_heap()
+    trimming = asyncio.create_task(malloc.trim_periodically())
     loop = weakref.ref(Loop())
     await asyncio.sleep(0.5)
     print(loop() is None, gc.get_freeze_count())
@@ -78,10 +78,10 @@ def test_garbage_is_found_without_a_look_at_what_was_imported() -> None:
 
 ARENAS = """
 import ctypes, sys, threading
-from service import heap
+from service.observability import malloc
 
 if sys.argv[1] == "few":
-    heap.share_arenas()
+    malloc.limit_malloc_arenas()
 libc = ctypes.CDLL(None)
 kept = []
 at_once = threading.Barrier(8)
@@ -110,14 +110,14 @@ def test_threads_share_arenas() -> None:
 
 
 USED = """
-from service.observability.malloc import heap
+from service.observability.malloc import malloc_stats
 
-before = heap()
+before = malloc_stats()
 held = bytearray(50 << 20)
 pieces = [bytes(1000) for _ in range(10_000)]
-print(heap().in_use - before.in_use)
+print(malloc_stats().in_use - before.in_use)
 del held, pieces[::2]
-print(heap().in_use - before.in_use, heap().free - before.free)
+print(malloc_stats().in_use - before.in_use, malloc_stats().free - before.free)
 """
 
 

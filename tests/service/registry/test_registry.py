@@ -8,21 +8,21 @@ import pytest
 
 from service.errors import Problem
 from service.registry.handles import Scorer
-from service.registry.loader import Machine
+from service.registry.loader import ModelLoader
 from service.registry.registry import Registry
 
 
 def test_a_server_that_ends_loads_no_more(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, read, ready = Registry(), [], Machine.ready
+    registry, read, ready = Registry(), [], ModelLoader.ready
 
-    def first(machine: Machine, path: Path) -> object:
+    def first(machine: ModelLoader, path: Path) -> object:
         read.append(path)
         registry.leave()
         return ready(machine, path)
 
-    monkeypatch.setattr(Machine, "ready", first)
+    monkeypatch.setattr(ModelLoader, "ready", first)
     registry.load(checkpoints)
     assert len(read) == 1
     assert registry.loaded() == []
@@ -33,7 +33,7 @@ def test_a_server_that_ends_loads_no_more(
 def test_a_view_has_its_models_alone(checkpoints: Path) -> None:
     registry = Registry()
     registry.load(checkpoints)
-    view = registry.within(frozenset({"et-small", "not-there"}))
+    view = registry.scoped(frozenset({"et-small", "not-there"}))
     assert [model.name for model in view.loaded()] == ["et-small"]
     assert view.serving(Scorer, "et-small").name == "et-small"
     refused = {}
@@ -47,6 +47,6 @@ def test_a_view_has_its_models_alone(checkpoints: Path) -> None:
         "nothing": "forbidden",
         "not-there": "unknown-model",
     }
-    assert len(registry.within(None).loaded()) == len(registry.loaded()) > 1
+    assert len(registry.scoped(None).loaded()) == len(registry.loaded()) > 1
     registry.drop("et-small")
     assert view.loaded() == []

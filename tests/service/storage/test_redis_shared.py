@@ -16,23 +16,23 @@ import pytest
 
 from models.memories import Card, Memory, dump, load
 from service.errors import Problem
-from service.payload import Answer
+from service.payload import ResponsePayload
 from service.storage.cache import LocalCache
 from service.storage.cache_redis import SharedCache
-from service.storage.limiter import Limit
+from service.storage.limiter import TokenBucket
 from service.storage.limiter_redis import SharedLimiter
 from service.storage.memories_redis import SharedMemories
-from service.storage.redis_client import Link, Unavailable
+from service.storage.redis_client import RedisClient, Unavailable
 from tests.support.redis_server import RedisServer
 
 RedisStart = Callable[..., RedisServer]
-ANSWER = Answer("image/png", b'{"a":1}', b"\x89PNG\x00", phases=("read", "compute"))
+ANSWER = ResponsePayload("image/png", b'{"a":1}', b"\x89PNG\x00", phases=("read", "compute"))
 KEY, OTHER = b"\x00\xffk", b"o"
 
 
 @asynccontextmanager
-async def linked(server: RedisServer, timeout_s: float = 0.3) -> AsyncIterator[Link]:
-    link = Link(server.url, timeout_s)
+async def linked(server: RedisServer, timeout_s: float = 0.3) -> AsyncIterator[RedisClient]:
+    link = RedisClient(server.url, timeout_s)
     try:
         yield link
     finally:
@@ -104,7 +104,7 @@ def test_nobody_waits_for_a_redis_that_hangs_but_the_first(redis_server: RedisSt
     async def play() -> None:
         server = redis_server()
         failed: list[str] = []
-        link = Link(server.url, 0.2, failed.append)
+        link = RedisClient(server.url, 0.2, failed.append)
         cache = SharedCache(link, LocalCache(1 << 20))
         assert await cache.get(KEY) is None
         server.pause()
@@ -134,7 +134,7 @@ def test_many_that_ask_at_once_are_no_failure_of_redis(redis_server: RedisStart)
             assert server.client.info("clients")["connected_clients"] < 100  # type: ignore[index]
         async with linked(server, 1e-4) as link:  # and where there is no time, nobody is blamed
             limiter = SharedLimiter(link)
-            await asyncio.gather(*[limiter.take("k", 1, Limit(9, 1)) for _ in range(500)])
+            await asyncio.gather(*[limiter.take("k", 1, TokenBucket(9, 1)) for _ in range(500)])
 
     asyncio.run(play())
 
@@ -146,7 +146,7 @@ def test_one_slow_answer_is_doubted_at_once(redis_server: RedisStart) -> None:
             watching = asyncio.create_task(link.watch())
             await asyncio.sleep(0.1)
             server.pause()
-            with pytest.raises(Unavailable), link.asking("cache"):
+            with pytest.raises(Unavailable), link.guard("cache"):
                 await link.swift.get("x")
             server.resume()
             assert not link.up
@@ -184,7 +184,7 @@ def test_a_redis_that_is_full_takes_no_answers_and_is_not_away(redis_server: Red
         server = redis_server()
         server.client.config_set("maxmemory", 1)
         failed: list[str] = []
-        link = Link(server.url, 1.0, failed.append)
+        link = RedisClient(server.url, 1.0, failed.append)
         cache = SharedCache(link, LocalCache(1 << 20))
         await cache.put(KEY, ANSWER)
         async with asyncio.timeout(10):
@@ -192,7 +192,7 @@ def test_a_redis_that_is_full_takes_no_answers_and_is_not_away(redis_server: Red
                 await asyncio.sleep(0.005)
         assert link.up
         assert await cache.get(KEY) == ANSWER
-        assert await SharedLimiter(link).take("k", 1, Limit(2, 1)) == 0  # counted here
+        assert await SharedLimiter(link).take("k", 1, TokenBucket(2, 1)) == 0  # counted here
         assert set(failed) == {"cache", "limits"}
         await link.close()
 
@@ -202,7 +202,7 @@ def test_a_redis_that_is_full_takes_no_answers_and_is_not_away(redis_server: Red
 def test_buckets_that_all_servers_take_from(redis_server: RedisStart) -> None:
     async def play() -> None:
         server = redis_server()
-        limit = Limit(most=5, per_second=0.01)
+        limit = TokenBucket(most=5, per_second=0.01)
         async with linked(server) as one, linked(server) as two:
             first, second = SharedLimiter(one), SharedLimiter(two)
             assert await first.take("k", 3, limit) == 0
@@ -211,7 +211,7 @@ def test_buckets_that_all_servers_take_from(redis_server: RedisStart) -> None:
             assert 99 < late <= 100  # seconds until one is back
             assert await first.take("other", 5, limit) == 0
             assert await first.take("k", 6, limit) == float("inf")
-            await second.give_back("k", 2, limit)
+            await second.refund("k", 2, limit)
             assert await first.take("k", 2, limit) == 0
             assert await second.take("k", 0.5, limit) > 49
             assert server.client.pttl("basin:k") == -1  # answers make room, not what was used up
@@ -224,7 +224,7 @@ def test_buckets_that_all_servers_take_from(redis_server: RedisStart) -> None:
 def test_many_at_once_take_no_more_than_there_is(redis_server: RedisStart) -> None:
     async def play() -> None:
         async with linked(redis_server(), 5) as link:
-            limiter, limit = SharedLimiter(link), Limit(most=10, per_second=1e-3)
+            limiter, limit = SharedLimiter(link), TokenBucket(most=10, per_second=1e-3)
             late = await asyncio.gather(*[limiter.take("k", 1, limit) for _ in range(50)])
             assert late.count(0) == 10
 
@@ -240,7 +240,7 @@ def file_of(seed: int) -> bytes:
 def store_on(tmp_path: Path) -> Callable[..., SharedMemories]:
     """The store of a server by this name."""
 
-    def one(link: Link, name: str, most: int = 3) -> SharedMemories:
+    def one(link: RedisClient, name: str, most: int = 3) -> SharedMemories:
         store = SharedMemories(tmp_path / "ships", tmp_path / name / "own", most, 1 << 20, link)
         store.clean()
         return store
@@ -252,7 +252,7 @@ def test_a_memory_stored_on_one_server_is_on_all(
     redis_server: RedisStart, store_on: Callable[..., SharedMemories]
 ) -> None:
     server = redis_server()
-    links = [Link(server.url, 1.0) for _ in range(2)]
+    links = [RedisClient(server.url, 1.0) for _ in range(2)]
     one, two = (store_on(link, name) for link, name in zip(links, "ab", strict=True))
     empty = one.stamp()
     assert one.put("m", file_of(0))
@@ -279,7 +279,7 @@ def test_a_memory_stored_on_one_server_is_on_all(
 def test_what_a_writer_writes_now_is_not_cleaned_away(
     redis_server: RedisStart, store_on: Callable[..., SharedMemories]
 ) -> None:
-    link = Link(redis_server().url, 1.0)
+    link = RedisClient(redis_server().url, 1.0)
     store = store_on(link, "a")
     store.put("m", file_of(0))
     [kept] = store._root.rglob("m*")
@@ -323,7 +323,7 @@ def test_a_redis_that_lost_its_memories_gets_them_back(
     redis_server: RedisStart, store_on: Callable[..., SharedMemories]
 ) -> None:
     server = redis_server()
-    links = [Link(server.url, 1.0) for _ in range(2)]
+    links = [RedisClient(server.url, 1.0) for _ in range(2)]
     one, two = (store_on(link, name) for link, name in zip(links, "ab", strict=True))
     one.put("m", file_of(0))
     card = two.get("m")[0]
@@ -344,7 +344,7 @@ def test_a_server_whose_disk_is_full_tells_nothing_old(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     server = redis_server()
-    store = store_on(Link(server.url, 1.0), "a")
+    store = store_on(RedisClient(server.url, 1.0), "a")
     store.put("m", file_of(0))
     monkeypatch.setattr("service.storage.memories_redis._AGAIN_S", 0.0)
     with monkeypatch.context() as patched:
@@ -361,7 +361,7 @@ def test_what_others_write_into_redis_is_no_path_and_no_memory(
     redis_server: RedisStart, store_on: Callable[..., SharedMemories], tmp_path: Path
 ) -> None:
     server = redis_server()
-    store = store_on(Link(server.url, 1.0), "a")
+    store = store_on(RedisClient(server.url, 1.0), "a")
     for field in ("../../out", "/etc/x", "a/b/c", "..", "A", "a/../b", "x\x00y"):
         raw = file_of(0)
         server.client.hset("basin:memories", field, hashlib.sha256(raw).hexdigest())
@@ -378,7 +378,7 @@ def test_what_others_write_into_redis_is_no_path_and_no_memory(
 def test_what_redis_refuses_is_told(redis_server: RedisStart) -> None:
     server = redis_server()
     server.client.config_set("requirepass", "secret-word")
-    link = Link(server.url, 1.0)
-    with pytest.raises(Unavailable), link.asking("cache"):
+    link = RedisClient(server.url, 1.0)
+    with pytest.raises(Unavailable), link.guard("cache"):
         link.patient.ping()
     assert not link.up

@@ -14,10 +14,10 @@ from inspect import signature
 import httpx
 import pytest
 
-from service.context import services
-from service.endpoints import ROUTERS
+from service.context import get_context
 from service.endpoints.fast_path import direct
-from service.http.request_log import hardened
+from service.endpoints.routers import ROUTERS
+from service.http.request_log import security_headers
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.system.test_load import send
 from tests.support.prometheus import families, value
@@ -94,7 +94,7 @@ def test_it_is_told_what_it_always_is(full, server, path):
         problem = check(answer, 429, "queue-full")
     assert problem.request_id == answer.headers["x-request-id"] == "mine"
     assert int(answer.headers["retry-after"]) >= 1
-    assert hardened().items() <= answer.headers.items()
+    assert security_headers().items() <= answer.headers.items()
     assert "date" in answer.headers
     label = {"route": path, "status": "429"}
     counted = [value(each["basin_requests"], "_total", **label) for each in (before, after)]
@@ -115,8 +115,8 @@ def test_they_are_all_routes_that_compute_in_one_way(server):
 def test_such_a_route_has_nothing_for_fastapi_to_resolve(path):
     route = COMPUTING[path]
     assert route.methods == {"POST"}
-    assert list(signature(route.endpoint).parameters) == ["request", "services"]
-    assert [each.call for each in route.dependant.dependencies] == [services]
+    assert list(signature(route.endpoint).parameters) == ["request", "context"]
+    assert [each.call for each in route.dependant.dependencies] == [get_context]
 
 
 def test_a_body_that_comes_late_is_no_request(full, server, sample):

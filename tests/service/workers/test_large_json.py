@@ -10,14 +10,15 @@ import sys
 import orjson
 import pytest
 
-from service.endpoints.anomaly.parse import JSON, parse_score
+from service.endpoints.anomaly.parse import parse_score
 from service.errors import Problem
-from service.http.cancellation import Disconnected, while_wanted
+from service.http.cancellation import ClientDisconnected, run_until_deadline_or_disconnect
+from service.media_types import JSON
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.workers import large_json, large_json_worker
-from service.workers.large_json import CONDENSED, LARGE, LargeBodies
+from service.workers.large_json import CONDENSED, LARGE, LargeJsonParser
 from tests.support.bad_score_bodies import BAD_ENVELOPE, BAD_GRAPHS, BAD_JSON, text
 
 BAD = BAD_JSON | BAD_ENVELOPE | BAD_GRAPHS
@@ -96,7 +97,7 @@ def test_what_is_beside_the_graph_is_small(client, sample):
 
 
 def condense(body):
-    return asyncio.run(LargeBodies().condense(body, {}, settings()))
+    return asyncio.run(LargeJsonParser().condense(body, {}, settings()))
 
 
 def test_a_process_that_dies_is_told(monkeypatch):
@@ -124,10 +125,10 @@ def test_a_process_nobody_waits_for_is_killed(monkeypatch, tmp_path, gone):
             await asyncio.sleep(600)
 
     async def run():
-        work = LargeBodies().condense(b"{}", {}, settings())
-        await while_wanted(work, hang_up, 600 if gone else 1)
+        work = LargeJsonParser().condense(b"{}", {}, settings())
+        await run_until_deadline_or_disconnect(work, hang_up, 600 if gone else 1)
 
-    with pytest.raises(Disconnected if gone else Problem) as caught:
+    with pytest.raises(ClientDisconnected if gone else Problem) as caught:
         asyncio.run(run())
     assert gone or caught.value.kind == "deadline"
     with pytest.raises(ProcessLookupError):

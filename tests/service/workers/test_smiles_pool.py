@@ -19,7 +19,7 @@ import pytest
 from models.inputs.molecules import Limits, Molecule, MoleculeError, parse
 from service.errors import Problem
 from service.workers.smiles_frames import PREFIX, pack, unpack
-from service.workers.smiles_pool import MoleculeParser
+from service.workers.smiles_pool import SmilesParserPool
 from tests.support.paths import REPO
 from training.datasets.sources import data_folder
 
@@ -27,8 +27,8 @@ TROUBLED = (sys.executable, str(REPO / "tests" / "support" / "failing_smiles_wor
 
 
 @pytest.fixture
-def parser() -> Iterator[MoleculeParser]:
-    made = MoleculeParser(Limits(max_atoms=10), seconds=1.0, command=TROUBLED)
+def parser() -> Iterator[SmilesParserPool]:
+    made = SmilesParserPool(Limits(max_atoms=10), seconds=1.0, command=TROUBLED)
     yield made
     made.close()
 
@@ -38,7 +38,7 @@ def _codes(answers: list) -> list[str]:
 
 
 def test_the_answer_is_that_of_the_parser_itself() -> None:
-    parser = MoleculeParser()
+    parser = SmilesParserPool()
     smiles = ["OCC", "C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].[Cl-]", "[NH4+]", "[2H]C"]
     for text, answer in zip(smiles, parser.parse(smiles), strict=True):
         assert isinstance(answer, Molecule)
@@ -53,7 +53,7 @@ def test_the_answer_is_that_of_the_parser_itself() -> None:
         parser.parse(["C"])
 
 
-def test_errors_in_their_places(parser: MoleculeParser) -> None:
+def test_errors_in_their_places(parser: SmilesParserPool) -> None:
     answers = parser.parse(["CCO", "not a molecule", "", "c1cccc1", "C" * 11, "C" * 3000, "OC"])
     assert _codes(answers) == [
         *("CCO", "not_smiles", "empty", "impossible_molecule", "too_many_atoms", "too_long", "CO"),
@@ -62,7 +62,7 @@ def test_errors_in_their_places(parser: MoleculeParser) -> None:
     assert parser.parse([]) == []
 
 
-def test_what_hangs_is_killed_and_the_others_answered(parser: MoleculeParser) -> None:
+def test_what_hangs_is_killed_and_the_others_answered(parser: SmilesParserPool) -> None:
     parser.parse(["C"])
     start = time.monotonic()
     answers = parser.parse(["C", "[Xe]", "CC", "[Xe]", "CCC"])
@@ -70,7 +70,7 @@ def test_what_hangs_is_killed_and_the_others_answered(parser: MoleculeParser) ->
     assert 2 < time.monotonic() - start < 25
 
 
-def test_a_crash_is_answered(parser: MoleculeParser) -> None:
+def test_a_crash_is_answered(parser: SmilesParserPool) -> None:
     answers = parser.parse(["C", "[Ne]", "CC", "[Ne]"])
     assert _codes(answers) == ["C", "parser_crashed", "CC", "parser_crashed"]
     assert _codes(parser.parse(["CO"])) == ["CO"]
@@ -79,7 +79,7 @@ def test_a_crash_is_answered(parser: MoleculeParser) -> None:
 def test_a_real_molecule_that_takes_too_long() -> None:
     chain = "C" * 16_000  # RDKit takes seconds for its canonical SMILES
     limits = Limits(max_characters=16_384, max_atoms=65_535)
-    parser = MoleculeParser(limits, seconds=1)
+    parser = SmilesParserPool(limits, seconds=1)
     parser.start()
     answers = parser.parse(["CCO", chain, "CCN"])
     parser.close()
@@ -92,7 +92,7 @@ def test_a_molecule_that_takes_too_much_memory_ends_its_process_only() -> None:
         f"C1{'C' * 15_990}1"  # the distances of all pairs of atoms are more than the child may have
     )
     limits = Limits(max_characters=16_384, max_atoms=65_535)
-    parser = MoleculeParser(limits, seconds=60)
+    parser = SmilesParserPool(limits, seconds=60)
     answers = parser.parse(["CCO", ring, "CCN"])
     parser.close()
     assert _codes(answers) == ["CCO", "parser_crashed", "CCN"]
@@ -104,7 +104,7 @@ def test_every_molecule_of_a_dataset_has_an_answer(name: str) -> None:
     if not path.is_file():
         pytest.skip(f"{path} is absent")
     smiles = pd.read_csv(path)["smiles"].tolist()
-    parser = MoleculeParser(workers=2, batch_seconds=600)
+    parser = SmilesParserPool(workers=2, batch_seconds=600)
     parts = [smiles[i::2] for i in range(2)]
     with ThreadPoolExecutor(2) as pool:
         answers = [answer for part in pool.map(parser.parse, parts) for answer in part]
@@ -116,7 +116,7 @@ def test_every_molecule_of_a_dataset_has_an_answer(name: str) -> None:
 
 
 def test_no_more_calls_at_once_than_are_allowed() -> None:
-    parser = MoleculeParser(seconds=2, max_calls=2, command=TROUBLED)
+    parser = SmilesParserPool(seconds=2, max_calls=2, command=TROUBLED)
 
     async def main() -> list[Any]:
         calls = [asyncio.ensure_future(parser.parse_async(["[Xe]"])) for _ in range(2)]
@@ -131,7 +131,7 @@ def test_no_more_calls_at_once_than_are_allowed() -> None:
     parser.close()
 
 
-def test_a_killed_child_is_replaced(parser: MoleculeParser) -> None:
+def test_a_killed_child_is_replaced(parser: SmilesParserPool) -> None:
     assert _codes(parser.parse(["C"])) == ["C"]
     process = parser._children[0]._process
     assert process is not None
@@ -141,7 +141,7 @@ def test_a_killed_child_is_replaced(parser: MoleculeParser) -> None:
 
 
 def test_a_batch_has_a_limit_of_its_own() -> None:
-    parser = MoleculeParser(seconds=1.0, batch_seconds=2.5, command=TROUBLED)
+    parser = SmilesParserPool(seconds=1.0, batch_seconds=2.5, command=TROUBLED)
     parser.start()
     codes = _codes(parser.parse(["[Xe]"] * 50))
     assert set(codes) == {"timeout", "not_reached"}
@@ -152,13 +152,13 @@ def test_a_batch_has_a_limit_of_its_own() -> None:
 
 def test_a_process_that_does_not_start_is_no_fault_of_a_molecule() -> None:
     asleep = (sys.executable, "-c", "import time; time.sleep(60)")
-    parser = MoleculeParser(start_seconds=0.2, batch_seconds=0.5, command=asleep)
+    parser = SmilesParserPool(start_seconds=0.2, batch_seconds=0.5, command=asleep)
     assert set(_codes(parser.parse(["C"] * 9))) == {"not_reached"}
     parser.close()
 
 
 def test_where_no_process_can_start_nothing_else_ends() -> None:
-    parser = MoleculeParser(workers=2, batch_seconds=0.5, command=("/no/such/program",))
+    parser = SmilesParserPool(workers=2, batch_seconds=0.5, command=("/no/such/program",))
     parser.start()
     assert parser._idle.qsize() == 2
     assert set(_codes(parser.parse(["C"] * 3))) <= {"parser_crashed", "not_reached"}
@@ -166,7 +166,7 @@ def test_where_no_process_can_start_nothing_else_ends() -> None:
 
 
 def test_closing_ends_a_call_under_way() -> None:
-    parser = MoleculeParser(seconds=60, batch_seconds=60, command=TROUBLED)
+    parser = SmilesParserPool(seconds=60, batch_seconds=60, command=TROUBLED)
     parser.parse(["C"])
     answers: list = []
     thread = threading.Thread(target=lambda: answers.extend(parser.parse(["[Xe]", "C"])))
@@ -180,7 +180,7 @@ def test_closing_ends_a_call_under_way() -> None:
 
 
 def test_many_threads_at_once() -> None:
-    parser = MoleculeParser(workers=2, seconds=1.0, command=TROUBLED)
+    parser = SmilesParserPool(workers=2, seconds=1.0, command=TROUBLED)
     results: dict[int, list[str]] = {}
 
     def ask(i: int) -> None:
@@ -200,7 +200,7 @@ def test_many_threads_at_once() -> None:
     parser.close()
 
 
-def test_the_event_loop_goes_on(parser: MoleculeParser) -> None:
+def test_the_event_loop_goes_on(parser: SmilesParserPool) -> None:
     async def main() -> tuple[list, int]:
         turns = 0
         task = asyncio.create_task(parser.parse_async(["[Xe]", "C"]))
@@ -217,7 +217,7 @@ def test_the_event_loop_goes_on(parser: MoleculeParser) -> None:
 @pytest.mark.parametrize("poison", ["[Xe]", "[Ar]"])
 def test_calls_take_turns(poison: str) -> None:
     """Ten seconds of molecules that hang, or are slow, before one that is neither."""
-    parser = MoleculeParser(seconds=1.0, batch_seconds=10, command=TROUBLED)
+    parser = SmilesParserPool(seconds=1.0, batch_seconds=10, command=TROUBLED)
     parser.start()
 
     async def main() -> tuple[list, float, bool]:
@@ -237,7 +237,7 @@ def test_calls_take_turns(poison: str) -> None:
 
 
 def test_whoever_stops_waiting_frees_the_process() -> None:
-    parser = MoleculeParser(seconds=1.0, command=TROUBLED)
+    parser = SmilesParserPool(seconds=1.0, command=TROUBLED)
     parser.start()
 
     async def main() -> list:
@@ -254,7 +254,7 @@ def test_whoever_stops_waiting_frees_the_process() -> None:
 
 def test_an_answer_that_makes_no_sense_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has yet to say must not be taken for the answer to another call."""
-    parser = MoleculeParser(command=TROUBLED)
+    parser = SmilesParserPool(command=TROUBLED)
     with monkeypatch.context() as patched:
         patched.setattr("service.workers.smiles_pool.unpack", lambda *_: {}["what"])
         with pytest.raises(KeyError):
@@ -264,7 +264,7 @@ def test_an_answer_that_makes_no_sense_ends_the_process(monkeypatch: pytest.Monk
 
 
 def test_more_than_a_pipe_holds() -> None:
-    parser = MoleculeParser(Limits(max_atoms=5000, max_characters=10_000), seconds=20)
+    parser = SmilesParserPool(Limits(max_atoms=5000, max_characters=10_000), seconds=20)
     answers = parser.parse(["C" * 4000, "CO", "C" * 4500] * 4 + ["c1ccccc1"] * 3000)
     assert _codes(answers[:2]) == ["C" * 4000, "CO"]
     assert set(_codes(answers[12:])) == {"c1ccccc1"}

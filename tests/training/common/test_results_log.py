@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lightning_fabric import Fabric
 
-from training.common.results_log import Ledger
+from training.common.results_log import ResultsLog
 
 KEY = ("et", "test", "abc")
 
@@ -22,9 +22,9 @@ def makes() -> Iterator[dict[str, Any]]:
 
 def test_what_is_there_is_not_made_again(tmp_path: Path, makes: Iterator[dict[str, Any]]) -> None:
     path = tmp_path / "rows.jsonl"
-    first = Ledger(path).row(KEY, lambda: next(makes))
-    assert Ledger(path).row(KEY, lambda: next(makes)) == first
-    assert Ledger(path).row(("vit", *KEY[1:]), lambda: next(makes))["value"] == 1
+    first = ResultsLog(path).row(KEY, lambda: next(makes))
+    assert ResultsLog(path).row(KEY, lambda: next(makes)) == first
+    assert ResultsLog(path).row(("vit", *KEY[1:]), lambda: next(makes))["value"] == 1
     assert len(path.read_text().splitlines()) == 2
 
 
@@ -34,11 +34,13 @@ def test_another_precision_is_another_result(
     path = tmp_path / "rows.jsonl"
     plain = Fabric(accelerator="cpu", devices=1)
     mixed = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    rows = [Ledger(path, fabric).row(KEY, lambda: next(makes)) for fabric in (plain, mixed, plain)]
+    rows = [
+        ResultsLog(path, fabric).row(KEY, lambda: next(makes)) for fabric in (plain, mixed, plain)
+    ]
     assert [row["value"] for row in rows] == [0, 1, 0]
     assert [row["precision"] for row in rows] == ["32-true", "bf16-mixed", "32-true"]
 
 
 def test_who_knows_better_how_long_it_took_tells(tmp_path: Path) -> None:
-    row = Ledger(tmp_path / "rows.jsonl").row(KEY, lambda: {"seconds": 1234.5})
+    row = ResultsLog(tmp_path / "rows.jsonl").row(KEY, lambda: {"seconds": 1234.5})
     assert row["seconds"] == 1234.5

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.checkpoint import Checkpoint
 from training.common.hardware import machines
-from training.common.results_log import Ledger, mark
+from training.common.results_log import ResultsLog, mark
 from training.studies.ood.rows import SAME
 from training.studies.ood.scores import Mahalanobis, Seen, auroc, detectors, see
 from training.studies.ood.sources import source_of
@@ -39,7 +39,7 @@ def run(
         FileNotFoundError: saying which data are not here.
         ValueError: the data are not those of a checkpoint, or nobody has said what else it meets.
     """
-    ledger = Ledger(out)
+    ledger = ResultsLog(out)
     rows = []
     for one in checkpoints:
         split = str(one.manifest.training["split"])

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from models.architectures.ait import AiT
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.checkpoint import Checkpoint
 from models.inputs.patches import PatchBatch
 from models.tasks.graph_classifier import Task
@@ -43,7 +43,7 @@ def see(checkpoint: Checkpoint, rows: Rows) -> Seen:
     percentile, logits, read = [], [], []
     for batch, sizes, at in rows.pose():
         with _overheard(_reader(network)) as heard:
-            output = network.infer(batch, [Knobs()] * len(sizes))
+            output = network.infer(batch, [DynamicsParams()] * len(sizes))
         final_R = sum(s.trace[-1].energy_R for s in output.solutions)
         told = zip(final_R / sizes, _hidden(batch), strict=True)
         percentile += [manifest.energy.percentile(energy, hidden) for energy, hidden in told]

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from models.checkpoint import load
 from training.cli_options import Data, Device, Epochs, Precision, Rows, Smoke, console, fabric_on
-from training.common.results_log import Ledger
+from training.common.results_log import ResultsLog
 from training.studies.resonance import results_table
 from training.studies.resonance.study import Anew, subject_of
 
@@ -52,9 +52,9 @@ def resonance_table(
             console.print(f"{name} is not in {folder}: left out. Train it, and run this again.")
             continue
         subject = subject_of(load(folder / name), data)
-        rows += results_table.asked(subject, Ledger(path), grid)
+        rows += results_table.asked(subject, ResultsLog(path), grid)
         if fabric is not None:
-            ledger = Ledger(path, fabric)
+            ledger = ResultsLog(path, fabric)
             with Progress(console=console) as progress:
                 how = Anew(fabric, progress, smoke, epochs)
                 rows += results_table.retrained(subject, ledger, grid, seeds, how)

@@ -11,14 +11,14 @@ import numpy as np
 
 from models.resonance import Resonance
 from training.common.hardware import machines
-from training.common.results_log import Ledger, mark
+from training.common.results_log import ResultsLog, mark
 from training.studies.resonance.study import Anew, Subject
 
 _UNITS = {"roc_auc": ("ROC-AUC in percent", 100.0), "psnr": ("PSNR in dB", 1.0)}
 Row = dict[str, Any]
 
 
-def asked(subject: Subject, ledger: Ledger, grid: Iterable[Resonance]) -> list[Row]:
+def asked(subject: Subject, ledger: ResultsLog, grid: Iterable[Resonance]) -> list[Row]:
     """The weights as they are, with no resonance and with each of `grid`; rows there are are kept.
 
     `error` is the standard error of the difference to none, on the same test rows.
@@ -38,7 +38,7 @@ def asked(subject: Subject, ledger: Ledger, grid: Iterable[Resonance]) -> list[R
 
 def retrained(
     subject: Subject,
-    ledger: Ledger,
+    ledger: ResultsLog,
     grid: Iterable[Resonance],
     seeds: int,
     how: Anew,
@@ -62,7 +62,7 @@ def retrained(
 
 def _kept(
     subject: Subject,
-    ledger: Ledger,
+    ledger: ResultsLog,
     identity: Any,
     resonance: Resonance | None,
     seed: int | None,

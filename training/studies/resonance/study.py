@@ -19,7 +19,7 @@ from rich.progress import Progress
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from models.base import Architecture, Knobs
+from models.base import Architecture, DynamicsParams
 from models.checkpoint import Checkpoint
 from models.resonance import Resonance
 from models.tasks.graph_classifier import GraphClassifier
@@ -117,7 +117,7 @@ class _Nodes(_Ranked):
     @torch.no_grad()
     def scores(self, resonance: Resonance | None) -> np.ndarray:
         batch, encoded_NP = self._posed
-        logits_N = self.network(batch, [Knobs(resonance=resonance)], encoded_NP)
+        logits_N = self.network(batch, [DynamicsParams(resonance=resonance)], encoded_NP)
         return logits_N.double().numpy()[self.split.test]
 
     def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
@@ -155,7 +155,7 @@ class _Graphs(_Ranked):
 
     @torch.no_grad()
     def scores(self, resonance: Resonance | None) -> np.ndarray:
-        knobs = Knobs(resonance=resonance)
+        knobs = DynamicsParams(resonance=resonance)
         logits = [self.network(batch, [knobs] * batch.rows) for batch in self._batches]
         logits_RC = torch.cat(logits).double().numpy()
         return logits_RC[:, 1] - logits_RC[:, 0]
@@ -187,7 +187,7 @@ class _Images(Subject):
 
     def scores(self, resonance: Resonance | None) -> np.ndarray:
         patch, device = self.network.config.patch, torch.device("cpu")
-        asked = completer(_Asked(self.network, Knobs(resonance=resonance)), patch, device)
+        asked = completer(_Asked(self.network, DynamicsParams(resonance=resonance)), patch, device)
         measured = evaluate_images(
             asked, self.dataset, patch, self.recipe.occluded, parts=("test",), count=_IMAGES
         )
@@ -215,7 +215,7 @@ class _Images(Subject):
 class _Asked(nn.Module):
     """A network with the knobs of a request."""
 
-    def __init__(self, network: Architecture, knobs: Knobs) -> None:
+    def __init__(self, network: Architecture, knobs: DynamicsParams) -> None:
         super().__init__()
         self.network, self.knobs = network, knobs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
 from models.inputs.graph import Column
 from models.inputs.graph_batch import GraphBatch
@@ -56,7 +56,7 @@ def node_energy_reference(
     """Quantiles of final energy per node over `neighbourhoods` of training nodes."""
     energies = []
     for part in neighbourhoods(batch, drawn(nodes)):
-        output = network.infer(part, [Knobs()])
+        output = network.infer(part, [DynamicsParams()])
         total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
         energies.append(total / len(part.x_NF))
     return quantiles(energies)

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from models.inputs.features import NodeFeatures
 from models.inputs.graph_batch import pack
 from training.common.hardware import machines
-from training.common.results_log import Ledger, mark
+from training.common.results_log import ResultsLog, mark
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import GRAPH_BASELINES, TREES, fit_trees
 from training.tasks.anomaly.configs import node_recipe
@@ -43,7 +43,7 @@ def run(
     progress: Progress,
 ) -> dict[str, list[dict[str, Any]]]:
     """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
-    ledger, models, splits = Ledger(out, fabric), list(models), list(splits)
+    ledger, models, splits = ResultsLog(out, fabric), list(models), list(splits)
     known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREES}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")

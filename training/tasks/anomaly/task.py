@@ -16,7 +16,7 @@ from models.inputs.graph_batch import GraphBatch
 from training.common.results_log import fingerprint
 from training.datasets import Split
 from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
-from training.trainer import BETAS, Problem
+from training.trainer import BETAS, TrainingTask
 
 Step = tuple[GraphBatch, Tensor, Tensor, Tensor]
 """(graph, encoding, seeds in it, the same nodes in the whole graph)"""
@@ -56,7 +56,7 @@ class NodeRecipe:
 
 
 @final
-class NodeProblem(Problem):
+class NodeProblem(TrainingTask):
     """Weighted cross entropy on `split.train`, Energy Transformer eq. 12 (with the sign the text
     means); ROC-AUC on `split.val`."""
 

@@ -17,14 +17,14 @@ from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
 from training.tasks.anomaly.evaluate import Evaluation, evaluate
 from training.tasks.anomaly.task import NodeProblem, NodeRecipe
-from training.trainer import Fitted, fit
+from training.trainer import TrainResult, fit
 
 
 @dataclass(frozen=True)
 class Run:
     """A fitted network, its logits (N,) of every node, and their evaluation."""
 
-    fitted: Fitted
+    fitted: TrainResult
     logits: np.ndarray
     evaluation: Evaluation
     network: NodeScorer

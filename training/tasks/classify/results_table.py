@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from training.common.hardware import machines
-from training.common.results_log import Ledger, mark
+from training.common.results_log import ResultsLog, mark
 from training.datasets import GraphDataset, Split
 from training.metrics import Evaluation, evaluate
 from training.tasks.classify.baselines import FOREST, GRAPH_NETWORKS, fit_forest
@@ -66,7 +66,7 @@ def run(
     known = (*OURS, *GRAPH_NETWORKS, FOREST)
     if unknown := [model for model in models if model not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(known)}")
-    ledger = Ledger(out, fabric)
+    ledger = ResultsLog(out, fabric)
     task = progress.add_task(dataset.name, total=len(models) * len(splits) * seeds)
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for seed, split in product(range(seeds), splits):

@@ -16,7 +16,7 @@ from models.tasks.graph_classifier import Task
 from training.common.results_log import fingerprint
 from training.datasets import Split
 from training.metrics import measure, temperatures
-from training.trainer import BETAS, Problem, share
+from training.trainer import BETAS, TrainingTask, share
 
 _EVALUATED = 256  # graphs at a time without gradients
 
@@ -49,7 +49,7 @@ class GraphRecipe:
 
 
 @final
-class GraphProblem(Problem):
+class GraphProblem(TrainingTask):
     """Cross entropy with label smoothing on `split.train`, the mean over the tasks.
 
     Graphs without a label for a task are left out of its mean. `balanced` weighs each class of a

@@ -20,14 +20,14 @@ from training.datasets import GraphDataset, Split
 from training.metrics import Evaluation, evaluate
 from training.tasks.classify.baselines import GRAPH_NETWORKS
 from training.tasks.classify.task import GraphProblem, GraphRecipe
-from training.trainer import Fitted, fit
+from training.trainer import TrainResult, fit
 
 
 @dataclass(frozen=True)
 class GraphRun:
     """A fitted network, its logits (G, C) of every graph, and their evaluation."""
 
-    fitted: Fitted
+    fitted: TrainResult
     logits: np.ndarray
     evaluation: Evaluation
     network: nn.Module

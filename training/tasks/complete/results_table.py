@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.inputs.patches import batch_of
 from training.common.hardware import machines
-from training.common.results_log import Ledger, mark
+from training.common.results_log import ResultsLog, mark
 from training.datasets import ImageDataset
 from training.tasks.complete.baselines import UNTRAINED
 from training.tasks.complete.configs import IMAGE_ABLATIONS, image_recipe, smoke_images
@@ -74,7 +74,7 @@ def run(
     """
     if unknown := [model for model in models if model not in MODELS]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
-    ledger, data = Ledger(out, fabric), dataset.fingerprint
+    ledger, data = ResultsLog(out, fabric), dataset.fingerprint
     task = progress.add_task(dataset.name, total=len(models))
     results: dict[str, dict[str, Any]] = {}
     for model in models:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models.inputs.patches import PatchBatch, PatchCodec, batch_of, patchify, spread
 from training.datasets import ImageDataset
 from training.tasks.complete.evaluate import completer, draw_order, errors, occlude, portions, psnr
-from training.trainer import Problem, share
+from training.trainer import TrainingTask, share
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ImageRecipe:
 
 
 @final
-class ImageProblem(Problem):
+class ImageProblem(TrainingTask):
     """Mean over the pictures of the mean squared error of standardised pixels on the patches that
     count, new ones every step.
 

@@ -16,14 +16,14 @@ from training.tasks.complete.baselines import ViT
 from training.tasks.complete.configs import VIT
 from training.tasks.complete.evaluate import ImageMetrics, completer, evaluate_images
 from training.tasks.complete.task import ImageProblem, ImageRecipe
-from training.trainer import Fitted, fit
+from training.trainer import TrainResult, fit
 
 
 @dataclass(frozen=True)
 class ImageRun:
     """A fitted network with its figures on each part, one entry for each seed of the masks."""
 
-    fitted: Fitted
+    fitted: TrainResult
     parts: dict[str, list[ImageMetrics]]
     network: ImageCompleter | ViT
     recipe: ImageRecipe

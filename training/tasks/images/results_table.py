@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from training.common.hardware import machines
-from training.common.results_log import Ledger, mark
+from training.common.results_log import ResultsLog, mark
 from training.datasets.pictures import PictureDataset
 from training.tasks.images.configs import recognise_recipe, smoke_pictures
 from training.tasks.images.task import RecogniseRecipe
@@ -42,7 +42,7 @@ def run(
         recipes = {model: smoke_pictures(recipe) for model, recipe in recipes.items()}
     if epochs is not None:
         recipes = {model: replace(recipe, epochs=epochs) for model, recipe in recipes.items()}
-    ledger, data = Ledger(out, fabric), dataset.fingerprint
+    ledger, data = ResultsLog(out, fabric), dataset.fingerprint
     task = progress.add_task(dataset.name, total=len(models) * seeds)
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for seed in range(seeds):

@@ -15,7 +15,7 @@ from models.architectures.ait import AiT, AiTConfig
 from models.inputs.images import PictureBatch
 from training.datasets.pictures import PictureDataset
 from training.metrics import measure
-from training.trainer import BETAS, Problem, share
+from training.trainer import BETAS, TrainingTask, share
 
 _EVALUATED = 256  # pictures at a time without gradients
 _FRESH = 3  # beside the seeds of train, val and test
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
 
 @final
-class RecogniseProblem(Problem):
+class RecogniseProblem(TrainingTask):
     """Cross entropy on `split.train` and sigma times the balance loss.
 
     `validate` is accuracy; equal accuracies are parted by the cross entropy. Where questions are

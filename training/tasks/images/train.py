@@ -15,7 +15,7 @@ from training.datasets.pictures import PictureDataset
 from training.metrics import Evaluation, evaluate
 from training.tasks.images.configs import BASELINE
 from training.tasks.images.task import RecogniseProblem, RecogniseRecipe
-from training.trainer import Fitted, fit, parameters
+from training.trainer import TrainResult, fit, parameters
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PictureRun:
     """A fitted network, its logits (S, C) of every sample, their evaluation, and the accuracy on
     each kind of test sample."""
 
-    fitted: Fitted
+    fitted: TrainResult
     logits: np.ndarray
     evaluation: Evaluation
     by_kind: dict[str, float]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from service.endpoints.anomaly.schemas import ScoreResponse
 
 MODELS = {"et-small": 1, "cdat-small": 2}
@@ -36,7 +36,7 @@ def test_the_answer_is_what_the_checkpoint_computes(client, checkpoints, sample,
     one = sample(3, MODELS[model])
     loaded = checkpoint.load(checkpoints / model)
     network, manifest = loaded.network, loaded.manifest
-    output = network.infer(network.pack([one.graph()]), [Knobs()])  # type: ignore[attr-defined]
+    output = network.infer(network.pack([one.graph()]), [DynamicsParams()])  # type: ignore[attr-defined]
     answer = scored(client, one.arrays(model=model))
     logits = np.array([result["score"] for result in answer["results"]])
     np.testing.assert_allclose(logits, output.logits.numpy(), rtol=1e-5, atol=1e-6)

@@ -7,19 +7,20 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from service.context import BRIEF
-from service.endpoints.anomaly.parse import JSON, SAFETENSORS, ScoreTask
+from service.endpoints.anomaly.parse import ScoreTask
 from service.endpoints.anomaly.routes import weight_of
 from service.endpoints.common.schemas import Dynamics
+from service.media_types import JSON, SAFETENSORS
 
 
 def task_of(nodes: int, edges: int, targets: int | None, *include: str) -> ScoreTask:
     ends = np.zeros((2, edges), np.int64)
     graph = Graph(np.zeros((nodes, 1), np.float32), ends)
     asked = None if targets is None else np.arange(targets)
-    knobs = Dynamics(), Knobs(), frozenset(include)
+    knobs = Dynamics(), DynamicsParams(), frozenset(include)
     return ScoreTask(cast(Any, None), graph, None, asked, *knobs)
 
 

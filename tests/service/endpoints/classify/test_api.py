@@ -13,15 +13,15 @@ from rdkit import Chem, rdBase
 from scipy.special import softmax
 
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Graph
 from models.inputs.molecules import MoleculeError, parse
 from service.endpoints.classify import infer
+from service.endpoints.classify.infer import classify
 from service.endpoints.classify.parse import ClassifyTask, Item
 from service.endpoints.classify.schemas import ClassifyResponse
-from service.engine import classify
 from service.errors import Problem
-from service.registry.handles import Classifier, served
+from service.registry.handles import Classifier, handle_for
 from tests.support.server import MOLECULES, make_shapes
 
 SAFETENSORS = "application/vnd.safetensors"
@@ -139,7 +139,7 @@ def test_the_answer_is_what_the_checkpoint_computes(client, checkpoints, name):
     graphs = make_shapes(5, 9) if name == "et-shape" else [parse(text).graph for text in MOLECULES]
     body = {"graphs": as_json(graphs), "model": name, "include": ["components", "trace"]}
     answer = classified(client, body)
-    output = network.infer(network.pack(graphs), [Knobs()] * len(graphs))
+    output = network.infer(network.pack(graphs), [DynamicsParams()] * len(graphs))
     parts = network.split(output.logits)  # type: ignore[operator]
     assert answer["model"] == {"name": name, "version": "2.0", "sha256": loaded.sha256}
     for row, (result, graph) in enumerate(zip(answer["results"], graphs, strict=True)):
@@ -343,17 +343,17 @@ def test_a_thousand_molecules(client):
 
 @pytest.fixture(scope="module")
 def shapes(checkpoints) -> Classifier:
-    model = served(checkpoint.load(checkpoints / "et-shape"))
+    model = handle_for(checkpoint.load(checkpoints / "et-shape"))
     assert isinstance(model, Classifier)
     return model
 
 
 def test_batches_of_bounded_size(shapes, monkeypatch):
     graphs = make_shapes(7, 40)
-    whole = classify(shapes, graphs, Knobs(), lambda: None)
+    whole = classify(shapes, graphs, DynamicsParams(), lambda: None)
     assert len(whole.batches) == 1
     monkeypatch.setattr(infer, "ENTRIES", 100)
-    parts = classify(shapes, graphs, Knobs(), lambda: None)
+    parts = classify(shapes, graphs, DynamicsParams(), lambda: None)
     assert len(parts.batches) > 5
     assert sum(rows for _, rows in parts.batches) == len(graphs)
     np.testing.assert_allclose(parts.logits_RC, whole.logits_RC, rtol=1e-5, atol=1e-5)
@@ -361,8 +361,8 @@ def test_batches_of_bounded_size(shapes, monkeypatch):
 
 def test_what_has_no_finite_answer_is_an_item_error(shapes):
     graphs = make_shapes(7, 3)
-    found = classify(shapes, graphs, Knobs(), lambda: None)
-    task = ClassifyTask(shapes, None, graphs, ["/0", "/1", "/2"], Knobs(), frozenset())
+    found = classify(shapes, graphs, DynamicsParams(), lambda: None)
+    task = ClassifyTask(shapes, None, graphs, ["/0", "/1", "/2"], DynamicsParams(), frozenset())
     items = [Item(graph) for graph in graphs]
     found.logits_RC[1] = np.nan
     results = infer.graph_results(task, items, found)

@@ -10,10 +10,10 @@ import pytest
 from models import checkpoint
 from models.architectures.ait import AiTConfig
 from models.architectures.et import ETConfig
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.resonance import Resonance
 from service.endpoints.common.dynamics import resolved
-from service.endpoints.common.envelope import require_read
+from service.endpoints.common.envelope import require_supported_params
 from service.endpoints.common.schemas import Dynamics
 from service.errors import Problem
 from tests.service.endpoints.anomaly.test_bad_input import check
@@ -113,7 +113,7 @@ def test_gates(client, sample, checkpoints, gate):
     body = one.arrays(model="cdat-small", dynamics={"resonance": shape})
     response = client.post("/anomaly/score", json=body)
     network = checkpoint.load(checkpoints / "cdat-small").network
-    knobs = [Knobs(resonance=Resonance.model_validate(shape))]
+    knobs = [DynamicsParams(resonance=Resonance.model_validate(shape))]
     expected = network.infer(network.pack([one.graph()]), knobs).logits
     scores = [result["score"] for result in response.json()["results"]]
     np.testing.assert_allclose(scores, expected.numpy(), rtol=1e-4, atol=1e-5)
@@ -148,10 +148,10 @@ def test_in_tensors(client, sample):
 def test_without_attention_it_is_refused(config):
     for resonance in (LOUD, SILENT):
         with pytest.raises(Problem) as refused:
-            require_read(Dynamics.model_validate({"resonance": resonance}), config)
+            require_supported_params(Dynamics.model_validate({"resonance": resonance}), config)
         [fault] = refused.value.faults
         assert (fault.pointer, fault.code) == ("/dynamics/resonance", "not_read")
-    require_read(Dynamics.model_validate({"steps": 3}), config)
+    require_supported_params(Dynamics.model_validate({"steps": 3}), config)
     with pytest.raises(ValueError, match="no attention"):
         type(config).model_validate(config.model_dump() | {"resonance": LOUD})
 
@@ -167,12 +167,12 @@ def test_what_was_trained_is_told(checkpoints):
     for learn in (False, True):
         config = loaded.config.model_dump() | {"resonance": shape, "learn_strength": learn}
         network = type(loaded)(type(loaded.config).model_validate(config))
-        told = resolved(network, Knobs())["resonance"]
+        told = resolved(network, DynamicsParams())["resonance"]
         blocks = len(network.blocks_in_order())
         strength = pytest.approx(0.7) if not learn else [[pytest.approx(0.7)] * 2] * blocks
         assert told["strength"] == strength
         assert (told["gate"], told["vigilance"]) == ("tanh", 0.5)
-        instead = Knobs(resonance=Resonance.model_validate(LOUD))
+        instead = DynamicsParams(resonance=Resonance.model_validate(LOUD))
         assert resolved(network, instead)["resonance"]["strength"] == 2.0
 
 

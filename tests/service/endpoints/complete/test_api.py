@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.patches import MaskedImage
 from service.endpoints.complete.schemas import CompleteResponse
 from service.endpoints.complete.tiling import plan_windows
@@ -106,7 +106,7 @@ def test_one_window_is_what_the_checkpoint_computes(client, tile):
     occluded[1, 1:3] = True
     network = tile.network
     batch = network.pack([MaskedImage(image, occluded)])
-    output = network.infer(batch, [Knobs()])
+    output = network.infer(batch, [DynamicsParams()])
     expected = output.logits[0].permute(1, 2, 0).numpy().clip(0, 1)
     [after] = pictures(answer)
     np.testing.assert_allclose(after[hole] / 255, expected[hole], atol=0.6 / 255)

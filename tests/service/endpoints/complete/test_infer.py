@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from models import checkpoint
-from models.base import Knobs, Output
+from models.base import DynamicsParams, Output
 from models.dynamics import StopReason
 from models.sampling import Interrupted
-from service.endpoints.anomaly.parse import JSON
-from service.endpoints.common.convergence import MeanCourse
+from service.endpoints.common.convergence import MeanConvergence
+from service.endpoints.complete.infer import CompleteTask, complete_picture
 from service.endpoints.complete.routes import require_answerable
 from service.endpoints.complete.tiling import plan_windows
-from service.engine import CompleteTask, complete_picture
+from service.engine.progress import Progress
 from service.errors import Problem
-from service.imaging.encode import PNG
-from service.imaging.image import Picture
-from service.jobs import Progress
-from service.registry.handles import Completer, served
+from service.imaging.image import ImageData
+from service.media_types import JSON, PNG
+from service.registry.handles import Completer, handle_for
 from service.settings import Settings
 from tests.support.completion import (
     HOLE,
@@ -31,14 +30,14 @@ from tests.support.image_files import smooth
 
 def test_windows_have_noise_of_their_own(tile):
     """Two windows that see the same would otherwise be filled the same."""
-    flat = Picture(np.full((16, 64, 3), 100, np.uint8))
+    flat = ImageData(np.full((16, 64, 3), 100, np.uint8))
     hole = np.zeros((16, 64), bool)
     hole[6:9, 6:9] = hole[6:9, 54:57] = True
     plan = plan_windows(hole, 16, 4, 99)
     assert plan.levels[0].corners.tolist() == [[0, 0], [0, 48]]
 
     def both(noise):
-        knobs = Knobs(noise=noise, seed=1)
+        knobs = DynamicsParams(noise=noise, seed=1)
         task = CompleteTask(tile, flat, plan, 1, knobs, frozenset())
         [done] = complete_picture(task, Progress(), lambda: None).completions
         return done.picture.pixels[6:9, 6:9], done.picture.pixels[6:9, 54:57]
@@ -55,7 +54,7 @@ def test_the_mean_of_courses_of_different_length():
         def totals(self):
             return [{"energy": self.energies}]
 
-    mean = MeanCourse()
+    mean = MeanConvergence()
     for one in (Some(6.0, 4.0), Some(3.0, 2.0, 1.0), Some(9.0)):
         mean.add(one, 1)  # type: ignore[arg-type]
     energies = [entry["energy"] for entry in mean.trace(num_nodes=2)]
@@ -63,11 +62,11 @@ def test_the_mean_of_courses_of_different_length():
 
 
 def test_progress_counts_what_the_network_sees(checkpoints):
-    model = served(checkpoint.load(checkpoints / "et-grey"))
+    model = handle_for(checkpoint.load(checkpoints / "et-grey"))
     assert isinstance(model, Completer)
-    progress, picture = Progress(), Picture(smooth(*SHAPE))
+    progress, picture = Progress(), ImageData(smooth(*SHAPE))
     plan = plan_windows(HOLE, 16, 4, 99)
-    task = CompleteTask(model, picture, plan, 2, Knobs(), frozenset())
+    task = CompleteTask(model, picture, plan, 2, DynamicsParams(), frozenset())
     done = complete_picture(task, progress, lambda: None)
     assert progress.step == progress.steps == 2 * 3 * plan.windows
     assert [one.convergence["windows"] for one in done.completions] == [3, 3]
@@ -82,7 +81,7 @@ def test_no_finite_pixel_left(tile, monkeypatch):
 
     monkeypatch.setattr(tile.network, "infer", broken)
     plan = plan_windows(HOLE, 16, 4, 99)
-    task = CompleteTask(tile, Picture(smooth(*SHAPE)), plan, 1, Knobs(), frozenset())
+    task = CompleteTask(tile, ImageData(smooth(*SHAPE)), plan, 1, DynamicsParams(), frozenset())
     with pytest.raises(Problem) as caught:
         complete_picture(task, Progress(), lambda: None)
     assert caught.value.kind == "diverged"
@@ -97,18 +96,20 @@ def test_an_interrupt_ends_it_within_a_step(tile):
         return StopReason.CANCELLED if asked > 5 else None
 
     plan = plan_windows(HOLE, 16, 4, 99)
-    task = CompleteTask(tile, Picture(smooth(*SHAPE)), plan, 16, Knobs(steps=64), frozenset())
+    task = CompleteTask(
+        tile, ImageData(smooth(*SHAPE)), plan, 16, DynamicsParams(steps=64), frozenset()
+    )
     with pytest.raises(Interrupted):
         complete_picture(task, Progress(), interrupt)
     assert asked < 9  # the step at hand, the block after it, and the window
 
 
 def test_an_answer_larger_than_is_allowed(tile):
-    picture, plan = Picture(smooth(*SHAPE)), plan_windows(HOLE, 16, 4, 99)
+    picture, plan = ImageData(smooth(*SHAPE)), plan_windows(HOLE, 16, 4, 99)
     settings = Settings(max_response_bytes=2 * 20 * 30 * 4)
 
     def ask(picture, count, include=(), form=JSON):
-        task = CompleteTask(tile, picture, plan, count, Knobs(), frozenset(include))
+        task = CompleteTask(tile, picture, plan, count, DynamicsParams(), frozenset(include))
         require_answerable(task, form, settings)
 
     ask(picture, 2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.endpoints.complete.inpaint import Filler, complete
 from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
-from service.imaging.image import Picture, PictureFault
+from service.imaging.image import ImageData, ImageError
 
 S, P = 32, 4
 
@@ -47,11 +47,11 @@ def mean(windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
     ).astype(np.float32)
 
 
-def ramp(height: int, width: int) -> Picture:
+def ramp(height: int, width: int) -> ImageData:
     """Three planes, each of whole numbers."""
     rows, columns = np.mgrid[:height, :width]
     planes = [rows, columns, 255 - rows]
-    return Picture(np.stack(planes, -1).astype(np.uint8))
+    return ImageData(np.stack(planes, -1).astype(np.uint8))
 
 
 def hole(shape: tuple[int, int], *box: int) -> np.ndarray:
@@ -62,14 +62,16 @@ def hole(shape: tuple[int, int], *box: int) -> np.ndarray:
     return unknown
 
 
-def completed(picture: Picture, unknown: np.ndarray, filler: Filler, channels: int = 3) -> Picture:
+def completed(
+    picture: ImageData, unknown: np.ndarray, filler: Filler, channels: int = 3
+) -> ImageData:
     return complete(picture, plan_windows(unknown, S, P, 10**6), filler, channels)
 
 
-def noise(seed: int, shape: tuple[int, int], channels: int, depth: type, alpha: bool) -> Picture:
+def noise(seed: int, shape: tuple[int, int], channels: int, depth: type, alpha: bool) -> ImageData:
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, np.iinfo(depth).max, (*shape, channels), depth, endpoint=True)
-    return Picture(pixels, rng.integers(0, 256, shape, np.uint8) if alpha else None, b"profile")
+    return ImageData(pixels, rng.integers(0, 256, shape, np.uint8) if alpha else None, b"profile")
 
 
 SIDES = st.sampled_from([1, 2, 3, 5, 16, 31, 32, 33, 47, 64, 90])
@@ -133,20 +135,20 @@ HOLES = {
 def test_a_filler_that_knows_the_picture_restores_it(name):
     unknown = HOLES[name]
     picture = ramp(*unknown.shape)
-    broken = Picture(np.where(unknown[..., None], np.uint8(77), picture.pixels))
+    broken = ImageData(np.where(unknown[..., None], np.uint8(77), picture.pixels))
     np.testing.assert_array_equal(completed(broken, unknown, linear).pixels, picture.pixels)
 
 
 def test_a_smaller_picture_is_mirrored():
     unknown = hole((11, 20), 4, 5, 8, 12)
-    picture = Picture(np.full((11, 20, 3), 91, np.uint8))
+    picture = ImageData(np.full((11, 20, 3), 91, np.uint8))
     shown = []
 
     def watched(windows, occluded):
         shown.append((windows, occluded))
         return mean(windows, occluded)
 
-    broken = Picture(np.where(unknown[..., None], np.uint8(0), picture.pixels))
+    broken = ImageData(np.where(unknown[..., None], np.uint8(0), picture.pixels))
     assert (completed(broken, unknown, watched).pixels == 91).all()
     ((windows, occluded),) = shown
     assert windows.shape == (1, S, S, 3)
@@ -190,7 +192,7 @@ def test_errors_do_not_add_up_on_the_way_in():
     """A filler that is too bright by 5 of 255 each time, in a hole eight passes deep: half the
     size, where there are fewer, sets the large structure. Without it they come to 40."""
     unknown = hole((264, 264), 4, 4, 260, 260)
-    picture = Picture(np.full((264, 264, 1), 100, np.uint8))
+    picture = ImageData(np.full((264, 264, 1), 100, np.uint8))
 
     def bright(windows, occluded):
         return mean(windows, occluded) + np.float32(5 / 255)
@@ -228,7 +230,7 @@ def test_dots_leave_a_filler_something_to_see():
     unknown = np.zeros((96, 96), bool)
     unknown[::4, ::4] = True
     picture = ramp(96, 96)
-    broken = Picture(np.where(unknown[..., None], np.uint8(0), picture.pixels))
+    broken = ImageData(np.where(unknown[..., None], np.uint8(0), picture.pixels))
 
     def watched(windows, occluded):
         assert not occluded.all()
@@ -255,12 +257,12 @@ def test_so_many_windows_and_no_more():
     unknown = hole((1200, 1200), 0, 0, 1000, 1000)
     windows = plan_windows(unknown, S, P, 10**6).windows
     plan_windows(unknown, S, P, windows)
-    with pytest.raises(PictureFault) as refused:
+    with pytest.raises(ImageError) as refused:
         plan_windows(unknown, S, P, windows - 1)
     assert refused.value.code == "too_much_work"
     line = np.ones((1, 10**6), bool)
     line[0, 0] = False
-    with pytest.raises(PictureFault):
+    with pytest.raises(ImageError):
         plan_windows(line, S, P, 8192)
 
 

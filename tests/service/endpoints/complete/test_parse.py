@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from service.endpoints.complete.decoding import open_picture
 from service.endpoints.complete.parse import PictureRequest, read_request
 from service.errors import Problem
-from service.imaging.decoder_pool import open_picture
 from service.settings import Settings
 from tests.support.bad_score_bodies import SECRET
 from tests.support.fuzz import changed_somewhere

@@ -13,7 +13,7 @@ import pytest
 from scipy.special import softmax
 
 from models import checkpoint
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.images import Picture
 from models.inputs.questions import ANSWERS, COLOURS, QUESTIONS, Question
 from service.endpoints.images.schemas import (
@@ -58,7 +58,7 @@ def expected(loaded, pixels, question=None, knobs=None):
     network = loaded.network
     picture = Picture(pixels.transpose(2, 0, 1).astype(np.float32), question)
     network.check(picture)
-    output = network.infer(network.pack([picture]), [knobs or Knobs()])
+    output = network.infer(network.pack([picture]), [knobs or DynamicsParams()])
     p = softmax(output.logits[0].double().numpy() / TEMPERATURE)
     final = sum(float(s.trace[-1].energy_R[0]) for s in output.solutions)
     return p, final

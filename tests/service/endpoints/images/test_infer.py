@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from models import checkpoint
-from models.base import Knobs, Output
+from models.base import DynamicsParams, Output
 from models.inputs.images import Picture
-from service.engine import recognise
+from service.endpoints.images.infer import recognise
+from service.engine.progress import Progress
 from service.errors import Problem
-from service.jobs import Progress
-from service.registry.handles import PictureClassifier, served
+from service.registry.handles import ImageClassifier, handle_for
 
 
 def test_no_finite_answer_left(checkpoints, monkeypatch):
-    model = served(checkpoint.load(checkpoints / "ait-glyph"))
-    assert isinstance(model, PictureClassifier)
+    model = handle_for(checkpoint.load(checkpoints / "ait-glyph"))
+    assert isinstance(model, ImageClassifier)
     infer = model.network.infer
 
     def broken(*args):
@@ -26,5 +26,5 @@ def test_no_finite_answer_left(checkpoints, monkeypatch):
     monkeypatch.setattr(model.network, "infer", broken)
     picture = Picture(np.zeros(model.config.shape, np.float32))
     with pytest.raises(Problem) as caught:
-        recognise(model, [picture], Knobs(), frozenset(), Progress(), lambda: None)
+        recognise(model, [picture], DynamicsParams(), frozenset(), Progress(), lambda: None)
     assert caught.value.kind == "diverged"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.inputs.graph import Graph
 from service.errors import Problem
-from service.storage.graphs import Edge, LiveGraph, Schema, Update, Whole
+from service.storage.graphs import DynamicGraph, Edge, GraphSnapshot, Schema, Update
 from service.validation.ids import NodeId
 
 SCHEMA = Schema(("a", "b"), ("follows", "pays"))
@@ -58,13 +58,13 @@ def updates(draw: st.DrawFn) -> Update:
     return Update(tuple(nodes), x, tuple(draw(edges)), tuple(gone), tuple(draw(edges)))
 
 
-def live(model: Model, order: list[NodeId] | None = None) -> LiveGraph:
+def live(model: Model, order: list[NodeId] | None = None) -> DynamicGraph:
     node_ids = list(model.nodes) if order is None else order
     row = {id: i for i, id in enumerate(node_ids)}
     ends = [(row[s], row[t], relation) for s, t, relation in model.edges]
     table = np.array(ends, np.int64).reshape(-1, 3).T
     x = np.array([model.nodes[id] for id in node_ids], np.float32).reshape(-1, 2)
-    return LiveGraph(SCHEMA, Whole(Graph(x, table[:2], table[2]), node_ids, 0))
+    return DynamicGraph(SCHEMA, GraphSnapshot(Graph(x, table[:2], table[2]), node_ids, 0))
 
 
 def as_model(graph: Graph, node_ids: list[NodeId]) -> Model:
@@ -75,7 +75,7 @@ def as_model(graph: Graph, node_ids: list[NodeId]) -> Model:
     return Model(dict(zip(node_ids, map(tuple, graph.x.tolist()), strict=True)), set(listed))
 
 
-def update(graph: LiveGraph, one: Update) -> None:
+def update(graph: DynamicGraph, one: Update) -> None:
     if (change := graph.plan(one)) is not None:
         graph.commit(change, graph.revision + 1)
 
@@ -119,7 +119,7 @@ def test_it_is_what_the_updates_make_of_it(several: list[Update], data: st.DataO
     np.testing.assert_array_equal(again.graph.edge_type, near.graph.edge_type)
 
 
-def star(leaves: int) -> LiveGraph:
+def star(leaves: int) -> DynamicGraph:
     model = Model(dict.fromkeys(range(leaves + 1), (0.0, 0.0)))
     model.edges = {(0, i, i % 2) for i in range(1, leaves + 1)}
     return live(model)

@@ -9,7 +9,7 @@ import pytest
 
 from service.errors import Problem
 from service.storage.graphs import (
-    Room,
+    GraphLimits,
     Schema,
     Update,
 )
@@ -182,7 +182,7 @@ def test_owners_have_their_own(opened):
 
 def test_room_is_each_owners(opened):
     async def work():
-        async with opened(Room(graphs=2, nodes=12, edges=12)) as store:
+        async with opened(GraphLimits(graphs=2, nodes=12, edges=12)) as store:
             one, two = store.within("one"), store.within("two")
             await put(one, "g", ring(5))
             await put(one, "h", ring(5))
@@ -204,7 +204,7 @@ def test_room_is_each_owners(opened):
             await update(one, "g", Update((), NONE, (), (6,)))
             await update(one, "g", node(7))
             assert (await one.head("g")).num_nodes == 7
-        async with opened(Room(graphs=2, nodes=3, edges=3)) as store:
+        async with opened(GraphLimits(graphs=2, nodes=3, edges=3)) as store:
             one = store.within("one")  # what has become too large may become smaller
             await update(one, "g", Update((), NONE, (), (6, 7)))
             await put(one, "h", ring(4))
@@ -232,7 +232,7 @@ def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
     a node without."""
 
     async def work():
-        async with opened(Room(1, 1000, 100_000)) as store:
+        async with opened(GraphLimits(1, 1000, 100_000)) as store:
             await put(store, "g", ring(1))
             over = asyncio.Event()
 

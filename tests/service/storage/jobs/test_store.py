@@ -14,14 +14,18 @@ import pytest
 from starlette.responses import Response
 
 from service.errors import Problem
-from service.jobs import Job, Limits, SqliteJobStore, Status
+from service.storage.jobs.base import Limits
+from service.storage.jobs.job import Job, Status
 from service.storage.jobs.redis import RedisJobStore
-from service.storage.jobs.request import Sent
-from service.storage.redis_client import Link
+from service.storage.jobs.request import StoredRequest
+from service.storage.jobs.sqlite import SqliteJobStore
+from service.storage.redis_client import RedisClient
 from service.storage.sqlite import StoreError
 from tests.support.server import REPO
 
-SENT = Sent("POST", "/sample", b"a=1", (("accept", "*/*"), ("content-type", "application/json")))
+SENT = StoredRequest(
+    "POST", "/sample", b"a=1", (("accept", "*/*"), ("content-type", "application/json"))
+)
 LIMITS = Limits(max_jobs=9, max_bytes=1 << 20, keep_s=600)
 
 
@@ -31,7 +35,7 @@ def any_opened(request, tmp_path):
     if request.param == "sqlite":
         yield request.getfixturevalue("opened")
         return
-    link = Link(request.getfixturevalue("redis_server")().url, 5.0)
+    link = RedisClient(request.getfixturevalue("redis_server")().url, 5.0)
 
     def one(**limits) -> RedisJobStore:
         store = RedisJobStore(link, Limits(**vars(LIMITS) | limits))
@@ -217,7 +221,7 @@ def test_answers_are_kept_for_a_time(any_opened):
 @pytest.fixture
 def two(redis_server):
     """Two processes on one Redis, with a lease of two seconds."""
-    link = Link(redis_server().url, 5.0)
+    link = RedisClient(redis_server().url, 5.0)
     stores = [RedisJobStore(link, LIMITS, 2.0) for _ in range(2)]
     yield stores
     link.patient.close()
@@ -295,7 +299,9 @@ _WRITER = """
 import sys
 from pathlib import Path
 from starlette.responses import Response
-from service.jobs import Job, Limits, SqliteJobStore, Status
+from service.storage.jobs.job import Job, Status
+from service.storage.jobs.base import Limits
+from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.jobs.redis import RedisJobStore
 from service.storage.redis_client import Link
 from service.storage.jobs.request import Sent

@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import Checkpoint
 from models.tasks.image_completer import ImageCompleter
 from training.datasets import ImageDataset, Split
@@ -75,7 +75,7 @@ def test_images_are_seen_as_each_is_served(completer: Checkpoint) -> None:
         [(batch, sizes, at)] = rows.pose()
         assert (sizes.tolist(), at.tolist()) == ([16] * 8, list(range(8)))
         assert (batch.occluded_N.view(8, 16).double().mean(1) == hidden).all()
-        seen, output = see(completer, rows), network.infer(batch, [Knobs()] * 8)
+        seen, output = see(completer, rows), network.infer(batch, [DynamicsParams()] * 8)
         energies = sum(s.trace[-1].energy_R for s in output.solutions) / 16
         percentiles = [completer.manifest.energy.percentile(e, hidden) for e in energies]
         np.testing.assert_allclose(seen.percentile_R, percentiles)
@@ -119,7 +119,7 @@ def test_pictures_come_with_a_question(recogniser: Checkpoint) -> None:
     assert seen.probability_R is not None
     network = recogniser.network
     logits = network.head(torch.from_numpy(seen.read_RK).float())  # type: ignore[operator]
-    expected = network.infer(own, [Knobs()] * 8).logits
+    expected = network.infer(own, [DynamicsParams()] * 8).logits
     torch.testing.assert_close(logits, expected)
     assert (sizes == network.config.tokens).all()  # type: ignore[attr-defined]
     assert len(at) == 8

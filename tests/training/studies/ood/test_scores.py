@@ -13,7 +13,7 @@ from scipy.spatial.distance import mahalanobis
 from scipy.special import softmax
 from typer.testing import CliRunner
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import load
 from training.__main__ import app
 from training.studies.ood import results_table
@@ -48,7 +48,7 @@ def test_rows_are_seen_as_each_is_served(trained: Path, name: str) -> None:
     source = source_of(checkpoint, trained, most=16, fitted=16)
     seen = see(checkpoint, source.own["test"])
     [(batch, sizes, at)] = source.own["test"].pose()
-    output = network.infer(batch, [Knobs()] * len(sizes))
+    output = network.infer(batch, [DynamicsParams()] * len(sizes))
     energies = sum(s.trace[-1].energy_R for s in output.solutions) / sizes
     percentiles = [manifest.energy.percentile(energy) for energy in energies]
     np.testing.assert_allclose(seen.percentile_R, percentiles)

@@ -19,7 +19,7 @@ from sklearn.metrics import f1_score
 from torch_geometric.nn import TransformerConv
 from typer.testing import CliRunner
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import load as load_checkpoint
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack
@@ -73,7 +73,7 @@ def _small(model: str = "cdat", **changed) -> NodeRecipe:
 def test_it_learns(model: str, dataset: NodeDataset, split: Split, fabric: Fabric) -> None:
     result = train_nodes(dataset, split, _small(model), seed=0, fabric=fabric)
     assert result.evaluation.parts["test"].roc_auc > 0.9
-    served = result.network.infer(result.network.pack([dataset.graph]), [Knobs()])
+    served = result.network.infer(result.network.pack([dataset.graph]), [DynamicsParams()])
     np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
 
 
@@ -204,7 +204,7 @@ def test_ablations_train(ablation: str, dataset: NodeDataset, split: Split, fabr
     chosen = smoke_nodes(node_recipe("cdat", dataset.name, 5000, ablation))
     result = train_nodes(dataset, split, chosen, seed=0, fabric=fabric)
     parts = {"no-attention": {"hopfield"}, "no-hopfield": {"attention"}}
-    output = result.network.infer(result.network.pack([dataset.graph]), [Knobs()])
+    output = result.network.infer(result.network.pack([dataset.graph]), [DynamicsParams()])
     components = output.solutions[0].trace[0].components
     assert components.keys() == parts.get(ablation, {"attention", "hopfield"})
 

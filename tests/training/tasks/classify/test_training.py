@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.graph import Column, Graph
 from models.inputs.tokens import Tokeniser, collate
 from models.tasks.graph_classifier import GraphClassifier, Task
@@ -79,7 +79,7 @@ def test_it_learns_structure(
     assert result.evaluation.parts["test"][0].accuracy > 0.8
     if isinstance(result.network, GraphClassifier):
         batch = result.network.pack(dataset.graphs)
-        served = result.network.infer(batch, [Knobs()] * len(dataset.graphs))
+        served = result.network.infer(batch, [DynamicsParams()] * len(dataset.graphs))
         np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
 
 

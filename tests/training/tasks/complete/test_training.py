@@ -14,7 +14,7 @@ import torch
 from lightning_fabric import Fabric
 
 from models.architectures.et import ETImage, ETImageConfig
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.inputs.patches import MaskedImage, patchify, spread
 from models.tasks.image_completer import ImageCompleter
 from tests.support.killed_run import killed_after
@@ -212,7 +212,7 @@ def test_what_is_measured_is_what_is_served(dataset: ImageDataset, fabric: Fabri
     images, occluded = dataset.images[:5], occlude(1, 5, 4, 0.5)
     measured = completer(network, 3, CPU)(images, occluded)
     pictures = [MaskedImage(*both) for both in zip(images, occluded, strict=True)]
-    served = network.infer(network.pack(pictures), [Knobs()] * 5).logits
+    served = network.infer(network.pack(pictures), [DynamicsParams()] * 5).logits
     pixels = (255 * served).round().clamp(0, 255).permute(0, 2, 3, 1).numpy()
     mask = spread(occluded, 3)
     assert np.abs(measured[mask].astype(int) - pixels[mask]).max() <= 1

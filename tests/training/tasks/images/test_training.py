@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from typer.testing import CliRunner
 
 from models.architectures.ait import AiT
-from models.base import Knobs
+from models.base import DynamicsParams
 from models.checkpoint import load as load_checkpoint
 from tests.support.killed_run import killed_after
 from training.__main__ import app
@@ -60,7 +60,7 @@ def test_it_learns_what_it_is_shown(triangle: PictureDataset, fabric: Fabric) ->
     assert result.by_kind == {}
     some = np.arange(0, 192, 5)
     network = result.network
-    served = network.infer(network.pack(pictures_of(dataset, some)), [Knobs()] * len(some))
+    served = network.infer(network.pack(pictures_of(dataset, some)), [DynamicsParams()] * len(some))
     np.testing.assert_allclose(served.logits.numpy(), result.logits[some], atol=1e-4)
 
 

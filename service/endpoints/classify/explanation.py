@@ -1,0 +1,70 @@
+"""Explain a graph's classes by occlusion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from models.base import DynamicsParams, Interrupt
+from models.inputs.graph import Graph
+from models.interpret import occlusion
+from models.interpret.occlusion import Variant
+from models.interpret.reasons import Fired
+from service.endpoints.common.explanations import causes_to_dict, memory_to_dict
+from service.registry.handles import Classifier
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Why a graph was classified as it was, by task, and what each of its nodes did (T, n)."""
+
+    told: dict[str, dict[str, Any]]
+    effect_TN: np.ndarray
+
+
+def explained_graph(
+    model: Classifier,
+    graph: Graph,
+    knobs: DynamicsParams,
+    logits_C: np.ndarray,
+    fired: list[Fired],
+    interrupt: Interrupt,
+) -> Explained:
+    """What moved the answer to each task.
+
+    Raises:
+        Interrupted: `interrupt` gave a reason.
+    """
+    ends = np.cumsum([len(task.labels) for task in model.tasks])[:-1]
+    parts = [part[None].astype(np.float64) for part in np.split(logits_C, ends)]
+    labels = [int(part.argmax()) for part in parts]
+    whole_T = np.array([occlusion.margins(p, at)[0] for p, at in zip(parts, labels, strict=True)])
+    value = occlusion.margin_of(model.network, knobs, labels, interrupt)
+    cause = partial(occlusion.causes, value, whole_T, np.ones(len(labels)))
+    memories = occlusion.memories_of(fired)
+
+    def cut(parts: Sequence[int]) -> Variant:
+        return Variant(occlusion.without_nodes(graph, parts))
+
+    def quiet(parts: Sequence[int]) -> Variant:
+        return Variant(graph, tuple(memories[part] for part in sorted(parts)))
+
+    nodes = graph.num_nodes
+    by_node = cause(cut, nodes, range(nodes if nodes > 1 else 0))  # of one node nothing would stay
+    by_memory = cause(quiet, len(memories), occlusion.firing(fired))
+    told = {
+        task.name: {
+            "method": "occlusion",
+            "label": task.labels[label],
+            "nodes": causes_to_dict(of_nodes, lambda part: {"node": part}),
+            "memories": causes_to_dict(of_memories, partial(memory_to_dict, memories)),
+        }
+        for task, label, of_nodes, of_memories in zip(
+            model.tasks, labels, by_node, by_memory, strict=True
+        )
+    }
+    return Explained(told, np.stack([of_nodes.effects for of_nodes in by_node]))

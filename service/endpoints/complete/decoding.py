@@ -1,0 +1,34 @@
+"""Decode the image and the mask of a `POST /complete` request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.endpoints.complete.masks import unknown_of
+from service.endpoints.complete.parse import PictureRequest
+from service.imaging.decode import decode
+from service.imaging.image import ImageData, with_pointer
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A picture, and which of its pixels (H, W) are to be filled."""
+
+    picture: ImageData
+    unknown: np.ndarray
+
+
+def open_picture(request: PictureRequest) -> Opened:
+    """
+    Raises:
+        Problem: `invalid-image`, for pixels that cannot be decoded or a mask that says nothing.
+    """
+    with with_pointer("/image"):
+        picture = decode(request.image)
+    if request.mask is None:
+        with with_pointer("/image"):
+            return Opened(picture, unknown_of(request.mask_mode, picture))
+    with with_pointer("/mask"):
+        return Opened(picture, unknown_of(request.mask_mode, decode(request.mask)))

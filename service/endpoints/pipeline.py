@@ -80,7 +80,7 @@ async def handle_inference(
             held.enter_context(context.keys.held(key, place))
         state.stopwatch.lap("read")
         if cache is not None:
-            place += stands_on + request.state.caller.view
+            place += stands_on + request.state.caller.cache_scope
             if (found := await _from_cache(request, context, cache, place)) is not None:
                 return found
         held.enter_context(context.engine.admission())

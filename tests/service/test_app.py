@@ -35,7 +35,7 @@ def test_what_fails_at_the_start_is_told_and_the_end_is_in_order(
 
     async def play() -> None:
         async with app.router.lifespan_context(app):
-            while not app.state.context.registry.settled:
+            while not app.state.context.registry.loading_finished:
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(play(), 30))
@@ -55,7 +55,7 @@ def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.Mo
             return await client.get("/models/any/memories")
 
     with ExitStack() as held:
-        for _ in range(engine.places):
+        for _ in range(engine.capacity):
             held.enter_context(engine.admission())
         check(asyncio.run(ask()), 429, "queue-full")
     app.state.context.close()

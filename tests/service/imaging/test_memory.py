@@ -31,7 +31,7 @@ from tests.support.paths import REPO
 SCRIPT = """
 import asyncio, collections, json, pathlib, sys
 from service.errors import Problem
-from service.imaging.decoder_pool import PictureReader
+from service.imaging.decoder_pool import ImageDecoder
 from service.endpoints.complete.parse import read_request
 from service.settings import Settings
 
@@ -45,7 +45,7 @@ async def one(reader, body):
         return problem.kind
 
 async def main(bodies):
-    reader = PictureReader()
+    reader = ImageDecoder()
     answers = await asyncio.gather(*(one(reader, body) for body in bodies))
     reader.close()
     return answers

@@ -108,7 +108,7 @@ def test_an_answer_takes_the_place_of_its_request_once(any_opened):
     found = store.answer(job.id)
     assert (found.status_code, found.body) == (422, b"no")
     assert found.raw_headers == answer.raw_headers
-    assert store.begin(job.id) is None
+    assert store.mark_started(job.id) is None
     assert store.claim() is None
     assert store.unfinished() == 0
 
@@ -119,7 +119,7 @@ def test_what_is_forgotten_stays_so(any_opened):
     assert store.delete(job.id)
     assert not store.delete(job.id)
     assert not finish(store, job)
-    assert store.begin(job.id) is None
+    assert store.mark_started(job.id) is None
     assert store.get(job.id) is None
 
 
@@ -128,11 +128,11 @@ def test_starts_are_counted_and_taken_back(any_opened):
     job, other = add(store), add(store)
     assert store.claim() == job
     for starts in (1, 2, 3):  # as if it had been running at two crashes
-        assert store.begin(job.id) == starts
+        assert store.mark_started(job.id) == starts
         if starts < 3:
             crash(store, job)
     store.release(job.id, True)
-    assert store.begin(job.id) is None  # it is nobody's
+    assert store.mark_started(job.id) is None  # it is nobody's
     again = store.claim()  # before the other, for it is a suspect
     assert (again.id, again.starts) == (job.id, 2)
     store.release(job.id, False)
@@ -303,15 +303,14 @@ from service.storage.jobs.job import Job, Status
 from service.storage.jobs.base import Limits
 from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.jobs.redis import RedisJobStore
-from service.storage.redis_client import Link
-from service.storage.jobs.request import Sent
+from service.storage.jobs.request import StoredRequest
 store = SqliteJobStore(Path(sys.argv[1]), Limits(10**6, 10**9, 600))
 store.open()
 while True:
-    job = store.add(Job("/", "r"), Sent("POST", "/", b"", ()), b"x" * 20_000, None, b"")
+    job = store.add(Job("/", "r"), StoredRequest("POST", "/", b"", ()), b"x" * 20_000, None, b"")
     print("added", job.id, flush=True)
     store.claim()
-    store.begin(job.id)
+    store.mark_started(job.id)
     store.complete(job, Status.DONE, Response(job.id))
     print("over", job.id, flush=True)
 """

@@ -1,1 +1,1 @@
-"""The command line: `basin serve`, `score`, `classify`, `complete`, `sample`, `models`, `keys`."""
+"""Command line: `basin serve`, `score`, `classify`, `complete`, `sample`, `models`, `keys`."""

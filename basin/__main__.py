@@ -1,4 +1,4 @@
-"""`python -m basin`, which is `basin` once it is installed."""
+"""`python -m basin`: the same as the command `basin`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def main() -> None:
     try:
         from basin.cli import main as run
     except ModuleNotFoundError as error:
-        sys.exit(f"{error.name} is missing: pip install 'basin[cli]'")
+        sys.exit(f"{error.name} is not installed. Run: pip install 'basin[cli]'")
     run()
 
 

@@ -1,4 +1,4 @@
-"""A server within this process, for whoever has none."""
+"""A server within this process, for commands that run without `--server`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pathlib import Path
 
 
 @contextmanager
-def serving() -> Iterator[str]:
-    """The address of a server with the settings of the environment, on a port of its own, for as
-    long as the context lasts. It shares this process's memory, and keeps jobs to itself.
+def run_server() -> Iterator[str]:
+    """Serve on a free port, in a thread, for as long as the context lasts; yield the address.
 
-    Raises:
-        RuntimeError: it does not start.
+    The settings come from the environment, without those about things that servers share or that
+    restrict access: Redis, API keys, the admin port and TLS. Jobs are stored in a temporary folder.
     """
     import uvicorn
 
@@ -24,24 +23,31 @@ def serving() -> Iterator[str]:
     from service.observability import logs
     from service.settings import Settings
 
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as place:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
         settings = Settings.model_validate(
             {
                 "job_store": Path(folder) / "jobs.sqlite",
+                "run_jobs": True,
+                "host": "127.0.0.1",
                 "log_level": "error",
-                # It is nobody else's: what servers have in common is not for it.
-                **dict.fromkeys(("redis_url", "keys", "admin_port", "tls_certificate", "tls_key")),
-                **{"run_jobs": True, "tracing": False, "host": "127.0.0.1"},
+                "tracing": False,
+                "redis_url": None,
+                "keys": None,
+                "admin_port": None,
+                "tls_certificate": None,
+                "tls_key": None,
             }
         )
         logs.configure(settings.log_level)
-        app = create_app(settings)
-        config = uvicorn.Config(app, log_config=None, access_log=False)
+        config = uvicorn.Config(create_app(settings), log_config=None, access_log=False)
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([place],), name="server")
+        thread = threading.Thread(target=server.run, args=([listener],), name="server")
         thread.start()
         try:
-            yield f"http://127.0.0.1:{place.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join()

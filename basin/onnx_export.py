@@ -1,4 +1,4 @@
-"""The steps of a checkpoint as files for whoever has ONNX Runtime, or another that reads them."""
+"""Export the steps of a checkpoint as ONNX files, for ONNX Runtime and others that read them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ def export_steps(folder: Path, out: Path) -> Iterator[Path]:
     `models.onnx_backend.export` documents the inputs and outputs of each graph.
 
     Raises:
-        FileError: it is no checkpoint that can be trusted, has blocks of which there are no graphs,
-            or ONNX is not installed.
+        FileError: the checkpoint cannot be loaded, a block has no ONNX form, or ONNX is not
+            installed.
     """
     try:
         import onnx
 
         from models.onnx_backend.export import NotExportableError, export, form_of
     except ModuleNotFoundError as error:
-        raise FileError(f"{error.name} is missing: pip install 'basin[cpu]'") from error
+        raise FileError(f"{error.name} is not installed. Run: pip install 'basin[cpu]'") from error
     try:
-        model = handle_for(checkpoint.load(folder))
+        model = handle_for(checkpoint.load_checkpoint(folder))
         graphs = []
         for block, layout in zip(model.network.blocks_in_order(), model.layouts(), strict=True):
             if (form := form_of(layout)) is None:
-                raise NotExportableError(f"{type(layout).__name__} is not exported")
+                raise NotExportableError(f"The layout {type(layout).__name__} has no ONNX form.")
             graphs.append(export(block, form))
     except (CheckpointError, NotExportableError) as error:
         raise FileError(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
-    for place, graph in enumerate(graphs):
-        onnx.save(graph, out / f"block-{place}.onnx")
-        yield out / f"block-{place}.onnx"
+    for i, graph in enumerate(graphs):
+        path = out / f"block-{i}.onnx"
+        onnx.save(graph, path)
+        yield path

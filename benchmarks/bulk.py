@@ -36,7 +36,7 @@ CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / MODEL
 
 def tables(folder: Path, edges: int) -> None:
     """Nodes and edges, as Parquet."""
-    features = checkpoint.load(CHECKPOINT).manifest.features
+    features = checkpoint.load_checkpoint(CHECKPOINT).manifest.features
     graph = market(edges, features)
     nodes = pd.DataFrame(graph.x, columns=[feature.name for feature in features])
     nodes.assign(id=graph.node_ids).to_parquet(folder / NODES)
@@ -48,7 +48,7 @@ def tables(folder: Path, edges: int) -> None:
 def whole(folder: Path) -> None:
     """Write the logits of all nodes at once, and tell how long it took; a process of its own, whose
     memory is its own."""
-    loaded = checkpoint.load(CHECKPOINT)
+    loaded = checkpoint.load_checkpoint(CHECKPOINT)
     names = [feature.name for feature in loaded.manifest.features]
     start = time.perf_counter()
     x = pd.read_parquet(folder / NODES)[names].to_numpy(np.float32)

@@ -25,8 +25,8 @@ from benchmarks.turns import medians
 from models import checkpoint
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
-from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
-from models.inputs.tokens import TokenBatch, collate
+from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse_smiles
+from models.inputs.tokens import TokenBatch, collate_tokens
 from models.tasks.graph_classifier import GraphClassifier
 from training.datasets import GraphDataset
 from training.datasets.sources import data_folder
@@ -56,15 +56,15 @@ def _measure(network: GraphClassifier, name: str, smiles: list[str], client: htt
     print(f"{name}: {size_of(network)} parameters that multiply, its GIN {size_of(gin)}")
     for size in SIZES:
         part = smiles[:size]
-        graphs: list[Graph] = [parse(text).graph for text in part]
-        tokens = [network.prepare(graph) for graph in graphs]
-        batch: TokenBatch = collate(tokens)
-        knobs = [DynamicsParams()] * size
+        graphs: list[Graph] = [parse_smiles(text).graph for text in part]
+        tokens = [network.tokenize(graph) for graph in graphs]
+        batch: TokenBatch = collate_tokens(tokens)
+        params = [DynamicsParams()] * size
         body = {"model": name, "smiles": part}
         works: dict[str, Callable[[], object]] = {
-            "read": lambda part=part: [parse(text) for text in part],
+            "read": lambda part=part: [parse_smiles(text) for text in part],
             "prepare": lambda graphs=graphs: network.pack(graphs),
-            "relax, measured": lambda batch=batch, knobs=knobs: network.infer(batch, knobs),
+            "relax, measured": lambda batch=batch, params=params: network.infer(batch, params),
             "relax alone": lambda batch=batch: network(batch),
             "GIN alone": lambda batch=batch: gin(batch),
             "over HTTP": lambda body=body: client.post("/classify", json=body).raise_for_status(),
@@ -87,7 +87,7 @@ def main() -> None:
             print(f"skipped: no {kind} at {needed}")
             return
     print(describe())
-    network = checkpoint.load(folder).network
+    network = checkpoint.load_checkpoint(folder).network
     assert isinstance(network, GraphClassifier)
     with serving() as client:
         _measure(network, name, pd.read_csv(path)["smiles"].tolist(), client)

@@ -23,16 +23,16 @@ from benchmarks.curves import chart
 from models import checkpoint
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
-from models.inputs.graph_batch import pack
-from models.inputs.molecules import parse
+from models.inputs.graph_batch import pack_graphs
+from models.inputs.molecules import parse_smiles
 from models.interpret import occlusion
-from models.interpret.occlusion import Value, Variant
-from models.interpret.reasons import AtRest
+from models.interpret.occlusion import ForwardFunc, Perturbation
+from models.interpret.reasons import BatchReasons
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
-from training.datasets import load
+from training.datasets import load_node_dataset
 from training.datasets.sources import data_folder
-from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
+from training.tasks.anomaly.neighbor_sampler import NeighborSampler
 
 ROOT = Path(__file__).parents[1]
 DELETED, AT, DRAWS = 8, 5, 8
@@ -40,10 +40,10 @@ Curves = dict[str, np.ndarray]
 
 
 def curves_of(
-    value: Value,
+    value: ForwardFunc,
     whole: float,
     sign: float,
-    without: Callable[[Sequence[int]], Variant],
+    without: Callable[[Sequence[int]], Perturbation],
     parts: int,
     supports: dict[str, np.ndarray],
     rng: np.random.Generator,
@@ -63,34 +63,34 @@ def curves_of(
 
 def of_scores(network: NodeScorer, threshold_logit: float, inputs: int) -> list[Curves]:
     """Test workers with at least twice as many neighbours as are deleted."""
-    dataset = load("tolokers")
-    whole = pack([dataset.graph])
+    dataset = load_node_dataset("tolokers")
+    whole = pack_graphs([dataset.graph])
     test = dataset.official[0].test
     degree = whole.relations[0].degree_N.numpy()
     rng = np.random.default_rng(0)
     workers = rng.permutation(test[degree[test] >= 2 * DELETED])[:inputs]
-    sampler, knobs, found = NeighbourSampler(whole, (2 * DELETED, 8)), DynamicsParams(), []
+    sampler, params, found = NeighborSampler(whole, (2 * DELETED, 8)), DynamicsParams(), []
     for seed, worker in enumerate(workers):
         batch, _ = sampler.sample(np.array([worker]), seed=seed)
         edges = batch.relations[0]
         index = np.stack([edges.indices_E.numpy(), edges.receivers_E.numpy()])
         graph = Graph(batch.x_NF.numpy(), index)
-        value = occlusion.score_of(network, knobs, 0, lambda: None)
-        [[score]] = value([Variant(graph)])
+        value = occlusion.build_score_func(network, params, 0, lambda: None)
+        [[score]] = value([Perturbation(graph)])
         sign = 1.0 if score >= threshold_logit else -1.0
-        others = occlusion.neighbours_of(graph, 0)
+        others = occlusion.find_neighbours(graph, 0)
 
-        def without(parts: Sequence[int], graph=graph, others=others) -> Variant:
-            return Variant(occlusion.without_neighbours(graph, 0, others[list(parts)]))
+        def without(parts: Sequence[int], graph=graph, others=others) -> Perturbation:
+            return Perturbation(occlusion.remove_neighbour_edges(graph, 0, others[list(parts)]))
 
         alone = value([without([part]) for part in range(len(others))])[:, 0]
         packed = network.pack([graph])
-        rest = AtRest(network, network.infer(packed, [knobs]), [knobs])
-        seen = rest.row(0, {"attention"}, np.array([0])).attention[-1]
-        weight = dict(zip(seen.seen_P.tolist(), seen.weight_PH.mean(1), strict=True))
+        rest = BatchReasons(network, network.infer(packed, [params]), [params])
+        seen = rest.explain_row(0, {"attention"}, np.array([0])).attention[-1]
+        weight = dict(zip(seen.key_P.tolist(), seen.weight_PH.mean(1), strict=True))
         supports = {
             "occlusion": sign * (score - alone),
-            "gradient": sign * occlusion.slopes(network, graph, knobs, 0)[others],
+            "gradient": sign * occlusion.compute_edge_gradients(network, graph, params, 0)[others],
             "attention": np.array([weight.get(int(other), 0.0) for other in others]),
         }
         found.append(curves_of(value, score, sign, without, len(others), supports, rng))
@@ -103,38 +103,38 @@ def of_molecules(network: GraphClassifier, inputs: int) -> list[Curves]:
     rng = np.random.default_rng(0)
     graphs = []
     for place in rng.permutation(len(smiles)):
-        graph = parse(smiles[place]).graph
+        graph = parse_smiles(smiles[place]).graph
         if graph.num_nodes >= 2 * DELETED:
             graphs.append(graph)
         if len(graphs) == inputs:
             break
-    knobs, found = DynamicsParams(), []
+    params, found = DynamicsParams(), []
     for graph in graphs:
-        logits_RC = network.infer(network.pack([graph]), [knobs]).logits.double().numpy()
+        logits_RC = network.infer(network.pack([graph]), [params]).logits.double().numpy()
         label = int(logits_RC[0].argmax())
-        value = occlusion.margin_of(network, knobs, [label], lambda: None)
-        whole = float(occlusion.margins(logits_RC, label)[0])
+        value = occlusion.build_margin_func(network, params, [label], lambda: None)
+        whole = float(occlusion.compute_margins(logits_RC, label)[0])
 
-        def without(parts: Sequence[int], graph=graph) -> Variant:
-            return Variant(occlusion.without_nodes(graph, list(parts)))
+        def without(parts: Sequence[int], graph=graph) -> Perturbation:
+            return Perturbation(occlusion.remove_nodes(graph, list(parts)))
 
         nodes = graph.num_nodes
         alone = value([without([node]) for node in range(nodes)])[:, 0]
         supports = {
             "occlusion": whole - alone,
-            "gradient": _times_input(network, graph, knobs, label),
+            "gradient": _times_input(network, graph, params, label),
         }
         found.append(curves_of(value, whole, 1.0, without, nodes, supports, rng))
     return found
 
 
 def _times_input(
-    network: GraphClassifier, graph: Graph, knobs: DynamicsParams, label: int
+    network: GraphClassifier, graph: Graph, params: DynamicsParams, label: int
 ) -> np.ndarray:
     """Gradient of the margin by x(1) times x(1), of each node."""
     batch = network.pack([graph])
     x_ND = network.embed(batch).detach().requires_grad_()
-    logits_C = network(batch, [knobs], x_ND)[0]
+    logits_C = network(batch, [params], x_ND)[0]
     rest = torch.cat([logits_C[:label], logits_C[label + 1 :]])
     (grad_ND,) = torch.autograd.grad(logits_C[label] - rest.logsumexp(0), x_ND)
     return (grad_ND * x_ND).sum(1).detach()[batch.node_n].double().numpy()
@@ -165,8 +165,8 @@ def main() -> None:
     if not data_folder().exists():
         print(f"skipped: no data at {data_folder()}")
         return
-    scorer = checkpoint.load(ROOT / "checkpoints" / "cdat-tolokers")
-    classifier = checkpoint.load(ROOT / "checkpoints" / "cdat-ames").network
+    scorer = checkpoint.load_checkpoint(ROOT / "checkpoints" / "cdat-tolokers")
+    classifier = checkpoint.load_checkpoint(ROOT / "checkpoints" / "cdat-ames").network
     assert isinstance(scorer.network, NodeScorer)
     assert isinstance(classifier, GraphClassifier)
     grid = np.linspace(-20, 20, 40_001)

@@ -31,7 +31,7 @@ from models import checkpoint
 from models.architectures.et import ETImageConfig
 from models.base import Architecture
 from models.energies import Energy, Terms
-from models.inputs.molecules import parse
+from models.inputs.molecules import parse_smiles
 from models.inputs.patches import MaskedImage
 from models.layouts import Layout
 from models.tasks.graph_classifier import GraphClassifier
@@ -103,7 +103,7 @@ def nodes(network: NodeScorer) -> Iterator[Case]:
 def molecules(network: GraphClassifier) -> Iterator[Case]:
     peer = peer_of(network).to(network.device)
     for count in MOLECULES:
-        batch = network.pack([parse(SMILES).graph] * count)
+        batch = network.pack([parse_smiles(SMILES).graph] * count)
         yield Case(
             f"{count} molecules",
             lambda batch=batch: network(batch),
@@ -113,7 +113,7 @@ def molecules(network: GraphClassifier) -> Iterator[Case]:
 
 def pictures(network: ImageCompleter) -> Iterator[Case]:
     config, rng = cast(ETImageConfig, network.config), np.random.default_rng(0)
-    peer, along = ViT.like(config).eval().to(network.device), config.size // config.patch
+    peer, along = ViT.from_et_config(config).eval().to(network.device), config.size // config.patch
     for count in PICTURES:
         shape = config.size, config.size, config.channels
         each = [
@@ -151,7 +151,7 @@ def main(device: str = "cpu") -> None:
     print("| model | of | peer, ms | before, ms | after, ms | before / peer | after / peer |")
     print("|---|---|---|---|---|---|---|")
     for folder in sorted(CHECKPOINTS.iterdir()):
-        network = checkpoint.load(folder, device).network
+        network = checkpoint.load_checkpoint(folder, device).network
         if folder.name in ("cdat-tolokers", "et-tolokers"):
             cases = nodes(cast(NodeScorer, network))
         elif folder.name in ("cdat-ames", "et-ames"):

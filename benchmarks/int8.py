@@ -31,7 +31,7 @@ from benchmarks.turns import medians
 from models import checkpoint
 from models.base import DynamicsParams
 from models.onnx_backend.system import OnnxSystem
-from training.studies.resonance.study import Subject, subject_of
+from training.studies.resonance.study import CheckpointStudy, load_study
 
 # Tokens, width, features: tolokers and AMES, photos, the pictures of Energy Transformer.
 SHAPES = ((60, 64, 320), (4000, 64, 320), (64, 128, 768), (1024, 128, 768), (196, 768, 3840))
@@ -125,38 +125,38 @@ def _steps() -> None:
         )
 
 
-def _scored(subject: Subject, int8: bool) -> tuple[np.ndarray, float]:
+def _scored(subject: CheckpointStudy, int8: bool) -> tuple[np.ndarray, float]:
     """Scores, and the seconds that they took."""
     network = subject.checkpoint.network
     for block in network.blocks_in_order():
-        block.prepared = OnnxSystem.of_block(block, 1, int8)
+        block.prepared_backend = OnnxSystem.of_block(block, 1, int8)
 
-    def forward(batch: Any, knobs: list[DynamicsParams], *_: object) -> Any:
-        return network.infer(batch, knobs).logits
+    def forward(batch: Any, params: list[DynamicsParams], *_: object) -> Any:
+        return network.infer(batch, params).logits
 
     network.forward = forward  # type: ignore[method-assign]
     start = time.perf_counter()
-    return subject.scores(None), time.perf_counter() - start
+    return subject.compute_scores(None), time.perf_counter() - start
 
 
 def _figures() -> None:
     print("\n| checkpoint | figure | float32 | int8 adds | float32's time over int8's |")
     print("|---|---|---|---|---|")
     for folder in sorted(SHIPPED.iterdir()):
-        found = checkpoint.load(folder)
+        found = checkpoint.load_checkpoint(folder)
         if found.manifest.task != "completion":
             continue
         try:
-            subject = subject_of(found)
+            subject = load_study(found)
         except (FileNotFoundError, ValueError) as why:
             print(f"| {folder.name} | {why} | | | |")
             continue
         _scored(subject, int8=False)  # which reads the data too
         plain, plain_s = _scored(subject, int8=False)
         whole, whole_s = _scored(subject, int8=True)
-        value, error = subject.value(plain), subject.error(whole, plain)
-        told = f"{value:.2f} | {subject.value(whole) - value:+.3f} ± {error:.3f}"
-        line = f"| {folder.name} | {subject.figure} | {told} | {plain_s / whole_s:.2f} |"
+        value, error = subject.compute_metric(plain), subject.compute_standard_error(whole, plain)
+        told = f"{value:.2f} | {subject.compute_metric(whole) - value:+.3f} ± {error:.3f}"
+        line = f"| {folder.name} | {subject.metric_name} | {told} | {plain_s / whole_s:.2f} |"
         print(line, flush=True)
 
 

@@ -59,8 +59,8 @@ def _answer(body: bytes) -> bytes:
 
 def _ready() -> NodeScorer:
     """As the server makes it, for one thread."""
-    machine = ModelLoader.of(Settings(threads=1, device="cpu"))
-    network = machine.ready(Path("checkpoints") / MODEL).network
+    machine = ModelLoader.from_settings(Settings(threads=1, device="cpu"))
+    network = machine.load(Path("checkpoints") / MODEL).network
     assert isinstance(network, NodeScorer)
     return network
 

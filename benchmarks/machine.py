@@ -8,12 +8,12 @@ import platform
 
 import torch
 
-from training.common.hardware import processor
+from training.common.hardware import processor_name
 
 
 def describe() -> str:
     return (
-        f"{processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, "
+        f"{processor_name()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, "
         f"torch {torch.__version__}, Python {platform.python_version()}"
     )
 

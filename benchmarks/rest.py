@@ -23,8 +23,8 @@ from benchmarks.least import network
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.overhead import SAFETENSORS, body_of, graph_of
 from service.settings import Settings
-from service.validation.safetensors_body import graph_of as read_graph
-from service.validation.safetensors_body import read_safetensors
+from service.validation.safetensors_body import graph_from_tensors as read_graph
+from service.validation.safetensors_body import parse_safetensors
 
 NODES, TIMES, WARM = 500, 200, 20
 RESTS_MS = (0.3, 1, 3, 10, 30)
@@ -55,7 +55,7 @@ def main() -> None:
     content, _ = body_of(graph_of(NODES, len(network.config.features)), SAFETENSORS)
 
     def work() -> None:
-        tensors, _ = read_safetensors(content)
+        tensors, _ = parse_safetensors(content)
         network.pack([read_graph(tensors, None, network.config, limits).graph])
 
     rests: dict[str, Callable[[], object]] = {"none": lambda: None, "4 MiB read": _LARGE.sum}

@@ -18,8 +18,8 @@ import torch
 from benchmarks.kept import keep
 from benchmarks.machine import describe
 from models.energies import ModernHopfield
-from models.sampling import Method, Schedule, run
-from models.sampling.philox import normals
+from models.sampling import Method, Schedule, run_chains
+from models.sampling.philox import fill_normal
 
 CHAINS, PATTERNS, DIM, BETA, ALPHA = 30, 100, 784, 2000.0, 0.01
 STEPS, ROUNDS, LARGE = 500, 7, 2048
@@ -62,9 +62,9 @@ def main() -> None:
     works: dict[str, Callable[[], object]] = {
         "large product": lambda: torch.mm(square, square, out=out),
         "two products": products,
-        "ULA": lambda: run(energy, start, BETA, ALPHA, schedule),
-        "MALA": lambda: run(energy, start, BETA, ALPHA, schedule, method=Method.MALA),
-        "our noise": lambda: normals(block.numpy(), 0, 0, 1),
+        "ULA": lambda: run_chains(energy, start, BETA, ALPHA, schedule),
+        "MALA": lambda: run_chains(energy, start, BETA, ALPHA, schedule, method=Method.MALA),
+        "our noise": lambda: fill_normal(block.numpy(), 0, 0, 1),
         "torch noise": lambda: block.normal_(generator=generator),
         "numpy noise": lambda: rng.standard_normal(out=block.numpy(), dtype=np.float32),
         "NumPy loop": lambda: _numpy_loop(x.numpy(), start.numpy(), STEPS),

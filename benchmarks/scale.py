@@ -51,11 +51,11 @@ def peak_kib(*, reset: bool = False) -> int:
 
 def _measure(edges: int) -> dict[str, float]:
     """Score one graph; peak memory beyond what stood before it, and medians of the phases."""
-    network, _ = CDAT.example(0)  # loads and compiles what is needed
+    network, _ = CDAT.build_example(0)  # loads and compiles what is needed
     graph = _graph(edges)
     small = Graph(graph.x, graph.edge_index[:, :1000])
     config = CDATConfig(features=tuple("abcdefghij"), hops=3, bins=4)
-    network, batch = CDAT.fitted(config, [small], 0)
+    network, batch = CDAT.from_data(config, [small], 0)
     network.eval()
     network.infer(batch, [DynamicsParams()])
     before = peak_kib(reset=True)

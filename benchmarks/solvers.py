@@ -28,7 +28,7 @@ from benchmarks.soak import ATOMS
 from models import checkpoint
 from models.base import Architecture, DynamicsParams, Solver
 from models.inputs.graph import Graph
-from models.inputs.molecules import parse
+from models.inputs.molecules import parse_smiles
 from models.inputs.patches import MaskedImage
 
 REPO = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ SOLVERS: tuple[Solver, Solver] = ("euler", "nesterov")
 
 def _molecules(rng: np.random.Generator) -> list[Graph]:
     texts = ("".join(rng.choice(ATOMS, size=rng.integers(3, 12))) for _ in range(ROWS))
-    return [parse(text).graph for text in texts]
+    return [parse_smiles(text).graph for text in texts]
 
 
 def _neighbourhoods(rng: np.random.Generator) -> list[Graph]:
@@ -141,7 +141,7 @@ def main() -> None:
     _table("model", "trained steps", *" | ".join(lower).split(" | "), "rest, apart")
     plain = dict[str, _Course]()
     for name, items in CASES.items():
-        network = checkpoint.load(REPO / "checkpoints" / name).network
+        network = checkpoint.load_checkpoint(REPO / "checkpoints" / name).network
         found = (_Course(network, items(np.random.default_rng(0)), solver) for solver in SOLVERS)
         euler, nesterov = found
         cells = list[float]()

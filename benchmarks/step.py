@@ -37,7 +37,7 @@ from benchmarks.kept import keep
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.scale import peak_kib
 from models.base import Block, Config, DynamicsParams
-from models.dynamics import Descent, LayerNorm, StepBackend
+from models.dynamics import Descent, EnergyLayerNorm, StepBackend
 from models.energies import DotProductAttention, Hopfield, Sum
 from models.fused.system import FusedSystem
 from models.layouts import Dense, EdgeList, Layout
@@ -68,7 +68,7 @@ class Case:
     block: Block
     layout: Layout
     x_ND: Tensor
-    knobs: list[DynamicsParams]
+    params: list[DynamicsParams]
     onnx: OnnxSystem
     fused: StepBackend
     autograd: Callable[[Tensor, Tensor], Tensor]
@@ -84,7 +84,7 @@ def block_of(dim: int, heads: int, head_dim: int, memories: int, steps: int) -> 
         dim=dim, heads=heads, head_dim=head_dim, memories=memories, steps=steps, step_size=0.1
     )
     energy = Sum(DotProductAttention(dim, heads, head_dim), Hopfield(dim, memories))
-    return Block(energy, Descent(), LayerNorm(dim), config).eval()
+    return Block(energy, Descent(), EnergyLayerNorm(dim), config).eval()
 
 
 def systems(block: Block) -> tuple[OnnxSystem, StepBackend]:
@@ -191,11 +191,11 @@ def by_autograd(case: Case) -> Tensor:
 
 
 def by_relax(case: Case) -> Tensor:
-    return case.block.relax(case.x_ND, case.layout, case.knobs)
+    return case.block.relax(case.x_ND, case.layout, case.params)
 
 
 def by_solve(case: Case) -> Tensor:
-    return case.block.solve(case.x_ND, case.layout, case.knobs, lambda: None).x_ND
+    return case.block.solve(case.x_ND, case.layout, case.params, lambda: None).x_ND
 
 
 def by_onnx(case: Case) -> Tensor:
@@ -207,11 +207,11 @@ def by_fused(case: Case) -> Tensor:
 
 
 def _prepared(case: Case, system: StepBackend) -> Tensor:
-    case.block.prepared = system
+    case.block.prepared_backend = system
     try:
         return by_solve(case)
     finally:
-        case.block.prepared = None
+        case.block.prepared_backend = None
 
 
 WAYS = {"autograd": by_autograd, "relax": by_relax, "solve": by_solve, "onnx": by_onnx}

@@ -38,7 +38,7 @@ from models import checkpoint
 
 MODEL, ENDS, PAIRS = "cdat-tolokers", 5, 200
 RATE, SECONDS, WRITERS = 1000, 20.0, 32
-KNOBS = {"hops": 2, "max_neighbors": 32, "seed": 0}
+PARAMS = {"hops": 2, "max_neighbors": 32, "seed": 0}
 JSON = "application/json"
 
 
@@ -92,11 +92,11 @@ def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) ->
         change = own.plan(update)
         assert change is not None
         own.commit(change, own.revision + 1)
-        near = own.neighborhood([node["id"]], **KNOBS, max_nodes=1 << 20, max_edges=1 << 24)
+        near = own.sample_neighborhood([node["id"]], **PARAMS, max_nodes=1 << 20, max_edges=1 << 24)
         arrays = {"x": near.graph.x.tolist(), "edge_index": near.graph.edge_index.tolist()}
         as_json = {"model": MODEL, "graph": arrays, "targets": [0]}
         stored = {"model": MODEL, "graph_id": "market", "targets": [node["id"]]}
-        stored["neighborhood"] = KNOBS
+        stored["neighborhood"] = PARAMS
         took = {}
         answer, took["PATCH"] = timed(lambda: client.patch("/graphs/market", json=made))  # noqa: B023
         assert answer.status_code == 200, answer.text
@@ -120,7 +120,7 @@ def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) ->
     told("its neighbourhood sent by hand, as JSON", seconds["sent as JSON"])
     told("its neighbourhood sent by hand, as bytes", seconds["sent as bytes"])
     print(f"largest difference of the three scores: {apart:.1e}")
-    everything = own.whole()
+    everything = own.snapshot()
     sent = Graph(everything.graph.x, everything.graph.edge_index)
     row = everything.node_ids.index(f"t{count - 1}")
     wholes = [timed(lambda: basin.score(sent, [row], model=MODEL))[1] for _ in range(3)]
@@ -238,7 +238,7 @@ def main() -> None:
     edges = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 500
     print(describe())
-    manifest = checkpoint.load(Path("checkpoints") / MODEL).manifest
+    manifest = checkpoint.load_checkpoint(Path("checkpoints") / MODEL).manifest
     graph, width = market(edges, manifest.features), len(manifest.features)
     with ExitStack() as held:
         folder = held.enter_context(TemporaryDirectory())

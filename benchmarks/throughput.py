@@ -33,7 +33,7 @@ from benchmarks.machine import describe
 from models.base import DynamicsParams, Interrupt
 from models.fused.system import FusedSystem
 from models.inputs.patches import MaskedImage
-from models.registry import architectures
+from models.registry import find_architectures
 from models.tasks.image_completer import ImageCompleter
 from service.engine.scheduler import Scheduler
 
@@ -43,7 +43,7 @@ PICTURES, UNDER_WAY, STEPS, ROUNDS = 256, 32, 48, 5
 @dataclass(frozen=True)
 class _Request:
     picture: MaskedImage
-    knobs: DynamicsParams
+    params: DynamicsParams
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Took:
 
 
 def untrained() -> ImageCompleter:
-    kind = architectures()["et-image"]
+    kind = find_architectures()["et-image"]
     config = kind.config_type.model_validate(
         {
             "size": 64,
@@ -97,7 +97,7 @@ def _requests(tolerance: float) -> list[_Request]:
 
 def _infer(network: ImageCompleter, several: list[_Request], interrupt: Interrupt) -> torch.Tensor:
     batch = network.pack([request.picture for request in several])
-    return network.infer(batch, [request.knobs for request in several], interrupt).logits
+    return network.infer(batch, [request.params for request in several], interrupt).logits
 
 
 def _by_steps(
@@ -131,7 +131,7 @@ def _by_requests(network: ImageCompleter, requests: list[_Request]) -> _Took:
 @torch.no_grad()
 def _offline(network: ImageCompleter, requests: list[_Request]) -> _Took:
     start = time.perf_counter()
-    known = sorted(requests, key=lambda request: request.knobs.steps or 0)
+    known = sorted(requests, key=lambda request: request.params.steps or 0)
     for first in range(0, len(known), UNDER_WAY):
         _infer(network, known[first : first + UNDER_WAY], lambda: None)
     return _Took(time.perf_counter() - start, [0.0])
@@ -142,7 +142,7 @@ def main() -> None:
     network, scheduler = untrained(), Scheduler(None)
     requests = _requests(trained_tolerance(network))
     for block in network.blocks_in_order():  # as the server has it
-        block.prepared = FusedSystem.of_block(block, block.system())
+        block.prepared_backend = FusedSystem.of_block(block, block.build_backend())
     ways = {
         "steps": lambda: _by_steps(network, requests, scheduler),
         "requests": lambda: _by_requests(network, requests),

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from models.checkpoint import load
-from models.inputs.graph_batch import pack
-from training.datasets import load as load_dataset
-from training.datasets.clevr import draw, scenes
-from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
+from models.checkpoint import load_checkpoint
+from models.inputs.graph_batch import pack_graphs
+from training.datasets import load_node_dataset as load_dataset
+from training.datasets.clevr import random_scenes, render_scene
+from training.tasks.anomaly.neighbor_sampler import NeighborSampler
 
 HERE = Path(__file__).parent
 CHECKPOINTS = HERE.parent / "checkpoints"
@@ -34,10 +34,10 @@ def tolokers() -> None:
     """A fraudulent test node with a dozen neighbours and some of theirs, in both shapes."""
     dataset = load_dataset("tolokers")
     split = dataset.official[0]
-    whole = pack([dataset.graph])
+    whole = pack_graphs([dataset.graph])
     degree = whole.relations[0].degree_N.numpy()[split.test]
     seed = int(split.test[(dataset.labels[split.test] == 1) & (degree >= 12)][0])
-    batch, nodes = NeighbourSampler(whole, (12, 4)).sample(np.array([seed]), seed=0)
+    batch, nodes = NeighborSampler(whole, (12, 4)).sample(np.array([seed]), seed=0)
     edges = batch.relations[0]
     receivers = np.repeat(np.arange(len(nodes)), edges.degree_N.numpy())
     sources = edges.indices_E.numpy()
@@ -70,7 +70,7 @@ def tolokers() -> None:
 
 def scene() -> None:
     """Six objects, one of each colour."""
-    pixels_CHW = draw(scenes(1, (0, 2))[0])
+    pixels_CHW = render_scene(random_scenes(1, (0, 2))[0])
     large = pixels_CHW.transpose(1, 2, 0).repeat(4, 0).repeat(4, 1)
     Image.fromarray(large).save(HERE / "scene.png", optimize=True)
 
@@ -78,7 +78,7 @@ def scene() -> None:
 def synthetic(name: str, nodes: int = 12) -> None:
     """A random graph for checkpoint `name`."""
     rng = np.random.default_rng(0)
-    features = load(CHECKPOINTS / name).manifest.features
+    features = load_checkpoint(CHECKPOINTS / name).manifest.features
     mean = np.array([f.mean for f in features])
     top = np.array([f.maximum for f in features])
     x = np.minimum(rng.exponential(np.maximum(mean, 1e-3), (nodes, len(features))), top).round(4)

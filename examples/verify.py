@@ -14,14 +14,14 @@ import numpy as np
 import safetensors.numpy
 from sklearn.metrics import roc_auc_score
 
-from training.datasets import load, random_splits
+from training.datasets import load_node_dataset, random_splits
 
 
 def served_roc_auc(url: str, model: str) -> dict[str, float]:
     """Test ROC-AUC by way of posting, JSON and safetensors, beside the one in the manifest."""
     card = httpx.get(f"{url}/models/{model}").raise_for_status().json()
     training: dict[str, Any] = card["training"]
-    dataset = load(training["dataset"].removesuffix("-single"))
+    dataset = load_node_dataset(training["dataset"].removesuffix("-single"))
     splits = dataset.official or random_splits(dataset, 0.4, 1)
     split = next(s for s in splits if s.name == training["split"])
     graph = dataset.graph

@@ -56,7 +56,7 @@ class DynamicsParams:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def temporary_seed(seed: int) -> Iterator[None]:
     """torch draws from `seed` within, and goes on outside as if nothing had been drawn."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
@@ -88,7 +88,7 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _resonates_on_something(self) -> Self:
-        if self.resonance is not None and "resonance" in self.unread:
+        if self.resonance is not None and "resonance" in self.ignored_params:
             raise ValueError("resonance: there is no attention for it to act on")
         if self.learn_strength and self.resonance is None:
             raise ValueError(
@@ -97,7 +97,7 @@ class Config(BaseModel):
         return self
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_params(self) -> frozenset[str]:
         """Names of the knobs that such a network would ignore."""
         return frozenset() if self.attention else frozenset({"beta", "beta_scale", "resonance"})
 
@@ -110,15 +110,15 @@ class Block(nn.Module):
             for weights that do not change any more. Copies, and blocks that are moved, have none.
     """
 
-    prepared: StepBackend | None
+    prepared_backend: StepBackend | None
     step_size: float
     steps: int
-    stream: int
+    noise_stream: int
     """Place among the network's blocks: each draws noise of its own from a request's seed."""
 
     def __init__(self, energy: Energy, motion: Motion, norm: nn.Module, config: Config) -> None:
         super().__init__()
-        self.stream, self.prepared = 0, None
+        self.noise_stream, self.prepared_backend = 0, None
         self.energy, self.motion, self.norm = energy, motion, norm
         self.steps, self.step_size = config.steps, config.step_size
         beta = config.beta or config.head_dim**-0.5
@@ -127,69 +127,71 @@ class Block(nn.Module):
         self.resonant = ResonanceParameter(config.heads, config.resonance, config.learn_strength)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"prepared": None}
+        return self.__dict__ | {"prepared_backend": None}
 
     def _apply(self, *how: Any, **more: Any) -> Self:
-        self.prepared = None
+        self.prepared_backend = None
         return super()._apply(*how, **more)
 
-    def resolve(self, knobs: Sequence[DynamicsParams]) -> RowParams:
+    def resolve_params(self, params: Sequence[DynamicsParams]) -> RowParams:
         """Trained values where a row asks for none."""
         beta = self.log_beta_H.exp()
 
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, device=beta.device, dtype=beta.dtype)
 
-        beta_RH = beta * column([k.beta_scale for k in knobs])[:, None]
-        for row, asked in enumerate(knobs):
+        beta_RH = beta * column([k.beta_scale for k in params])[:, None]
+        for row, asked in enumerate(params):
             if asked.beta is not None:
                 beta_RH[row] = asked.beta
         return RowParams(
-            steps_R=np.array([self.steps if k.steps is None else k.steps for k in knobs], np.int64),
+            steps_R=np.array(
+                [self.steps if k.steps is None else k.steps for k in params], np.int64
+            ),
             beta_RH=beta_RH,
             step_size_R=column(
-                [self.step_size if k.step_size is None else k.step_size for k in knobs]
+                [self.step_size if k.step_size is None else k.step_size for k in params]
             ),
-            tolerance_R=np.array([k.tolerance for k in knobs], np.float64),
-            noise_R=column([k.noise for k in knobs]),
-            nesterov_R=np.array([k.solver == "nesterov" for k in knobs]),
-            seeds=tuple((k.seed * 1_000_003 + self.stream) % 2**32 for k in knobs),
+            tolerance_R=np.array([k.tolerance for k in params], np.float64),
+            noise_R=column([k.noise for k in params]),
+            nesterov_R=np.array([k.solver == "nesterov" for k in params]),
+            seeds=tuple((k.seed * 1_000_003 + self.noise_stream) % 2**32 for k in params),
         )
 
-    def beta_of(self, knobs: DynamicsParams) -> list[float]:
+    def beta_of(self, params: DynamicsParams) -> list[float]:
         """The inverse temperature of each head, as `resolve` gives it to a row with these knobs: it
         alone takes less than all that a row has."""
-        if knobs.beta is not None:
-            return torch.full_like(self.log_beta_H, knobs.beta).tolist()
-        return (self.log_beta_H.exp() * knobs.beta_scale).tolist()
+        if params.beta is not None:
+            return torch.full_like(self.log_beta_H, params.beta).tolist()
+        return (self.log_beta_H.exp() * params.beta_scale).tolist()
 
-    def resonating(self, layout: Layout, knobs: Sequence[DynamicsParams]) -> Layout:
+    def with_prior(self, layout: Layout, params: Sequence[DynamicsParams]) -> Layout:
         """`layout` with the prior that `knobs` ask for, which is part of the energy there."""
-        return layout.resonating(self.resonant([k.resonance for k in knobs], self.log_beta_H))
+        return layout.resonating(self.resonant([k.resonance for k in params], self.log_beta_H))
 
-    def relax(self, x_ND: Tensor, layout: Layout, knobs: Sequence[DynamicsParams]) -> Tensor:
-        layout = self.resonating(layout, knobs)
+    def relax(self, x_ND: Tensor, layout: Layout, params: Sequence[DynamicsParams]) -> Tensor:
+        layout = self.with_prior(layout, params)
         return relax_differentiable(
-            self.energy, self.motion, self.norm, x_ND, layout, self.resolve(knobs)
+            self.energy, self.motion, self.norm, x_ND, layout, self.resolve_params(params)
         )
 
     def solve(
         self,
         x_ND: Tensor,
         layout: Layout,
-        knobs: Sequence[DynamicsParams],
+        params: Sequence[DynamicsParams],
         interrupt: Interrupt,
         watch: StepCallback | None = None,
     ) -> Solution:
-        layout, resolved = self.resonating(layout, knobs), self.resolve(knobs)
+        layout, resolved = self.with_prior(layout, params), self.resolve_params(params)
         return solve_system(
-            self.prepared or self.system(), x_ND, layout, resolved, interrupt, watch
+            self.prepared_backend or self.build_backend(), x_ND, layout, resolved, interrupt, watch
         )
 
     @torch.no_grad()
-    def system(self) -> StepBackend:
+    def build_backend(self) -> StepBackend:
         """As the weights are now."""
-        return StepBackend.of(self.energy, self.motion, self.norm)
+        return StepBackend.from_parts(self.energy, self.motion, self.norm)
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ class Architecture(nn.Module, ABC):
         return next(self.parameters()).device
 
     @abstractmethod
-    def block(self) -> Block:
+    def build_block(self) -> Block:
         """A fresh block of this architecture: the one thing in which they differ."""
 
     @abstractmethod
@@ -229,32 +231,32 @@ class Architecture(nn.Module, ABC):
         """
 
     @abstractmethod
-    def layouts(self, batch: Any) -> list[Layout]:
+    def build_layouts(self, batch: Any) -> list[Layout]:
         """What each of `blocks_in_order` relaxes on."""
 
     @abstractmethod
     def blocks_in_order(self) -> list[Block]:
         """Every block, in the order of `Output.solutions`."""
 
-    def resonance(self, asked: Resonance | None) -> ResolvedResonance | None:
+    def resolve_resonance(self, asked: Resonance | None) -> ResolvedResonance | None:
         """What runs where `asked` is asked for: the trained one if that is None."""
         if asked is not None or self.config.resonance is None:
-            return None if asked is None else ResolvedResonance.of(asked)
+            return None if asked is None else ResolvedResonance.from_resonance(asked)
         learned = [m.strength_H for m in self.modules() if isinstance(m, ResonanceParameter)]
         told = tuple(tuple(s.detach().tolist()) for s in learned if s is not None)
-        return ResolvedResonance.of(self.config.resonance, told)
+        return ResolvedResonance.from_resonance(self.config.resonance, told)
 
     @abstractmethod
-    def forward(self, batch: Any, knobs: Sequence[DynamicsParams] | None = None) -> Tensor:
+    def forward(self, batch: Any, params: Sequence[DynamicsParams] | None = None) -> Tensor:
         """The outputs, differentiable, nothing measured; `knobs` per row, trained ones if None."""
 
     @abstractmethod
     def infer(
-        self, batch: Any, knobs: Sequence[DynamicsParams], interrupt: Interrupt = lambda: None
+        self, batch: Any, params: Sequence[DynamicsParams], interrupt: Interrupt = lambda: None
     ) -> Output:
         """The same outputs with the dynamics measured; no gradients."""
 
     @classmethod
     @abstractmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[Any]]:
+    def build_example(cls, seed: int) -> tuple[Architecture, list[Any]]:
         """A small random instance and three items to pack for it, for the contract tests."""

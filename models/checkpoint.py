@@ -22,7 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from models.base import Architecture
-from models.registry import architectures
+from models.registry import find_architectures
 from models.resonance import ResolvedResonance
 
 MANIFEST, WEIGHTS, CARD = "manifest.json", "model.safetensors", "README.md"
@@ -117,7 +117,7 @@ class EnergyReference(_Part):
         return not _CENTRAL[0] <= percentile <= _CENTRAL[1]
 
 
-class TrainedKnobs(_Part):
+class TrainedParams(_Part):
     """The dynamics the network was trained with; `beta` per block and head."""
 
     steps: int
@@ -135,7 +135,7 @@ class Manifest(_Part):
     architecture: str
     task: Literal["anomaly", "classification", "images", "completion"]
     config: dict[str, JsonValue]
-    knobs: TrainedKnobs
+    knobs: TrainedParams
     features: tuple[Feature, ...]
     edge_features: tuple[Feature, ...] = ()
     threshold: float = Field(
@@ -165,14 +165,14 @@ class Checkpoint:
     sha256: str
 
 
-def trained_knobs(network: Architecture) -> TrainedKnobs:
+def read_trained_params(network: Architecture) -> TrainedParams:
     """The knobs a network carries."""
     blocks = network.blocks_in_order()
-    return TrainedKnobs(
+    return TrainedParams(
         steps=network.config.steps,
         step_size=network.config.step_size,
         beta=tuple(tuple(block.log_beta_H.detach().exp().tolist()) for block in blocks),
-        resonance=network.resonance(None),
+        resonance=network.resolve_resonance(None),
     )
 
 
@@ -183,7 +183,9 @@ def require_replaceable(folder: Path) -> None:
             raise CheckpointError(f"{folder} holds {old.name!r}, which is no part of a checkpoint")
 
 
-def save(folder: Path, network: Architecture, manifest: Manifest, card: str) -> Checkpoint:
+def save_checkpoint(
+    folder: Path, network: Architecture, manifest: Manifest, card: str
+) -> Checkpoint:
     """Write a checkpoint and read it back; hashes and versions in `manifest` are filled in."""
     require_replaceable(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -204,10 +206,10 @@ def save(folder: Path, network: Architecture, manifest: Manifest, card: str) -> 
     )
     text = json.dumps(manifest.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
-    return load(folder)
+    return load_checkpoint(folder)
 
 
-def load(folder: Path, device: str | torch.device = "cpu") -> Checkpoint:
+def load_checkpoint(folder: Path, device: str | torch.device = "cpu") -> Checkpoint:
     """Verify and load a checkpoint.
 
     Raises:
@@ -230,9 +232,9 @@ def load(folder: Path, device: str | torch.device = "cpu") -> Checkpoint:
         if name == WEIGHTS:  # what was verified is loaded, whatever becomes of the file
             weights = content
     try:
-        kind = architectures()[manifest.architecture]
+        kind = find_architectures()[manifest.architecture]
     except KeyError:
-        known = ", ".join(sorted(architectures()))
+        known = ", ".join(sorted(find_architectures()))
         raise CheckpointError(
             f"{folder}: unknown architecture {manifest.architecture!r}; known are {known}"
         ) from None

@@ -12,7 +12,7 @@ from models.base import Architecture
 
 
 @cache
-def architectures() -> dict[str, type[Architecture]]:
+def find_architectures() -> dict[str, type[Architecture]]:
     """Architecture classes by name."""
     found: dict[str, type[Architecture]] = {}
     for module in pkgutil.iter_modules(models.architectures.__path__):

@@ -105,11 +105,11 @@ class ResolvedResonance(_Shape):
     )
 
     @classmethod
-    def of(cls, shape: Resonance, learned: tuple[tuple[float, ...], ...] = ()) -> Self:
+    def from_resonance(cls, shape: Resonance, learned: tuple[tuple[float, ...], ...] = ()) -> Self:
         return cls.model_validate(shape.model_dump() | ({"strength": learned} if learned else {}))
 
 
-Spread = Callable[[Tensor], Tensor]
+Broadcast = Callable[[Tensor], Tensor]
 """Brings a value of each row (P, 1) or (P, H) to the shape of all pairs, or to one that fits it."""
 
 
@@ -137,7 +137,7 @@ class AttentionPrior:
     linear_P1: Tensor
     rank: int | None
 
-    def resonance(self, c: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
+    def compute_resonance(self, c: Tensor, spread: Broadcast) -> tuple[Tensor, Tensor]:
         """r and dr/dc of cosines c, of any shape.
 
         r^(t+1) = gate(alpha (c + beta r^(t) - rho)) from r^(0) = 0 (section 5), and with it
@@ -146,7 +146,7 @@ class AttentionPrior:
         scale, feedback, steepness = map(
             spread, (self.scale_P1, self.feedback_P1, self.steepness_P1)
         )
-        base = self.margin(c, spread)
+        base = self.compute_margin(c, spread)
         r = slope = torch.zeros_like(c)
         for t in range(int(self.rounds_P1.max())):
             u = steepness * (base + feedback * r if t else base)
@@ -167,12 +167,12 @@ class AttentionPrior:
             )
         return r, slope
 
-    def margin(self, c: Tensor, spread: Spread = lambda value: value) -> Tensor:
+    def compute_margin(self, c: Tensor, spread: Broadcast = lambda value: value) -> Tensor:
         """How far cosines are above vigilance, as the gate sees them."""
         scale = spread(self.scale_P1)
         return scale * c + (1 - scale - spread(self.vigilance_P1))
 
-    def of_rows(self, first: int, last: int) -> AttentionPrior:
+    def slice_rows(self, first: int, last: int) -> AttentionPrior:
         """That of the rows from `first` to before `last`."""
         if len(self.strength_PH) == 1:
             return self
@@ -180,7 +180,7 @@ class AttentionPrior:
         return replace(self, **rows)
 
     @classmethod
-    def joined(cls, several: Sequence[tuple[AttentionPrior, int]]) -> AttentionPrior:
+    def concat_rows(cls, several: Sequence[tuple[AttentionPrior, int]]) -> AttentionPrior:
         """Of the rows of several batches, each with how many those are."""
         rows = {
             name: torch.cat([getattr(p, name).expand(count, -1) for p, count in several])
@@ -192,29 +192,29 @@ class AttentionPrior:
     def _of_rows(cls) -> list[str]:
         return [field.name for field in fields(cls) if field.name != "rank"]
 
-    def __call__(self, c: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
+    def __call__(self, c: Tensor, spread: Broadcast) -> tuple[Tensor, Tensor]:
         """lambda r and its derivative lambda dr/dc."""
         strength = spread(self.strength_PH)
-        r, slope = self.resonance(c, spread)
+        r, slope = self.compute_resonance(c, spread)
         return strength * r, strength * slope
 
-    def bias(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
+    def compute_bias(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
         """lambda r (R, H, L, K) of queries and keys that come row by row."""
-        c_RHLK = self.cosines(q_RHLY, k_RHKY)
+        c_RHLK = self.compute_cosines(q_RHLY, k_RHKY)
         return self(c_RHLK, lambda value_PH: value_PH[..., None, None])[0].to(q_RHLY.dtype)
 
-    def cosines(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
+    def compute_cosines(self, q_RHLY: Tensor, k_RHKY: Tensor) -> Tensor:
         """(R, H, L, K), after the map."""
-        q_hat, k_hat = (normalize(self.narrowed(u))[0] for u in (q_RHLY, k_RHKY))
+        q_hat, k_hat = (normalize(self.project(u))[0] for u in (q_RHLY, k_RHKY))
         return q_hat @ k_hat.transpose(-1, -2)
 
-    def narrowed(self, u: Tensor) -> Tensor:
+    def project(self, u: Tensor) -> Tensor:
         """u (..., Y) after the map, (..., rank)."""
         basis = self._basis(u)
         # Under mixed precision a product comes in half; cosines stay in the precision of u.
         return u if basis is None else (u @ basis).to(u.dtype)
 
-    def widened(self, force: Tensor, like: Tensor) -> Tensor:
+    def project_back(self, force: Tensor, like: Tensor) -> Tensor:
         """A force on what is narrowed as one on u, which is `like`."""
         basis = self._basis(like)
         return force if basis is None else (force @ basis.T).to(force.dtype)
@@ -222,7 +222,7 @@ class AttentionPrior:
     def _basis(self, u: Tensor) -> Tensor | None:
         if self.rank is None or self.rank >= u.shape[-1]:
             return None
-        return orthonormal(u.shape[-1])[:, : self.rank].to(u)
+        return orthonormal_basis(u.shape[-1])[:, : self.rank].to(u)
 
 
 class ResonanceParameter(nn.Module):
@@ -302,7 +302,7 @@ def normalize_backward(force: Tensor, u_hat: Tensor, length: Tensor) -> Tensor:
 
 @cache
 @torch.inference_mode(False)  # who asks next may want gradients
-def orthonormal(width: int) -> Tensor:
+def orthonormal_basis(width: int) -> Tensor:
     """A fixed orthonormal basis (width, width), float64; its first r columns are the map to r."""
     drawn = torch.randn(
         width, width, generator=torch.Generator().manual_seed(width), dtype=torch.float64
@@ -312,7 +312,7 @@ def orthonormal(width: int) -> Tensor:
 
 
 def _either(
-    which_P1: Tensor, spread: Spread, yes: Callable[[], Tensor], no: Callable[[], Tensor]
+    which_P1: Tensor, spread: Broadcast, yes: Callable[[], Tensor], no: Callable[[], Tensor]
 ) -> Tensor:
     """`yes` where `which_P1` holds, else `no`; only one is computed where one holds for all."""
     if which_P1.all():

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from uvicorn.main import STARTUP_FAILURE
 
 from service.auth import cli
-from service.auth.key_store import KeysError
+from service.auth.key_store import ApiKeyFileError
 from service.http.server import SecondaryServer, prepare_process, settings_or_exit, uvicorn_config
 from service.observability import logs
 from service.observability.malloc import limit_malloc_arenas
@@ -44,13 +44,13 @@ def main() -> None:
     settings = prepare_process(settings)
     # Seconds of torch, which no key is made with.
     from service.app import create_admin_app, create_app
-    from service.registry.loader import MachineError
+    from service.registry.loader import BackendUnavailableError
 
     try:
         app = create_app(settings, worker)
-    except MachineError as error:
+    except BackendUnavailableError as error:
         sys.exit(str(error))
-    except KeysError as error:
+    except ApiKeyFileError as error:
         structlog.get_logger().error("keys refused", reason=str(error))
         sys.exit(STARTUP_FAILURE)
     config, admin = uvicorn_config(app, settings.host, settings.port, settings), None
@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
         assert isinstance(self.config.app, FastAPI)
         context = self.config.app.state.context
         context.jobs.drain()
-        context.registry.leave()
+        context.registry.stop_loading()
         if self._admin is not None and self._beside is not None:
             self._admin.should_exit = True
             await self._beside

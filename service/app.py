@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from service.auth.keys import ADMIN as OPERATORS
+from service.auth.keys import ADMIN_PREFIX as OPERATORS
 from service.auth.middleware import AuthMiddleware
 from service.context import AppContext
 from service.endpoints import openapi
-from service.endpoints.fast_path import FastPathMiddleware, direct
+from service.endpoints.fast_path import FastPathMiddleware, fast_routes
 from service.endpoints.open_inference.errors import OipErrorMiddleware
 from service.endpoints.open_inference.tensors import HEADER
 from service.endpoints.routers import ADMIN, ROUTERS, WORKER
-from service.errors import Problem, answer_http_exception, answer_problem
+from service.errors import Problem
+from service.http.error_handlers import handle_http_exception, handle_problem
+from service.http.replay import replay
 from service.http.request_log import RequestLogMiddleware
 from service.http.throttle import ThrottleMiddleware
 from service.observability.malloc import trim_periodically
@@ -47,13 +50,13 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
     """
     if worker:  # what servers leave to workers is theirs
         settings = settings.model_copy(update={"run_jobs": True})
-    context = AppContext.create(settings)
+    context = AppContext.from_settings(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.create_task(asyncio.to_thread(context.load))
-        await context.jobs.start(answers, loading)
-        watched = [part for part in (context.keyring, context.link) if part is not None]
+        await context.jobs.start(partial(replay, answers), loading)
+        watched = [part for part in (context.api_keys, context.redis) if part is not None]
         watching = [asyncio.create_task(part.watch()) for part in watched]
         watching.append(asyncio.create_task(trim_periodically()))
         try:
@@ -64,8 +67,8 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
             for task in watching:
                 task.cancel()
             await asyncio.to_thread(context.graphs.close)  # before Redis goes
-            if context.link is not None:
-                await context.link.close()
+            if context.redis is not None:
+                await context.redis.close()
             await asyncio.to_thread(context.close)
 
     app = FastAPI(
@@ -106,9 +109,16 @@ def _configure_app(
     app.state.context = context
     every = [route for router in routers for route in router.routes]
     app.state.routes = routes = [route for route in every if isinstance(route, Route)]
-    app.state.direct = direct(routes)
-    app.add_middleware(FastPathMiddleware, routes=app.state.direct)
-    app.add_middleware(AuthMiddleware, context=context, routes=routes, under=under)
+    inference_routes = fast_routes(routes)
+    app.state.inference_paths = frozenset(inference_routes)
+    app.add_middleware(FastPathMiddleware, routes=inference_routes)
+    app.add_middleware(
+        AuthMiddleware,
+        api_keys=context.api_keys,
+        usage_limits=context.usage_limits,
+        routes=routes,
+        prefix=under,
+    )
     settings = context.settings
     if settings.cors_origins and not under:  # browsers ask without a key whether they may ask
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **_CORS)
@@ -117,9 +127,9 @@ def _configure_app(
     app.add_middleware(RequestLogMiddleware, **access)
     app.add_middleware(OipErrorMiddleware)
     app.add_middleware(
-        ThrottleMiddleware, pace=context.pace, hold=context.metrics.held.inc
+        ThrottleMiddleware, pace=context.throttle, hold=context.metrics.held.inc
     )  # the outermost
-    app.add_exception_handler(Problem, answer_problem)
-    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(Problem, handle_problem)
+    app.add_exception_handler(HTTPException, handle_http_exception)
     for router in routers:
         app.include_router(router)

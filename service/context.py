@@ -1,4 +1,4 @@
-"""What the routes share."""
+"""What the routes share: the objects of one application."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import structlog
 from starlette.requests import Request
 
-from models.inputs.molecules import Limits
+from models.inputs.molecules import MoleculeLimits
 from service.auth.key_store import ApiKeyStore
-from service.auth.keys import ApiKey
+from service.auth.keys import ApiKey, get_caller
 from service.auth.usage_limits import UsageLimits
 from service.engine.engine import Engine
 from service.http.body import BodyReader
@@ -22,13 +22,13 @@ from service.http.throttle import RefusalThrottle
 from service.imaging.decoder_pool import ImageDecoder
 from service.jobs.runner import JobRunner
 from service.observability.malloc import freeze_gc_heap
-from service.observability.metrics import Metrics
+from service.observability.metrics import LoadedModel, Metrics
 from service.registry.handles import Classifier
 from service.registry.loader import ModelLoader
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.storage.backends import StorageBackends
-from service.storage.cache import AnswerCache
+from service.storage.cache import ResponseCache
 from service.storage.graphs import GraphStore
 from service.storage.memories import MemoryStore
 from service.storage.redis_client import RedisClient
@@ -36,100 +36,160 @@ from service.workers.large_json import LargeJsonParser
 from service.workers.smiles_pool import SmilesParserPool
 
 if TYPE_CHECKING:
-    from service.observability.tracing import Traces
+    from service.observability.tracing import TraceExporter
 
 T = TypeVar("T")
-BRIEF = 1 << 17  # bytes that are handled in less time than it takes to hand them over
-JSON_WEIGHS = 8  # to parse a byte of it takes as long as so many of tensors
+INLINE_BYTES = 1 << 17  # handled in less time than handing them to another thread takes
+JSON_COST_FACTOR = 8  # parsing a byte of JSON takes as long as copying this many
 
 
 @dataclass(frozen=True)
 class AppContext:
-    """The parts of one app. `cache` is None where none is wanted, `keyring` where no keys are asked
-    for; `codec` is where bodies are parsed and answers encoded, `large` where bodies are parsed
-    that would keep everyone waiting."""
+    """Every long-lived object of one application, built once and passed by dependency.
+
+    Attributes:
+        cache: None where responses are not cached.
+        api_keys: None where no keys are required.
+        redis: None where no Redis is configured.
+        traces: None where tracing is off.
+        large_json: parses bodies that would block the event loop, in a child process.
+        codec: threads that parse bodies and encode responses.
+    """
 
     settings: Settings
     registry: Registry
     engine: Engine
     metrics: Metrics
-    bodies: BodyReader
+    body_reader: BodyReader
     memories: MemoryStore
     graphs: GraphStore
     jobs: JobRunner
-    molecules: SmilesParserPool
-    cache: AnswerCache | None
-    keys: IdempotencyKeys
-    keyring: ApiKeyStore | None
-    tolls: UsageLimits
-    link: RedisClient | None  # to Redis
-    traces: Traces | None
-    large: LargeJsonParser = field(default_factory=LargeJsonParser)
-    pictures: ImageDecoder = field(default_factory=ImageDecoder)
-    pace: RefusalThrottle = field(default_factory=RefusalThrottle)
+    smiles_pool: SmilesParserPool
+    cache: ResponseCache | None
+    idempotency_keys: IdempotencyKeys
+    api_keys: ApiKeyStore | None
+    usage_limits: UsageLimits
+    redis: RedisClient | None  # to Redis
+    traces: TraceExporter | None
+    large_json: LargeJsonParser = field(default_factory=LargeJsonParser)
+    image_decoder: ImageDecoder = field(default_factory=ImageDecoder)
+    throttle: RefusalThrottle = field(default_factory=RefusalThrottle)
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
     )
 
     @classmethod
-    def create(cls, settings: Settings) -> AppContext:
-        """
+    def from_settings(cls, settings: Settings) -> AppContext:
+        """Build all parts; nothing is loaded and no thread of a store runs yet.
+
         Raises:
-            MachineError: the settings ask for what this machine has not.
-            KeysError: there is a file of keys that cannot be read.
+            MachineError: the settings ask for a device or backend that this machine lacks.
+            KeysError: the file of API keys cannot be read.
         """
-        machine = ModelLoader.of(settings)
-        engine = Engine(
-            settings.queue_size,
-            settings.threads,
-            settings.scheduling == "steps",
-            settings.max_per_model,
-        )
-        bodies = BodyReader(settings.max_body_bytes, settings.max_buffered_bytes)
-        metrics = Metrics(engine)
-        kept = StorageBackends.from_settings(
+        metrics = Metrics()
+        storage = StorageBackends.from_settings(
             settings, lambda part: metrics.redis_failures.labels(part).inc()
         )
-        traces = _traces() if settings.tracing else None
-        jobs = JobRunner(
-            *(kept.jobs, kept.jobs_at_a_time, settings.max_jobs, metrics.count_job),
-            None if traces is None else traces.job,
+        traces = _make_trace_exporter() if settings.tracing else None
+        context = cls(
+            settings=settings,
+            registry=Registry(ModelLoader.from_settings(settings)),
+            engine=Engine(
+                settings.queue_size,
+                settings.threads,
+                settings.scheduling == "steps",
+                settings.max_per_model,
+                metrics.observe_step,
+            ),
+            metrics=metrics,
+            body_reader=BodyReader(settings.max_body_bytes, settings.max_buffered_bytes),
+            memories=storage.memories,
+            graphs=storage.graphs,
+            jobs=JobRunner(
+                storage.jobs,
+                storage.max_running_jobs,
+                settings.max_jobs,
+                metrics.count_job,
+                None if traces is None else traces.export_job,
+            ),
+            smiles_pool=SmilesParserPool(
+                MoleculeLimits(settings.max_smiles_length, settings.max_atoms),
+                num_workers=settings.smiles_processes,
+                max_calls=max(settings.queue_size // 2, 1),
+                seconds=settings.smiles_timeout_s,
+                batch_seconds=settings.smiles_budget_s,
+            ),
+            cache=storage.cache,
+            idempotency_keys=IdempotencyKeys(settings.keep_jobs_s),
+            api_keys=ApiKeyStore(settings.keys, metrics.key_faults.inc) if settings.keys else None,
+            usage_limits=UsageLimits(storage.limiter, metrics),
+            redis=storage.redis,
+            traces=traces,
         )
-        metrics.watch(jobs, kept.graphs, kept.cache, kept.link)
-        molecules = SmilesParserPool(
-            Limits(settings.max_smiles_length, settings.max_atoms),
-            workers=settings.smiles_processes,
-            max_calls=max(settings.queue_size // 2, 1),
-            seconds=settings.smiles_timeout_s,
-            batch_seconds=settings.smiles_budget_s,
+        context._register_gauges()
+        return context
+
+    def _register_gauges(self) -> None:
+        """Add the metrics that are read from other parts at each scrape."""
+        gauge, engine, cache, redis = self.metrics.gauge, self.engine, self.cache, self.redis
+        gauge(
+            "basin_queue_depth",
+            "Requests that wait for compute or run.",
+            lambda: engine.admitted,
         )
-        keys = IdempotencyKeys(settings.keep_jobs_s)
-        keyring = ApiKeyStore(settings.keys, metrics.key_faults.inc) if settings.keys else None
-        return cls(
-            *(settings, Registry(machine), engine, metrics, bodies),
-            *(kept.memories, kept.graphs, jobs),
-            *(molecules, kept.cache, keys, keyring, UsageLimits(kept.limiter, metrics)),
-            *(kept.link, traces),
+        gauge(
+            "basin_queue_limit",
+            "Maximum number of queued and running requests.",
+            lambda: engine.capacity,
         )
+        gauge(
+            "basin_backlog_seconds",
+            "Estimated seconds of compute for all that waits or runs, from what similar requests "
+            "took.",
+            lambda: engine.backlog_s,
+        )
+        gauge(
+            "basin_graph_bytes",
+            "Approximate memory of stored graphs.",
+            lambda: self.graphs.cached_bytes,
+        )
+        gauge("basin_jobs_unfinished", "Jobs that wait or run.", lambda: self.jobs.unfinished_count)
+        gauge(
+            "basin_cache_bytes",
+            "Bytes of the responses in the cache.",
+            lambda: 0 if cache is None else cache.size_bytes,
+        )
+        if redis is not None:
+            gauge(
+                "basin_redis_up",
+                "1 while Redis answers, 0 while this server does without it; absent where none is "
+                "configured.",
+                lambda: redis.is_available,
+            )
 
     def scoped_to(self, caller: ApiKey) -> AppContext:
         """This context as `caller` may use it: only its own models, memories and graphs."""
         registry = self.registry.scoped(caller.model_names)
         name = caller.name
-        memories, graphs = self.memories.within(name), self.graphs.within(name)
+        memories, graphs = self.memories.scoped_to(name), self.graphs.scoped_to(name)
         return replace(self, registry=registry, memories=memories, graphs=graphs)
 
-    async def models_fingerprint(self) -> bytes:
-        """Tells the models that there are."""
-        return self.registry.fingerprint
-
     async def memories_fingerprint(self) -> bytes:
-        """Tells the memories that there are."""
-        return await asyncio.to_thread(self.memories.stamp)
+        """Digest of the memories that the caller can sample."""
+        return await asyncio.to_thread(self.memories.fingerprint)
+
+    def publish_models(self) -> None:
+        """Tell the metrics which models are served now, whoever may use them."""
+        models = self.registry.scoped(None).list_models()
+        self.metrics.set_models(
+            [LoadedModel(m.name, m.manifest.version, m.sha256, m.size_bytes) for m in models]
+        )
 
     def load(self) -> None:
-        """Load the models; takes seconds, so not on the event loop. Whatever fails is told by the
-        log, and nothing more is loaded."""
+        """Load the models. Takes seconds, so call it off the event loop.
+
+        A failure is logged; the server then stays up without models, and not ready.
+        """
         log = structlog.get_logger()
         try:
             self._load()
@@ -143,23 +203,26 @@ class AppContext:
 
     def _load(self) -> None:
         self.graphs.start()
-        self.memories.clean()
+        self.memories.prepare()
         self.registry.load(self.settings.checkpoints)
-        self.metrics.serve(self.registry.loaded())
-        if any(model.reads_smiles for model in self.registry.every(Classifier)):
-            self.molecules.start()
+        self.publish_models()
+        if any(model.reads_smiles for model in self.registry.list_models_of_kind(Classifier)):
+            self.smiles_pool.start()
 
-    async def offload_if_large(self, size: int, work: Callable[..., T], *args: Any) -> T:
-        """`work(*args)`, on another thread where `size` bytes would hold up the event loop.
-        Those of JSON count `JSON_WEIGHS` times."""
-        if size <= BRIEF:
+    async def offload_if_large(self, weight: int, work: Callable[..., T], *args: Any) -> T:
+        """Run `work(*args)` here, or on a codec thread where it would block the event loop.
+
+        Args:
+            weight: bytes that `work` copies; a byte of JSON counts `JSON_COST_FACTOR` times.
+        """
+        if weight <= INLINE_BYTES:
             return work(*args)
         return await asyncio.get_running_loop().run_in_executor(self.codec, work, *args)
 
     def close(self) -> None:
-        self.molecules.close()
+        self.smiles_pool.close()
         self.engine.close()
-        self.pictures.close()
+        self.image_decoder.close()
         self.codec.shutdown(cancel_futures=True)
         if self.traces is not None:
             self.traces.close()
@@ -170,11 +233,11 @@ async def get_context(
 ) -> AppContext:  # a thread for it would cost a third of a millisecond
     """The context of the app that serves `request`, scoped to its caller. A FastAPI dependency."""
     whole = cast(AppContext, request.app.state.context)
-    caller: ApiKey = request.state.caller
+    caller = get_caller(request.scope)
     return whole.scoped_to(caller) if caller.name else whole
 
 
-def _traces() -> Traces:
-    from service.observability.tracing import Traces  # an extra
+def _make_trace_exporter() -> TraceExporter:
+    from service.observability.tracing import TraceExporter  # an extra
 
-    return Traces()
+    return TraceExporter()

@@ -6,24 +6,19 @@ A document never carries what the client sent: pointers name places, details nam
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Any
 
 import orjson
-import structlog
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 MEDIA_TYPE = "application/problem+json"
-MAX_FAULTS = 20
+MAX_FIELD_ERRORS = 20
 _POINTER_BYTES, _DETAIL_BYTES = 120, 280  # keeps each fault below 500 bytes, escapes included
 
 # The one map from what went wrong to status and title; `type` is urn:basin:problem:<kind>.
-KINDS: dict[str, tuple[int, str]] = {
+PROBLEM_TYPES: dict[str, tuple[int, str]] = {
     "bad-request": (400, "The request is not valid HTTP for this server"),
     "invalid-json": (400, "The body is not valid JSON"),
     "invalid-safetensors": (400, "The body is not a valid safetensors file"),
@@ -92,15 +87,15 @@ class Problem(Exception):  # noqa: N818
         self,
         kind: str,
         detail: str,
-        faults: Iterable[FieldError] = (),
+        errors: Iterable[FieldError] = (),
         headers: Mapping[str, str] | None = None,
-        told: Mapping[str, object] | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(kind)
         self.kind, self.detail = kind, detail
-        self.status, self.title = KINDS[kind]
-        self.faults = tuple(islice(faults, MAX_FAULTS))
-        self.headers, self.told = dict(headers or {}), dict(told or {})
+        self.status, self.title = PROBLEM_TYPES[kind]
+        self.faults = tuple(islice(errors, MAX_FIELD_ERRORS))
+        self.headers, self.told = dict(headers or {}), dict(extra or {})
 
     def response(self, request_id: str) -> Response:
         document = {
@@ -160,43 +155,8 @@ def unknown_fields(
             "unknown_field",
             f"there is no such field; allowed are {allowed}",
         )
-        for name in islice(names, MAX_FAULTS)
+        for name in islice(names, MAX_FIELD_ERRORS)
     ]
-
-
-async def answered(work: Coroutine[Any, Any, Response], request_id: str) -> Response:
-    """What `work` answers; where it raises, the problem that says so."""
-    try:
-        return await work
-    except Problem as problem:
-        return problem.response(request_id)
-    except Exception:
-        structlog.get_logger().exception("work failed", request_id=request_id)
-        problem = Problem("internal-error", "the log has the reason under this request_id")
-        return problem.response(request_id)
-
-
-async def answer_problem(request: Request, error: Exception) -> Response:
-    """Exception handler for `Problem`."""
-    assert isinstance(error, Problem)
-    request.state.problem = error.kind
-    return error.response(request.state.request_id)
-
-
-async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Exception handler for what the router itself refuses."""
-    assert isinstance(error, HTTPException)
-    kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "bad-request")
-    detail = {
-        "not-found": "see /docs for the routes of this server",
-        "method-not-allowed": "the Allow header names the methods this path takes",
-    }.get(kind, "see /docs for what this route takes")
-    headers = dict(error.headers or {})
-    if kind == "method-not-allowed":  # of all routes of the path, not of the first alone
-        routes: Iterable[Route] = request.app.state.routes
-        here = [route for route in routes if route.path_regex.match(request.scope["path"])]
-        headers["Allow"] = ", ".join(sorted({name for r in here for name in r.methods or ()}))
-    return await answer_problem(request, Problem(kind, detail, headers=headers))
 
 
 def _clip(text: str, limit: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import safetensors.numpy
 
-from service.imaging.encode import telling
+from service.imaging.encode import embed_json
 from service.media_types import JSON, PNG, SAFETENSORS
 
 
@@ -20,49 +20,51 @@ class ResponsePayload:
     is signed by its headers.
 
     Signed, it is one request's own; unsigned, it can be kept for the next that asks the same,
-    unless it is not `lasting`: another time there might be a better one.
+    unless it is not `is_cacheable`: another time there might be a better one.
     """
 
     media_type: str
-    json: bytes
+    document: bytes
     file: bytes = b""
-    lasting: bool = True
+    is_cacheable: bool = True
     phases: tuple[str, ...] = ()  # in which it was made
     headers: tuple[tuple[str, str], ...] = ()
 
     @property
-    def size(self) -> int:
-        return len(self.json) + len(self.file)
+    def size_bytes(self) -> int:
+        return len(self.document) + len(self.file)
 
     def render(self, timings_ms: Mapping[str, float], request_id: str) -> bytes:
         """The body of the answer, which ends what it tells with these two."""
-        if not self.json:
+        if not self.document:
             return self.file
         took = {**dict.fromkeys(self.phases, 0.0), **timings_ms}
         signature = _dumps({"timings_ms": took, "request_id": request_id})
-        told = b"".join((memoryview(self.json)[:-1], b",", memoryview(signature)[1:]))
+        told = b"".join((memoryview(self.document)[:-1], b",", memoryview(signature)[1:]))
         if self.media_type == PNG:
-            return telling(self.file, told)
+            return embed_json(self.file, told)
         if self.media_type == SAFETENSORS:
             return _with_metadata(self.file, {"response": told.decode()})
         return told
 
-    def passing(self) -> ResponsePayload:
+    def without_caching(self) -> ResponsePayload:
         """This answer, if another time there may be another."""
-        return replace(self, lasting=False)
+        return replace(self, is_cacheable=False)
 
 
-def as_json(told: Mapping[str, Any]) -> ResponsePayload:
+def make_json_payload(told: Mapping[str, Any]) -> ResponsePayload:
     # orjson writes what is not finite as null
     return ResponsePayload(JSON, _dumps(told))
 
 
-def as_tensors(arrays: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> ResponsePayload:
+def make_tensors_payload(
+    arrays: Mapping[str, np.ndarray], told: Mapping[str, Any]
+) -> ResponsePayload:
     """A safetensors file of `arrays`, with all else as JSON in its metadata entry `response`."""
     return ResponsePayload(SAFETENSORS, _dumps(told), safetensors.numpy.save(dict(arrays)))
 
 
-def as_picture(png: bytes, told: Mapping[str, Any]) -> ResponsePayload:
+def make_image_payload(png: bytes, told: Mapping[str, Any]) -> ResponsePayload:
     """A PNG, with all else as JSON in its text chunk `basin`."""
     return ResponsePayload(PNG, _dumps(told), png)
 

@@ -15,20 +15,22 @@ from rich.console import Console
 
 from models import checkpoint
 from models.resonance import Resonance
-from training.common.results_log import mark
+from training.common.results_log import config_hash
 
-Data = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda; torchrun sets how many")]
-Precision = Annotated[str, typer.Option(help="32-true, or bf16-mixed where it is faster")]
+DataOption = Annotated[Path | None, typer.Option(help="folder with the datasets; else BASIN_DATA")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda; torchrun sets how many")]
+PrecisionOption = Annotated[str, typer.Option(help="32-true, or bf16-mixed where it is faster")]
 RunFolder = Annotated[
     Path | None, typer.Option("--run-folder", help="for logs and resuming; else in runs/")
 ]
 
 
-Epochs = Annotated[int | None, typer.Option(help="instead of the recipe's", min=0)]
+EpochsOption = Annotated[int | None, typer.Option(help="instead of the recipe's", min=0)]
 Name = Annotated[str | None, typer.Option(help="of the checkpoint; else model-dataset")]
 Out = Annotated[Path | None, typer.Option(help="checkpoint folder to write")]
-Rows = Annotated[Path | None, typer.Option(help="JSON lines, one a result; resumed from")]
+ResultsLogOption = Annotated[
+    Path | None, typer.Option(help="JSON lines, one a result; resumed from")
+]
 Resonating = Annotated[
     str | None,
     typer.Option(
@@ -39,7 +41,7 @@ Resonating = Annotated[
 LearnStrength = Annotated[
     bool, typer.Option("--learn-strength", help="of the resonance, for each head")
 ]
-Smoke = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
+SmokeOption = Annotated[bool, typer.Option("--smoke", help="a minute, to see it run")]
 
 console = Console(stderr=True)
 
@@ -82,10 +84,10 @@ def checkpoint_name(wanted: str) -> str:
 
 def run_folder(name: str, recipe: Any, seed: int, data: str) -> Path:
     """Where a run keeps its state: named after all that it depends on, the data too."""
-    return Path("runs") / f"{name}-{mark([asdict(recipe), seed, data])[:8]}"
+    return Path("runs") / f"{name}-{config_hash([asdict(recipe), seed, data])[:8]}"
 
 
-def fabric_on(device: str, precision: str) -> Fabric:
+def create_fabric(device: str, precision: str) -> Fabric:
     """The processes and devices to train on."""
     accelerator = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}.get(device)
     if accelerator is None:

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from models.base import Architecture, DynamicsParams
-from models.checkpoint import EnergyReference, Feature, Manifest, trained_knobs
+from models.checkpoint import EnergyReference, Feature, Manifest, read_trained_params
 from models.inputs.graph import Column
 from training.datasets import Split
-from training.trainer import TrainConfig, TrainResult, plain
+from training.trainer import TrainConfig, TrainResult, to_json_types
 
 _AT_A_TIME = 64
 
@@ -30,12 +30,12 @@ class Run(Protocol):
     """What a manifest tells of a run."""
 
     @property
-    def fitted(self) -> TrainResult: ...
+    def result(self) -> TrainResult: ...
     @property
-    def recipe(self) -> TrainConfig: ...
+    def train_config(self) -> TrainConfig: ...
 
 
-def manifest_of(
+def build_manifest(
     network: Architecture,
     data: Data,
     split: Split,
@@ -58,7 +58,7 @@ def manifest_of(
         architecture=network.name,
         task=network.task,
         config=network.config.model_dump(mode="json"),
-        knobs=trained_knobs(network),
+        knobs=read_trained_params(network),
         training={
             "dataset": data.name,
             "note": data.note,
@@ -66,16 +66,16 @@ def manifest_of(
             **{f"{part}_{unit}": len(items) for part, items in split.parts().items()},
             "data_sha256": fingerprint,
             "seed": seed,
-            "epoch": run.fitted.best_epoch,
-            "precision": run.fitted.precision,
-            "recipe": plain(asdict(run.recipe)),
+            "epoch": run.result.best_epoch,
+            "precision": run.result.precision,
+            "recipe": to_json_types(asdict(run.train_config)),
             "protocol": protocol,
         },
         **particular,
     )
 
 
-def describe(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...]:
+def describe_columns(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...]:
     """What each column held in the data."""
     return tuple(
         Feature(
@@ -89,12 +89,12 @@ def describe(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...
     )
 
 
-def drawn(items: np.ndarray, count: int = 512) -> np.ndarray:
+def draw_sample(items: np.ndarray, count: int = 512) -> np.ndarray:
     """No more than `count` of them, at random and always the same."""
     return np.random.default_rng(0).choice(items, min(count, len(items)), replace=False)
 
 
-def energy_reference(
+def compute_energy_reference(
     network: Architecture, examples: Sequence[Any], tokens: Sequence[int] | int
 ) -> EnergyReference:
     """Quantiles of the final energy, summed over the blocks, per token: of so many in each."""
@@ -103,10 +103,10 @@ def energy_reference(
         part = examples[start : start + _AT_A_TIME]
         output = network.infer(network.pack(part), [DynamicsParams()] * len(part))
         totals.append(np.sum([s.trace[-1].energy_R for s in output.solutions], 0))
-    return quantiles(np.concatenate(totals, dtype=np.float64) / tokens)
+    return energy_quantiles(np.concatenate(totals, dtype=np.float64) / tokens)
 
 
-def quantiles(energies: Sequence[float] | np.ndarray) -> EnergyReference:
+def energy_quantiles(energies: Sequence[float] | np.ndarray) -> EnergyReference:
     """A reference of a hundred steps."""
     levels = np.linspace(0, 1, 101)
     return EnergyReference(

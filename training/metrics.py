@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.metrics import f1_score, roc_auc_score
 
-from models.tasks.graph_classifier import Task
+from models.tasks.graph_classifier import ClassificationTask
 from training.datasets import Split
 
 _BOUNDS = (0.5, 20.0)  # of a temperature
@@ -33,19 +33,19 @@ class TaskMetrics:
     brier: float
     graphs: int
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def split_logits(logits_GC: np.ndarray, tasks: Sequence[Task]) -> list[np.ndarray]:
+def split_logits(logits_GC: np.ndarray, tasks: Sequence[ClassificationTask]) -> list[np.ndarray]:
     """The logits of each task."""
     return np.split(logits_GC, np.cumsum([len(task.labels) for task in tasks])[:-1], axis=1)
 
 
-def measure(
+def compute_metrics(
     logits_GC: np.ndarray,
     labels_GT: np.ndarray,
-    tasks: Sequence[Task],
+    tasks: Sequence[ClassificationTask],
     temperatures: Sequence[float] | None = None,
 ) -> list[TaskMetrics]:
     """The figures of every task.
@@ -84,8 +84,8 @@ def _roc_auc(labels: np.ndarray, p: np.ndarray) -> float | None:
     return float(roc_auc_score(labels, p, multi_class="ovr"))
 
 
-def temperatures(
-    logits_GC: np.ndarray, labels_GT: np.ndarray, tasks: Sequence[Task]
+def fit_temperatures(
+    logits_GC: np.ndarray, labels_GT: np.ndarray, tasks: Sequence[ClassificationTask]
 ) -> tuple[float, ...]:
     """T of softmax(logits / T) with the least cross entropy, for each task (Guo et al. 2017).
 
@@ -107,7 +107,7 @@ def temperatures(
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ClassifierEvaluation:
     """Temperatures from validation, and the figures on each part, task by task."""
 
     temperatures: tuple[float, ...]
@@ -120,15 +120,15 @@ class Evaluation:
         return float(np.mean(values)) if values else None
 
 
-def evaluate(
-    logits_GC: np.ndarray, labels_GT: np.ndarray, split: Split, tasks: Sequence[Task]
-) -> Evaluation:
+def evaluate_classifier(
+    logits_GC: np.ndarray, labels_GT: np.ndarray, split: Split, tasks: Sequence[ClassificationTask]
+) -> ClassifierEvaluation:
     """Calibrate on `split.val`, then measure every part."""
-    found = temperatures(logits_GC[split.val], labels_GT[split.val], tasks)
-    return Evaluation(
+    found = fit_temperatures(logits_GC[split.val], labels_GT[split.val], tasks)
+    return ClassifierEvaluation(
         found,
         {
-            name: measure(logits_GC[graphs], labels_GT[graphs], tasks, found)
+            name: compute_metrics(logits_GC[graphs], labels_GT[graphs], tasks, found)
             for name, graphs in (("train", split.train), ("val", split.val), ("test", split.test))
         },
     )

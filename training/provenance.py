@@ -8,8 +8,8 @@ from typing import cast
 
 from models.checkpoint import Manifest
 from training.datasets import (
-    IMAGES,
-    TU,
+    IMAGE_DATASETS,
+    TU_DATASETS,
     GraphDataset,
     ImageDataset,
     NodeDataset,
@@ -17,8 +17,8 @@ from training.datasets import (
     balanced_scaffold_split,
     data_folder,
     k_folds,
-    load,
     load_images,
+    load_node_dataset,
     load_smiles,
     load_tu,
     random_split,
@@ -27,24 +27,24 @@ from training.datasets import (
 )
 from training.datasets.cifar import load_cifar10
 from training.datasets.clevr import load_clevr
-from training.datasets.pictures import PictureDataset
+from training.datasets.pictures import LabeledImageDataset
 from training.datasets.triangle import load_triangle
 
-_PICTURES: dict[str, Callable[[Path | None], PictureDataset]] = {
+_PICTURES: dict[str, Callable[[Path | None], LabeledImageDataset]] = {
     "cifar10": load_cifar10,
     "triangle": lambda _: load_triangle(),
     "sort-of-clevr": lambda _: load_clevr(),
 }
 
 
-def nodes_of(manifest: Manifest, folder: Path | None = None) -> tuple[NodeDataset, Split]:
+def load_node_data(manifest: Manifest, folder: Path | None = None) -> tuple[NodeDataset, Split]:
     """The graph that scores were learned on, and its split.
 
     Raises:
         FileNotFoundError: the data are not here.
         ValueError: they are not those that the manifest tells.
     """
-    dataset = load(_told(manifest, "dataset").removesuffix("-single"), folder)
+    dataset = load_node_dataset(_told(manifest, "dataset").removesuffix("-single"), folder)
     name = _told(manifest, "split")
     kind, _, number = name.rpartition("-")
     if kind == "official":
@@ -55,14 +55,14 @@ def nodes_of(manifest: Manifest, folder: Path | None = None) -> tuple[NodeDatase
     return dataset, split
 
 
-def graphs_of(manifest: Manifest, folder: Path | None = None) -> tuple[GraphDataset, Split]:
+def load_graph_data(manifest: Manifest, folder: Path | None = None) -> tuple[GraphDataset, Split]:
     """The graphs or molecules that classes were learned on, and their split; raises as above."""
     name, split = _told(manifest, "dataset"), _told(manifest, "split")
-    if name in TU:
+    if name in TU_DATASETS:
         dataset = load_tu(name, folder)
     else:
         tasks = cast(list[dict[str, str]], manifest.config["tasks"])
-        table = molecules(name, folder)
+        table = find_molecule_table(name, folder)
         dataset = load_smiles(table, "smiles", [task["name"] for task in tasks])
     if split.startswith("fold-"):
         _, fold, _, folds = split.split("-")
@@ -77,24 +77,24 @@ def graphs_of(manifest: Manifest, folder: Path | None = None) -> tuple[GraphData
     return dataset, chosen
 
 
-def images_of(manifest: Manifest, folder: Path | None = None) -> ImageDataset:
+def load_image_data(manifest: Manifest, folder: Path | None = None) -> ImageDataset:
     """The images that completion was learned on; raises as above."""
     name = _told(manifest, "dataset")
-    if name not in IMAGES:
+    if name not in IMAGE_DATASETS:
         raise ValueError(f"{manifest.name}: {name!r} is a folder of images that is not told")
     dataset = load_images(name, folder)
     _require(manifest, dataset.fingerprint)
     return dataset
 
 
-def recognised_of(manifest: Manifest, folder: Path | None = None) -> PictureDataset:
+def load_labeled_image_data(manifest: Manifest, folder: Path | None = None) -> LabeledImageDataset:
     """The pictures that answers were learned on, as drawn or as published; raises as above."""
     dataset = _PICTURES[_told(manifest, "dataset")](folder)
     _require(manifest, dataset.fingerprint)
     return dataset
 
 
-def molecules(name: str, folder: Path | None = None) -> Path:
+def find_molecule_table(name: str, folder: Path | None = None) -> Path:
     """The table `name`.csv, in small letters or not, in `folder`/molecules.
 
     Raises:

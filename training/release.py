@@ -9,39 +9,39 @@ from typing import Annotated, Any
 
 import typer
 
-from training.cli_options import Data, Device, Precision
-from training.common.hardware import PLAIN
-from training.datasets import data_folder, load
+from training.cli_options import DataOption, DeviceOption, PrecisionOption
+from training.common.hardware import FULL_PRECISION
+from training.datasets import data_folder, load_node_dataset
 from training.tasks.anomaly.cli import anomaly
-from training.tasks.classify.cli import How, classify
+from training.tasks.classify.cli import SplitMethod, classify
 from training.tasks.complete.cli import complete
-from training.tasks.images.cli import Pictures, recognise
+from training.tasks.images.cli import DatasetName, recognise
 
 
 def _one_relation(name: str, data: Path | None = None, **given: Any) -> None:
-    if (found := load(name, data).name) != f"{name}-single":
+    if (found := load_node_dataset(name, data).name) != f"{name}-single":
         raise typer.BadParameter(f"what ships is of one relation; this is {found} in full")
     anomaly("cdat", name, data=data, **given)
 
 
 def _molecules(
-    model: str, table: str, label: str, split: How, data: Path | None = None, **given: Any
+    model: str, table: str, label: str, split: SplitMethod, data: Path | None = None, **given: Any
 ) -> None:
     file = (data or data_folder()) / "molecules" / f"{table}.csv"
     classify(model, smiles=file, label=[label], split=split, data=data, **given)
 
 
-SHIPPED: dict[str, Callable[..., None]] = {
+SHIPPED_CHECKPOINTS: dict[str, Callable[..., None]] = {
     "cdat-tolokers": partial(anomaly, "cdat", "tolokers"),
     "et-tolokers": partial(anomaly, "et", "tolokers"),
     "cdat-amazon": partial(_one_relation, "amazon"),
     "cdat-yelpchi": partial(_one_relation, "yelpchi"),
-    "cdat-ames": partial(_molecules, "cdat", "AMES", "active", How.SCAFFOLD),
-    "et-ames": partial(_molecules, "et", "AMES", "active", How.SCAFFOLD),
-    "cdat-bbbp": partial(_molecules, "cdat", "BBBP", "p_np", How.BALANCED),
+    "cdat-ames": partial(_molecules, "cdat", "AMES", "active", SplitMethod.SCAFFOLD),
+    "et-ames": partial(_molecules, "et", "AMES", "active", SplitMethod.SCAFFOLD),
+    "cdat-bbbp": partial(_molecules, "cdat", "BBBP", "p_np", SplitMethod.BALANCED),
     "et-proteins": partial(classify, "et", "PROTEINS"),
-    "ait-clevr": partial(recognise, Pictures.CLEVR),
-    "ait-cifar10": partial(recognise, Pictures.CIFAR10),
+    "ait-clevr": partial(recognise, DatasetName.CLEVR),
+    "ait-cifar10": partial(recognise, DatasetName.CIFAR10),
     "et-photos": partial(complete, "photos", brief=True),
     "et-mnist": partial(complete, "mnist", brief=True),
 }
@@ -52,14 +52,14 @@ fold 0, images as a CPU can, pictures as their recipes say."""
 def ship(
     only: Annotated[str | None, typer.Option(help="one of them, as in cdat-tolokers")] = None,
     folder: Annotated[Path, typer.Option(help="where the checkpoints go")] = Path("checkpoints"),
-    data: Data = None,
-    device: Device = "auto",
-    precision: Precision = PLAIN,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = FULL_PRECISION,
 ) -> None:
     """Retrain the checkpoints that ship. Killed and started again, it goes on."""
-    if only is not None and only not in SHIPPED:
-        raise typer.BadParameter(f"known are {', '.join(SHIPPED)}")
-    for name, train in SHIPPED.items():
+    if only is not None and only not in SHIPPED_CHECKPOINTS:
+        raise typer.BadParameter(f"known are {', '.join(SHIPPED_CHECKPOINTS)}")
+    for name, train in SHIPPED_CHECKPOINTS.items():
         if only in (None, name):
             out = folder / name
             train(name=name, out=out, data=data, device=device, precision=precision)

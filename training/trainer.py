@@ -19,7 +19,7 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from training.common.hardware import precision_of
+from training.common.hardware import precision_name
 from training.common.muon import Muon
 
 _FILE = "state.safetensors"
@@ -28,7 +28,7 @@ _FILE = "state.safetensors"
 _APART = 1_000_003  # between seeds, which would else draw each other's batches
 
 
-BETAS = (0.9, 0.999)  # of AdamW, where a paper names none
+DEFAULT_BETAS = (0.9, 0.999)  # of AdamW, where a paper names none
 
 
 class TrainConfig(Protocol):
@@ -66,12 +66,12 @@ class TrainingTask(ABC):
     def identity(self) -> dict[str, Any]:
         """What a resumed run must have in common with the one that was killed, as JSON."""
 
-    def matrices(self, network: nn.Module) -> list[nn.Parameter]:
+    def muon_parameters(self, network: nn.Module) -> list[nn.Parameter]:
         """What `Muon` is to train; the rest is AdamW's."""
         return []
 
     @abstractmethod
-    def steps(self, seed: int, fabric: Fabric) -> Iterator[Any]:
+    def batches(self, seed: int, fabric: Fabric) -> Iterator[Any]:
         """The batches of one epoch; every process takes as many."""
 
     @abstractmethod
@@ -116,17 +116,21 @@ def fit(
         ValueError: the state is another run's, or other processes have another one.
     """
     torch.manual_seed(seed)
-    values, matrices = list(network.parameters()), problem.matrices(network)
+    values, matrices = list(network.parameters()), problem.muon_parameters(network)
     how = {"betas": recipe.betas, "weight_decay": recipe.weight_decay, "fused": True}
     make = partial(Muon, values, matrices) if matrices else partial(torch.optim.AdamW, values)
     optimizer = make(lr=recipe.learning_rate, **how)
     if recipe.centralise:
-        weights = _centred(network)
-        optimizer.register_step_pre_hook(lambda *_: _centralise(weights))
+        weights = _weights_to_centralize(network)
+        optimizer.register_step_pre_hook(lambda *_: _centralize_gradients(weights))
     model, optimizer = fabric.setup(network, optimizer)
-    identity = {"recipe": plain(asdict(recipe)), "seed": seed, "precision": precision_of(fabric)}
+    identity = {
+        "recipe": to_json_types(asdict(recipe)),
+        "seed": seed,
+        "precision": precision_name(fabric),
+    }
     identity |= problem.identity()
-    state = _State(network, optimizer, identity, run)
+    state = _RunState(network, optimizer, identity, run)
     # All have read the state before one writes it.
     epochs = fabric.all_gather(torch.tensor(state.epoch))
     if isinstance(epochs, Tensor) and epochs.unique().numel() > 1:
@@ -141,7 +145,7 @@ def fit(
             group["lr"] = recipe.learning_rate * _schedule(epoch, recipe)
         model.train()
         loss = torch.zeros(())
-        for step in problem.steps(seed * _APART + epoch, fabric):
+        for step in problem.batches(seed * _APART + epoch, fabric):
             loss = problem.loss(model, step)
             optimizer.zero_grad()
             fabric.backward(loss)
@@ -162,11 +166,11 @@ def fit(
     state.restore_best()
     if progress and task is not None:
         progress.remove_task(task)
-    precision, seconds = precision_of(fabric), round(state.seconds, 3)
+    precision, seconds = precision_name(fabric), round(state.seconds, 3)
     return TrainResult(network, state.best_epoch, state.best_val, precision, seconds)
 
 
-def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
+def split_between_processes(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
     """The batches of one process. All take equally many, or the others would wait for ever.
 
     Raises:
@@ -178,7 +182,7 @@ def share(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
     return starts[fabric.global_rank : whole : fabric.world_size]
 
 
-def parameters(network: nn.Module) -> int:
+def count_parameters(network: nn.Module) -> int:
     """How many numbers are learned."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
 
@@ -186,7 +190,7 @@ def parameters(network: nn.Module) -> int:
 _FEW_INPUTS = 8
 
 
-def _centred(network: nn.Module) -> list[Tensor]:
+def _weights_to_centralize(network: nn.Module) -> list[Tensor]:
     """The weights whose gradients are centralised: of linear maps of so many inputs that a mean
     means something. A map of one input would never learn.
 
@@ -200,14 +204,14 @@ def _centred(network: nn.Module) -> list[Tensor]:
     ]
 
 
-def _centralise(weights: Sequence[Tensor]) -> None:
+def _centralize_gradients(weights: Sequence[Tensor]) -> None:
     """Take the mean over its inputs from the gradient of each output (Yong et al. 2020, eq. 1)."""
     for weight in weights:
         if weight.grad is not None:
             weight.grad.sub_(weight.grad.mean(1, keepdim=True))
 
 
-def plain(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
     """As it comes back from JSON."""
     return json.loads(json.dumps(value))
 
@@ -220,7 +224,7 @@ def _schedule(epoch: int, recipe: TrainConfig) -> float:
     return 0.5 * (1 + math.cos(math.pi * (epoch - warm) / max(1, recipe.epochs - warm)))
 
 
-class _State:
+class _RunState:
     """Where a run is and its best weights so far; on disk in safetensors and JSON."""
 
     def __init__(
@@ -246,12 +250,12 @@ class _State:
         if value > self.best_val:
             self.best_val, self.best_epoch, self.best = value, self.epoch, self._weights()
         if self.run is not None:
-            self._write(self.run)
+            self._save(self.run)
 
     def restore_best(self) -> None:
         self.network.load_state_dict(self.best)
 
-    def _write(self, run: Path) -> None:
+    def _save(self, run: Path) -> None:
         run.mkdir(parents=True, exist_ok=True)
         tensors = {f"network.{k}": v for k, v in self._weights().items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}

@@ -1,4 +1,4 @@
-"""Score a graph in parts: any number of processes, killed at any time, with the answer of one."""
+"""Score a graph in parts: with any number of processes, and resumed after any of them is killed."""
 
 from basin.bulk.plan import BulkError
 from basin.bulk.tables import score_tables

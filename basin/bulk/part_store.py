@@ -1,4 +1,4 @@
-"""Arrays of a graph in parts, in a folder that all who work on it share."""
+"""Arrays of a graph in parts, in a folder that all workers share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from torch import Tensor
 @final
 @dataclass(frozen=True)
 class PartStore:
-    """Each array has a row for each node, those of a part in a file of its own.
+    """Arrays with one row per node, the rows of each part in a file of their own.
 
-    A file is there whole or not at all, and holds the same whoever writes it (up to rounding where
-    threads are not as many): parts may be done twice, and by several at once.
+    A file is either complete or absent, and its content does not depend on who writes it (up to
+    rounding if numbers of threads differ). So a part may be computed twice, and by several workers
+    at the same time.
 
     Attributes:
-        bounds: the first node of each part, and the end.
+        bounds: the first node of each part, and the number of nodes.
     """
 
     folder: Path
@@ -33,50 +34,47 @@ class PartStore:
     def parts(self) -> range:
         return range(len(self.bounds) - 1)
 
-    def put(self, name: str, part: int, array: np.ndarray | Tensor) -> None:
-        path = self._path(name, part)
+    def write(self, name: str, part: int, array: np.ndarray | Tensor) -> None:
+        path = self._array_path(name, part)
         path.parent.mkdir(parents=True, exist_ok=True)
-        own = path.with_suffix(f".{os.uname().nodename}-{os.getpid()}.tmp")
-        with own.open("wb") as file:
+        # Each worker writes to a file of its own name, which then replaces the array atomically.
+        temporary = path.with_suffix(f".{os.uname().nodename}-{os.getpid()}.tmp")
+        with temporary.open("wb") as file:
             np.save(file, np.asarray(array), allow_pickle=False)
             file.flush()
-            os.fsync(file.fileno())  # a mark must not outlive it
-        own.replace(path)
+            # After a power failure the mark of a stage must not be there without its arrays.
+            os.fsync(file.fileno())
+        temporary.replace(path)
 
-    def get(self, name: str, part: int) -> np.ndarray:
-        """The rows of a part; they stay on the disk until they are looked at."""
-        return np.asarray(np.load(self._path(name, part), mmap_mode="c", allow_pickle=False))
+    def read(self, name: str, part: int) -> np.ndarray:
+        """Return the rows of a part, mapped from the file (copy on write)."""
+        return np.asarray(np.load(self._array_path(name, part), mmap_mode="c", allow_pickle=False))
+
+    def read_all(self, name: str) -> Iterator[np.ndarray]:
+        """Yield the rows of one part after the other, in memory."""
+        return (np.array(self.read(name, part)) for part in self.parts)
 
     def gather(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Some rows of the whole graph, which ascend."""
+        """Return rows of the whole graph; `rows` is ascending."""
+        like = self.read(name, 0)
+        gathered = np.empty((len(rows), *like.shape[1:]), like.dtype)
         cuts = np.searchsorted(rows, self.bounds)
-        found: np.ndarray | None = None
         for part, (start, stop) in enumerate(pairwise(cuts)):
             if start < stop:
-                there = self.get(name, part)
-                if found is None:
-                    found = np.empty((len(rows), *there.shape[1:]), there.dtype)
-                found[start:stop] = there[rows[start:stop] - self.bounds[part]]
-        if found is None:
-            like = self.get(name, 0)
-            found = np.empty((0, *like.shape[1:]), like.dtype)
-        return found
+                gathered[start:stop] = self.read(name, part)[rows[start:stop] - self.bounds[part]]
+        return gathered
 
-    def every(self, name: str) -> Iterator[np.ndarray]:
-        """Part after part, in memory."""
-        return (np.array(self.get(name, part)) for part in self.parts)
-
-    def mark(self, name: str, part: int | None = None) -> None:
-        """A pass is done, of a part or of all."""
-        path = self._mark(name, part)
+    def mark_done(self, stage: str, part: int | None = None) -> None:
+        """Record that a stage is done, for one part or for all."""
+        path = self._mark_path(stage, part)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
-    def marked(self, name: str, part: int | None = None) -> bool:
-        return self._mark(name, part).exists()
+    def is_done(self, stage: str, part: int | None = None) -> bool:
+        return self._mark_path(stage, part).exists()
 
-    def drop(self, *names: str) -> None:
-        """Nobody needs them any more; names may be patterns."""
+    def delete(self, *names: str) -> None:
+        """Delete arrays, or files and folders that match glob patterns."""
         for name in names:
             for path in self.folder.glob(name):
                 if path.is_dir():
@@ -84,8 +82,8 @@ class PartStore:
                 else:
                     path.unlink(missing_ok=True)
 
-    def _path(self, name: str, part: int) -> Path:
+    def _array_path(self, name: str, part: int) -> Path:
         return self.folder / name / f"{part}.npy"
 
-    def _mark(self, name: str, part: int | None) -> Path:
-        return self.folder / "done" / (name if part is None else f"{name}.{part}")
+    def _mark_path(self, stage: str, part: int | None) -> Path:
+        return self.folder / "done" / (stage if part is None else f"{stage}.{part}")

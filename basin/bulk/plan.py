@@ -1,4 +1,4 @@
-"""What is scored, with what, in which parts: written before anybody begins."""
+"""The plan of a bulk run: what is scored, with which model, in which parts. Written first."""
 
 from __future__ import annotations
 
@@ -18,47 +18,56 @@ from basin.bulk.part_store import PartStore
 from models import checkpoint
 from models.base import DynamicsParams
 from models.checkpoint import Checkpoint
-from models.inputs.features import described_by
+from models.inputs.features import append_log_degree
 from models.inputs.graph import Graph
 from models.layouts import EdgeList, GraphPartition
 from models.resonance import Resonance
 from models.tasks.node_scorer import NodeScorer
 
-_FILE, _LOCK = "plan.json", "lock"
-_EDGES = 1_000_000  # of a part, as a node at either end sees them
+_PLAN_FILE = "plan.json"
+_TEMPORARY_PLAN_FILE = "plan.tmp"
+_LOCK_FILE = "lock"
+_IDS_FILE = "cut/ids.parquet"
+_INPUTS = "cut"  # folder of all that is written before the first stage
+_EDGES_PER_PART = 1_000_000  # counting each edge at both ends
+# Names of the arrays of a `GraphPartition` in files, in the order of its fields.
+_PARTITION_ARRAYS = ("indptr", "local", "others")
 
 
 class BulkError(ValueError):
-    """A graph that cannot be scored in parts, with the reason."""
+    """A graph cannot be scored in parts, or the folder of the run cannot be used."""
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """One command at a time works in a folder; who is killed lets go of it.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Let one command at a time work in a folder. The system releases the lock of a killed process.
 
     Raises:
-        BulkError: another one does.
+        BulkError: another command works there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("w") as lock:
+    with (folder / _LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BulkError(f"another command is at work in {folder}") from None
+            raise BulkError(
+                f"{folder} is in use by another command: wait until it ends, or name another "
+                "folder."
+            ) from None
         yield
 
 
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What a folder of work is for.
+    """What a folder with a bulk run is for. Plans are equal if the same scores come out.
 
     Attributes:
-        model: folder of the checkpoint, where all who work can read it.
-        sha256: of the checkpoint.
-        graph: of what the graph was read from.
-        parts: how many were asked for; as many as its edges want if None.
-        bounds: the first node of each part, and the end.
+        model: folder of the checkpoint, at a path where all workers can read it.
+        sha256: hash of the checkpoint.
+        graph: hash of the files of the graph.
+        parts: number of parts that the user asked for; None to derive it from the number of edges.
+        bounds: the first node of each part, and the number of nodes.
     """
 
     model: str = field(compare=False)
@@ -73,116 +82,133 @@ class Plan:
     bounds: tuple[int, ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, model: Path, graph: str, knobs: DynamicsParams, parts: int | None) -> Self:
-        """
+    def from_model(cls, model: Path, graph: str, params: DynamicsParams, parts: int | None) -> Self:
+        """Plan to score a graph, whose hash is `graph`, with the checkpoint in the folder `model`.
+
         Raises:
-            BulkError: the model or the knobs are none for work in parts, or the checkpoint cannot
-                be trusted.
+            BulkError: the model or the dynamics do not allow scoring in parts, or the checkpoint
+                cannot be loaded.
         """
-        found = _loaded(model)
-        if not isinstance(found.network, NodeScorer):
-            raise BulkError(f"{found.manifest.name} does not score nodes")
-        if (heard := found.network.resonance(knobs.resonance)) and heard.strength != 0:
-            raise BulkError("in parts nothing resonates: ask for a resonance of strength 0")
-        if knobs.tolerance or knobs.noise or knobs.solver != "euler":
-            raise BulkError("in parts all steps are taken, without noise and as in training")
+        loaded = _load_checkpoint(model)
+        if not isinstance(loaded.network, NodeScorer):
+            raise BulkError(
+                f"{loaded.manifest.name} does not score nodes: name a model of the task `anomaly`."
+            )
+        resonance = loaded.network.resolve_resonance(params.resonance)
+        if resonance and resonance.strength != 0:
+            raise BulkError(
+                "Resonance is not supported with --bulk: turn it off with --set "
+                "'resonance={\"strength\": 0}', or score without --bulk."
+            )
+        if params.tolerance or params.noise or params.solver != "euler":
+            raise BulkError(
+                "tolerance, noise and other solvers than euler are not supported with --bulk: "
+                "leave them out, or score without --bulk."
+            )
         if parts is not None and parts < 1:
-            raise BulkError("there is at least one part")
+            raise BulkError(f"The number of parts is {parts}; it must be at least 1.")
         return cls(
             str(model.resolve()),
-            found.sha256,
+            loaded.sha256,
             graph,
-            knobs.steps,
-            knobs.beta,
-            knobs.beta_scale,
-            knobs.step_size,
-            None if knobs.resonance is None else knobs.resonance.model_dump(),
+            params.steps,
+            params.beta,
+            params.beta_scale,
+            params.step_size,
+            None if params.resonance is None else params.resonance.model_dump(),
             parts,
         )
 
     @property
-    def knobs(self) -> DynamicsParams:
-        asked = None if self.resonance is None else Resonance.model_validate(self.resonance)
+    def params(self) -> DynamicsParams:
+        resonance = None if self.resonance is None else Resonance.model_validate(self.resonance)
         return DynamicsParams(
-            self.steps, self.beta, self.beta_scale, self.step_size, resonance=asked
+            self.steps, self.beta, self.beta_scale, self.step_size, resonance=resonance
         )
 
-    def checkpoint(self) -> Checkpoint:
+    def load_checkpoint(self) -> Checkpoint:
         """
         Raises:
-            BulkError: it is not the one that the work was begun with.
+            BulkError: the checkpoint has changed since the run was started.
         """
-        found = _loaded(Path(self.model))
-        if found.sha256 != self.sha256:
-            raise BulkError(f"{self.model} has changed since the work was begun")
-        return found
-
-    def begun(self, folder: Path) -> Self | None:
-        """This plan as it was cut, if its work is in `folder` already.
-
-        Raises:
-            BulkError: something else is there.
-        """
-        if not (folder / _FILE).is_file():
-            if any(path.name not in (*_CUT, _LOCK) for path in folder.iterdir()):
-                raise BulkError(f"{folder} holds something else: name another folder")
-            return None
-        told = json.loads((folder / _FILE).read_text())
-        found = type(self)(**told | {"bounds": tuple(told["bounds"])})
-        if found != self:
+        loaded = _load_checkpoint(Path(self.model))
+        if loaded.sha256 != self.sha256:
             raise BulkError(
-                f"{folder} is of another graph, model, dynamics or number of parts: name another "
-                "folder, or delete it"
+                f"The checkpoint {self.model} has changed since the run was started: restore it, "
+                "or name another folder."
             )
-        return replace(self, bounds=found.bounds)
+        return loaded
 
-    def begin(self, folder: Path, graph: Graph, ids: pd.DataFrame | None = None) -> Self:
-        """Cut the graph into parts and write them to `folder`, with the `ids` of its nodes."""
-        network = cast(NodeScorer, self.checkpoint().network)
+    def find_started(self, folder: Path) -> Self | None:
+        """Return this plan with its bounds if `folder` has a run of it, None if it has no run.
+
+        Raises:
+            BulkError: the folder contains something else.
+        """
+        if not (folder / _PLAN_FILE).is_file():
+            # A command that was killed while it wrote the inputs leaves these.
+            leftovers = (_INPUTS, _TEMPORARY_PLAN_FILE, _LOCK_FILE)
+            if any(path.name not in leftovers for path in folder.iterdir()):
+                raise BulkError(f"{folder} contains other files: name an empty or new folder.")
+            return None
+        fields = json.loads((folder / _PLAN_FILE).read_text())
+        started = type(self)(**fields | {"bounds": tuple(fields["bounds"])})
+        if started != self:
+            raise BulkError(
+                f"{folder} has a run of another graph, model, dynamics or number of parts: name "
+                "another folder, or delete this one."
+            )
+        return replace(self, bounds=started.bounds)
+
+    def start(self, folder: Path, graph: Graph, ids: pd.DataFrame | None = None) -> Self:
+        """Cut the graph into parts, write them and the `ids` of its nodes to `folder`, and return
+        the plan with its bounds."""
+        network = cast(NodeScorer, self.load_checkpoint().network)
         batch = network.pack([graph])
-        bounds = _bounds(batch.relations, self.parts)
-        work = PartStore(folder, bounds)
-        work.drop(*_CUT)  # of one who was killed here
-        for part in work.parts:
+        bounds = _balance_parts(batch.relations, self.parts)
+        store = PartStore(folder, bounds)
+        store.delete(_INPUTS, _TEMPORARY_PLAN_FILE)  # of a command that was killed here
+        for part in store.parts:
             rows = slice(bounds[part], bounds[part + 1])
             x_nF = batch.x_NF[rows]
-            work.put("cut/x", part, x_nF)
+            store.write("cut/x", part, x_nF)
             for r, relation in enumerate(batch.relations):
-                sides = {"seen": (relation.indptr_N1, relation.indices_E)}
-                if not network.config.undirected:  # else they are alike
-                    sides["seers"] = (relation.t_indptr_N1, relation.t_indices_E)
-                for side, (indptr, indices) in sides.items():
-                    cut = GraphPartition.cut(indptr.numpy(), indices.numpy(), rows.start, rows.stop)
-                    for name, array in vars(cut).items():
-                        work.put(f"cut/{side}.{r}.{name}", part, array)
-                work.put(f"cut/told.{r}", part, described_by(x_nF, relation.degree_N[rows]))
+                edges = {"seen": (relation.indptr_N1, relation.indices_E)}
+                if not network.config.undirected:  # else both directions are the same
+                    edges["seers"] = (relation.t_indptr_N1, relation.t_indices_E)
+                for direction, (indptr, indices) in edges.items():
+                    partition = GraphPartition.cut(
+                        indptr.numpy(), indices.numpy(), rows.start, rows.stop
+                    )
+                    arrays = vars(partition).values()
+                    for name, array in zip(_PARTITION_ARRAYS, arrays, strict=True):
+                        store.write(f"cut/{direction}.{r}.{name}", part, array)
+                description_nF = append_log_degree(x_nF, relation.degree_N[rows])
+                store.write(f"cut/told.{r}", part, description_nF)
         if ids is not None:
-            ids.to_parquet(folder / _IDS)
-        planned = replace(self, bounds=bounds)
-        (folder / "plan.tmp").write_text(json.dumps(asdict(planned), indent=1) + "\n")
-        (folder / "plan.tmp").replace(folder / _FILE)
-        return planned
-
-    def ids(self, folder: Path) -> pd.DataFrame:
-        """Those that it was begun with."""
-        return pd.read_parquet(folder / _IDS)
+            ids.to_parquet(folder / _IDS_FILE)
+        # The plan is written last and replaced atomically: with it, all inputs are complete.
+        plan = replace(self, bounds=bounds)
+        (folder / _TEMPORARY_PLAN_FILE).write_text(json.dumps(asdict(plan), indent=1) + "\n")
+        (folder / _TEMPORARY_PLAN_FILE).replace(folder / _PLAN_FILE)
+        return plan
 
 
-_IDS = "cut/ids.parquet"
-_CUT = ("cut", "plan.tmp")  # what may be there before there is a plan
+def read_ids(folder: Path) -> pd.DataFrame:
+    """Return the ids of the nodes with which the run was started."""
+    return pd.read_parquet(folder / _IDS_FILE)
 
 
-def window(work: PartStore, side: str, relation: int, part: int) -> GraphPartition:
-    """What a part sees, or what sees it (`seers`)."""
-    arrays: dict[str, Any] = {
-        name: work.get(f"cut/{side}.{relation}.{name}", part)
-        for name in GraphPartition.__dataclass_fields__
-    }
-    return GraphPartition(**arrays)
+def read_partition(store: PartStore, direction: str, relation: int, part: int) -> GraphPartition:
+    """Return the edges of a part: from its nodes to those they see (`seen`), or from its nodes to
+    those that see them (`seers`)."""
+    return GraphPartition(
+        *(store.read(f"cut/{direction}.{relation}.{name}", part) for name in _PARTITION_ARRAYS)
+    )
 
 
-def fingerprint(paths: Sequence[Path]) -> str:
-    """SHA-256 of files, and of all in folders."""
+def hash_files(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 of files, and of all files in folders."""
     digest = hashlib.sha256()
     for path in paths:
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
@@ -192,18 +218,18 @@ def fingerprint(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _loaded(model: Path) -> Checkpoint:
+def _load_checkpoint(model: Path) -> Checkpoint:
     try:
-        return checkpoint.load(model)
+        return checkpoint.load_checkpoint(model)
     except checkpoint.CheckpointError as error:
         raise BulkError(str(error)) from error
 
 
-def _bounds(relations: Sequence[EdgeList], parts: int | None) -> tuple[int, ...]:
-    """Parts of about as many nodes and edges."""
-    nodes = len(relations[0].indptr_N1) - 1
+def _balance_parts(relations: Sequence[EdgeList], parts: int | None) -> tuple[int, ...]:
+    """Return bounds of parts with about the same number of nodes and edges."""
+    num_nodes = len(relations[0].indptr_N1) - 1
     edges = np.sum([relation.indptr_N1.numpy() for relation in relations], 0)
-    weight = edges + np.arange(nodes + 1)
-    count = parts or -(-int(edges[-1]) // _EDGES) or 1
-    cuts = np.searchsorted(weight, np.linspace(0, weight[-1], min(count, nodes) + 1))
-    return tuple(np.unique(np.r_[0, cuts[1:-1], nodes]).tolist())
+    weight = edges + np.arange(num_nodes + 1)
+    count = parts or -(-int(edges[-1]) // _EDGES_PER_PART) or 1
+    cuts = np.searchsorted(weight, np.linspace(0, weight[-1], min(count, num_nodes) + 1))
+    return tuple(np.unique(np.r_[0, cuts[1:-1], num_nodes]).tolist())

@@ -1,4 +1,4 @@
-"""Do the passes one after the other, the parts of each wherever there is room."""
+"""Run the stages one after the other, the parts of each on one process or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from basin.bulk.batches import Part, Pass, passes
 from basin.bulk.part_store import PartStore
 from basin.bulk.plan import BulkError, Plan
+from basin.bulk.stages import PartWorker, Stage, list_stages
 from models import checkpoint
 from models.dynamics import Solution, StopReason, TracePoint
 from models.layouts import PrecomputedAttention
@@ -23,62 +23,67 @@ from models.tasks.node_scorer import NodeScorer
 from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
 
-Over = Callable[[Callable[[int], None], Sequence[int]], None]
-"""Does something for each of some parts, in any order, twice if need be."""
+PartExecutor = Callable[[Callable[[int], None], Sequence[int]], None]
+"""Calls a function for each of some parts, in any order, more than once if necessary."""
 
-Track = Callable[[Sequence[Pass]], Iterable[Pass]]
+ShowProgress = Callable[[Sequence[Stage]], Iterable[Stage]]
+"""Returns the stages, and shows the progress while they are iterated over."""
 
 
 def score(
-    folder: Path, plan: Plan, over: Over, track: Track = lambda every: every
+    folder: Path, plan: Plan, execute: PartExecutor, show_progress: ShowProgress = iter
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Do what is left of the plan that was begun in `folder`.
+    """Run the stages that are not done yet of the plan that was started in `folder`.
 
     Returns:
-        the logit of each node in order, and how the energy converged, as `POST /anomaly/score`
-        tells it.
+        the logits (N,), and the convergence as in a response of `POST /anomaly/score`.
 
     Raises:
         BulkError: the checkpoint has changed, or the dynamics diverged.
     """
-    loaded = plan.checkpoint()
-    network, work = cast(NodeScorer, loaded.network), PartStore(folder, plan.bounds)
-    every = list(passes(network, plan.knobs))
-    for one in track(every):
-        if not work.marked(one.name):
-            left = [part for part in work.parts if not work.marked(one.name, part)]
-            over(partial(_do, folder, plan, one), left)
-            work.mark(one.name)
-        work.drop(*one.outdated())
-    work.drop("step-*", "**/*.tmp")  # of those who were thought dead
-    solutions, logits_N = _solutions(work, every), np.concatenate(list(work.every("logits")))
-    told = [solution.residual_R for solution in solutions]
-    told += [moment.energy_R for solution in solutions for moment in solution.trace]
-    if not (np.isfinite(logits_N).all() and np.isfinite(np.concatenate(told)).all()):
-        raise BulkError("the dynamics diverged: lower step_size or steps")
-    courses = ConvergenceReports(solutions, as_trained=as_trained(network, plan.knobs))
-    return logits_N, courses.row(0, len(logits_N), loaded.manifest.energy, ())
+    loaded = plan.load_checkpoint()
+    network = cast(NodeScorer, loaded.network)
+    store = PartStore(folder, plan.bounds)
+    stages = list(list_stages(network, plan.params))
+    for stage in show_progress(stages):
+        if not store.is_done(stage.name):
+            remaining = [part for part in store.parts if not store.is_done(stage.name, part)]
+            execute(partial(_run_stage, folder, plan, stage), remaining)
+            store.mark_done(stage.name)
+        store.delete(*stage.obsolete_arrays())
+    # Workers that were believed dead may have written arrays again after they were deleted.
+    store.delete("step-*", "**/*.tmp")
+    solutions = _read_solutions(store, stages)
+    logits_N = np.concatenate(list(store.read_all("logits")))
+    # Logits alone do not show divergence: a norm can make values finite that are far too large.
+    values = [solution.residual_R for solution in solutions]
+    values += [point.energy_R for solution in solutions for point in solution.trace]
+    if not (np.isfinite(logits_N).all() and np.isfinite(np.concatenate(values)).all()):
+        raise BulkError("The dynamics diverged: lower step_size or steps.")
+    reports = ConvergenceReports(solutions, as_trained=as_trained(network, plan.params))
+    return logits_N, reports.row(0, len(logits_N), loaded.manifest.energy, ())
 
 
-def _solutions(work: PartStore, every: Sequence[Pass]) -> list[Solution]:
-    """How each block came to rest, in the order of `Output.solutions`."""
-    moments = defaultdict[int, list[np.ndarray]](list)  # of a block, each (relations, 3)
-    for one in every:
-        if one.kind == "go":
-            moments[one.at[0]].append(np.sum(list(work.every(one.course)), 0))
-    blocks = [np.stack(each) for _, each in sorted(moments.items())]
+def _read_solutions(store: PartStore, stages: Sequence[Stage]) -> list[Solution]:
+    """Return how each block converged, in the order of `Output.solutions`."""
+    traces = defaultdict[int, list[np.ndarray]](list)  # by block; per step (relations, 3)
+    for stage in stages:
+        if stage.kind == "go":
+            traces[stage.position[0]].append(np.sum(list(store.read_all(stage.trace_name)), 0))
+    blocks = [np.stack(trace) for _, trace in sorted(traces.items())]
     relations = range(blocks[0].shape[1])
-    return [_solution(block_TR3[:, r]) for r in relations for block_TR3 in blocks]
+    return [_to_solution(block_TR3[:, r]) for r in relations for block_TR3 in blocks]
 
 
-def _solution(course_T3: np.ndarray) -> Solution:
-    energy_T, speed_T, size_T = course_T3.T
-    steps, nothing = len(energy_T) - 1, torch.zeros(0)
-    residual_T = np.sqrt(speed_T / np.maximum(size_T, 1e-24))
-    residual = residual_T[steps - 1] if steps else speed_T[0]
+def _to_solution(trace_T3: np.ndarray) -> Solution:
+    """Build a `Solution` of one row that has no states: only its convergence is reported."""
+    energy_T, speed_squared_T, size_squared_T = trace_T3.T
+    steps = len(energy_T) - 1
+    residual_T = np.sqrt(speed_squared_T / np.maximum(size_squared_T, 1e-24))
+    residual = residual_T[steps - 1] if steps else speed_squared_T[0]
     return Solution(
-        nothing,
-        nothing,
+        torch.zeros(0),
+        torch.zeros(0),
         PrecomputedAttention(0, None),
         np.array([steps]),
         np.array([residual]),
@@ -87,62 +92,69 @@ def _solution(course_T3: np.ndarray) -> Solution:
     )
 
 
-def here(do: Callable[[int], None], parts: Sequence[int]) -> None:
-    """In this process."""
+def run_in_process(run_part: Callable[[int], None], parts: Sequence[int]) -> None:
+    """A `PartExecutor` that runs one part after the other in this process."""
     for part in parts:
-        do(part)
+        run_part(part)
 
 
 @contextmanager
-def over_ray(address: str) -> Iterator[Over]:
-    """Through Ray Data, on every machine of a cluster; `local` is one of this machine alone.
+def ray_executor(address: str) -> Iterator[PartExecutor]:
+    """Yield a `PartExecutor` that uses Ray Data on all machines of a cluster.
+
+    Args:
+        address: of the cluster, or `local` to start one on this machine alone.
 
     Raises:
-        BulkError: there is no Ray, or no such cluster; or what it was given failed.
+        BulkError: Ray is not installed, there is no such cluster, or a part failed.
     """
     try:
         import ray
         from ray.exceptions import RayError
     except ModuleNotFoundError:
-        raise BulkError("Ray is missing: pip install 'basin[ray]'") from None
+        raise BulkError("Ray is not installed. Run: pip install 'basin[ray]'") from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
-        raise BulkError(f"{address}: {error}") from error
+        raise BulkError(f"No Ray cluster at {address}: {error}") from error
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
-    def over(do: Callable[[int], None], parts: Sequence[int]) -> None:
-        def one(row: dict[str, Any]) -> dict[str, Any]:
-            do(row["part"])
+    def execute(run_part: Callable[[int], None], parts: Sequence[int]) -> None:
+        def run_row(row: dict[str, Any]) -> dict[str, Any]:
+            run_part(row["part"])
             return row
 
         if not parts:
             return
-        rows = ray.data.from_items([{"part": p} for p in parts], override_num_blocks=len(parts))
+        rows = [{"part": part} for part in parts]
+        dataset = ray.data.from_items(rows, override_num_blocks=len(parts))
         try:
-            rows.map(one, num_cpus=1).materialize()
+            dataset.map(run_row, num_cpus=1).materialize()
         except RayError as error:
-            raise BulkError(f"a part failed: {error}") from error
+            raise BulkError(f"A part failed: {error}") from error
 
     try:
-        yield over
+        yield execute
     finally:
         ray.shutdown()
 
 
-def _do(folder: Path, plan: Plan, one: Pass, part: int) -> None:
-    Part(folder, plan, _network(plan.model, plan.sha256), part).do(one)
+def _run_stage(folder: Path, plan: Plan, stage: Stage, part: int) -> None:
+    PartWorker(folder, plan, _load_network(plan.model, plan.sha256), part).run(stage)
 
 
 @cache
-def _network(model: str, sha256: str) -> NodeScorer:
-    """Read once by each process.
+def _load_network(model: str, sha256: str) -> NodeScorer:
+    """Load the network, once in each process.
 
     Raises:
-        BulkError: it is another one here.
+        BulkError: the checkpoint on this machine is not that of the plan.
     """
-    found = checkpoint.load(Path(model))
-    if found.sha256 != sha256:
-        raise BulkError(f"{model} is another checkpoint here")
-    return cast(NodeScorer, found.network)
+    loaded = checkpoint.load_checkpoint(Path(model))
+    if loaded.sha256 != sha256:
+        raise BulkError(
+            f"The checkpoint {model} of this machine differs from that of the run: copy the same "
+            "checkpoint to all machines."
+        )
+    return cast(NodeScorer, loaded.network)

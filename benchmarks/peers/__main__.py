@@ -80,13 +80,13 @@ def _save(network: ImageCompleter, folder: Path) -> None:
         architecture=network.name,
         task=network.task,
         config=network.config.model_dump(mode="json"),
-        knobs=checkpoint.trained_knobs(network),
+        knobs=checkpoint.read_trained_params(network),
         features=(),
         energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-30.0, -5.0, 10.0)),
         training={"data": "none"},
         metrics={},
     )
-    checkpoint.save(folder, network, manifest, "# Untrained\n")
+    checkpoint.save_checkpoint(folder, network, manifest, "# Untrained\n")
 
 
 async def _load(port: int, path: str, bodies: list[bytes], clients: int, seconds: float):

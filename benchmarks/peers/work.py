@@ -19,7 +19,12 @@ from PIL import Image
 from models import checkpoint
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
-from models.inputs.patches import MaskedImage, composite, spread, touched
+from models.inputs.patches import (
+    MaskedImage,
+    composite,
+    patch_mask_to_pixels,
+    pixel_mask_to_patches,
+)
 from models.tasks.image_completer import ImageCompleter
 from models.tasks.node_scorer import NodeScorer
 
@@ -31,19 +36,19 @@ class Scores:
     """`POST /anomaly/score` of graphs as arrays."""
 
     def __init__(self, folder: Path) -> None:
-        loaded = checkpoint.load(folder)
+        loaded = checkpoint.load_checkpoint(folder)
         assert isinstance(loaded.network, NodeScorer)
         self.network, self.manifest = loaded.network, loaded.manifest
 
     def read(self, request: dict[str, Any]) -> tuple[Graph, DynamicsParams]:
         graph = request["graph"]
         x, edges = np.array(graph["x"], np.float32), np.array(graph["edge_index"], np.int64)
-        return Graph(x, edges), _knobs(request)
+        return Graph(x, edges), _params(request)
 
     @torch.no_grad()
     def run(self, requests: Sequence[tuple[Graph, DynamicsParams]]) -> list[np.ndarray]:
-        graphs, knobs = zip(*requests, strict=True)
-        output = self.network.infer(self.network.pack(graphs), knobs)
+        graphs, params = zip(*requests, strict=True)
+        output = self.network.infer(self.network.pack(graphs), params)
         counts = [graph.num_nodes for graph in graphs]
         return [part.numpy() for part in output.logits.split(counts)]
 
@@ -56,7 +61,7 @@ class Completions:
     """`POST /complete` of pictures of the model's own size, as base64 in JSON."""
 
     def __init__(self, folder: Path) -> None:
-        loaded = checkpoint.load(folder)
+        loaded = checkpoint.load_checkpoint(folder)
         assert isinstance(loaded.network, ImageCompleter)
         self.network = loaded.network
 
@@ -64,17 +69,21 @@ class Completions:
         mode = "L" if self.network.config.channels == 1 else "RGB"
         pixels = np.asarray(_picture(request["image"]).convert(mode))
         mask = np.asarray(_picture(request["mask"]).convert("L")) > 127
-        return pixels.reshape(*pixels.shape[:2], -1), mask, _knobs(request)
+        return pixels.reshape(*pixels.shape[:2], -1), mask, _params(request)
 
     @torch.no_grad()
     def run(
         self, requests: Sequence[tuple[np.ndarray, np.ndarray, DynamicsParams]]
     ) -> list[np.ndarray]:
         patch = self.network.config.patch
-        pictures = [MaskedImage(pixels, touched(mask, patch)) for pixels, mask, _ in requests]
-        output = self.network.infer(self.network.pack(pictures), [knobs for *_, knobs in requests])
+        pictures = [
+            MaskedImage(pixels, pixel_mask_to_patches(mask, patch)) for pixels, mask, _ in requests
+        ]
+        output = self.network.infer(
+            self.network.pack(pictures), [params for *_, params in requests]
+        )
         images, occluded = (np.stack([getattr(p, n) for p in pictures]) for n in _FIELDS)
-        return list(composite(images, spread(occluded, patch), output.logits))
+        return list(composite(images, patch_mask_to_pixels(occluded, patch), output.logits))
 
     def write(self, pixels: np.ndarray) -> dict[str, Any]:
         file = io.BytesIO()
@@ -86,7 +95,7 @@ Work = Scores | Completions
 _FIELDS = ("pixels", "occluded")
 
 
-def _knobs(request: dict[str, Any]) -> DynamicsParams:
+def _params(request: dict[str, Any]) -> DynamicsParams:
     return DynamicsParams(**request.get("dynamics", {}))
 
 

@@ -1,4 +1,4 @@
-"""Sends calls, from threads or on an event loop."""
+"""The clients: `Client` for threads, `AsyncClient` for an event loop."""
 
 from __future__ import annotations
 
@@ -13,86 +13,108 @@ import httpx
 from basin_client import graph_operations, operations
 from basin_client.errors import ProblemError
 from basin_client.jobs import AsyncJob, Job
-from basin_client.request import EVENTS, Request
-from basin_client.transport import Events, Sender, answer_of, later, sent_with, told_by, unreachable
+from basin_client.request import EVENT_STREAM, Request
+from basin_client.transport import (
+    BaseClient,
+    Event,
+    EventParser,
+    as_job,
+    parse_response,
+    to_httpx,
+    unreachable_error,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# The methods of both clients are made from the functions that build their requests. Written out, 18
+# methods would repeat every parameter list twice. `ParamSpec` gives type checkers and editors the
+# parameters of the function; at run time `help(Client.score)` shows its docstring.
 
-def _method(ask: Callable[P, Request[T]]) -> Callable[Concatenate[Client, P], T]:
-    def send(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.send(ask(*args, **kwargs))
 
-    send.__doc__, send.__name__ = ask.__doc__, ask.__name__
-    return send
+def _method(build: Callable[P, Request[T]]) -> Callable[Concatenate[Client, P], T]:
+    """Make a method of `Client` that builds a request with `build` and sends it."""
+
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.send(build(*args, **kwargs))
+
+    method.__doc__ = build.__doc__
+    method.__name__ = build.__name__
+    return method
 
 
 def _async_method(
-    ask: Callable[P, Request[T]],
+    build: Callable[P, Request[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
-    async def send(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.send(ask(*args, **kwargs))
+    """Make a method of `AsyncClient` that builds a request with `build` and sends it."""
 
-    send.__doc__, send.__name__ = ask.__doc__, ask.__name__
-    return send
+    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.send(build(*args, **kwargs))
+
+    method.__doc__ = build.__doc__
+    method.__name__ = build.__name__
+    return method
 
 
-class Client(Sender):
-    """A server, asked one thing after the other; safe to use from several threads.
+class Client(BaseClient):
+    """Client of a Basin server. Several threads may use one client.
 
     Every function of `basin_client.operations` and `basin_client.graph_operations` is a method.
     """
 
-    def _open(self, about: dict[str, Any]) -> None:
-        self._http = httpx.Client(**about)
+    def _create_http(self, settings: dict[str, Any]) -> None:
+        self._http = httpx.Client(**settings)
 
-    def send(self, call: Request[T]) -> T:
-        """The answer to a call.
+    def send(self, request: Request[T]) -> T:
+        """Send a request, with retries, and return the parsed response.
 
         Raises:
-            ProblemError: the server refused it.
-            BasinError: the server was not reached.
+            ProblemError: the server refused the request.
+            BasinError: the server was not reached, or its response could not be read.
         """
-        for one in self.tries(call):
+        for attempt in self._attempts(request):
             try:
-                response = self._http.request(**sent_with(call))
+                response = self._http.request(**to_httpx(request))
             except httpx.TransportError as error:
-                one.failed(error)
+                attempt.handle_transport_error(error)
             else:
-                if one.read(response):
-                    return answer_of(call, response)
-                one.refused(response)
-            time.sleep(one.wait_s)
-        raise AssertionError("the last try raises")
+                if attempt.is_success(response):
+                    return parse_response(request, response)
+                attempt.handle_refusal(response)
+            time.sleep(attempt.wait_s)
+        raise AssertionError("the last attempt raises")
 
-    def submit(self, call: Request[T]) -> Job[T]:
-        """Have a call done as a job, which outlives this process and the server's."""
-        return Job(self, self.send(later(call)), call)
-
-    def stream(self, call: Request[T]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The server-sent events of a call that streams (`operations.complete`): any number of
-        `progress`, then `done`.
+    def submit(self, request: Request[T]) -> Job[T]:
+        """Send a request as a job, which continues after this process or the server restarts.
 
         Raises:
-            ProblemError: the server refused it, or it failed.
+            TypeError: the request does not compute anything.
         """
-        with self.events(call.with_headers({"accept": EVENTS})) as events:
+        return Job(self, self.send(as_job(request)), request)
+
+    def stream(self, request: Request[T]) -> Iterator[Event]:
+        """Yield the server-sent events of a request that streams (`operations.complete`): any
+        number of `progress`, then `done`. A broken stream is not started again.
+
+        Raises:
+            ProblemError: the server refused the request, or the computation failed.
+        """
+        with self.events(request.with_headers({"accept": EVENT_STREAM})) as events:
             yield from events
 
     @contextmanager
-    def events(self, call: Request[Any]) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
-        """The events that answer a call, while the context lasts."""
+    def events(self, request: Request[Any]) -> Iterator[Iterator[Event]]:
+        """Open the event stream that answers a request, for as long as the context lasts."""
         try:
-            with self._http.stream(**sent_with(call)) as response:
+            with self._http.stream(**to_httpx(request)) as response:
                 if not response.is_success:
                     response.read()
-                    raise ProblemError.of(response)
-                events = Events()
-                found = (events.take(line) for line in response.iter_lines())
-                yield (told_by(event) for event in found if event is not None)
+                    raise ProblemError.from_response(response)
+                parser = EventParser()
+                events = (parser.feed(line) for line in response.iter_lines())
+                yield (event for event in events if event is not None)
         except httpx.TransportError as error:
-            raise unreachable(error) from error
+            raise unreachable_error(error) from error
 
     def close(self) -> None:
         self._http.close()
@@ -123,51 +145,49 @@ class Client(Sender):
     ready = _method(operations.ready)
 
 
-class AsyncClient(Sender):
-    """The same on an event loop."""
+class AsyncClient(BaseClient):
+    """`Client` for an event loop."""
 
-    def _open(self, about: dict[str, Any]) -> None:
-        self._http = httpx.AsyncClient(**about)
+    def _create_http(self, settings: dict[str, Any]) -> None:
+        self._http = httpx.AsyncClient(**settings)
 
-    async def send(self, call: Request[T]) -> T:
+    async def send(self, request: Request[T]) -> T:
         """As `Client.send`."""
-        for one in self.tries(call):
+        for attempt in self._attempts(request):
             try:
-                response = await self._http.request(**sent_with(call))
+                response = await self._http.request(**to_httpx(request))
             except httpx.TransportError as error:
-                one.failed(error)
+                attempt.handle_transport_error(error)
             else:
-                if one.read(response):
-                    return answer_of(call, response)
-                one.refused(response)
-            await asyncio.sleep(one.wait_s)
-        raise AssertionError("the last try raises")
+                if attempt.is_success(response):
+                    return parse_response(request, response)
+                attempt.handle_refusal(response)
+            await asyncio.sleep(attempt.wait_s)
+        raise AssertionError("the last attempt raises")
 
-    async def submit(self, call: Request[T]) -> AsyncJob[T]:
+    async def submit(self, request: Request[T]) -> AsyncJob[T]:
         """As `Client.submit`."""
-        return AsyncJob(self, await self.send(later(call)), call)
+        return AsyncJob(self, await self.send(as_job(request)), request)
 
-    async def stream(self, call: Request[T]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def stream(self, request: Request[T]) -> AsyncIterator[Event]:
         """As `Client.stream`."""
-        async with self.events(call.with_headers({"accept": EVENTS})) as events:
+        async with self.events(request.with_headers({"accept": EVENT_STREAM})) as events:
             async for event in events:
                 yield event
 
     @asynccontextmanager
-    async def events(
-        self, call: Request[Any]
-    ) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
+    async def events(self, request: Request[Any]) -> AsyncIterator[AsyncIterator[Event]]:
         """As `Client.events`."""
         try:
-            async with self._http.stream(**sent_with(call)) as response:
+            async with self._http.stream(**to_httpx(request)) as response:
                 if not response.is_success:
                     await response.aread()
-                    raise ProblemError.of(response)
-                events = Events()
-                found = (events.take(line) async for line in response.aiter_lines())
-                yield (told_by(event) async for event in found if event is not None)
+                    raise ProblemError.from_response(response)
+                parser = EventParser()
+                events = (parser.feed(line) async for line in response.aiter_lines())
+                yield (event async for event in events if event is not None)
         except httpx.TransportError as error:
-            raise unreachable(error) from error
+            raise unreachable_error(error) from error
 
     async def close(self) -> None:
         await self._http.aclose()

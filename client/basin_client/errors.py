@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions."""
+"""Exceptions of the client."""
 
 from __future__ import annotations
 
@@ -9,36 +9,40 @@ import httpx
 
 
 class BasinError(Exception):
-    """The server could not be asked, or its answer could not be read."""
+    """The request could not be sent, or the response could not be read."""
 
 
 class UnreachableError(BasinError):
-    """Nobody answered, or not to the end."""
+    """The server did not respond, or the connection broke before the response was complete."""
 
 
 class ProblemError(BasinError):
-    """The server refused: a problem document (RFC 9457).
+    """The server refused the request with a problem document (RFC 9457).
 
     Attributes:
-        kind: what stands behind `urn:basin:problem:`, as `invalid-graph`.
-        errors: each with `pointer` (into the request), `code` and `detail`.
+        status: HTTP status code.
+        document: the problem document.
+        kind: problem type without `urn:basin:problem:`, for example `invalid-graph`.
+        errors: the invalid fields, each with `pointer` (a JSON Pointer into the request), `code`
+            and `detail`.
     """
 
     def __init__(self, status: int, document: dict[str, Any]) -> None:
-        self.status, self.document = status, document
+        self.status = status
+        self.document = document
         self.kind: str = str(document.get("type", "")).removeprefix("urn:basin:problem:")
         self.detail: str = str(document.get("detail", ""))
         self.errors: list[dict[str, str]] = list(document.get("errors", ()))
         self.request_id: str | None = document.get("request_id")
-        places = "".join(f"\n  {each['pointer']}: {each['detail']}" for each in self.errors)
-        super().__init__(f"{status} {document.get('title', self.kind)}: {self.detail}{places}")
+        fields = "".join(f"\n  {error['pointer']}: {error['detail']}" for error in self.errors)
+        super().__init__(f"{status} {document.get('title', self.kind)}: {self.detail}{fields}")
 
     @classmethod
-    def of(cls, response: httpx.Response) -> ProblemError:
+    def from_response(cls, response: httpx.Response) -> ProblemError:
         try:
             document = json.loads(response.content)
         except ValueError:
             document = None
-        if not isinstance(document, dict):  # of a proxy between
+        if not isinstance(document, dict):  # the response of a proxy in front of the server
             document = {"type": "", "title": response.reason_phrase, "detail": response.text[:200]}
         return cls(response.status_code, document)

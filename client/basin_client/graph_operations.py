@@ -1,4 +1,4 @@
-"""What can be asked of graphs that the server keeps; as `basin_client.operations`."""
+"""Requests about graphs that the server stores; used like those of `basin_client.operations`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from basin_client.graphs import graph_of, plain
-from basin_client.operations import scores_of
+from basin_client.graphs import to_graph, to_node_id
+from basin_client.operations import scores_parser
 from basin_client.request import (
     SAFETENSORS,
     Dynamics,
     Include,
     Request,
-    as_json,
-    as_tensors,
-    fields_of,
+    common_fields,
+    json_request,
+    parse_json,
+    parse_nothing,
+    safetensors_request,
 )
 from basin_client.results import Scores
 
@@ -25,22 +27,21 @@ from basin_client.results import Scores
 def store_graph(
     id: str, graph: Any, *, features: Sequence[str] | None = None, model: str | None = None
 ) -> Request[dict[str, Any]]:
-    """Keep a graph under a name; what it had is replaced.
+    """Store a graph under an id. Replaces a graph of this id.
 
     Args:
-        graph: whatever `graph_of` takes.
-        model: whose features the nodes have, and whose relations the edges.
+        graph: a graph that `to_graph` can convert.
+        model: the model that names the features of the nodes and the relations of the edges.
     """
-    one = graph_of(graph, features)
+    graph = to_graph(graph, features)
     fields: dict[str, Any] = {} if model is None else {"model": model}
-    arrays = one.arrays()
-    if one.node_ids is not None and all(isinstance(name, int) for name in one.node_ids):
-        arrays["node_ids"] = np.array(one.node_ids, np.int64)
-    elif one.node_ids is not None:
-        names = json.dumps(list(one.node_ids), ensure_ascii=False).encode()
-        arrays["node_ids"] = np.frombuffer(names, np.uint8)
-    made = as_tensors(f"/graphs/{id}", fields, arrays, _json)
-    return Request("PUT", f"/graphs/{id}", _json, made.content, made.headers)
+    arrays = graph.arrays()
+    if graph.node_ids is not None and all(isinstance(node, int) for node in graph.node_ids):
+        arrays["node_ids"] = np.array(graph.node_ids, np.int64)
+    elif graph.node_ids is not None:  # safetensors has no strings: the bytes of a JSON list
+        text = json.dumps(list(graph.node_ids), ensure_ascii=False)
+        arrays["node_ids"] = np.frombuffer(text.encode(), np.uint8)
+    return safetensors_request(f"/graphs/{id}", fields, arrays, parse_json, "PUT")
 
 
 def change_graph(
@@ -51,27 +52,30 @@ def change_graph(
     delete_nodes: Iterable[Any] = (),
     delete_edges: Any = (),
 ) -> Request[dict[str, Any]]:
-    """Change a graph that is kept, all at once, up to 10,000 nodes and edges; sent twice it is
-    changed once.
+    """Change a stored graph atomically, up to 10,000 nodes and edges. Sending it twice has the
+    effect of once.
 
     Args:
-        nodes: a frame with `id` and the features, or a mapping of these for each.
-        edges: a frame with `source`, `target` and perhaps `type`, or a mapping or a tuple of these
-            for each.
+        nodes: to add or replace: a frame with `id` and the features, or a mapping of these per
+            node.
+        edges: to add: a frame with `source`, `target` and optionally `type`, or a mapping or a
+            tuple of these per edge.
+        delete_nodes: ids.
+        delete_edges: as `edges`.
 
     Raises:
-        TypeError: `delete_nodes` is one id.
+        TypeError: `delete_nodes` is a single string.
     """
     if isinstance(delete_nodes, str):
-        raise TypeError("delete_nodes: several ids, not one")
-    parts = {
-        "nodes": [_row(node) for node in _rows(nodes)],
-        "edges": [_edge(edge) for edge in _rows(edges)],
-        "delete_nodes": [plain(node) for node in delete_nodes],
-        "delete_edges": [_edge(edge) for edge in _rows(delete_edges)],
+        raise TypeError("delete_nodes is a string: pass a list of node ids.")
+    changes = {
+        "nodes": [_node_fields(node) for node in _records(nodes)],
+        "edges": [_edge_fields(edge) for edge in _records(edges)],
+        "delete_nodes": [to_node_id(node) for node in delete_nodes],
+        "delete_edges": [_edge_fields(edge) for edge in _records(delete_edges)],
     }
-    made = as_json(f"/graphs/{id}", {name: rows for name, rows in parts.items() if rows}, _json)
-    return Request("PATCH", f"/graphs/{id}", _json, made.content, made.headers)
+    fields = {name: rows for name, rows in changes.items() if rows}
+    return json_request(f"/graphs/{id}", fields, parse_json, "PATCH")
 
 
 def score_nodes(
@@ -86,52 +90,49 @@ def score_nodes(
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[Scores]:
-    """How suspicious are these nodes of a graph that is kept, by what is around them?
+    """Score nodes of a stored graph from their neighbourhood.
 
     Args:
-        hops: edges to the farthest node that is looked at.
-        max_neighbors: of each node, as `seed` chooses where there are more.
+        targets: ids of the nodes.
+        hops: distance, in edges, of the farthest neighbours.
+        max_neighbors: per node; `seed` selects them where there are more.
     """
-    names = [plain(node) for node in targets]
-    knobs = {"hops": hops, "max_neighbors": max_neighbors, "seed": seed}
-    neighborhood = {name: value for name, value in knobs.items() if value is not None}
-    fields = fields_of(model, dynamics, include, graph_id=id, targets=names)
-    if neighborhood:
+    node_ids = [to_node_id(node) for node in targets]
+    fields = common_fields(model, dynamics, include, graph_id=id, targets=node_ids)
+    limits = {"hops": hops, "max_neighbors": max_neighbors, "seed": seed}
+    if neighborhood := {name: value for name, value in limits.items() if value is not None}:
         fields["neighborhood"] = neighborhood
-    asked = as_json("/anomaly/score", fields, scores_of(names))
-    return asked.with_headers({"accept": SAFETENSORS}).within(timeout_s)
+    request = json_request("/anomaly/score", fields, scores_parser(node_ids))
+    return request.with_headers({"accept": SAFETENSORS}).with_timeout(timeout_s)
 
 
 def graphs() -> Request[list[dict[str, Any]]]:
-    """Those that are kept."""
+    """List the stored graphs."""
     return Request("GET", "/graphs", lambda response: response.json()["graphs"])
 
 
 def graph(id: str) -> Request[dict[str, Any]]:
-    """Its features, relations, size and revision."""
-    return Request("GET", f"/graphs/{id}", _json)
+    """Return the features, relations, size and revision of a stored graph."""
+    return Request("GET", f"/graphs/{id}", parse_json)
 
 
 def forget_graph(id: str) -> Request[None]:
-    return Request("DELETE", f"/graphs/{id}", lambda response: None)
+    """Delete a stored graph."""
+    return Request("DELETE", f"/graphs/{id}", parse_nothing)
 
 
-def _json(response: Any) -> dict[str, Any]:
-    return response.json()
+def _records(rows: Any) -> list[Any]:
+    return rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
 
 
-def _rows(given: Any) -> list[Any]:
-    return given.to_dict("records") if hasattr(given, "to_dict") else list(given)
-
-
-def _row(node: Mapping[str, Any]) -> dict[str, Any]:
+def _node_fields(node: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: plain(value) if name == "id" else np.asarray(value).tolist()
+        name: to_node_id(value) if name == "id" else np.asarray(value).tolist()
         for name, value in node.items()
     }
 
 
-def _edge(given: Any) -> dict[str, Any]:
+def _edge_fields(edge: Any) -> dict[str, Any]:
     names = ("source", "target", "type")
-    edge = given if isinstance(given, Mapping) else dict(zip(names, given, strict=False))
-    return {name: plain(value) for name, value in edge.items() if value is not None}
+    fields = edge if isinstance(edge, Mapping) else dict(zip(names, edge, strict=False))
+    return {name: to_node_id(value) for name, value in fields.items() if value is not None}

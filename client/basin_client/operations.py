@@ -1,4 +1,4 @@
-"""What can be asked: a `Call` each, which `Client` sends at once and `Client.submit` as a job."""
+"""Requests for inference, memories and models, for `Client.send` or, as a job, `Client.submit`."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from typing import Any, Literal, TypeVar
 import httpx
 import numpy as np
 
-from basin_client.graphs import Graph, NodeId, graph_of
+from basin_client.graphs import Graph, NodeId, to_graph
 from basin_client.request import (
     SAFETENSORS,
     Dynamics,
     Include,
     Request,
-    as_json,
-    as_tensors,
-    fields_of,
-    opened,
+    common_fields,
+    json_request,
+    parse_json,
+    parse_nothing,
+    parse_safetensors,
+    safetensors_request,
 )
 from basin_client.results import (
     ClassificationResult,
-    Completed,
+    CompletionResult,
     Convergence,
+    ImageResult,
     ItemError,
     Prediction,
-    Recognised,
-    Sampled,
+    SampleResult,
     Scores,
 )
 
 T = TypeVar("T")
-Picture = Any
-"""A path, bytes of a file, a `PIL.Image`, or uint8 (H, W) or (H, W, 3)."""
+ImageInput = Any
+"""A path, the bytes of a file, a `PIL.Image`, or uint8 (H, W) or (H, W, 3)."""
+_SCORE_COLUMNS = ("row", "score", "probability", "label", "rank")
 
 
 def score(
@@ -49,49 +52,50 @@ def score(
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[Scores]:
-    """How suspicious is each node?
+    """Score how suspicious each node of a graph is.
 
     Args:
-        graph: whatever `graph_of` takes.
-        targets: nodes to tell of, by name (by row where they have none); all if None.
+        graph: a graph that `to_graph` can convert.
+        targets: ids of the nodes to return (rows if the graph has no ids); all nodes if None.
         features: attributes or columns, in the order of the model's `features`.
 
     Raises:
-        TypeError: it is no graph.
+        TypeError: `graph` has an unsupported type.
         KeyError: there is no such target, or a node lacks a feature.
     """
-    one = graph_of(graph, features)
-    arrays = one.arrays()
+    graph = to_graph(graph, features)
+    arrays = graph.arrays()
     if targets is not None:
-        arrays["targets"] = np.array(one.rows_of(targets), np.int64)
-    fields, read = fields_of(model, dynamics, include), scores_of(one.node_ids)
-    if include and one.node_ids is not None:  # reasons name nodes
-        fields["node_ids"] = list(one.node_ids)
-    return as_tensors("/anomaly/score", fields, arrays, read, SAFETENSORS).within(timeout_s)
+        arrays["targets"] = np.array(graph.find_rows(targets), np.int64)
+    fields = common_fields(model, dynamics, include)
+    if include and graph.node_ids is not None:  # explanations name nodes
+        fields["node_ids"] = list(graph.node_ids)
+    parse = scores_parser(graph.node_ids)
+    request = safetensors_request("/anomaly/score", fields, arrays, parse, accept=SAFETENSORS)
+    return request.with_timeout(timeout_s)
 
 
-_COLUMNS = ("row", "score", "probability", "label", "rank")
+def scores_parser(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response], Scores]:
+    """Return the parser of a safetensors response of `POST /anomaly/score`.
 
+    Args:
+        node_ids: ids by row; the rows themselves if None.
+    """
 
-def scores_of(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response], Scores]:
-    """Reads the answer of `POST /anomaly/score` in bytes, of rows with these names."""
-
-    def read(response: httpx.Response) -> Scores:
-        found, told = opened(response)
-        columns = {name: found.pop(f"results.{name}") for name in _COLUMNS}
+    def parse(response: httpx.Response) -> Scores:
+        tensors, payload = parse_safetensors(response)
+        columns = {name: tensors.pop(f"results.{name}") for name in _SCORE_COLUMNS}
         rows: list[int] = columns.pop("row").tolist()
-        names: list[NodeId] = [*rows] if node_ids is None else [node_ids[r] for r in rows]
-        convergence = Convergence.of(told["convergence"])
         return Scores(
-            names,
+            [*rows] if node_ids is None else [node_ids[row] for row in rows],
             **columns,
-            threshold=told["threshold"],
-            convergence=convergence,
-            tensors=found,
-            raw=told,
+            threshold=payload["threshold"],
+            convergence=Convergence.from_dict(payload["convergence"]),
+            tensors=tensors,
+            raw=payload,
         )
 
-    return read
+    return parse
 
 
 def classify(
@@ -102,26 +106,27 @@ def classify(
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[ClassificationResult]:
-    """What is each molecule or graph?
+    """Classify molecules or graphs.
 
     Args:
-        inputs: SMILES or RDKit molecules, or graphs (`Graph`, or `torch_geometric.data.Data`);
-            one or several.
+        inputs: SMILES or RDKit molecules, or graphs (`Graph` or `torch_geometric.data.Data`); one
+            or a sequence.
     """
-    several = (
-        list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
-    )
-    fields = fields_of(model, dynamics, include)
-    if all(isinstance(one, str) or hasattr(one, "GetAtoms") for one in several):
-        smiles = [one if isinstance(one, str) else _smiles_of(one) for one in several]
-        return as_json("/classify", fields | {"smiles": smiles}, _classified).within(timeout_s)
-    arrays = _batched([graph_of(one) for one in several])
-    return as_tensors("/classify", fields, arrays, _classified).within(timeout_s)
+    is_sequence = isinstance(inputs, Sequence) and not isinstance(inputs, str)
+    items = list(inputs) if is_sequence else [inputs]
+    fields = common_fields(model, dynamics, include)
+    if all(isinstance(item, str) or hasattr(item, "GetAtoms") for item in items):
+        fields["smiles"] = [item if isinstance(item, str) else _to_smiles(item) for item in items]
+        request = json_request("/classify", fields, _parse_classification)
+    else:
+        arrays = _concatenate([to_graph(item) for item in items])
+        request = safetensors_request("/classify", fields, arrays, _parse_classification)
+    return request.with_timeout(timeout_s)
 
 
 def complete(
-    image: Picture,
-    mask: Picture | None = None,
+    image: ImageInput,
+    mask: ImageInput | None = None,
     *,
     mask_mode: Literal["white_fill", "black_fill", "alpha"] | None = None,
     num_samples: int = 1,
@@ -129,30 +134,32 @@ def complete(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Request[Completed]:
-    """Fill what `mask` marks of `image`; needs Pillow."""
-    fields = fields_of(model, dynamics, include, mask_mode=mask_mode, num_samples=num_samples)
+) -> Request[CompletionResult]:
+    """Fill the part of `image` that `mask` marks. Needs Pillow."""
+    fields = common_fields(model, dynamics, include, mask_mode=mask_mode, num_samples=num_samples)
     files = [("image", image)] + ([] if mask is None else [("mask", mask)])
-    return _form("/complete", fields, files, _completed).within(timeout_s)
+    request = _form_request("/complete", fields, files, _parse_completion)
+    return request.with_timeout(timeout_s)
 
 
 def classify_images(
-    images: Picture | Sequence[Picture],
+    images: ImageInput | Sequence[ImageInput],
     *,
     fit: Literal["stretch", "crop"] | None = None,
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Request[list[Recognised]]:
-    """What does each picture show?"""
-    fields = fields_of(model, dynamics, include, fit=fit)
-    files = [("image", one) for one in _several(images)]
-    return _form("/images/classify", fields, files, _recognised).within(timeout_s)
+) -> Request[list[ImageResult]]:
+    """Classify images."""
+    fields = common_fields(model, dynamics, include, fit=fit)
+    files = _image_files(images)
+    request = _form_request("/images/classify", fields, files, _parse_image_results)
+    return request.with_timeout(timeout_s)
 
 
 def answer_images(
-    images: Picture | Sequence[Picture],
+    images: ImageInput | Sequence[ImageInput],
     question: str | Mapping[str, str] | Sequence[str | Mapping[str, str]],
     *,
     fit: Literal["stretch", "crop"] | None = None,
@@ -160,12 +167,17 @@ def answer_images(
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
-) -> Request[list[Recognised]]:
-    """The answer to each question: one, as many as pictures, or several about one."""
-    asked = question if isinstance(question, str) else json.dumps(question)
-    fields = fields_of(model, dynamics, include, fit=fit, question=asked)
-    files = [("image", one) for one in _several(images)]
-    return _form("/images/answer", fields, files, _recognised).within(timeout_s)
+) -> Request[list[ImageResult]]:
+    """Answer questions about images.
+
+    Args:
+        question: one, as many as there are images, or several about one image.
+    """
+    text = question if isinstance(question, str) else json.dumps(question)
+    fields = common_fields(model, dynamics, include, fit=fit, question=text)
+    files = _image_files(images)
+    request = _form_request("/images/answer", fields, files, _parse_image_results)
+    return request.with_timeout(timeout_s)
 
 
 def sample(
@@ -173,22 +185,22 @@ def sample(
     *,
     kind: Literal["vectors", "images", "returns"] | None = None,
     timeout_s: float | None = None,
-    **knobs: Any,
-) -> Request[Sampled]:
-    """Langevin samples of a memory: one that is kept, patterns (N, ...), or aligned sequences.
+    **params: Any,
+) -> Request[SampleResult]:
+    """Draw Langevin samples from a memory.
 
     Args:
-        knobs: of `POST /sample`: beta, steps, chains, num_samples, burn_in, thin, method,
+        memory: id of a stored memory, patterns (N, ...), or aligned sequences.
+        params: fields of `POST /sample`: beta, steps, chains, num_samples, burn_in, thin, method,
             step_size, heads, clamp, seed and the others.
     """
-    if isinstance(memory, str):
-        return as_json("/sample", {"memory": memory, **knobs}, _sampled).within(timeout_s)
-    if not isinstance(memory, np.ndarray):
-        asked = {"memory": {"sequences": list(memory)}, **knobs}
-        return as_json("/sample", asked, _sampled).within(timeout_s)
-    about = {} if kind is None else {"kind": kind}
-    arrays = {"patterns": memory}
-    return as_tensors("/sample", {"memory": about, **knobs}, arrays, _sampled).within(timeout_s)
+    if isinstance(memory, np.ndarray):
+        fields = {"memory": {} if kind is None else {"kind": kind}, **params}
+        request = safetensors_request("/sample", fields, {"patterns": memory}, _parse_samples)
+    else:
+        source = memory if isinstance(memory, str) else {"sequences": list(memory)}
+        request = json_request("/sample", {"memory": source, **params}, _parse_samples)
+    return request.with_timeout(timeout_s)
 
 
 def store_memory(
@@ -199,149 +211,160 @@ def store_memory(
     licence: str = "",
     note: str = "",
 ) -> Request[dict[str, Any]]:
-    """Keep patterns (N, ...) or aligned sequences under a name; what it had is replaced."""
-    about: dict[str, Any] = {"licence": licence, "note": note}
+    """Store patterns (N, ...) or aligned sequences under a name. Replaces a memory of this name."""
+    fields: dict[str, Any] = {"licence": licence, "note": note}
     path = f"/memories/{name}"
-    if isinstance(patterns, np.ndarray):
-        fields = about if kind is None else about | {"kind": kind}
-        made = as_tensors(path, fields, {"patterns": patterns}, _json)
-    else:
-        made = as_json(path, about | {"sequences": list(patterns)}, _json)
-    return Request("PUT", path, _json, made.content, made.headers)
+    if not isinstance(patterns, np.ndarray):
+        fields["sequences"] = list(patterns)
+        return json_request(path, fields, parse_json, "PUT")
+    if kind is not None:
+        fields["kind"] = kind
+    return safetensors_request(path, fields, {"patterns": patterns}, parse_json, "PUT")
 
 
 def models() -> Request[list[dict[str, Any]]]:
-    """Those that are served."""
+    """List the served models."""
     return Request("GET", "/models", lambda response: response.json()["models"])
 
 
 def model(name: str) -> Request[dict[str, Any]]:
-    """Its features, knobs, metrics and limits."""
-    return Request("GET", f"/models/{name}", _json)
+    """Return the features, dynamics, metrics and limits of a model."""
+    return Request("GET", f"/models/{name}", parse_json)
 
 
 def memories() -> Request[list[dict[str, Any]]]:
-    """Those that are kept."""
+    """List the stored memories."""
     return Request("GET", "/memories", lambda response: response.json()["memories"])
 
 
 def forget_memory(name: str) -> Request[None]:
-    return Request("DELETE", f"/memories/{name}", lambda response: None)
+    """Delete a stored memory."""
+    return Request("DELETE", f"/memories/{name}", parse_nothing)
 
 
 def ready() -> Request[bool]:
-    """True once it is; raises before."""
+    """Return True once the server has loaded its models; raises `ProblemError` before."""
     return Request("GET", "/health/ready", lambda response: True)
 
 
-def _json(response: httpx.Response) -> dict[str, Any]:
-    return response.json()
+def completion_from_dict(payload: dict[str, Any]) -> CompletionResult:
+    """Convert a JSON response of `POST /complete`, or the data of its event `done`."""
+    images = [decode_image(image["b64_png"]) for image in payload["images"]]
+    return CompletionResult(images, [image["convergence"] for image in payload["images"]], payload)
 
 
-def _classified(response: httpx.Response) -> ClassificationResult:
-    told, found = response.json(), list[Prediction | ItemError]()
-    for one in told["results"]:
-        if one["status"] == "ok":
-            predictions = one["predictions"].items()
-            labels = {task: each["label"] for task, each in predictions}
-            p = {task: each["probabilities"] for task, each in predictions}
-            found.append(
-                Prediction(one["index"], labels, p, Convergence.of(one["convergence"]), one)
-            )
-        else:
-            found.append(ItemError(one["index"], one["error"]["code"], one["error"]["detail"], one))
-    return ClassificationResult(found, told)
-
-
-def _recognised(response: httpx.Response) -> list[Recognised]:
-    return [
-        Recognised(
-            one["index"],
-            one.get("label", one.get("answer")),
-            one["probability"],
-            one["probabilities"],
-            Convergence.of(one["convergence"]),
-            one,
-        )
-        for one in response.json()["results"]
-    ]
-
-
-def _completed(response: httpx.Response) -> Completed:
-    return completed_of(response.json())
-
-
-def completed_of(told: dict[str, Any]) -> Completed:
-    images = [picture_of(one["b64_png"]) for one in told["images"]]
-    return Completed(images, [one["convergence"] for one in told["images"]], told)
-
-
-def picture_of(b64_png: str) -> Any:
-    """A `PIL.Image`."""
+def decode_image(b64_png: str) -> Any:
+    """Return the `PIL.Image` of a PNG in base64."""
     from PIL import Image
 
     return Image.open(io.BytesIO(base64.b64decode(b64_png)))
 
 
-def _sampled(response: httpx.Response) -> Sampled:
-    told = response.json()
-    if "spectrum" in told:
-        each = [_samples(one["samples"]) for one in told["spectrum"]]
-        return Sampled(each, [one["diagnostics"] for one in told["spectrum"]], told)
-    return Sampled(_samples(told["samples"]), told["diagnostics"], told)
+def _parse_completion(response: httpx.Response) -> CompletionResult:
+    return completion_from_dict(response.json())
 
 
-def _samples(told: list[Any]) -> Any:
-    return told if told and isinstance(told[0], str) else np.array(told, np.float32)
+def _parse_classification(response: httpx.Response) -> ClassificationResult:
+    payload = response.json()
+    return ClassificationResult([_parse_item(item) for item in payload["results"]], payload)
 
 
-def _form(
-    path: str, fields: Mapping[str, Any], files: Sequence[tuple[str, Picture]], read: Any
-) -> Any:
+def _parse_item(item: dict[str, Any]) -> Prediction | ItemError:
+    if item["status"] != "ok":
+        return ItemError(item["index"], item["error"]["code"], item["error"]["detail"], item)
+    predictions = item["predictions"].items()
+    return Prediction(
+        item["index"],
+        {task: prediction["label"] for task, prediction in predictions},
+        {task: prediction["probabilities"] for task, prediction in predictions},
+        Convergence.from_dict(item["convergence"]),
+        item,
+    )
+
+
+def _parse_image_results(response: httpx.Response) -> list[ImageResult]:
+    return [
+        ImageResult(
+            item["index"],
+            item.get("label", item.get("answer")),
+            item["probability"],
+            item["probabilities"],
+            Convergence.from_dict(item["convergence"]),
+            item,
+        )
+        for item in response.json()["results"]
+    ]
+
+
+def _parse_samples(response: httpx.Response) -> SampleResult:
+    payload = response.json()
+    if "spectrum" not in payload:
+        return SampleResult(_to_samples(payload["samples"]), payload["diagnostics"], payload)
+    spectrum = payload["spectrum"]  # one entry for each beta
+    samples = [_to_samples(entry["samples"]) for entry in spectrum]
+    return SampleResult(samples, [entry["diagnostics"] for entry in spectrum], payload)
+
+
+def _to_samples(values: list[Any]) -> Any:
+    return values if values and isinstance(values[0], str) else np.array(values, np.float32)
+
+
+def _form_request(
+    path: str,
+    fields: Mapping[str, Any],
+    images: Sequence[tuple[str, ImageInput]],
+    parse: Callable[[httpx.Response], T],
+) -> Request[T]:
+    """Build a multipart form request with files, and fields that are text or JSON."""
     data = {
         name: value if isinstance(value, str) else json.dumps(value, allow_nan=False)
         for name, value in fields.items()
     }
-    sent = [(name, (name, _file_of(one), "application/octet-stream")) for name, one in files]
-    return Request("POST", path, read, files=sent, data=data)
+    files = [
+        (name, (name, _encode_image(image), "application/octet-stream")) for name, image in images
+    ]
+    return Request("POST", path, parse, files=files, data=data)
 
 
-def _file_of(picture: Picture) -> bytes:
-    if isinstance(picture, bytes):
-        return picture
-    if isinstance(picture, str | Path):
-        return Path(picture).read_bytes()
-    if isinstance(picture, np.ndarray):
+def _encode_image(image: ImageInput) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | Path):
+        return Path(image).read_bytes()
+    if isinstance(image, np.ndarray):
         from PIL import Image
 
-        array = picture.astype(np.uint8) * 255 if picture.dtype == bool else picture
-        picture = Image.fromarray(array)
-    out = io.BytesIO()
-    picture.save(out, "PNG")
-    return out.getvalue()
+        image = Image.fromarray(image.astype(np.uint8) * 255 if image.dtype == bool else image)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
-def _several(images: Picture | Sequence[Picture]) -> list[Picture]:
-    return list(images) if isinstance(images, list | tuple) else [images]
+def _image_files(images: ImageInput | Sequence[ImageInput]) -> list[tuple[str, ImageInput]]:
+    items = images if isinstance(images, list | tuple) else [images]
+    return [("image", image) for image in items]
 
 
-def _smiles_of(molecule: Any) -> str:
+def _to_smiles(molecule: Any) -> str:
     from rdkit import Chem
 
-    return Chem.MolToSmiles(molecule, canonical=False)  # atoms keep their numbers
+    # Not canonical: explanations number the atoms as the molecule does.
+    return Chem.MolToSmiles(molecule, canonical=False)
 
 
-def _batched(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
-    """One after the other, as PyTorch Geometric has them."""
-    each = [graph.arrays() for graph in graphs]
-    starts = np.cumsum([0, *(len(one["x"]) for one in each)])
-    found = {
-        "x": np.concatenate([one["x"] for one in each]),
-        "edge_index": np.concatenate(
-            [one["edge_index"] + start for one, start in zip(each, starts, strict=False)], 1
-        ),
-        "ptr": starts.astype(np.int64),
+def _concatenate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
+    """Join graphs into one with offset edges, as PyTorch Geometric batches them.
+
+    `ptr` has the first row of each graph, and the number of rows.
+    """
+    parts = [graph.arrays() for graph in graphs]
+    ptr = np.cumsum([0, *(len(part["x"]) for part in parts)]).astype(np.int64)
+    edges = [part["edge_index"] + start for part, start in zip(parts, ptr, strict=False)]
+    arrays = {
+        "x": np.concatenate([part["x"] for part in parts]),
+        "edge_index": np.concatenate(edges, 1),
+        "ptr": ptr,
     }
-    if all("edge_attr" in one for one in each):
-        found["edge_attr"] = np.concatenate([one["edge_attr"] for one in each])
-    return found
+    if all("edge_attr" in part for part in parts):
+        arrays["edge_attr"] = np.concatenate([part["edge_attr"] for part in parts])
+    return arrays

@@ -1,4 +1,4 @@
-"""One request, and how its answer is read; nothing here touches a network."""
+"""A request to the server and how to parse its response. Nothing here uses the network."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import numpy as np
 import safetensors.numpy
 
 T = TypeVar("T")
-JSON, SAFETENSORS, EVENTS = "application/json", "application/vnd.safetensors", "text/event-stream"
+JSON = "application/json"
+SAFETENSORS = "application/vnd.safetensors"
+EVENT_STREAM = "text/event-stream"
 Include = Literal["trace", "components", "resonance", "attention", "memories", "explanation"]
 
 
 class Resonance(TypedDict, total=False):
-    """A prior on attention; see the server's `dynamics.resonance`."""
+    """A prior on attention: the field `dynamics.resonance` of a request."""
 
     strength: float
     vigilance: float
@@ -29,7 +31,7 @@ class Resonance(TypedDict, total=False):
 
 
 class Dynamics(TypedDict, total=False):
-    """How the state moves; what is left out stays as trained."""
+    """How the state moves. A missing key keeps the value of training."""
 
     steps: int
     beta: float
@@ -45,63 +47,86 @@ class Dynamics(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request(Generic[T]):
-    """A request; `read` makes of a successful response what the caller wants."""
+    """An HTTP request, and the function that parses a successful response.
+
+    Attributes:
+        path: starts with a slash; follows the URL of the server.
+        parse: turns a successful response into what the caller gets.
+        content: the body, unless there are `files`.
+        files, data: parts and fields of a multipart form.
+        params: the query string.
+        retryable: send it again after a refusal for lack of capacity (429, 502, 503).
+    """
 
     method: str
     path: str
-    read: Callable[[httpx.Response], T]
+    parse: Callable[[httpx.Response], T]
     content: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[tuple[str, tuple[str, bytes, str]]] = ()
     data: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
-    again: bool = True  # send it once more where it was refused for want of room
+    retryable: bool = True
 
-    def within(self, seconds: float | None) -> Request[T]:
-        """The same, answered in so many seconds or not at all."""
-        if seconds is None:
+    def with_timeout(self, timeout_s: float | None) -> Request[T]:
+        """Return a copy that the server must answer within `timeout_s` seconds, if not None."""
+        if timeout_s is None:
             return self
-        return replace(self, params={**self.params, "timeout_ms": str(max(int(seconds * 1e3), 1))})
+        timeout_ms = max(int(timeout_s * 1e3), 1)
+        return replace(self, params={**self.params, "timeout_ms": str(timeout_ms)})
 
     def with_headers(self, headers: Mapping[str, str]) -> Request[T]:
+        """Return a copy with additional headers."""
         return replace(self, headers={**self.headers, **headers})
 
-    def reading(self, read: Callable[[httpx.Response], Any]) -> Request[Any]:
-        return replace(self, read=read)  # type: ignore[return-value]
 
-
-def fields_of(
+def common_fields(
     model: str | None, dynamics: Dynamics | None, include: Sequence[Include], **rest: Any
 ) -> dict[str, Any]:
-    """What is asked besides the data; nothing that is left out."""
-    asked = {"model": model, "dynamics": dynamics, "include": list(include) or None, **rest}
-    return {name: value for name, value in asked.items() if value is not None}
+    """Return the fields that inference requests share, and `rest`, without those that are None."""
+    fields = {"model": model, "dynamics": dynamics, "include": list(include) or None, **rest}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def as_json(
-    path: str, fields: Mapping[str, Any], read: Callable[[httpx.Response], T]
+def json_request(
+    path: str,
+    fields: Mapping[str, Any],
+    parse: Callable[[httpx.Response], T],
+    method: str = "POST",
 ) -> Request[T]:
+    """Build a request with `fields` as a JSON body."""
     content = json.dumps(fields, allow_nan=False).encode()
-    return Request("POST", path, read, content, {"content-type": JSON, "accept": JSON})
+    return Request(method, path, parse, content, {"content-type": JSON, "accept": JSON})
 
 
-def as_tensors(
+def safetensors_request(
     path: str,
     fields: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
-    read: Callable[[httpx.Response], T],
+    parse: Callable[[httpx.Response], T],
+    method: str = "POST",
     accept: str = JSON,
 ) -> Request[T]:
-    """A safetensors file of `arrays`, with all else as JSON in its metadata."""
-    laid_out = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    """Build a request with a safetensors file of `arrays`, and `fields` as JSON in its metadata."""
+    # safetensors writes the memory of an array as it is, so that a transposed one must be copied.
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     metadata = {"request": json.dumps(fields, allow_nan=False)}
-    content = safetensors.numpy.save(laid_out, metadata)
-    return Request("POST", path, read, content, {"content-type": SAFETENSORS, "accept": accept})
+    content = safetensors.numpy.save(contiguous, metadata)
+    return Request(method, path, parse, content, {"content-type": SAFETENSORS, "accept": accept})
 
 
-def opened(response: httpx.Response) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The tensors of an answer, and what it tells besides."""
+def parse_json(response: httpx.Response) -> dict[str, Any]:
+    return response.json()
+
+
+def parse_safetensors(response: httpx.Response) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the tensors of a response, and the fields in its metadata."""
+    # The file begins with the length of its JSON header, 8 bytes, little-endian.
     size = int.from_bytes(response.content[:8], "little")
     header = json.loads(response.content[8 : 8 + size])
-    told = json.loads(header["__metadata__"]["response"])
-    return safetensors.numpy.load(response.content), told
+    fields = json.loads(header["__metadata__"]["response"])
+    return safetensors.numpy.load(response.content), fields
+
+
+def parse_nothing(response: httpx.Response) -> None:
+    """For responses without a body."""

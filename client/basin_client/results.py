@@ -1,4 +1,4 @@
-"""What a server answers, with numpy and Pillow in it; `raw` is all of it, as it came."""
+"""Results of requests, with numpy arrays and Pillow images. `raw` is the response as received."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from basin_client.graphs import NodeId
 
 @dataclass(frozen=True)
 class Convergence:
-    """How the energy came to rest."""
+    """How the energy converged: the field `convergence` of a response."""
 
     energy_initial: float | None
     energy_final: float | None
@@ -26,19 +26,22 @@ class Convergence:
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Convergence:
+    def from_dict(cls, payload: dict[str, Any]) -> Convergence:
         names = cls.__dataclass_fields__.keys() - {"raw"}
-        return cls(**{name: told[name] for name in names if name in told}, raw=told)
+        return cls(**{name: payload[name] for name in names if name in payload}, raw=payload)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A row for each node that was asked about, in the order asked.
+    """Scores of T nodes, in the order of the request.
 
     Attributes:
-        node_ids: their names, or rows where they have none.
-        score: logits; `probability` is calibrated; `label` is 1 from `threshold` on.
-        rank: 1 is the most suspicious.
+        node_ids: their ids, or their rows if the graph has no ids.
+        score: logits (T,).
+        probability: calibrated probabilities (T,).
+        label: 1 where the probability is at least `threshold`, else 0, (T,).
+        rank: (T,); 1 is the most suspicious node.
+        tensors: further arrays that `include` asked for.
     """
 
     node_ids: list[NodeId]
@@ -55,7 +58,7 @@ class Scores:
         return len(self.node_ids)
 
     def to_pandas(self) -> Any:
-        """A frame with a row for each node."""
+        """Return a data frame with one row per node."""
         import pandas as pd
 
         names = ("score", "probability", "label", "rank")
@@ -63,19 +66,17 @@ class Scores:
         return pd.DataFrame({"node_id": self.node_ids, **columns})
 
     def onto(self, graph: Any) -> None:
-        """Give the nodes of a NetworkX graph the attributes `score` and `probability`."""
-        names = {str(name): name for name in graph.nodes}
-        for row, node in enumerate(self.node_ids):
-            there = graph.nodes[node if node in graph else names[str(node)]]
-            there["score"], there["probability"] = (
-                float(self.score[row]),
-                float(self.probability[row]),
-            )
+        """Set the attributes `score` and `probability` of the nodes of a NetworkX graph."""
+        nodes = {str(node): node for node in graph.nodes}
+        for row, node_id in enumerate(self.node_ids):
+            attributes = graph.nodes[node_id if node_id in graph else nodes[str(node_id)]]
+            attributes["score"] = float(self.score[row])
+            attributes["probability"] = float(self.probability[row])
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one input is, by task: a label, and the probability of each."""
+    """The classes of one molecule or graph: for each task a label, and a probability per label."""
 
     index: int
     labels: dict[str, str]
@@ -86,7 +87,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ItemError:
-    """An input that got no answer, and why."""
+    """Why one input has no result."""
 
     index: int
     code: str
@@ -96,7 +97,7 @@ class ItemError:
 
 @dataclass(frozen=True)
 class ClassificationResult:
-    """One result per input, in order."""
+    """One `Prediction` or `ItemError` per input, in order."""
 
     results: list[Prediction | ItemError]
     raw: dict[str, Any] = field(repr=False)
@@ -108,24 +109,24 @@ class ClassificationResult:
         return len(self.results)
 
     def to_pandas(self) -> Any:
-        """A frame with a row for each input; of each task the label and the probabilities."""
+        """Return a data frame with one row per input: for each task its label and probabilities."""
         import pandas as pd
 
         rows = []
-        for told in self.raw["results"]:
-            error = told.get("error", {}).get("code")
-            row = {"index": told["index"], "input": told.get("input"), "error": error}
-            for task, found in told.get("predictions", {}).items():
-                row[task] = found["label"]
-                for label, p in found["probabilities"].items():
-                    row[f"{task}.{label}"] = p
+        for result in self.raw["results"]:
+            error = result.get("error", {}).get("code")
+            row = {"index": result["index"], "input": result.get("input"), "error": error}
+            for task, prediction in result.get("predictions", {}).items():
+                row[task] = prediction["label"]
+                for label, probability in prediction["probabilities"].items():
+                    row[f"{task}.{label}"] = probability
             rows.append(row)
         return pd.DataFrame(rows)
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """What one picture shows, or the answer to a question about it."""
+class ImageResult:
+    """The class of one image, or the answer to a question about it."""
 
     index: int
     label: str
@@ -136,8 +137,8 @@ class Recognised:
 
 
 @dataclass(frozen=True)
-class Completed:
-    """Completions as `PIL.Image`s, each with its convergence."""
+class CompletionResult:
+    """Completed images as `PIL.Image`s, and the convergence of each."""
 
     images: list[Any]
     convergence: list[dict[str, Any]]
@@ -145,9 +146,14 @@ class Completed:
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """Samples in the units of the memory: (N, ...), or of several temperatures a list of them; of
-    sequences strings. `diagnostics` of each likewise."""
+class SampleResult:
+    """Samples of a memory, in its units.
+
+    Attributes:
+        samples: an array (N, ...), or N strings for sequences; a list of these if there are several
+            values of beta.
+        diagnostics: of the chains; a list if there are several values of beta.
+    """
 
     samples: Any
     diagnostics: Any

@@ -1,25 +1,29 @@
-"""What both clients do alike: how often a call is sent, and what of a response is its answer."""
+"""What the two clients share: retries, and conversion to and from httpx."""
 
 from __future__ import annotations
 
 import json
 import random
 import secrets
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
 
 from basin_client.errors import BasinError, ProblemError, UnreachableError
-from basin_client.request import Request
+from basin_client.request import Request, parse_json
 
 T = TypeVar("T")
-_AGAIN = frozenset((429, 502, 503))
+Event = tuple[str, dict[str, Any]]
+"""Name and data of a server-sent event."""
+_RETRY_STATUSES = frozenset((429, 502, 503))
 
 
-class Sender(ABC):
-    """What both clients know: where, with what key, how often and how long."""
+class BaseClient(ABC):
+    """Settings and retries of both clients."""
 
     def __init__(
         self,
@@ -27,135 +31,172 @@ class Sender(ABC):
         *,
         key: str | None = None,
         retries: int = 4,
-        patience_s: float = 60.0,
+        max_retry_wait_s: float = 60.0,
         timeout_s: float = 120.0,
+        patience_s: float | None = None,
     ) -> None:
         """
         Args:
-            key: of the server, if it asks for one.
-            retries: how often a call is sent again that the server had no room for, or that was
-                lost on the way.
-            patience_s: how long it may tell to wait before that, all waits together.
-            timeout_s: that nothing comes or goes of one try.
+            key: API key, if the server requires one.
+            retries: how many times a request is sent again that the server had no capacity for, or
+                that was lost with its connection.
+            max_retry_wait_s: limit for the sum of the pauses before these retries.
+            timeout_s: limit for each single read or write of the connection.
+            patience_s: deprecated name of `max_retry_wait_s`.
         """
+        if patience_s is not None:
+            warnings.warn(
+                "Client(patience_s=...) is now Client(max_retry_wait_s=...)",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            max_retry_wait_s = patience_s
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._open({"base_url": url, "timeout": timeout_s, "headers": headers})
-        self._retries, self._patience_s = retries, patience_s
+        self._create_http({"base_url": url, "timeout": timeout_s, "headers": headers})
+        self._retries = retries
+        self._max_retry_wait_s = max_retry_wait_s
 
     @abstractmethod
-    def _open(self, about: dict[str, Any]) -> None:
-        """Make the client of httpx, with these settings."""
+    def _create_http(self, settings: dict[str, Any]) -> None:
+        """Create the httpx client."""
 
-    def tries(self, call: Request[Any]) -> Iterator[Attempt]:
-        left = self._patience_s
-        for i in range(self._retries + 1):
-            one = Attempt(call, i, left, last=i == self._retries)
-            yield one
-            left -= one.wait_s
+    def _attempts(self, request: Request[Any]) -> Iterator[Attempt]:
+        remaining_wait_s = self._max_retry_wait_s
+        for number in range(self._retries + 1):
+            attempt = Attempt(request, number, remaining_wait_s, number == self._retries)
+            yield attempt
+            remaining_wait_s -= attempt.wait_s
 
 
 class Attempt:
-    """One of the times that a call is sent; `wait_s` is how long to wait before the next.
+    """One attempt to send a request. `wait_s` is the pause before the next one.
 
-    Whatever is sent may be sent twice: what computes changes nothing, a job has a key of its own,
-    and what is stored, changed or forgotten twice is so.
+    Every request may be sent twice: computing changes nothing on the server, a job has an
+    idempotency key, and storing, changing or deleting twice has the effect of once.
     """
 
-    def __init__(self, call: Request[Any], number: int, left_s: float, last: bool) -> None:
-        self._call, self._number, self._left_s, self._last = call, number, left_s, last
+    def __init__(
+        self, request: Request[Any], number: int, remaining_wait_s: float, is_last: bool
+    ) -> None:
+        self._request = request
+        self._number = number
+        self._remaining_wait_s = remaining_wait_s
+        self._is_last = is_last
         self.wait_s = 0.0
 
-    def read(self, response: httpx.Response) -> bool:
-        """Is this the answer?"""
-        forgotten = self._call.method == "DELETE" and response.status_code == 404
-        return response.is_success or (forgotten and self._number > 0)
+    def is_success(self, response: httpx.Response) -> bool:
+        # 404 to a repeated DELETE: an earlier attempt deleted it, and its response was lost.
+        is_retried_delete = self._request.method == "DELETE" and self._number > 0
+        return response.is_success or (is_retried_delete and response.status_code == 404)
 
-    def failed(self, error: httpx.TransportError) -> None:
-        """
+    def handle_transport_error(self, error: httpx.TransportError) -> None:
+        """Set the pause before the next attempt.
+
         Raises:
-            BasinError: it is not worth another try, as where there was no answer in time.
+            UnreachableError: this was the last attempt; the next one would be too late; or the
+                server did not respond in time, and would take as long again.
         """
         if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
-            raise UnreachableError(f"no answer in time: {error}") from error
-        self._wait(None, unreachable(error), error)
+            raise UnreachableError(
+                f"The server did not respond within timeout_s: {error}. Raise timeout_s, or send "
+                "less in one request."
+            ) from error
+        self._schedule_retry(None, unreachable_error(error), error)
 
-    def refused(self, response: httpx.Response) -> None:
-        """
+    def handle_refusal(self, response: httpx.Response) -> None:
+        """Set the pause before the next attempt.
+
         Raises:
-            ProblemError: likewise.
+            ProblemError: this was the last attempt, the next one would be too late, or a retry
+                cannot help.
         """
-        problem, asked = ProblemError.of(response), response.headers.get("retry-after")
-        never = problem.kind == "quota-exceeded" and asked is None
-        if never or not self._call.again or response.status_code not in _AGAIN:
+        problem = ProblemError.from_response(response)
+        retry_after = response.headers.get("retry-after")
+        # Without Retry-After the quota of the key is smaller than this one request.
+        exceeds_quota = problem.kind == "quota-exceeded" and retry_after is None
+        can_retry = self._request.retryable and response.status_code in _RETRY_STATUSES
+        if exceeds_quota or not can_retry:
             raise problem
-        self._wait(asked, problem, None)
+        self._schedule_retry(retry_after, problem, None)
 
-    def _wait(self, asked: str | None, error: BasinError, cause: Exception | None) -> None:
-        if asked is not None and asked.isdecimal():
-            self.wait_s = float(asked)
-        else:
+    def _schedule_retry(
+        self, retry_after: str | None, error: BasinError, cause: Exception | None
+    ) -> None:
+        if retry_after is not None and retry_after.isdecimal():
+            self.wait_s = float(retry_after)
+        else:  # exponential backoff; the random factor keeps clients from retrying all together
             self.wait_s = 0.1 * 2**self._number * (0.5 + random.random())
-        if self._last or self.wait_s > self._left_s:
+        if self._is_last or self.wait_s > self._remaining_wait_s:
             raise error from cause
 
 
-def unreachable(error: httpx.TransportError) -> UnreachableError:
-    return UnreachableError(f"the server was not reached, or stopped: {error}")
+def unreachable_error(error: httpx.TransportError) -> UnreachableError:
+    return UnreachableError(
+        f"The server was not reached, or closed the connection: {error}. Check its URL and log."
+    )
 
 
-def answer_of(call: Request[T], response: httpx.Response) -> T:
+def parse_response(request: Request[T], response: httpx.Response) -> T:
+    """
+    Raises:
+        BasinError: the response does not have the form that a Basin server gives it.
+    """
     try:
-        return call.read(response)
+        return request.parse(response)
     except (ValueError, KeyError, TypeError) as error:
-        raise BasinError(f"the answer is none of a Basin server: {error!r}") from error
+        raise BasinError(
+            f"The response is not one of a Basin server: {error!r}. Check the URL."
+        ) from error
 
 
-def sent_with(call: Request[Any]) -> dict[str, Any]:
-    body: dict[str, Any] = {"content": call.content}
-    if call.files:
-        body = {"files": list(call.files), "data": dict(call.data)}
+def to_httpx(request: Request[Any]) -> dict[str, Any]:
+    """Return the arguments of `httpx.Client.request`."""
+    body: dict[str, Any] = {"content": request.content}
+    if request.files:
+        body = {"files": list(request.files), "data": dict(request.data)}
     return {
-        "method": call.method,
-        "url": call.path,
-        "headers": dict(call.headers),
-        "params": dict(call.params),
-        **(body if call.method in ("POST", "PUT", "PATCH") else {}),
+        "method": request.method,
+        "url": request.path,
+        "headers": dict(request.headers),
+        "params": dict(request.params),
+        **(body if request.method in ("POST", "PUT", "PATCH") else {}),
     }
 
 
-def later(call: Request[Any]) -> Request[dict[str, Any]]:
-    """As a job; under a key of its own, so that sent twice it is one.
+def as_job(request: Request[Any]) -> Request[dict[str, Any]]:
+    """Return a copy that the server runs as a job. Its idempotency key makes sending it twice safe.
 
     Raises:
-        TypeError: it computes nothing.
+        TypeError: the request does not compute anything.
     """
-    if call.method != "POST":
-        raise TypeError(f"{call.method} {call.path} is answered at once, and is no job")
-    key = {"prefer": "respond-async", "idempotency-key": f'"{secrets.token_urlsafe(18)}"'}
-    return call.with_headers(key).reading(lambda response: response.json())
+    if request.method != "POST":
+        raise TypeError(
+            f"{request.method} {request.path} cannot be a job: only POST requests, which compute, "
+            "can. Use `send`."
+        )
+    key = f'"{secrets.token_urlsafe(18)}"'
+    headers = {"prefer": "respond-async", "idempotency-key": key}
+    return replace(request.with_headers(headers), parse=parse_json)
 
 
-class Events:
-    """Server-sent events, from their lines."""
+class EventParser:
+    """Parses server-sent events line by line."""
 
     def __init__(self) -> None:
         self._name = "message"
 
-    def take(self, line: str) -> tuple[str, dict[str, Any]] | None:
-        """An event that is complete with this line."""
+    def feed(self, line: str) -> Event | None:
+        """Return the event that this line completes, if any.
+
+        Raises:
+            ProblemError: the event says that the computation failed.
+        """
         if line.startswith("event: "):
             self._name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            return self._name, json.loads(line.removeprefix("data: "))
-        return None
-
-
-def told_by(event: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """
-    Raises:
-        ProblemError: what was begun has failed.
-    """
-    name, data = event
-    if name == "failed" and "status" in data and "title" in data:
-        raise ProblemError(int(data["status"]), data)
-    return event
+            return None
+        if not line.startswith("data: "):
+            return None
+        data = json.loads(line.removeprefix("data: "))
+        if self._name == "failed" and "status" in data and "title" in data:
+            raise ProblemError(int(data["status"]), data)
+        return self._name, data

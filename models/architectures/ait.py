@@ -12,18 +12,26 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
+from models.base import (
+    Architecture,
+    Block,
+    Config,
+    DynamicsParams,
+    Interrupt,
+    Output,
+    temporary_seed,
+)
 from models.dynamics import Descent, Solution
 from models.energies import AssociativeMemory
-from models.inputs.images import Picture, PictureBatch, collate_pictures
+from models.inputs.images import ImageBatch, ImageInput, collate_images
 from models.inputs.patches import patchify
 from models.layouts import Layout, PatternLayout
-from models.nn.transformer import Attention, FeedForward
+from models.nn.transformer import FeedForward, MultiHeadAttention
 from models.nn.workspace import Workspace
 from models.resonance import Resonance
-from models.tasks.graph_classifier import Task
+from models.tasks.graph_classifier import ClassificationTask
 
-Retrieve = Callable[[Block, Tensor, PatternLayout], Tensor]
+RetrieveFn = Callable[[Block, Tensor, PatternLayout], Tensor]
 
 
 class AiTConfig(Config):
@@ -51,7 +59,7 @@ class AiTConfig(Config):
         description="what the question is: one more token among the patches, or one that reads "
         "them and is read by none of them",
     )
-    tasks: tuple[Task] = Field(description="what is asked, with its answers")
+    tasks: tuple[ClassificationTask] = Field(description="what is asked, with its answers")
     memories: PositiveInt = 32
     steps: PositiveInt = Field(1, description="T, steps of each retrieval")
     step_size: PositiveFloat = 1.0
@@ -81,14 +89,14 @@ class AiTConfig(Config):
         return self
 
     @property
-    def tokens(self) -> int:
+    def num_tokens(self) -> int:
         """Patches of a picture, and its question."""
-        return self.patches + (self.question > 0)
+        return self.num_patches + (self.question > 0)
 
     @property
-    def read(self) -> int:
+    def num_readable_tokens(self) -> int:
         """The tokens, from the first, that others attend to and that write into the memory."""
-        return self.patches if self.asked == "apart" else self.tokens
+        return self.num_patches if self.asked == "apart" else self.num_tokens
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -97,7 +105,7 @@ class AiTConfig(Config):
         return height // self.patch, width // self.patch
 
     @property
-    def patches(self) -> int:
+    def num_patches(self) -> int:
         return math.prod(self.grid)
 
     @property
@@ -107,13 +115,13 @@ class AiTConfig(Config):
         return height, width
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_params(self) -> frozenset[str]:
         """What resonates are the self-attention and the bottleneck."""
         there = self.attention or (self.workspace and (self.write or not self.hopfield))
         return frozenset() if there else frozenset({"resonance"})
 
     @property
-    def retrieval(self) -> Config:
+    def hopfield_config(self) -> Config:
         """What of this concerns the Hopfield network: one temperature for all of a row."""
         of_all = {
             name: getattr(self, name) for name in ("steps", "step_size", "beta", "learn_beta")
@@ -122,7 +130,7 @@ class AiTConfig(Config):
 
 
 @final
-class Layer(nn.Module):
+class AiTLayer(nn.Module):
     """Self-attention, feed-forward, and the global workspace (figure 1b), each on a residual."""
 
     def __init__(self, config: AiTConfig, block: Block) -> None:
@@ -132,11 +140,11 @@ class Layer(nn.Module):
         self.attention = self.feedforward = self.workspace = self.cross = self.block = None
         if c.attention:
             self.attention_norm = nn.LayerNorm(c.dim)
-            self.attention = Attention(c.dim, c.heads, c.head_dim, c.dropout, *resonance)
+            self.attention = MultiHeadAttention(c.dim, c.heads, c.head_dim, c.dropout, *resonance)
         if c.feedforward:
             self.feedforward_norm = nn.LayerNorm(c.dim)
             self.feedforward = FeedForward(c.dim, c.mlp, c.dropout)
-        self.pooled, self.writes, self.read = c.pool == "batch", c.write, c.read
+        self.pooled, self.writes, self.read = c.pool == "batch", c.write, c.num_readable_tokens
         if c.workspace:
             self.workspace_norm = nn.LayerNorm(c.dim)
             self.workspace = Workspace(
@@ -146,10 +154,10 @@ class Layer(nn.Module):
             if c.hopfield:
                 self.block = block
             else:
-                self.cross = Attention(c.dim, c.heads, c.head_dim, c.dropout, *resonance)
+                self.cross = MultiHeadAttention(c.dim, c.heads, c.head_dim, c.dropout, *resonance)
 
     def forward(
-        self, x_RLD: Tensor, retrieve: Retrieve, asked: Sequence[Resonance | None]
+        self, x_RLD: Tensor, retrieve: RetrieveFn, asked: Sequence[Resonance | None]
     ) -> tuple[Tensor, Tensor]:
         """The next x (R, L, D) and the balance loss of the bottleneck.
 
@@ -186,7 +194,7 @@ class Layer(nn.Module):
             raise ValueError("rows that compete in one pool must have the same resonance")
         memory_PMD, balance = workspace(xi_RLD.flatten(0, 1)[None] if pooled else xi_RLD, asked)
         if self.training:
-            workspace.keep(memory_PMD)
+            workspace.store_memory(memory_PMD)
         return memory_PMD, balance
 
 
@@ -227,22 +235,22 @@ class AiT(Architecture):
         self.register_buffer("std_C", torch.ones(channels))
         self.stem = _stem(c)
         self.embed = nn.Linear((channels, *c.stem)[-1] * c.patch**2, c.dim)
-        self.places_LD = nn.Parameter(torch.randn(c.patches, c.dim) * c.places)
+        self.places_LD = nn.Parameter(torch.randn(c.num_patches, c.dim) * c.places)
         self.ask = _asked(c)
-        self.layers = nn.ModuleList(Layer(c, self.block()) for _ in range(c.blocks))
+        self.layers = nn.ModuleList(AiTLayer(c, self.build_block()) for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):
-            block.stream = stream
+            block.noise_stream = stream
         self.norm = nn.LayerNorm(c.dim)
         self.head = nn.Linear(c.dim, len(c.tasks[0].labels))
         self.balance = torch.zeros(())
 
-    def block(self) -> Block:
-        return Block(AssociativeMemory(), Descent(), nn.Identity(), self.config.retrieval)
+    def build_block(self) -> Block:
+        return Block(AssociativeMemory(), Descent(), nn.Identity(), self.config.hopfield_config)
 
-    def pack(self, pictures: Sequence[Picture]) -> PictureBatch:
-        return collate_pictures(pictures, self.config.tokens)
+    def pack(self, pictures: Sequence[ImageInput]) -> ImageBatch:
+        return collate_images(pictures, self.config.num_tokens)
 
-    def check(self, picture: Picture) -> None:
+    def check(self, picture: ImageInput) -> None:
         """Refuse a picture that this network cannot see, or a question it does not understand.
 
         Raises:
@@ -259,11 +267,11 @@ class AiT(Architecture):
             raise ValueError("the question must be finite")
 
     def blocks_in_order(self) -> list[Block]:
-        blocks = [cast(Layer, layer).block for layer in self.layers]
+        blocks = [cast(AiTLayer, layer).block for layer in self.layers]
         return [block for block in blocks if block is not None]
 
     @torch.no_grad()
-    def layouts(self, batch: PictureBatch) -> list[Layout]:
+    def build_layouts(self, batch: ImageBatch) -> list[Layout]:
         found: list[Layout] = []
 
         def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
@@ -273,9 +281,9 @@ class AiT(Architecture):
         self._through(batch, retrieve, [DynamicsParams()])
         return found
 
-    def forward(self, batch: PictureBatch, knobs: Sequence[DynamicsParams] | None = None) -> Tensor:
+    def forward(self, batch: ImageBatch, params: Sequence[DynamicsParams] | None = None) -> Tensor:
         """Logits (R, C)."""
-        rows = knobs or [DynamicsParams()] * batch.rows
+        rows = params or [DynamicsParams()] * batch.rows
 
         def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
             return block.relax(x_ND, layout, rows)
@@ -286,28 +294,28 @@ class AiT(Architecture):
     @torch.no_grad()
     def infer(
         self,
-        batch: PictureBatch,
-        knobs: Sequence[DynamicsParams],
+        batch: ImageBatch,
+        params: Sequence[DynamicsParams],
         interrupt: Interrupt = lambda: None,
     ) -> Output:
         solutions: list[Solution] = []
 
         def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
-            solutions.append(block.solve(x_ND, layout, knobs, interrupt))
+            solutions.append(block.solve(x_ND, layout, params, interrupt))
             return solutions[-1].x_ND
 
-        return Output(self._through(batch.to(self.device), retrieve, knobs)[0], solutions)
+        return Output(self._through(batch.to(self.device), retrieve, params)[0], solutions)
 
     def reset_memories(self) -> None:
         """Fresh memories in every workspace: an ablation of table 2, between epochs."""
         for module in self.modules():
             if isinstance(module, Workspace):
-                module.reset()
+                module.reset_memory()
 
     def _through(
-        self, batch: PictureBatch, retrieve: Retrieve, knobs: Sequence[DynamicsParams]
+        self, batch: ImageBatch, retrieve: RetrieveFn, params: Sequence[DynamicsParams]
     ) -> tuple[Tensor, Tensor]:
-        asked = [row.resonance for row in knobs]
+        asked = [row.resonance for row in params]
         x_RLD = self._embed(batch)
         balance = x_RLD.new_zeros(())
         for layer in self.layers:
@@ -317,10 +325,10 @@ class AiT(Architecture):
 
     def _told(self, x_RLD: Tensor) -> Tensor:
         """What the answers are read from, (R, D), or (R K, D) of K questions apart."""
-        apart_RKD = x_RLD[:, self.config.read :]
+        apart_RKD = x_RLD[:, self.config.num_readable_tokens :]
         return apart_RKD.flatten(0, 1) if apart_RKD.shape[1] else x_RLD.mean(1)
 
-    def _embed(self, batch: PictureBatch) -> Tensor:
+    def _embed(self, batch: ImageBatch) -> Tensor:
         """The tokens of each picture (R, L, D), its questions last."""
         scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
         if self.config.stem:  # twice as fast where the channels of a pixel lie together
@@ -334,10 +342,10 @@ class AiT(Architecture):
         return torch.cat([x_RLD, asked_RKD], 1)
 
     @classmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[Picture]]:
+    def build_example(cls, seed: int) -> tuple[Architecture, list[ImageInput]]:
         rng = np.random.default_rng(seed)
         pictures = [
-            Picture(
+            ImageInput(
                 rng.random((2, 4, 6)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
             )
             for _ in range(3)
@@ -362,12 +370,12 @@ class AiT(Architecture):
                 "share": 0.5,
             }
         )
-        return cls.fitted(config, np.stack([p.pixels for p in pictures]), seed), pictures
+        return cls.from_images(config, np.stack([p.pixels for p in pictures]), seed), pictures
 
     @classmethod
-    def fitted(cls, config: AiTConfig, pixels_ICHW: np.ndarray, seed: int) -> AiT:
+    def from_images(cls, config: AiTConfig, pixels_ICHW: np.ndarray, seed: int) -> AiT:
         """A fresh network whose channels are standardised on pictures, in [0, 1] or bytes."""
-        with seeded(seed):
+        with temporary_seed(seed):
             network = cls(config)
         scale = 255 if pixels_ICHW.dtype == np.uint8 else 1
         for buffer_C, of in ((network.mean_C, np.mean), (network.std_C, np.std)):

@@ -7,9 +7,9 @@ from typing import final
 from pydantic import Field, NonNegativeInt
 
 from models.base import Architecture, Block, Config
-from models.dynamics import ControlledDynamics, LayerNorm
+from models.dynamics import ControlledDynamics, EnergyLayerNorm
 from models.energies import Balanced, Energy, Hopfield, Sum, VonMisesFisherAttention
-from models.energies.hopfield import Kind
+from models.energies.hopfield import HopfieldKind
 from models.tasks.graph_classifier import GraphClassifier, GraphConfig
 from models.tasks.node_scorer import NodeConfig, NodeScorer
 
@@ -17,7 +17,7 @@ from models.tasks.node_scorer import NodeConfig, NodeScorer
 class _Settings(Config):
     """What CDAT has beyond its task."""
 
-    hopfield_kind: Kind = "relu"
+    hopfield_kind: HopfieldKind = "relu"
     coupling_rank: NonNegativeInt = Field(4, description="r of eq. 8; 0 leaves W out")
     balance: float = Field(0.5, gt=0, lt=1, description="initial lambda_v of eq. 9")
     inhibition: bool = Field(True, description="False fixes omega = 0")
@@ -37,7 +37,7 @@ class _Blocks(Architecture):
 
     config: _Settings  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def block(self) -> Block:
+    def build_block(self) -> Block:
         c = self.config
         attention = VonMisesFisherAttention(c.dim, c.heads, c.head_dim)
         hopfield = Hopfield(c.dim, c.memories, c.hopfield_kind)
@@ -47,7 +47,7 @@ class _Blocks(Architecture):
         else:
             energy = Sum(*([attention] if c.attention else []), *([hopfield] if c.hopfield else []))
         motion = ControlledDynamics(c.dim, c.coupling_rank, c.inhibition, c.locality)
-        return Block(energy, motion, LayerNorm(c.dim), c)
+        return Block(energy, motion, EnergyLayerNorm(c.dim), c)
 
 
 @final

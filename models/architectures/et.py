@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import final
 
 from models.base import Architecture, Block, Config
-from models.dynamics import Descent, LayerNorm
+from models.dynamics import Descent, EnergyLayerNorm
 from models.energies import DotProductAttention, Energy, Hopfield, Sum
-from models.energies.hopfield import Kind
+from models.energies.hopfield import HopfieldKind
 from models.tasks.graph_classifier import GraphClassifier, GraphConfig
 from models.tasks.image_completer import ImageCompleter, ImageConfig
 from models.tasks.node_scorer import NodeConfig, NodeScorer
@@ -16,7 +16,7 @@ from models.tasks.node_scorer import NodeConfig, NodeScorer
 class _Settings(Config):
     """What ET has beyond its task."""
 
-    hopfield_kind: Kind = "relu2"
+    hopfield_kind: HopfieldKind = "relu2"
 
 
 class ETConfig(NodeConfig, _Settings):
@@ -36,14 +36,14 @@ class _Blocks(Architecture):
 
     config: _Settings  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def block(self) -> Block:
+    def build_block(self) -> Block:
         c = self.config
         parts: list[Energy] = []
         if c.attention:
             parts.append(DotProductAttention(c.dim, c.heads, c.head_dim))
         if c.hopfield:
             parts.append(Hopfield(c.dim, c.memories, c.hopfield_kind))
-        return Block(Sum(*parts), Descent(), LayerNorm(c.dim), c)
+        return Block(Sum(*parts), Descent(), EnergyLayerNorm(c.dim), c)
 
 
 @final

@@ -20,15 +20,15 @@ from models.dynamics.solve import (
     solve_system,
 )
 from models.dynamics.system import Evaluation, PreviousStep, StepBackend
-from models.nn.layer_norm import LayerNorm
+from models.nn.layer_norm import EnergyLayerNorm
 
 __all__ = [
     "ControlledDynamics",
     "Descent",
     "Driver",
+    "EnergyLayerNorm",
     "Evaluation",
     "Interrupt",
-    "LayerNorm",
     "Motion",
     "PreviousStep",
     "Relaxation",

@@ -14,7 +14,15 @@ from torch import Tensor
 from models.dynamics.relaxation import Relaxation, RowParams, StopReason, TracePoint
 from models.energies import Terms
 
-_OF_ROWS = ("begun_R", "steps_R", "residual_R", "size_R", "work_R", "energy_R", "carried_R")
+_OF_ROWS = (
+    "evaluated_R",
+    "steps_R",
+    "residual_R",
+    "squared_norm_R",
+    "control_work_R",
+    "energy_R",
+    "momentum_steps_R",
+)
 _IDLE = 8  # one in so many rows may have stopped before the others close ranks
 
 
@@ -22,13 +30,13 @@ def batch_key(relaxation: Relaxation) -> Hashable | None:
     """Relaxations of equal company can step together; one of None, as where it is watched, steps
     alone."""
     kind = relaxation.layout.kind
-    alone = kind is None or relaxation.watch is not None
+    alone = kind is None or relaxation.on_step is not None
     return None if alone else (id(relaxation.system.energy), kind, relaxation.x_ND.dtype)
 
 
 def should_compact(relaxation: Relaxation) -> bool:
     """Have so many of its rows stopped that the others had better close ranks, or all of them?"""
-    return _IDLE * (relaxation.rows - len(relaxation.moving)) >= relaxation.rows
+    return _IDLE * (relaxation.rows - len(relaxation.moving_rows)) >= relaxation.rows
 
 
 @dataclass
@@ -62,7 +70,7 @@ class RelaxationBatch:
         return len(self._new) + len(self._places)
 
     @property
-    def tokens(self) -> int:
+    def num_tokens(self) -> int:
         """Of all that relax here."""
         return sum(len(relaxation.x_ND) for relaxation in self.members)
 
@@ -83,7 +91,7 @@ class RelaxationBatch:
         _take(place, self._batch)
         self._places.remove(place)
         for row in range(place.at.start, place.at.stop):
-            self._batch.reasons[row] = StopReason.CANCELLED
+            self._batch.stop_reasons[row] = StopReason.CANCELLED
 
     def step(self) -> list[Relaxation]:
         """Move every row that still moves, once. Those whose rows have all stopped have left."""
@@ -91,7 +99,7 @@ class RelaxationBatch:
         if batch is None or self._new or should_compact(batch):
             batch = self._regroup()
         batch.step()
-        over = [place for place in self._places if all(batch.reasons[place.at])]
+        over = [place for place in self._places if all(batch.stop_reasons[place.at])]
         for place in over:
             self._places.remove(place)
             _take(place, batch)
@@ -120,7 +128,7 @@ class RelaxationBatch:
             kept: list[int] = []
             for place in self._places:
                 there = range(place.at.start, place.at.stop)
-                moving = [row for row in there if old.reasons[row] is None]
+                moving = [row for row in there if old.stop_reasons[row] is None]
                 which = [place.rows[row - place.at.start] for row in moving]
                 again = placed(place.relaxation, which, sum(lengths[row] for row in moving))
                 if len(moving) < len(there):
@@ -149,7 +157,7 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
 
 def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
     """Some rows of a relaxation as one of their own, from here on."""
-    rows, terms, layout, knobs = slice(first, last), whole.terms, whole.layout, whole.knobs
+    rows, terms, layout, params = slice(first, last), whole.terms, whole.layout, whole.params
 
     def of_tokens(of_N: Tensor) -> Tensor:
         return of_N
@@ -157,7 +165,7 @@ def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
     if last - first < whole.rows:
         ends = torch.tensor([first, last], device=layout.row_of_N.device)
         tokens = slice(*torch.searchsorted(layout.row_of_N, ends).tolist())
-        layout, knobs = layout.part(first, last), _knobs([knobs], rows)
+        layout, params = layout.part(first, last), _params([params], rows)
 
         def of_tokens(of_N: Tensor) -> Tensor:
             return of_N[tokens]
@@ -165,7 +173,7 @@ def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
     return Relaxation(
         whole.system,
         layout,
-        knobs,
+        params,
         of_tokens(whole.x_ND),
         of_tokens(whole.g_ND),
         Terms(
@@ -173,9 +181,11 @@ def _part(whole: Relaxation, first: int, last: int) -> Relaxation:
             None if terms.force_ND is None else of_tokens(terms.force_ND),
         ),
         **{name: getattr(whole, name)[rows] for name in _OF_ROWS},
-        plain_ND=None if whole.plain_ND is None else of_tokens(whole.plain_ND),
-        generators=whole.generators[rows],
-        reasons=whole.reasons[rows],
+        gradient_step_ND=None
+        if whole.gradient_step_ND is None
+        else of_tokens(whole.gradient_step_ND),
+        noise_generators=whole.noise_generators[rows],
+        stop_reasons=whole.stop_reasons[rows],
     )
 
 
@@ -191,7 +201,7 @@ def _joined(parts: Sequence[Relaxation]) -> Relaxation:
     return Relaxation(
         first.system,
         first.layout.joined([part.layout for part in parts[1:]]),
-        _knobs([part.knobs for part in parts]),
+        _params([part.params for part in parts]),
         cat("x_ND"),
         cat("g_ND"),
         Terms(
@@ -203,20 +213,25 @@ def _joined(parts: Sequence[Relaxation]) -> Relaxation:
             torch.cat(forces),
         ),
         **{name: cat(name) for name in _OF_ROWS},
-        plain_ND=_cat([part.x_ND if part.plain_ND is None else part.plain_ND for part in parts])
-        if any(part.plain_ND is not None for part in parts)
+        gradient_step_ND=_cat(
+            [
+                part.x_ND if part.gradient_step_ND is None else part.gradient_step_ND
+                for part in parts
+            ]
+        )
+        if any(part.gradient_step_ND is not None for part in parts)
         else None,
-        generators=[generator for part in parts for generator in part.generators],
-        reasons=[reason for part in parts for reason in part.reasons],
+        noise_generators=[generator for part in parts for generator in part.noise_generators],
+        stop_reasons=[reason for part in parts for reason in part.stop_reasons],
     )
 
 
-def _knobs(several: Sequence[RowParams], rows: slice = slice(None)) -> RowParams:
+def _params(several: Sequence[RowParams], rows: slice = slice(None)) -> RowParams:
     """Of all rows, or of some."""
     arrays = [field.name for field in fields(RowParams) if field.name != "seeds"]
     return RowParams(
-        **{name: _cat([getattr(knobs, name)[rows] for knobs in several]) for name in arrays},
-        seeds=tuple(seed for knobs in several for seed in knobs.seeds[rows]),
+        **{name: _cat([getattr(params, name)[rows] for params in several]) for name in arrays},
+        seeds=tuple(seed for params in several for seed in params.seeds[rows]),
     )
 
 
@@ -254,13 +269,13 @@ def _take(place: _Place, batch: Relaxation) -> None:
     whole.terms = Terms(
         {name: of_tokens(old.parts.get(name, part_N), part_N) for name, part_N in parts}, force_ND
     )
-    if batch.plain_ND is not None:
-        before_ND = whole.x_ND if whole.plain_ND is None else whole.plain_ND
-        whole.plain_ND = of_tokens(before_ND, batch.plain_ND)
+    if batch.gradient_step_ND is not None:
+        before_ND = whole.x_ND if whole.gradient_step_ND is None else whole.gradient_step_ND
+        whole.gradient_step_ND = of_tokens(before_ND, batch.gradient_step_ND)
     for name in _OF_ROWS:
         setattr(whole, name, of_rows(getattr(whole, name), getattr(batch, name)))
-    for row, reason in zip(place.rows, batch.reasons[rows], strict=True):
-        whole.reasons[row] = reason
+    for row, reason in zip(place.rows, batch.stop_reasons[rows], strict=True):
+        whole.stop_reasons[row] = reason
     for trace, at in [*place.past, (batch.trace, place.at)]:
         for moment in trace:
             last = whole.trace[-1] if whole.trace else moment

@@ -13,10 +13,10 @@ class Motion(nn.Module, ABC):
     """dx/dt of a state x with the force -dE/dg on its activation: the force, less what controls x.
 
     Attributes:
-        controlled: does anything?
+        has_control: whether anything does.
     """
 
-    controlled: ClassVar[bool]
+    has_control: ClassVar[bool]
 
     @abstractmethod
     def control(self, x_ND: Tensor) -> Tensor | None:
@@ -24,10 +24,10 @@ class Motion(nn.Module, ABC):
 
     def drift(self, x_ND: Tensor, force_ND: Tensor) -> Tensor:
         """dx/dt (N, D), in units where tau = 1."""
-        return under(force_ND, self.control(x_ND))
+        return subtract_control(force_ND, self.control(x_ND))
 
 
-def under(force_ND: Tensor, control_ND: Tensor | None) -> Tensor:
+def subtract_control(force_ND: Tensor, control_ND: Tensor | None) -> Tensor:
     """dx/dt (N, D) where both are known."""
     return force_ND if control_ND is None else force_ND - control_ND
 
@@ -36,7 +36,7 @@ def under(force_ND: Tensor, control_ND: Tensor | None) -> Tensor:
 class Descent(Motion):
     """tau dx/dt = -dE/dg, Energy Transformer eq. 6."""
 
-    controlled = False
+    has_control = False
 
     def control(self, x_ND: Tensor) -> Tensor | None:
         return None
@@ -57,7 +57,7 @@ class ControlledDynamics(Motion):
         locality: (J0, a) of eq. 3, or None.
     """
 
-    controlled = True
+    has_control = True
     prior_DD: Tensor | None
 
     def __init__(

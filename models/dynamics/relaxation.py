@@ -118,44 +118,44 @@ class Relaxation:
 
     Attributes:
         terms: of the energy at g; no force once no row moves any more.
-        begun_R: has the row been looked at?
+        evaluated_R: whether the row has been evaluated once.
         steps_R, residual_R: of the last step that a row took, see `Solution`.
-        size_R: |x|^2 of each row.
-        work_R: what control has done so far, the sum in V.
+        squared_norm_R: |x|^2 of each row.
+        control_work_R: work of the control so far, the sum in V.
         energy_R: of where the row is.
-        carried_R: steps since its momentum was last lost, k above.
-        plain_ND: y above, where there is momentum.
-        generators: of the noise of each row that has any.
-        reasons: why each row stopped, None while it moves.
+        momentum_steps_R: steps since its momentum was last reset, k above.
+        gradient_step_ND: y above, where there is momentum.
+        noise_generators: of each row that has noise.
+        stop_reasons: why each row stopped, None while it moves.
     """
 
     system: StepBackend
     layout: Layout
-    knobs: RowParams
+    params: RowParams
     x_ND: Tensor
     g_ND: Tensor
     terms: Terms
-    begun_R: np.ndarray
+    evaluated_R: np.ndarray
     steps_R: np.ndarray
     residual_R: np.ndarray
-    size_R: np.ndarray
-    work_R: np.ndarray
+    squared_norm_R: np.ndarray
+    control_work_R: np.ndarray
     energy_R: np.ndarray
-    carried_R: np.ndarray
-    plain_ND: Tensor | None
-    generators: list[torch.Generator | None]
-    reasons: list[StopReason | None]
+    momentum_steps_R: np.ndarray
+    gradient_step_ND: Tensor | None
+    noise_generators: list[torch.Generator | None]
+    stop_reasons: list[StopReason | None]
     trace: list[TracePoint] = field(default_factory=list)
-    watch: StepCallback | None = None
+    on_step: StepCallback | None = None
     _held: tuple[Tensor, Tensor | None] | None = None  # a state, and what controls it
 
     @classmethod
-    def begin(
+    def from_state(
         cls,
         system: StepBackend,
         x_ND: Tensor,
         layout: Layout,
-        knobs: RowParams,
+        params: RowParams,
         watch: StepCallback | None = None,
     ) -> Relaxation:
         """At x (N, D), before the first step."""
@@ -163,7 +163,7 @@ class Relaxation:
         return cls(
             system,
             layout,
-            knobs,
+            params,
             x_ND,
             x_ND,
             Terms({}, x_ND),  # nothing moves by it before the first look
@@ -175,9 +175,9 @@ class Relaxation:
             nothing_R,
             np.zeros(layout.rows, np.int64),
             None,
-            generators(knobs),
+            noise_generators(params),
             [None] * layout.rows,
-            watch=watch,
+            on_step=watch,
         )
 
     @property
@@ -185,23 +185,25 @@ class Relaxation:
         return self.layout.rows
 
     @property
-    def moving(self) -> list[int]:
+    def moving_rows(self) -> list[int]:
         """The rows that have not stopped."""
-        return [row for row, reason in enumerate(self.reasons) if reason is None]
+        return [row for row, reason in enumerate(self.stop_reasons) if reason is None]
 
-    def stop(self, why: StopReason) -> None:
+    def stop(self, reason: StopReason) -> None:
         """All rows stay where they are."""
-        self.reasons = [reason or why for reason in self.reasons]
+        self.stop_reasons = [earlier or reason for earlier in self.stop_reasons]
 
     @np.errstate(over="ignore", invalid="ignore")  # of rows that diverge
     def step(self) -> None:
         """Move every row that still moves, once."""
-        system, layout, knobs = self.system, self.layout, self.knobs
-        going_R = np.array([reason is None for reason in self.reasons])
-        moves_R, moving, more = rows_to_move(going_R, self.begun_R, self.steps_R, knobs.steps_R)
+        system, layout, params = self.system, self.layout, self.params
+        going_R = np.array([reason is None for reason in self.stop_reasons])
+        moves_R, moving, more = rows_to_move(
+            going_R, self.evaluated_R, self.steps_R, params.steps_R
+        )
         x_ND, drift_ND = self._moved(moves_R) if moving else (self.x_ND, None)
         came = None if drift_ND is None else PreviousStep(drift_ND, self._control(), self.g_ND)
-        seen = system.evaluate_with_stats(x_ND, layout, knobs.beta_RH, more, came)
+        seen = system.evaluate_with_stats(x_ND, layout, params.beta_RH, more, came)
         g_ND, terms, components = seen.g_ND, seen.terms, seen.components
 
         # Rows where the step is not finite keep the state they had, as those that momentum lifts.
@@ -211,14 +213,14 @@ class Relaxation:
             x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
             sums = layout.sum_rows(torch.stack(list(terms.parts.values()))).cpu().numpy()
             components = dict(zip(terms.parts, sums, strict=True))  # of energy_R, up to rounding
-        self._held = (x_ND, seen.held_ND) if stand else None
+        self._held = (x_ND, seen.control_ND) if stand else None
         self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
-        self.begun_R = np.ones_like(self.begun_R)
+        self.evaluated_R = np.ones_like(self.evaluated_R)
         self._remember(components)
         if why_R.any():
-            self.reasons = [
+            self.stop_reasons = [
                 reason or _REASONS[why]
-                for reason, why in zip(self.reasons, why_R.tolist(), strict=True)
+                for reason, why in zip(self.stop_reasons, why_R.tolist(), strict=True)
             ]
 
     def _judged(
@@ -227,21 +229,38 @@ class Relaxation:
         """Which rows are where they were looked at, and why rows stop, by `_REASONS`."""
         nothing_R = np.zeros(self.rows)
         energy_R = sum(seen.components.values(), nothing_R)
-        step = (nothing_R if each is None else each for each in (seen.speed_R, seen.work_R))
-        was = self.steps_R, self.carried_R, self.residual_R, self.size_R, self.work_R, self.energy_R
-        knobs = self.knobs.steps_R, self.knobs.tolerance_R, self.knobs.nesterov_R
+        step = (
+            nothing_R if each is None else each
+            for each in (seen.squared_speed_R, seen.control_work_R)
+        )
+        was = (
+            self.steps_R,
+            self.momentum_steps_R,
+            self.residual_R,
+            self.squared_norm_R,
+            self.control_work_R,
+            self.energy_R,
+        )
+        params = self.params.steps_R, self.params.tolerance_R, self.params.nesterov_R
         now = tuple(np.empty_like(each) for each in was)
         stands_R, why_R = np.empty(self.rows, np.bool_), np.empty(self.rows, np.int8)
         update_stopping(
-            *(moves_R, self.begun_R, (energy_R, seen.size_R, *step), was, knobs, eps),
+            *(moves_R, self.evaluated_R, (energy_R, seen.squared_norm_R, *step), was, params, eps),
             (stands_R, *now, why_R),
         )
-        self.steps_R, self.carried_R, self.residual_R, self.size_R, self.work_R, self.energy_R = now
+        (
+            self.steps_R,
+            self.momentum_steps_R,
+            self.residual_R,
+            self.squared_norm_R,
+            self.control_work_R,
+            self.energy_R,
+        ) = now
         return stands_R, why_R
 
     def solution(self) -> Solution:
         """Where the rows are, none of which moves any more."""
-        reasons = tuple(reason for reason in self.reasons if reason is not None)
+        reasons = tuple(reason for reason in self.stop_reasons if reason is not None)
         assert len(reasons) == self.rows
         where = self.x_ND, self.g_ND, self.layout
         return Solution(*where, self.steps_R, self.residual_R, reasons, self.trace)
@@ -251,25 +270,27 @@ class Relaxation:
         layout, x_ND = self.layout, self.x_ND
         assert self.terms.force_ND is not None
         plain_ND, drift_ND = self.system.step(
-            x_ND, layout, self.knobs.step_size_R, self.terms.force_ND, self._control()
+            x_ND, layout, self.params.step_size_R, self.terms.force_ND, self._control()
         )
         # A row draws when it moves: what it draws must not depend on the others.
-        moving = zip(self.generators, moves_R.tolist(), strict=True)
+        moving = zip(self.noise_generators, moves_R.tolist(), strict=True)
         drawing = [generator if moves else None for generator, moves in moving]
         moved_ND = self._carried(plain_ND)
-        drawn = noise(x_ND, layout, self.knobs, drawing)
+        drawn = draw_noise(x_ND, layout, self.params, drawing)
         if drawn is not None:
             moved_ND = moved_ND + drawn
         return _where(moves_R, layout, moved_ND, x_ND), drift_ND
 
     def _carried(self, plain_ND: Tensor) -> Tensor:
         """The end of a step, with momentum where there is any."""
-        if not self.knobs.nesterov_R.any():
+        if not self.params.nesterov_R.any():
             return plain_ND
-        before_ND, self.plain_ND = self.plain_ND, plain_ND
+        before_ND, self.gradient_step_ND = self.gradient_step_ND, plain_ND
         if before_ND is None:
             return plain_ND
-        momentum_R = np.where(self.knobs.nesterov_R, self.carried_R / (self.carried_R + 3), 0.0)
+        momentum_R = np.where(
+            self.params.nesterov_R, self.momentum_steps_R / (self.momentum_steps_R + 3), 0.0
+        )
         momentum_N1 = self.layout.of_tokens(torch.from_numpy(momentum_R)[:, None].to(plain_ND))
         return torch.addcmul(plain_ND, momentum_N1, plain_ND - before_ND)
 
@@ -295,25 +316,25 @@ class Relaxation:
 
     def _remember(self, components: dict[str, np.ndarray]) -> None:
         energy_R = self.energy_R
-        storage_R = energy_R + self.work_R if self.system.motion.controlled else None
+        storage_R = energy_R + self.control_work_R if self.system.motion.has_control else None
         self.trace.append(TracePoint(len(self.trace), energy_R, components, storage_R))
-        if self.watch is not None:
-            self.watch(self.x_ND, self.trace[-1])
+        if self.on_step is not None:
+            self.on_step(self.x_ND, self.trace[-1])
 
 
-def generators(knobs: RowParams) -> list[torch.Generator | None]:
+def noise_generators(params: RowParams) -> list[torch.Generator | None]:
     """A generator for each row that has noise."""
-    noisy = (knobs.noise_R > 0).tolist()
+    noisy = (params.noise_R > 0).tolist()
     return [
         torch.Generator().manual_seed(seed) if has_noise else None
-        for seed, has_noise in zip(knobs.seeds, noisy, strict=True)
+        for seed, has_noise in zip(params.seeds, noisy, strict=True)
     ]
 
 
-def noise(
+def draw_noise(
     x_ND: Tensor,
     layout: Layout,
-    knobs: RowParams,
+    params: RowParams,
     generators: Sequence[torch.Generator | None],
 ) -> Tensor | None:
     """sigma sqrt(alpha) eps (N, D) of one step, each row's from its own generator, if any has."""
@@ -324,7 +345,7 @@ def noise(
     for part_LD, generator in zip(eps_ND.split(counts), generators, strict=True):
         if generator is not None:
             part_LD.normal_(generator=generator)
-    scale_N1 = layout.of_tokens((knobs.noise_R * knobs.step_size_R.sqrt())[:, None])
+    scale_N1 = layout.of_tokens((params.noise_R * params.step_size_R.sqrt())[:, None])
     return scale_N1 * eps_ND.to(x_ND.device)
 
 

@@ -16,8 +16,8 @@ from models.dynamics.relaxation import (
     Solution,
     StepCallback,
     StopReason,
-    generators,
-    noise,
+    draw_noise,
+    noise_generators,
 )
 from models.dynamics.system import StepBackend
 from models.energies import Energy
@@ -31,19 +31,19 @@ Driver = Callable[[Relaxation, Interrupt], None]
 
 
 def relax_differentiable(
-    energy: Energy, motion: Motion, norm: nn.Module, x_ND: Tensor, layout: Layout, knobs: RowParams
+    energy: Energy, motion: Motion, norm: nn.Module, x_ND: Tensor, layout: Layout, params: RowParams
 ) -> Tensor:
     """`solve` for training: every row takes its steps, nothing is measured, gradients flow."""
-    alpha_N1, field = layout.of_tokens(knobs.step_size_R[:, None]), energy.field()
-    drawn_by = generators(knobs)
-    for t in range(int(knobs.steps_R.max())):
-        terms = field(norm(x_ND), layout, knobs.beta_RH, True)
+    alpha_N1, field = layout.of_tokens(params.step_size_R[:, None]), energy.prepare()
+    drawn_by = noise_generators(params)
+    for t in range(int(params.steps_R.max())):
+        terms = field(norm(x_ND), layout, params.beta_RH, True)
         assert terms.force_ND is not None
         moved = x_ND + alpha_N1 * motion.drift(x_ND, terms.force_ND)
-        drawn = noise(x_ND, layout, knobs, drawn_by)
+        drawn = draw_noise(x_ND, layout, params, drawn_by)
         if drawn is not None:
             moved = moved + drawn
-        going_R = knobs.steps_R > t
+        going_R = params.steps_R > t
         if not going_R.all():
             going_R1 = torch.from_numpy(going_R)[:, None].to(x_ND.device)
             moved = torch.where(layout.of_tokens(going_R1), moved, x_ND)
@@ -57,12 +57,14 @@ def solve(
     norm: nn.Module,
     x_ND: Tensor,
     layout: Layout,
-    knobs: RowParams,
+    params: RowParams,
     interrupt: Interrupt = lambda: None,
     watch: StepCallback | None = None,
 ) -> Solution:
     """`rest` of a system of these."""
-    return solve_system(StepBackend.of(energy, motion, norm), x_ND, layout, knobs, interrupt, watch)
+    return solve_system(
+        StepBackend.from_parts(energy, motion, norm), x_ND, layout, params, interrupt, watch
+    )
 
 
 @torch.no_grad()
@@ -70,7 +72,7 @@ def solve_system(
     system: StepBackend,
     x_ND: Tensor,
     layout: Layout,
-    knobs: RowParams,
+    params: RowParams,
     interrupt: Interrupt = lambda: None,
     watch: StepCallback | None = None,
 ) -> Solution:
@@ -78,7 +80,7 @@ def solve_system(
 
     See `Relaxation` for what a step is. Who takes the steps is up to `driven_by`.
     """
-    relaxation = Relaxation.begin(system, x_ND, layout, knobs, watch)
+    relaxation = Relaxation.from_state(system, x_ND, layout, params, watch)
     _driver.get()(relaxation, interrupt)
     return relaxation.solution()
 
@@ -87,7 +89,7 @@ def run_to_completion(relaxation: Relaxation, interrupt: Interrupt) -> None:
     """Take all steps of `relaxation` by itself."""
     if not relaxation.trace:  # it has not been looked at, which moves nothing
         relaxation.step()
-    while relaxation.moving:
+    while relaxation.moving_rows:
         if (why := interrupt()) is not None:
             relaxation.stop(why)
         else:

@@ -14,7 +14,7 @@ where it hardly falls any more."""
 
 
 @njit(cache=True)
-def update_stopping(moves, begun, seen, was, knobs, eps, now):
+def update_stopping(moves, begun, seen, was, params, eps, now):
     """Each row is where it was looked at, or stays where it was.
 
     Args:
@@ -29,7 +29,7 @@ def update_stopping(moves, begun, seen, was, knobs, eps, now):
     """
     energy, size, speed, work = seen
     steps_was, carried_was, residual_was, size_was, work_was, energy_was = was
-    most, tolerance, nesterov = knobs
+    most, tolerance, nesterov = params
     stands, steps, carried, residual, size_now, work_now, energy_now, why = now
     for r in range(len(moves)):
         stepped = lifted = False

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.dynamics.motion import Motion, under
-from models.energies import Energy, Field, Terms
+from models.dynamics.motion import Motion, subtract_control
+from models.energies import Energy, EnergyFn, Terms
 from models.layouts import Layout
 
 
@@ -18,7 +18,7 @@ class PreviousStep(NamedTuple):
     """How a state came to be: by a step at dx/dt, held as it was, from the activation g before."""
 
     drift_ND: Tensor
-    held_ND: Tensor | None
+    control_ND: Tensor | None
     g_ND: Tensor
 
 
@@ -36,11 +36,11 @@ class Evaluation(NamedTuple):
 
     g_ND: Tensor
     terms: Terms
-    held_ND: Tensor | None
+    control_ND: Tensor | None
     components: dict[str, np.ndarray]
-    size_R: np.ndarray
-    speed_R: np.ndarray | None
-    work_R: np.ndarray | None
+    squared_norm_R: np.ndarray
+    squared_speed_R: np.ndarray | None
+    control_work_R: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class StepBackend:
     energy: Energy
     motion: Motion
     norm: nn.Module
-    field: Field
+    energy_fn: EnergyFn
 
     @property
     def runtime(self) -> str:
@@ -62,15 +62,15 @@ class StepBackend:
         return "torch"
 
     @classmethod
-    def of(cls, energy: Energy, motion: Motion, norm: nn.Module) -> StepBackend:
-        return cls(energy, motion, norm, energy.field())
+    def from_parts(cls, energy: Energy, motion: Motion, norm: nn.Module) -> StepBackend:
+        return cls(energy, motion, norm, energy.prepare())
 
     def evaluate(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
     ) -> tuple[Tensor, Terms]:
         """g (N, D) at a state, and its energy there."""
         g_ND = self.norm(x_ND)
-        return g_ND, self.field(g_ND, layout, beta_RH, with_force)
+        return g_ND, self.energy_fn(g_ND, layout, beta_RH, with_force)
 
     def step(
         self,
@@ -81,7 +81,7 @@ class StepBackend:
         control_ND: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """x + alpha dx/dt, and dx/dt, (N, D) each."""
-        drift_ND = under(force_ND, control_ND)
+        drift_ND = subtract_control(force_ND, control_ND)
         alpha_N1 = layout.of_tokens(step_size_R[:, None])
         return torch.addcmul(x_ND, alpha_N1, drift_ND), drift_ND
 
@@ -91,16 +91,16 @@ class StepBackend:
         layout: Layout,
         beta_RH: Tensor,
         with_force: bool,
-        came: PreviousStep | None,
+        previous: PreviousStep | None,
     ) -> Evaluation:
         """Look at a state, which no step led to where `came` is None."""
         g_ND, terms = self.evaluate(x_ND, layout, beta_RH, with_force)
         held_ND = self.motion.control(x_ND)
         told = [*terms.parts.values(), _squared(x_ND)]
-        if came is not None:
-            told.append(_squared(came.drift_ND))
-            if came.held_ND is not None and held_ND is not None:
-                told.append(((came.held_ND + held_ND) / 2 * (g_ND - came.g_ND)).sum(-1))
+        if previous is not None:
+            told.append(_squared(previous.drift_ND))
+            if previous.control_ND is not None and held_ND is not None:
+                told.append(((previous.control_ND + held_ND) / 2 * (g_ND - previous.g_ND)).sum(-1))
         sums = layout.sum_rows(torch.stack(told)).cpu().numpy()  # in one transfer
         components = dict(zip(terms.parts, sums, strict=False))
         size_R, speed_R, work_R, *_ = *sums[len(components) :], None, None

@@ -2,7 +2,7 @@
 
 from models.energies.associative_memory import AssociativeMemory
 from models.energies.attention import AttentionEnergy, DotProductAttention, VonMisesFisherAttention
-from models.energies.base import Energy, Field, LinearFeatureEnergy, SumField, Terms
+from models.energies.base import Energy, EnergyFn, LinearFeatureEnergy, PreparedSum, Terms
 from models.energies.hopfield import Hopfield
 from models.energies.mixture import Balanced, Sum
 from models.energies.modern_hopfield import ModernHopfield
@@ -13,12 +13,12 @@ __all__ = [
     "Balanced",
     "DotProductAttention",
     "Energy",
-    "Field",
+    "EnergyFn",
     "Hopfield",
     "LinearFeatureEnergy",
     "ModernHopfield",
+    "PreparedSum",
     "Sum",
-    "SumField",
     "Terms",
     "VonMisesFisherAttention",
 ]

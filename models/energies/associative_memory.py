@@ -40,7 +40,7 @@ class AssociativeMemory(Energy):
         force_ND = layout.mix(torch.softmax(z_NM, -1)) - g_ND if with_force else None
         return Terms(parts, force_ND)
 
-    def fired(
+    def memory_activations(
         self, g_ND: torch.Tensor, layout: Layout, beta_RH: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """softmax(beta a . xi) (N, M), the weight of each attractor in what is retrieved; twice, as

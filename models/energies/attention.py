@@ -30,16 +30,16 @@ class AttentionEnergy(LinearFeatureEnergy):
         self.key_HYD = nn.Parameter(torch.randn(heads, head_dim, dim) * scale)
 
     @abstractmethod
-    def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
+    def attention_inputs(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
         """What stands on either side of the logits, (N, H, Y) each: of the token that sees, and of
         the one that is seen."""
 
     def head_energy(self, g_ND: Tensor, layout: Layout, beta_RH: Tensor) -> Tensor:
         """-lse / beta of each token and head, (N, H): what the energy is the sum of."""
         beta_NH = layout.of_tokens(beta_RH)
-        return -layout.attend(*self.ends(g_ND), beta_NH).lse_NH / beta_NH
+        return -layout.attend(*self.attention_inputs(g_ND), beta_NH).lse_NH / beta_NH
 
-    def directions(self) -> Tensor:
+    def feature_directions(self) -> Tensor:
         """Those of all queries, then those of all keys: (2 H Y, D)."""
         return torch.cat([self.query_HYD, self.key_HYD]).flatten(0, 1)
 
@@ -60,8 +60,8 @@ class DotProductAttention(AttentionEnergy):
     eq. 17-18. beta may differ per head and per row. A token that sees none adds nothing.
     """
 
-    def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
-        return self._parted(g_ND @ self.directions().T)
+    def attention_inputs(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
+        return self._parted(g_ND @ self.feature_directions().T)
 
     def potential(
         self, u_NF: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
@@ -85,8 +85,8 @@ class VonMisesFisherAttention(AttentionEnergy):
     below 1e-6 are taken as 1e-6, which keeps the map smooth at g = 0.
     """
 
-    def ends(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
-        q_NHY, k_NHY = self._parted(g_ND @ self.directions().T)
+    def attention_inputs(self, g_ND: Tensor) -> tuple[Tensor, Tensor]:
+        q_NHY, k_NHY = self._parted(g_ND @ self.feature_directions().T)
         return normalize(k_NHY)[0], normalize(q_NHY)[0]
 
     def potential(

@@ -31,14 +31,14 @@ class Terms(NamedTuple):
         return total
 
 
-Field = Callable[[Tensor, Layout, Tensor, bool], Terms]
+EnergyFn = Callable[[Tensor, Layout, Tensor, bool], Terms]
 """What `Energy.forward` is, called with all of its arguments."""
 
 
 class Energy(nn.Module, ABC):
     """A scalar function of the activations g (N, D) of each row, with its closed-form force."""
 
-    def field(self) -> Field:
+    def prepare(self) -> EnergyFn:
         """The same function with all made ready that does not depend on g, for many steps."""
         return self
 
@@ -63,7 +63,7 @@ class LinearFeatureEnergy(Energy):
     """E(g) = phi(U g), of F linear features u = U g, so that the force is -U^T dphi/du."""
 
     @abstractmethod
-    def directions(self) -> Tensor:
+    def feature_directions(self) -> Tensor:
         """U (F, D)."""
 
     @abstractmethod
@@ -72,38 +72,40 @@ class LinearFeatureEnergy(Energy):
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """phi per token by component, and -dphi/du (N, F), None if no force is asked for."""
 
-    def field(self) -> Field:
-        return SumField([(1.0, self)])
+    def prepare(self) -> EnergyFn:
+        return PreparedSum([(1.0, self)])
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
-        return self.field()(g_ND, layout, beta_RH, with_force)
+        return self.prepare()(g_ND, layout, beta_RH, with_force)
 
 
-class SumField:
+class PreparedSum:
     """sum_i w_i E_i(g), with one product for the features of all that are `LinearFeatureEnergy`."""
 
     def __init__(self, leaves: Sequence[tuple[Tensor | float, Energy]]) -> None:
         self._featured = [(w, leaf) for w, leaf in leaves if isinstance(leaf, LinearFeatureEnergy)]
         self._rest = [
-            (w, leaf.field()) for w, leaf in leaves if not isinstance(leaf, LinearFeatureEnergy)
+            (w, leaf.prepare()) for w, leaf in leaves if not isinstance(leaf, LinearFeatureEnergy)
         ]
-        directions = [leaf.directions() for _, leaf in self._featured]
-        self.widths = [len(u_FD) for u_FD in directions]
-        self.all_FD = torch.cat(directions) if directions else None
+        directions = [leaf.feature_directions() for _, leaf in self._featured]
+        self.feature_widths = [len(u_FD) for u_FD in directions]
+        self.directions_FD = torch.cat(directions) if directions else None
         # There are fewer of them to be weighed than features of tokens.
         weights = [weight for weight, _ in self._featured]
-        self.weighed = [_times(w, u_FD) for w, u_FD in zip(weights, directions, strict=True)]
+        self.weighted_directions = [
+            _times(w, u_FD) for w, u_FD in zip(weights, directions, strict=True)
+        ]
 
     def features(self, g_ND: Tensor) -> Sequence[Tensor]:
         """U g of each that has features."""
-        assert self.all_FD is not None
-        return (g_ND @ self.all_FD.T).split(self.widths, 1)
+        assert self.directions_FD is not None
+        return (g_ND @ self.directions_FD.T).split(self.feature_widths, 1)
 
-    def back(self, pulls: Sequence[Tensor]) -> Tensor:
+    def project_back(self, pulls: Sequence[Tensor]) -> Tensor:
         """w U^T (-dphi/du), summed; where precision is mixed, in that of U."""
-        both = zip(pulls, self.weighed, strict=True)
+        both = zip(pulls, self.weighted_directions, strict=True)
         forces = [(pull_NF @ u_FD).to(u_FD.dtype) for pull_NF, u_FD in both]
         return sum(forces[1:], forces[0])
 
@@ -119,7 +121,7 @@ class SumField:
             if pull_NF is not None:
                 pulls.append(pull_NF)
         if pulls:
-            forces.append(self.back(pulls))
+            forces.append(self.project_back(pulls))
         for weight, field in self._rest:
             terms = field(g_ND, layout, beta_RH, with_force)
             parts |= {name: _times(weight, part_N) for name, part_N in terms.parts.items()}

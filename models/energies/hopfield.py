@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from models.energies.base import LinearFeatureEnergy
 from models.layouts import Layout
 
-Kind = Literal["relu2", "relu", "power", "softmax"]
+HopfieldKind = Literal["relu2", "relu", "power", "softmax"]
 
 
 @final
@@ -27,15 +27,17 @@ class Hopfield(LinearFeatureEnergy):
 
     POWER = 4
 
-    def __init__(self, dim: int, memories: int, kind: Kind = "relu2") -> None:
+    def __init__(self, dim: int, memories: int, kind: HopfieldKind = "relu2") -> None:
         super().__init__()
-        if kind not in get_args(Kind):
-            raise ValueError(f"unknown Hopfield kind {kind!r}; choose from {get_args(Kind)}")
+        if kind not in get_args(HopfieldKind):
+            raise ValueError(
+                f"unknown Hopfield kind {kind!r}; choose from {get_args(HopfieldKind)}"
+            )
         self.kind = kind
         self.memories_MD = nn.Parameter(torch.randn(memories, dim) * dim**-0.5)
         self.log_sharpness = nn.Parameter(torch.zeros(()), requires_grad=kind == "softmax")
 
-    def directions(self) -> Tensor:
+    def feature_directions(self) -> Tensor:
         return self.memories_MD
 
     def potential(
@@ -55,7 +57,9 @@ class Hopfield(LinearFeatureEnergy):
             value, r = torch.logsumexp(b * s_NM, -1) / b, torch.softmax(b * s_NM, -1)
         return {"hopfield": -value}, r if with_force else None
 
-    def fired(self, g_ND: Tensor, layout: Layout, beta_RH: Tensor) -> tuple[Tensor, Tensor]:
+    def memory_activations(
+        self, g_ND: Tensor, layout: Layout, beta_RH: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Activations r, by which memories pull, and their shares of the energy, (N, M) each.
 
         A share is G(s) over the sum of all G(s), 0 where none fires; of `softmax`, whose energy is

@@ -8,7 +8,7 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-from models.energies.base import Energy, Field, SumField, Terms
+from models.energies.base import Energy, EnergyFn, PreparedSum, Terms
 from models.layouts import Layout
 
 
@@ -30,13 +30,13 @@ class _Weighted(Energy):
             for of_leaf, leaf in cast(Energy, energy).leaves()
         ]
 
-    def field(self) -> Field:
-        return SumField(self.leaves())
+    def prepare(self) -> EnergyFn:
+        return PreparedSum(self.leaves())
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
-        return self.field()(g_ND, layout, beta_RH, with_force)
+        return self.prepare()(g_ND, layout, beta_RH, with_force)
 
 
 @final

@@ -29,14 +29,14 @@ class ModernHopfield(Energy):
     offset_K: Tensor | None
 
     def __init__(
-        self, patterns_KD: Tensor, offset_K: Tensor | None = None, ground: float = 0.0
+        self, patterns_KD: Tensor, offset_K: Tensor | None = None, constant: float = 0.0
     ) -> None:
         super().__init__()
         if patterns_KD.ndim != 2 or 0 in patterns_KD.shape:
             raise ValueError("patterns must be a matrix with a row per pattern")
         self.register_buffer("patterns_KD", patterns_KD)
         self.register_buffer("offset_K", offset_K)
-        self.ground = ground
+        self.ground = constant
 
     def forward(
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
@@ -45,7 +45,7 @@ class ModernHopfield(Energy):
         if beta_RH.shape[1] != self.heads:
             raise ValueError("this energy has one inverse temperature per row")
         beta_N1 = layout.of_tokens(beta_RH)
-        z_NK = beta_N1 * self.match(g_ND)
+        z_NK = beta_N1 * self.match_patterns(g_ND)
         parts = {
             "retrieval": -torch.logsumexp(z_NK, -1) / beta_N1[:, 0],
             "confinement": g_ND.pow(2).sum(-1) / 2 + self.ground,
@@ -53,21 +53,21 @@ class ModernHopfield(Energy):
         force_ND = torch.softmax(z_NK, -1) @ self.patterns_KD - g_ND if with_force else None
         return Terms(parts, force_ND)
 
-    def match(self, x_ND: Tensor) -> Tensor:
+    def match_patterns(self, x_ND: Tensor) -> Tensor:
         """x_k . xi + b_k (N, K)."""
         s_NK = x_ND @ self.patterns_KD.T
         return s_NK if self.offset_K is None else s_NK + self.offset_K
 
     def weights(self, x_ND: Tensor, beta: float) -> Tensor:
         """Attention to each pattern, softmax(beta match) (N, K)."""
-        return torch.softmax(beta * self.match(x_ND), -1)
+        return torch.softmax(beta * self.match_patterns(x_ND), -1)
 
     def value(self, x_ND: Tensor, beta: float) -> Tensor:
         """E (N,) at one temperature."""
-        lse_N = torch.logsumexp(beta * self.match(x_ND), -1)
+        lse_N = torch.logsumexp(beta * self.match_patterns(x_ND), -1)
         return x_ND.pow(2).sum(-1) / 2 + self.ground - lse_N / beta
 
-    def given(self, known_D: Tensor, values_k: Tensor) -> ModernHopfield:
+    def condition_on(self, known_D: Tensor, values_k: Tensor) -> ModernHopfield:
         """The energy of the coordinates where the mask `known_D` is false, the others at `values`.
 
         Raises:

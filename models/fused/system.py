@@ -19,8 +19,8 @@ from models.base import Block
 from models.dynamics import (
     ControlledDynamics,
     Descent,
+    EnergyLayerNorm,
     Evaluation,
-    LayerNorm,
     PreviousStep,
     StepBackend,
 )
@@ -74,7 +74,7 @@ class FusedSystem(StepBackend):
         norm, motion, attention, memory = block.norm, block.motion, None, None
         for weight, leaf in block.energy.leaves():
             if isinstance(leaf, DotProductAttention | VonMisesFisherAttention) and not attention:
-                ends = leaf.directions().unflatten(0, (2, -1))
+                ends = leaf.feature_directions().unflatten(0, (2, -1))
                 spherical = isinstance(leaf, VonMisesFisherAttention)
                 attention = *_weighed(ends, weight), spherical, leaf.heads
             elif isinstance(leaf, Hopfield) and not memory:
@@ -82,7 +82,9 @@ class FusedSystem(StepBackend):
                 memory = *_weighed(leaf.memories_MD, weight), _KINDS[leaf.kind], sharpness
             else:
                 return other
-        if not isinstance(norm, LayerNorm) or not isinstance(motion, Descent | ControlledDynamics):
+        if not isinstance(norm, EnergyLayerNorm) or not isinstance(
+            motion, Descent | ControlledDynamics
+        ):
             return other
         _one_thread()
         normed = (
@@ -95,7 +97,7 @@ class FusedSystem(StepBackend):
             prior = None if motion.prior_DD is None else _array(motion.prior_DD)
             held = _scalar(1 + motion.omega), _array(motion.basis_rD), _array(motion.strength_r)
             controls = *held, prior
-        system = other.energy, other.motion, other.norm, other.field, other
+        system = other.energy, other.motion, other.norm, other.energy_fn, other
         return cls(*system, normed, attention, memory, controls)
 
     def evaluate(
@@ -109,18 +111,18 @@ class FusedSystem(StepBackend):
         layout: Layout,
         beta_RH: Tensor,
         with_force: bool,
-        came: PreviousStep | None,
+        previous: PreviousStep | None,
     ) -> Evaluation:
         if not self.takes(x_ND, layout):
-            return self.other.evaluate_with_stats(x_ND, layout, beta_RH, with_force, came)
+            return self.other.evaluate_with_stats(x_ND, layout, beta_RH, with_force, previous)
         assert isinstance(layout, EdgeList | Dense)
         x = _numpy(x_ND)
         g, force, held = np.empty_like(x), np.empty_like(x), np.empty_like(x)
         parts, sums = np.empty((2, len(x)), x.dtype), np.zeros((5, layout.rows))
         drift = before = g_before = x
-        if came is not None:
-            drift, g_before = _numpy(came.drift_ND), _numpy(came.g_ND)
-            before = x if came.held_ND is None else _numpy(came.held_ND)
+        if previous is not None:
+            drift, g_before = _numpy(previous.drift_ND), _numpy(previous.g_ND)
+            before = x if previous.control_ND is None else _numpy(previous.control_ND)
         threads = torch.get_num_threads()
         if threads > 1 and self._work(x_ND, layout) <= _MUCH:
             threads = 1
@@ -135,7 +137,7 @@ class FusedSystem(StepBackend):
             self.memory,
             self.controls,
             with_force,
-            came is not None,
+            previous is not None,
             (drift, before, g_before),
             (g, parts, force, scratch, held, sums),
         )
@@ -152,8 +154,8 @@ class FusedSystem(StepBackend):
             None if self.controls is None else given(held),
             {name: sums[place] for name, place in names.items()},
             sums[2],
-            None if came is None else sums[3],
-            None if came is None or self.controls is None else sums[4],
+            None if previous is None else sums[3],
+            None if previous is None or self.controls is None else sums[4],
         )
 
     def step(

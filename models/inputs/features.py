@@ -1,4 +1,4 @@
-"""From raw node features to what a network reads; what is fitted travels with the weights."""
+"""Node features as a network reads them; the fitted values are stored with the weights."""
 
 from __future__ import annotations
 
@@ -13,21 +13,28 @@ from models.kernels import node_features as kernels
 
 
 class NodeFeatures(nn.Module):
-    """Hop means, spread, degree and piecewise-linear bins.
+    """Encode nodes by neighbourhood means and deviations, degree, and piecewise-linear bins.
 
-    Each node is described by its own features and log(1 + degree), their means over its
-    neighbours one to `hops` steps away, and their standard deviation over its neighbours; for
-    every relation. Every column is then encoded by the bins between its quantiles
+    For every relation, the columns of a node are its own features and log(1 + degree), their
+    means over the neighbours 1 to `hops` steps away, and their standard deviations over the
+    direct neighbours. Each column c is then encoded by the bins between its quantiles
     b_0 < b_1 < ...: bin k gives clip((c - b_k-1) / (b_k - b_k-1), 0, 1) (Gorishniy et al. 2022,
-    "On embeddings for numerical features in tabular deep learning", eq. 1, clipped at both ends so
-    that an outlier cannot leave the range seen in training). It is what makes trees strong on such
-    tables: thresholds that know no scale.
+    "On embeddings for numerical features in tabular deep learning", eq. 1, clipped at both ends
+    so that an outlier stays in the range seen in training). Such scale-free thresholds are what
+    makes decision trees strong on these tables.
 
-    `fit` sets the bins from a graph without its labels; they are buffers, so a checkpoint scores
-    graphs it has never seen. A column of the node itself gets `bins` bins, one of its
-    neighbourhood `hop_bins`: too many of the latter drown the former. Where one value holds more
-    than a bin's share of the nodes, fewer bins remain; `distinct` makes up for them with quantiles
-    of the distinct values (otherwise only where a single bin would remain).
+    `fit` sets the bins from a graph without its labels. They are buffers, so a checkpoint can
+    score graphs that it has never seen.
+
+    Args:
+        in_features: F, features of a node.
+        hops: steps of the neighbourhood means.
+        bins: bins of each column of the node itself.
+        hop_bins: bins of each column of its neighbourhood. Too many drown the node's own columns.
+        encoding_width: P, columns of the encoding; known once the bins are fitted.
+        distinct: where one value fills more than a bin's share of the nodes, and so fewer bins
+            remain, add the quantiles of the distinct values. Without it, this is done only where
+            a single bin would remain.
     """
 
     lower_P: Tensor
@@ -40,64 +47,66 @@ class NodeFeatures(nn.Module):
         hops: int,
         bins: int,
         hop_bins: int,
-        size: int = 1,
+        encoding_width: int = 1,
         distinct: bool = False,
     ) -> None:
         super().__init__()
         self.distinct = distinct
         self.in_features, self.hops, self.bins, self.hop_bins = in_features, hops, bins, hop_bins
-        self.register_buffer("lower_P", torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("width_P", torch.ones(size, dtype=torch.float64))
-        self.register_buffer("column_P", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("lower_P", torch.zeros(encoding_width, dtype=torch.float64))
+        self.register_buffer("width_P", torch.ones(encoding_width, dtype=torch.float64))
+        self.register_buffer("column_P", torch.zeros(encoding_width, dtype=torch.int64))
 
-    def table(self, batch: GraphBatch) -> Tensor:
-        """Columns before encoding, float64 (N, C)."""
+    def compute_table(self, batch: GraphBatch) -> Tensor:
+        """Return the columns before encoding, float64 (N, C)."""
         on_cpu = batch.x_NF.device.type == "cpu"
-        return self._table_by_kernels(batch) if on_cpu else self._table_by_torch(batch)
+        return self._compute_table_numba(batch) if on_cpu else self._compute_table_torch(batch)
 
-    def _table_by_torch(self, batch: GraphBatch) -> Tensor:
-        """On any device."""
+    def _compute_table_torch(self, batch: GraphBatch) -> Tensor:
+        """Compute the table on any device."""
         x_NF = batch.x_NF.double()
-        described = []
+        relations = []
         for relation in batch.relations:
-            means = [described_by(x_NF, relation.degree_N)]
+            means = [append_log_degree(x_NF, relation.degree_N)]
             square_NF = relation.mean_neighbours(means[0].square()) if self.hops else None
             for _ in range(self.hops):
                 means.append(relation.mean_neighbours(means[-1]))
-            described.append((means, square_NF))
-        return columns(x_NF, described)
+            relations.append((means, square_NF))
+        return assemble_columns(x_NF, relations)
 
-    def _table_by_kernels(self, batch: GraphBatch) -> Tensor:
-        """The same on a CPU, in one pass over the edges for each hop."""
+    def _compute_table_numba(self, batch: GraphBatch) -> Tensor:
+        """Compute the same table on the CPU, with one pass over the edges for each hop."""
         x_NF = batch.x_NF.double().contiguous().numpy()
         nodes, features = x_NF.shape
-        told = features + 1
-        width = 1 + told * (self.hops + (self.hops > 0))
+        # Of each relation: log-degree; then means of each hop, and deviations of the first.
+        width = 1 + (features + 1) * (self.hops + (self.hops > 0))
         table_NC = np.empty((nodes, features + len(batch.relations) * width))
         table_NC[:, :features] = x_NF
-        for place, relation in enumerate(batch.relations):
-            at = features + place * width
+        for index, relation in enumerate(batch.relations):
             kernels.describe(
                 relation.indptr_N1.numpy(),
                 relation.indices_E.numpy(),
                 x_NF,
                 self.hops,
                 table_NC,
-                at,
+                features + index * width,
             )
         return torch.from_numpy(table_NC)
 
     def fit(self, batch: GraphBatch) -> NodeFeatures:
-        """Set the bins to the quantiles of `batch`; returns self."""
-        table_NC = self.table(batch)
+        """Set the bins to the quantiles of `batch`, and return self.
+
+        Raises:
+            ValueError: every column is constant.
+        """
         lower, width, column = [], [], []
-        for c, values_N in enumerate(table_NC.T):
+        for c, values_N in enumerate(self.compute_table(batch).T):
             bins = self.bins if c < self.in_features else self.hop_bins
-            edges = _quantiles(values_N, bins).unique()
+            edges = _compute_quantiles(values_N, bins).unique()
             if len(edges) <= (bins if self.distinct else 2):
-                # One value holds more than a bin's share: look at the distinct values instead.
-                edges = torch.cat([edges, _quantiles(values_N.unique(), bins)]).unique()
-            # A bin far narrower than the column's range would magnify rounding.
+                # One value fills more than a bin's share: add quantiles of the distinct values.
+                edges = torch.cat([edges, _compute_quantiles(values_N.unique(), bins)]).unique()
+            # A bin far narrower than the range of its column would magnify rounding errors.
             keep = torch.ones_like(edges, dtype=torch.bool)
             keep[1:] = edges.diff() > 1e-5 * (edges[-1] - edges[0])
             edges = edges[keep]
@@ -106,20 +115,23 @@ class NodeFeatures(nn.Module):
                 width.append(edges.diff())
                 column.append(torch.full((len(edges) - 1,), c))
         if not lower:
-            raise ValueError("every feature is constant: there is nothing to learn from")
-        self.lower_P, self.width_P = torch.cat(lower), torch.cat(width)
+            raise ValueError(
+                "Every feature is constant. Training needs a feature with at least two values."
+            )
+        self.lower_P = torch.cat(lower)
+        self.width_P = torch.cat(width)
         self.column_P = torch.cat(column)
         return self
 
     @property
-    def size(self) -> int:
+    def encoding_width(self) -> int:
         """P, the width of the encoding."""
         return len(self.lower_P)
 
     def encode(self, table_NC: Tensor) -> Tensor:
-        """Encoding (N, P), float32, in [0, 1], of rows of `table`."""
+        """Encode rows of the table of `compute_table` as float32 (N, P) in [0, 1]."""
         if table_NC.device.type == "cpu":
-            encoded_NP = np.empty((len(table_NC), self.size), np.float32)
+            encoded_NP = np.empty((len(table_NC), self.encoding_width), np.float32)
             bins = self.column_P.numpy(), self.lower_P.numpy(), self.width_P.numpy()
             kernels.encode(table_NC.numpy(), *bins, encoded_NP)
             return torch.from_numpy(encoded_NP)
@@ -127,35 +139,38 @@ class NodeFeatures(nn.Module):
         return columns_NP.sub_(self.lower_P).div_(self.width_P).clamp_(0, 1).float()
 
     def forward(self, batch: GraphBatch) -> Tensor:
-        """Encoding (N, P) of every node."""
-        return self.encode(self.table(batch))
+        """Return the encoding (N, P) of every node."""
+        return self.encode(self.compute_table(batch))
 
 
-def described_by(x_NF: Tensor, degree_N: Tensor) -> Tensor:
-    """What a node tells its neighbours, float64 (N, F + 1): its features and log(1 + degree)."""
+def append_log_degree(x_NF: Tensor, degree_N: Tensor) -> Tensor:
+    """Return features and log(1 + degree) of each node, float64 (N, F + 1)."""
     return torch.cat([x_NF.double(), degree_N.double().log1p()[:, None]], 1)
 
 
-def columns(x_NF: Tensor, described: Sequence[tuple[Sequence[Tensor], Tensor | None]]) -> Tensor:
-    """The columns of nodes, float64 (N, C).
+def assemble_columns(
+    x_NF: Tensor, relations: Sequence[tuple[Sequence[Tensor], Tensor | None]]
+) -> Tensor:
+    """Return the table of nodes, float64 (N, C), from means over their neighbourhoods.
 
     Args:
-        x_NF: their features.
-        described: of each relation what the nodes tell, its means over the neighbours one, two, ...
-            steps away, and the mean of its square over those one step away.
+        x_NF: features of the nodes.
+        relations: for each relation, a list of (N, F + 1) and the neighbours' mean square. The
+            list has `append_log_degree` of the nodes, then its means over the neighbours 1, 2,
+            ... steps away. The mean square is over the direct neighbours.
     """
-    found = [x_NF.double()]
-    for (own_NF, *means), square_NF in described:
-        found.append(own_NF[:, -1:])
+    columns = [x_NF.double()]
+    for (own_NF, *means), square_NF in relations:
+        columns.append(own_NF[:, -1:])
         for hop, mean_NF in enumerate(means):
-            found.append(mean_NF)
+            columns.append(mean_NF)
             if hop == 0 and square_NF is not None:
-                found.append((square_NF - mean_NF.square()).clamp(min=0).sqrt())
-    return torch.cat(found, 1)
+                columns.append((square_NF - mean_NF.square()).clamp(min=0).sqrt())
+    return torch.cat(columns, 1)
 
 
-def _quantiles(values_N: Tensor, bins: int) -> Tensor:
-    """`bins` + 1 order statistics, evenly spaced (torch.quantile refuses large inputs)."""
+def _compute_quantiles(values_N: Tensor, bins: int) -> Tensor:
+    """Return `bins` + 1 evenly spaced order statistics; torch.quantile rejects large inputs."""
     ordered = values_N.sort().values
-    at = torch.linspace(0, len(ordered) - 1, bins + 1, dtype=torch.float64)
-    return ordered[at.round().long()]
+    positions = torch.linspace(0, len(ordered) - 1, bins + 1, dtype=torch.float64)
+    return ordered[positions.round().long()]

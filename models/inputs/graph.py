@@ -1,4 +1,4 @@
-"""One graph as arrays, and what its columns mean; needs NumPy alone."""
+"""One graph as arrays, and the meaning of its columns; needs NumPy alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Column:
-    """A feature of nodes or edges: a number, or with `values` an index into them."""
+    """A feature of nodes or edges: a number, or a category, stored as its index in `values`."""
 
     name: str
     values: tuple[str, ...] | None = None
@@ -17,10 +17,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph: x (N, F) float32, edge_index (2, E) integers below N, source above receiver.
+    """One graph.
 
-    `edge_type` (E,) names the relation of each edge where there are several; `edge_attr` (E, P)
-    holds features of the edges. A categorical column holds whole numbers.
+    Attributes:
+        x: node features, float32 (N, F). A categorical column holds whole numbers.
+        edge_index: integers (2, E) below N, sources above receivers.
+        edge_type: index of the relation of each edge (E,), if there are several.
+        edge_attr: edge features (E, P).
     """
 
     x: np.ndarray

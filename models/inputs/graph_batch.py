@@ -1,9 +1,8 @@
-"""Graphs packed for a network that looks at their nodes."""
+"""Batches of graphs for networks that read single nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import final
 
 import numpy as np
@@ -16,9 +15,9 @@ from models.layouts import EdgeList
 
 @final
 class GraphBatch:
-    """Graphs packed as one disjoint union: features, and one edge list per relation.
+    """Graphs packed as one disjoint union: node features, and one edge list per relation.
 
-    No dataclass: Lightning's mixed precision would copy one, edges and all, at every step.
+    Not a dataclass: Lightning's mixed precision would copy one, with its edges, at every step.
     """
 
     def __init__(self, x_NF: Tensor, relations: tuple[EdgeList, ...]) -> None:
@@ -34,7 +33,7 @@ class GraphBatch:
 
     @property
     def row_of_outputs(self) -> Tensor:
-        """Row of each logit: one for every node."""
+        """Row of each logit; every node has one."""
         return self.row_of_N
 
     def to(self, device: torch.device | str) -> GraphBatch:
@@ -43,40 +42,46 @@ class GraphBatch:
         )
 
 
-def pack(
+def pack_graphs(
     graphs: Sequence[Graph],
     *,
-    relations: int = 1,
+    num_relations: int = 1,
     undirected: bool = True,
     self_loops: bool = False,
 ) -> GraphBatch:
-    """Pack graphs into one batch; nodes keep their order, graph after graph."""
-    sizes = [graph.num_nodes for graph in graphs]
-    offsets = list(accumulate(sizes, initial=0))
-    row_of_N = torch.from_numpy(np.repeat(np.arange(len(graphs)), sizes))
-    total = offsets[-1]
+    """Pack graphs into one batch; nodes keep their order, graph after graph.
 
-    def edges_of(relation: int) -> np.ndarray:
+    Raises:
+        ValueError: there are several relations, and a graph has no `edge_type`.
+    """
+    sizes = [graph.num_nodes for graph in graphs]
+    offsets = np.cumsum([0, *sizes]).tolist()
+    row_of_N = torch.from_numpy(np.repeat(np.arange(len(graphs)), sizes))
+
+    def join_edges(relation: int) -> np.ndarray:
         parts = []
         for graph, offset in zip(graphs, offsets, strict=False):
             edges = np.asarray(graph.edge_index, dtype=np.int64)
-            if relations > 1:
+            if num_relations > 1:
                 if graph.edge_type is None:
-                    raise ValueError("edge_type is needed: the model has several relations")
+                    raise ValueError(
+                        f"edge_type is missing. The model has {num_relations} relations: give the "
+                        "relation of each edge."
+                    )
                 edges = edges[:, graph.edge_type == relation]
             parts.append(edges + offset if offset else edges)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
     layouts = tuple(
         EdgeList.from_edges(
-            edges_of(relation),
-            total,
+            join_edges(relation),
+            offsets[-1],
             row_of_N=row_of_N,
             rows=len(graphs),
             undirected=undirected,
             self_loops=self_loops,
         )
-        for relation in range(relations)
+        for relation in range(num_relations)
     )
     x = np.concatenate([np.asarray(graph.x, dtype=np.float32) for graph in graphs])
     return GraphBatch(torch.from_numpy(x), layouts)

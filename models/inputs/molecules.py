@@ -1,4 +1,4 @@
-"""SMILES to graph, through RDKit; the same code in training and serving. Needs no torch."""
+"""Convert SMILES to graphs with RDKit, for training and serving alike; needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdkit.Chem import rdMolDescriptors, rdPartialCharges
 
 from models.inputs.graph import Column, Graph
 
-Code = Literal[
+MoleculeErrorCode = Literal[
     "empty",
     "too_long",
     "not_smiles",
@@ -23,31 +23,32 @@ Code = Literal[
     "parser_crashed",
 ]
 
-_DETAILS: dict[Code, str] = {
-    "empty": "there is nothing to read",
-    "too_long": "more characters than are accepted",
-    "not_smiles": "not the syntax of SMILES",
-    "impossible_molecule": "a valence, charge or aromatic ring that RDKit does not accept",
-    "no_atoms": "it has no atoms",
-    "too_many_atoms": "more atoms than are accepted",
-    "timeout": "it took longer to read than is allowed",
-    "not_reached": "the time to read the molecules of one request was over before it",
-    "parser_crashed": "reading it ended the parser",
+_DETAILS: dict[MoleculeErrorCode, str] = {
+    "empty": "The SMILES is empty.",
+    "too_long": "The SMILES has more characters than allowed (BASIN_MAX_SMILES_LENGTH).",
+    "not_smiles": "The text is not valid SMILES. Send printable ASCII without spaces.",
+    "impossible_molecule": "RDKit rejects a valence, a charge or an aromatic ring of the molecule.",
+    "no_atoms": "The molecule has no atoms.",
+    "too_many_atoms": "The molecule has more atoms than allowed (BASIN_MAX_ATOMS).",
+    "timeout": "Reading the SMILES took longer than allowed (BASIN_SMILES_TIMEOUT_S).",
+    "not_reached": "The time to read the SMILES of one request (BASIN_SMILES_BUDGET_S) ended "
+    "before this one was read. Send fewer SMILES, or retry.",
+    "parser_crashed": "The parser process crashed while it read this SMILES.",
 }
-assert set(_DETAILS) == set(get_args(Code))
+assert set(_DETAILS) == set(get_args(MoleculeErrorCode))
 
 
 class MoleculeError(ValueError):
-    """A SMILES that gives no graph; says why and never repeats it."""
+    """A SMILES that gives no graph. The message states the reason and never repeats the input."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: MoleculeErrorCode) -> None:
         super().__init__(_DETAILS[code])
-        self.code: Code = code
+        self.code: MoleculeErrorCode = code
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What is read at all; hydrogens that RDKit makes implicit do not count as atoms."""
+class MoleculeLimits:
+    """Limits of one SMILES; hydrogens that RDKit makes implicit do not count as atoms."""
 
     max_characters: int = 2_000
     max_atoms: int = 500
@@ -55,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Molecule:
-    """Canonical SMILES, and the graph of the atoms in their order in the SMILES that was read."""
+    """Canonical SMILES, and the graph of the atoms in the order of the SMILES that was read."""
 
     smiles: str
     graph: Graph
@@ -95,49 +96,50 @@ BOND_COLUMNS = (
     Column("stereo", _STEREO),
 )
 
-_PLACE = {
-    name: {value: i for i, value in enumerate(values)}
-    for name, values in (
-        ("element", _ELEMENTS),
-        ("hybrid", _HYBRIDS),
-        ("chirality", _CHIRALITY),
-        ("bond", _BONDS),
-    )
-}
+
+def _index_values(values: tuple[str, ...]) -> dict[str, int]:
+    return {value: index for index, value in enumerate(values)}
 
 
-def check_text(smiles: str, limits: Limits) -> str:
-    """The SMILES without the white space around it.
+_ELEMENT_INDEX = _index_values(_ELEMENTS)
+_HYBRID_INDEX = _index_values(_HYBRIDS)
+_CHIRALITY_INDEX = _index_values(_CHIRALITY)
+_BOND_INDEX = _index_values(_BONDS)
+_STEREO_INDEX = {Chem.BondStereo.STEREOZ: 1, Chem.BondStereo.STEREOE: 2}
+
+
+def check_smiles_text(smiles: str, limits: MoleculeLimits) -> str:
+    """Return the SMILES without surrounding white space.
 
     Raises:
-        MoleculeError: `empty`, `too_long`, or `not_smiles` where a character can be in none.
+        MoleculeError: `empty`, `too_long`, or `not_smiles` for a character that no SMILES has.
     """
     smiles = smiles.strip()
     if not smiles:
         raise MoleculeError("empty")
     if len(smiles) > limits.max_characters:
         raise MoleculeError("too_long")
-    # RDKit takes what follows a space for a name or an extension: neither is read here.
+    # RDKit would take the text after a space for a name or an extension; neither is allowed here.
     if not smiles.isascii() or not smiles.isprintable() or " " in smiles:
         raise MoleculeError("not_smiles")
     return smiles
 
 
-def read(smiles: str, limits: Limits) -> Any:
-    """RDKit's molecule of a SMILES.
+def smiles_to_rdkit(smiles: str, limits: MoleculeLimits) -> Any:
+    """Return RDKit's molecule of a SMILES.
 
-    Salts stay together as parts of one molecule; isotopes are kept but are no feature; explicit
-    hydrogens become implicit where RDKit makes them so.
+    Salts stay together as parts of one molecule. Isotopes are accepted but are no feature.
+    Explicit hydrogens become implicit where RDKit makes them so.
 
     Raises:
-        MoleculeError: with its code; RDKit's own messages are silenced.
+        MoleculeError: the SMILES gives no molecule; RDKit's own messages are silenced.
     """
-    smiles = check_text(smiles, limits)
+    smiles = check_smiles_text(smiles, limits)
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(smiles)
         if mol is None:
-            known = Chem.MolFromSmiles(smiles, sanitize=False) is not None
-            raise MoleculeError("impossible_molecule" if known else "not_smiles")
+            is_valid_syntax = Chem.MolFromSmiles(smiles, sanitize=False) is not None
+            raise MoleculeError("impossible_molecule" if is_valid_syntax else "not_smiles")
     if mol.GetNumAtoms() == 0:
         raise MoleculeError("no_atoms")
     if mol.GetNumAtoms() > limits.max_atoms:
@@ -145,22 +147,22 @@ def read(smiles: str, limits: Limits) -> Any:
     return mol
 
 
-def parse(smiles: str, limits: Limits | None = None) -> Molecule:
-    """Canonical SMILES and graph: x by `ATOM_COLUMNS`, edge_attr by `BOND_COLUMNS`.
+def parse_smiles(smiles: str, limits: MoleculeLimits | None = None) -> Molecule:
+    """Return canonical SMILES and graph: x by `ATOM_COLUMNS`, edge_attr by `BOND_COLUMNS`.
 
-    Each bond is one edge; networks see it from both ends. Chirality and stereo are CIP labels (R,
-    S, E, Z), which do not depend on how the atoms are numbered as RDKit's tags do.
+    Each bond is one edge; networks use it in both directions. Chirality and stereo are CIP labels
+    (R, S, E, Z), which, unlike RDKit's tags, do not depend on how the atoms are numbered.
 
     Raises:
-        MoleculeError: with its code.
+        MoleculeError: the SMILES gives no molecule.
     """
-    mol = read(smiles, limits or Limits())
+    mol = smiles_to_rdkit(smiles, limits or MoleculeLimits())
     rings = mol.GetRingInfo()
-    names = [_atom(atom, rings.MinAtomRingSize(i)) for i, atom in enumerate(mol.GetAtoms())]
-    bonds = [_bond(bond) for bond in mol.GetBonds()]
+    atoms = [_encode_atom(atom, rings.MinAtomRingSize(i)) for i, atom in enumerate(mol.GetAtoms())]
+    bonds = [_encode_bond(bond) for bond in mol.GetBonds()]
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
     graph = Graph(
-        np.hstack([np.array(names, np.float32), _numbers(mol)]),
+        np.hstack([np.array(atoms, np.float32), _compute_atom_numbers(mol)]),
         np.array(ends, np.int64).reshape(-1, 2).T,
         None,
         np.array(bonds, np.float32).reshape(-1, len(BOND_COLUMNS)),
@@ -169,37 +171,38 @@ def parse(smiles: str, limits: Limits | None = None) -> Molecule:
         return Molecule(Chem.MolToSmiles(mol), graph)
 
 
-def _atom(atom: Any, ring: int) -> tuple[int, ...]:
+def _encode_atom(atom: Any, ring_size: int) -> tuple[int, ...]:
+    """Return the indices of the categorical `ATOM_COLUMNS`."""
     label = atom.GetProp("_CIPCode") if atom.HasProp("_CIPCode") else "none"
     return (
-        _PLACE["element"].get(atom.GetSymbol(), len(_ELEMENTS) - 1),
+        _ELEMENT_INDEX.get(atom.GetSymbol(), len(_ELEMENTS) - 1),
         min(atom.GetDegree(), 6),
         min(max(atom.GetFormalCharge(), -2), 2) + 2,
-        _PLACE["hybrid"].get(atom.GetHybridization().name, len(_HYBRIDS) - 1),
+        _HYBRID_INDEX.get(atom.GetHybridization().name, len(_HYBRIDS) - 1),
         int(atom.GetIsAromatic()),
         min(atom.GetTotalNumHs(), 4),
-        _PLACE["chirality"].get(label, 0),
-        min(ring, 8) - 2 if ring else 0,
+        _CHIRALITY_INDEX.get(label, 0),
+        min(ring_size, 8) - 2 if ring_size else 0,
     )
 
 
-def _numbers(mol: Any) -> np.ndarray:
-    """What is known of each atom beyond its names, float32 (atoms, 4)."""
+def _compute_atom_numbers(mol: Any) -> np.ndarray:
+    """Return the numerical `ATOM_COLUMNS`, float32 (atoms, 4)."""
     with rdBase.BlockLogs():
         rdPartialCharges.ComputeGasteigerCharges(mol)
         crippen = np.array(rdMolDescriptors._CalcCrippenContribs(mol))
         polar = rdMolDescriptors._CalcTPSAContribs(mol)
-    # Metals have no parameters, and spoil the charges of what they touch.
+    # Metals have no Gasteiger parameters; the charges of their neighbours become NaN or infinite.
     charges = [atom.GetDoubleProp("_GasteigerCharge") for atom in mol.GetAtoms()]
     charges = np.nan_to_num(charges, nan=0, posinf=0, neginf=0).clip(-2, 2)
     return np.c_[charges, crippen, polar].astype(np.float32)
 
 
-def _bond(bond: Any) -> tuple[int, ...]:
-    stereo = bond.GetStereo()
+def _encode_bond(bond: Any) -> tuple[int, ...]:
+    """Return the indices of `BOND_COLUMNS`."""
     return (
-        _PLACE["bond"].get(bond.GetBondType().name, len(_BONDS) - 1),
+        _BOND_INDEX.get(bond.GetBondType().name, len(_BONDS) - 1),
         int(bond.GetIsConjugated()),
         int(bond.IsInRing()),
-        {Chem.BondStereo.STEREOZ: 1, Chem.BondStereo.STEREOE: 2}.get(stereo, 0),
+        _STEREO_INDEX.get(bond.GetStereo(), 0),
     )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.dynamics import LayerNorm
+from models.dynamics import EnergyLayerNorm
 
 _DEVIATION = 0.3  # of MASK before training
 _LEAST = 1 / 256  # of the variance that a picture is standardised by; a sixteenth of the spread
@@ -43,12 +43,12 @@ class PatchBatch:
         self.patches_NP, self.occluded_N, self.rows = patches_NP, occluded_N, rows
 
     @property
-    def length(self) -> int:
+    def patches_per_image(self) -> int:
         return len(self.occluded_N) // self.rows
 
     @property
     def row_of_N(self) -> Tensor:
-        return self.row_of_outputs.repeat_interleave(self.length)
+        return self.row_of_outputs.repeat_interleave(self.patches_per_image)
 
     @property
     def row_of_outputs(self) -> Tensor:
@@ -58,14 +58,14 @@ class PatchBatch:
         return PatchBatch(self.patches_NP.to(device), self.occluded_N.to(device), self.rows)
 
 
-def collate(pictures: Sequence[MaskedImage], patch: int) -> PatchBatch:
+def collate_masked_images(pictures: Sequence[MaskedImage], patch: int) -> PatchBatch:
     """Pictures of one size as a batch."""
     pixels = torch.from_numpy(np.stack([picture.pixels for picture in pictures]))
     occluded = torch.from_numpy(np.stack([picture.occluded for picture in pictures]))
-    return batch_of(pixels, occluded.flatten(1), patch)
+    return build_patch_batch(pixels, occluded.flatten(1), patch)
 
 
-def batch_of(images_RSSC: Tensor, occluded_RL: Tensor, patch: int) -> PatchBatch:
+def build_patch_batch(images_RSSC: Tensor, occluded_RL: Tensor, patch: int) -> PatchBatch:
     """Images, uint8, as a batch on the device they lie on."""
     images_RCSS = images_RSSC.permute(0, 3, 1, 2).float() / 255
     return PatchBatch(patchify(images_RCSS, patch), occluded_RL.flatten(), len(images_RSSC))
@@ -86,13 +86,13 @@ def unpatchify(patches_NP: Tensor, channels: int, size: int) -> Tensor:
     return cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, size, size)
 
 
-def touched(mask_SS: np.ndarray, patch: int) -> np.ndarray:
+def pixel_mask_to_patches(mask_SS: np.ndarray, patch: int) -> np.ndarray:
     """bool (S / patch, S / patch): the patches of which a mask (S, S) hides a pixel or more."""
     along = len(mask_SS) // patch
     return np.asarray(mask_SS.reshape(along, patch, along, patch).any((1, 3)))
 
 
-def spread(occluded: np.ndarray, patch: int) -> np.ndarray:
+def patch_mask_to_pixels(occluded: np.ndarray, patch: int) -> np.ndarray:
     """bool (..., S, S): the pixels of occluded patches (..., S / patch, S / patch)."""
     return occluded.repeat(patch, -1).repeat(patch, -2)
 
@@ -103,7 +103,7 @@ def composite(images_RSSC: np.ndarray, mask_RSS: np.ndarray, pixels_RCSS: Tensor
     return np.where(mask_RSS[..., None], completed.permute(0, 2, 3, 1).cpu().numpy(), images_RSSC)
 
 
-def waves(along: int, dim: int) -> Tensor:
+def build_sincos_positions(along: int, dim: int) -> Tensor:
     """Sine and cosine of the row and of the column of each patch at dim // 4 frequencies, (L, D).
 
     Those of Vaswani et al. 2017, section 3.5, in two dimensions as He et al. 2022 have them: what
@@ -145,14 +145,14 @@ class PatchCodec(nn.Module):
     ) -> None:
         super().__init__()
         self.size, self.patch, self.channels, self.contrast = size, patch, channels, contrast
-        self.length, self.width = (size // patch) ** 2, channels * patch**2
+        self.num_patches, self.patch_dim = (size // patch) ** 2, channels * patch**2
         self.register_buffer("mean_C", torch.full((channels,), 0.5))
         self.register_buffer("std_C", torch.full((channels,), 0.5))
-        self.encoder = nn.Linear(self.width, dim)
+        self.encoder = nn.Linear(self.patch_dim, dim)
         self.mask_D = nn.Parameter(torch.randn(dim) * _DEVIATION)
-        self.position_LD = nn.Parameter(waves(size // patch, dim))
-        self.norm = LayerNorm(dim)
-        self.decoder = nn.Linear(dim, self.width)
+        self.position_LD = nn.Parameter(build_sincos_positions(size // patch, dim))
+        self.norm = EnergyLayerNorm(dim)
+        self.decoder = nn.Linear(dim, self.patch_dim)
 
     def fit(self, images: np.ndarray) -> None:
         """Take mean and std from images, uint8 (n, S, S, C)."""
@@ -167,7 +167,7 @@ class PatchCodec(nn.Module):
         self.mean_C.copy_(torch.from_numpy(mean_C))
         self.std_C.copy_(torch.from_numpy(std_C).clamp(min=1 / 255))  # one shade has no spread
 
-    def scale(self) -> tuple[Tensor, Tensor]:
+    def get_training_scale(self) -> tuple[Tensor, Tensor]:
         """mean and std of each number of a patch, (P,)."""
         both = self.mean_C, self.std_C
         mean_P, std_P = (values.repeat_interleave(self.patch**2) for values in both)
@@ -175,16 +175,16 @@ class PatchCodec(nn.Module):
 
     def encode(self, batch: PatchBatch) -> Tensor:
         """x(1) (N, D)."""
-        mean, std = self.scale_of(batch)
+        mean, std = self.compute_scale(batch)
         y_NP = (batch.patches_NP.to(self.mask_D.dtype) - mean) / std
         # Under mixed precision the encoder answers in half; the states stay in full.
         x_ND = self.encoder(y_NP).to(self.mask_D.dtype)
         x_ND = torch.where(batch.occluded_N[:, None], self.mask_D, x_ND)
         return x_ND + self.position_LD.repeat(batch.rows, 1)
 
-    def scale_of(self, batch: PatchBatch) -> tuple[Tensor, Tensor]:
+    def compute_scale(self, batch: PatchBatch) -> tuple[Tensor, Tensor]:
         """mean and std by which each number is standardised, (P,) or by picture (N, P)."""
-        mean_P, std_P = self.scale()
+        mean_P, std_P = self.get_training_scale()
         if self.contrast == 0:
             return mean_P, std_P
         known_RL1 = (~batch.occluded_N).view(batch.rows, -1, 1).to(std_P.dtype)
@@ -203,12 +203,12 @@ class PatchCodec(nn.Module):
     def decode(self, x_ND: Tensor, batch: PatchBatch) -> Tensor:
         """Pixels (R, C, S, S) of what `batch` was encoded to and has become, 0 to 1 but for what
         the decoder overshoots."""
-        mean, std = self.scale_of(batch)
+        mean, std = self.compute_scale(batch)
         return unpatchify(mean + std * self._standardised(x_ND), self.channels, self.size)
 
-    def read(self, x_ND: Tensor) -> Tensor:
+    def decode_patches(self, x_ND: Tensor) -> Tensor:
         """The patches (N, P) that tokens, or what lies among them, stand for in most pictures."""
-        mean_P, std_P = self.scale()
+        mean_P, std_P = self.get_training_scale()
         return mean_P + std_P * self._standardised(x_ND)
 
     def _standardised(self, x_ND: Tensor) -> Tensor:

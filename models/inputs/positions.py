@@ -33,7 +33,7 @@ def _walk(indptr, indices, out):
             old, new = new, old
 
 
-def walk(indptr: np.ndarray, indices: np.ndarray, length: int) -> np.ndarray:
+def compute_random_walk_pe(indptr: np.ndarray, indices: np.ndarray, length: int) -> np.ndarray:
     """Return probabilities of a random walk, float64 (N, length): column k - 1 is (D^-1 A)^k_ii.
 
     Dwivedi et al. 2022 ("Graph neural networks with learnable structural and positional
@@ -46,7 +46,7 @@ def walk(indptr: np.ndarray, indices: np.ndarray, length: int) -> np.ndarray:
     return out
 
 
-def laplacian(indptr: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
+def compute_laplacian_pe(indptr: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
     """The `count` lowest eigenvectors of L = I - D^-1/2 A D^-1/2, float64 (N, count).
 
     Energy Transformer eq. 23. Their signs are arbitrary, and so is the basis of an eigenvalue that

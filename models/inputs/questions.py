@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-COLOURS = ("red", "green", "blue", "orange", "grey", "yellow")
+COLORS = ("red", "green", "blue", "orange", "grey", "yellow")
 ANSWERS = ("yes", "no", "square", "circle", "0", "1", "2", "3", "4", "5")
 QUESTIONS = {
     "non-relational": ("shape", "is left", "is above"),
     "relational": ("shape of the closest", "shape of the furthest", "others of its shape"),
     "ternary": ("objects between", "is any on the line", "obtuse triangles"),
 }
-WIDTH = 2 * len(COLOURS) + 6
+QUESTION_WIDTH = 2 * len(COLORS) + 6
 
-_ONE = rf"(?:the )?({'|'.join(COLOURS)})(?: (?:object|one))?"
+_ONE = rf"(?:the )?({'|'.join(COLORS)})(?: (?:object|one))?"
 _OF = "(?: of the (?:picture|image))?"
 _ANY = "(?:other )?objects?"
 _THE = "what (?:is the shape of|shape is) the (?:object )?"
@@ -78,8 +78,8 @@ class Question:
     def __post_init__(self) -> None:
         if self.kind not in QUESTIONS or self.asked not in QUESTIONS[self.kind]:
             raise ValueError(f"there is no {self.kind} question {self.asked!r}")
-        if not {self.colour, self.other} <= {*COLOURS, None}:
-            raise ValueError(f"colours are {', '.join(COLOURS)}")
+        if not {self.colour, self.other} <= {*COLORS, None}:
+            raise ValueError(f"colours are {', '.join(COLORS)}")
         if (self.kind == "ternary") != (self.other is not None) or self.colour == self.other:
             raise ValueError("a ternary question is about two colours, any other about one")
 
@@ -89,32 +89,32 @@ class Question:
         colours = (self.colour, self.other)
         return _FORMS[self.asked][0].format(*(f"the {c} object" for c in colours if c))
 
-    def encoded(self) -> np.ndarray:
+    def encode(self) -> np.ndarray:
         """(18,) float32: colour, other colour, kind and what is asked, each one-hot."""
-        question = np.zeros(WIDTH, np.float32)
-        question[COLOURS.index(self.colour)] = 1
+        question = np.zeros(QUESTION_WIDTH, np.float32)
+        question[COLORS.index(self.colour)] = 1
         if self.other is not None:
-            question[len(COLOURS) + COLOURS.index(self.other)] = 1
+            question[len(COLORS) + COLORS.index(self.other)] = 1
         question[12 + list(QUESTIONS).index(self.kind)] = 1
         question[15 + QUESTIONS[self.kind].index(self.asked)] = 1
         return question
 
 
-def encode(kind: str, asked: str, colour: str, other: str | None = None) -> np.ndarray:
+def encode_question(kind: str, asked: str, colour: str, other: str | None = None) -> np.ndarray:
     """`Question(...).encoded()`.
 
     Raises:
         ValueError: there is no such question.
     """
-    return Question(kind, asked, colour, other).encoded()
+    return Question(kind, asked, colour, other).encode()
 
 
-def kind_of(asked: str) -> str:
+def get_question_kind(asked: str) -> str:
     """The kind that a question belongs to."""
     return next(kind for kind, every in QUESTIONS.items() if asked in every)
 
 
-def read(text: str) -> Question | None:
+def parse_question(text: str) -> Question | None:
     """The question that an English sentence asks; None if it is none of the fixed forms.
 
     Raises:
@@ -123,11 +123,11 @@ def read(text: str) -> Question | None:
     plain = " ".join(text.lower().replace("gray", "grey").split()).rstrip("?. ")
     for asked, (_, pattern) in _FORMS.items():
         if found := re.fullmatch(pattern, plain):
-            return Question(kind_of(asked), asked, *found.groups())
+            return Question(get_question_kind(asked), asked, *found.groups())
     return None
 
 
-def sentences(kinds: Collection[str] = tuple(QUESTIONS)) -> dict[str, list[str]]:
+def list_example_questions(kinds: Collection[str] = tuple(QUESTIONS)) -> dict[str, list[str]]:
     """An example of each form of these kinds, about red and green objects."""
     return {
         kind: [

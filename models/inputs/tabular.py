@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from models.inputs.graph import Column
 
 
-def categories(columns: Sequence[Column]) -> tuple[int, ...]:
+def find_categorical_columns(columns: Sequence[Column]) -> tuple[int, ...]:
     """Which of the columns hold categories; the others hold numbers."""
     return tuple(i for i, column in enumerate(columns) if column.values is not None)
 
@@ -31,21 +31,21 @@ class ColumnEncoder(nn.Module):
     def __init__(self, columns: Sequence[Column], width: int) -> None:
         super().__init__()
         self.columns = tuple(columns)
-        self.categories = categories(columns)
-        self.numbers = [i for i, c in enumerate(columns) if c.values is None]
-        sizes = [len(columns[i].values or ()) for i in self.categories]
+        self.categorical = find_categorical_columns(columns)
+        self.numerical = [i for i, c in enumerate(columns) if c.values is None]
+        sizes = [len(columns[i].values or ()) for i in self.categorical]
         self.offsets = np.r_[0, np.cumsum(sizes)][:-1].tolist()
-        if self.categories:
+        if self.categorical:
             scale = len(columns) ** -0.5
             self.table_VD = nn.Parameter(torch.randn(sum(sizes), width) * scale)
-        self.linear = nn.Linear(len(self.numbers), width) if self.numbers else None
-        self.register_buffer("mean_F", torch.zeros(len(self.numbers)))
-        self.register_buffer("std_F", torch.ones(len(self.numbers)))
+        self.linear = nn.Linear(len(self.numerical), width) if self.numerical else None
+        self.register_buffer("mean_F", torch.zeros(len(self.numerical)))
+        self.register_buffer("std_F", torch.ones(len(self.numerical)))
 
     def fit(self, tables: Sequence[np.ndarray]) -> ColumnEncoder:
         """Set mean and spread of the numbers from the rows of `tables`; returns self."""
-        if self.numbers:
-            table = np.concatenate([t[:, self.numbers] for t in tables]).astype(np.float64)
+        if self.numerical:
+            table = np.concatenate([t[:, self.numerical] for t in tables]).astype(np.float64)
             std = table.std(0)
             self.mean_F = torch.from_numpy(table.mean(0)).to(self.mean_F)
             self.std_F = torch.from_numpy(np.where(std > 1e-6, std, 1)).to(self.std_F)
@@ -73,12 +73,12 @@ class ColumnEncoder(nn.Module):
     def forward(self, table_NF: Tensor) -> Tensor:
         """Vectors (N, width)."""
         out: Tensor | None = None
-        if self.categories:
-            index = table_NF[:, self.categories].long()
+        if self.categorical:
+            index = table_NF[:, self.categorical].long()
             index = index + torch.tensor(self.offsets, device=index.device)
             out = nn.functional.embedding_bag(index, self.table_VD, mode="sum")
         if self.linear is not None:
-            numbers = (table_NF[:, self.numbers].to(self.mean_F) - self.mean_F) / self.std_F
+            numbers = (table_NF[:, self.numerical].to(self.mean_F) - self.mean_F) / self.std_F
             linear = self.linear(numbers)
             out = linear if out is None else out + linear
         if out is None:

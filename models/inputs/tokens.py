@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from models.inputs.graph import Graph
-from models.inputs.positions import laplacian, walk
-from models.inputs.wl_colors import colours
+from models.inputs.positions import compute_laplacian_pe, compute_random_walk_pe
+from models.inputs.wl_colors import compute_wl_colors
 from models.layouts import EdgeList
 
 
-class Kind(IntEnum):
+class AttentionKind(IntEnum):
     """What lets one token see another."""
 
     EDGE = 0
-    CLS_SEES = 1
-    SEES_CLS = 2
-    PAIR = 3  # two nodes without an edge, where all attend to all
+    CLS_TO_NODE = 1
+    NODE_TO_CLS = 2
+    NON_EDGE = 3  # two nodes without an edge, where all attend to all
 
 
 @dataclass(frozen=True)
-class Tokens:
+class GraphTokens:
     """One graph, prepared: everything that does not depend on weights, computed once.
 
     Token 0 is CLS. The CSR `indptr`, `indices` holds the tokens that each token sees; `kind` says
@@ -35,7 +35,7 @@ class Tokens:
     """
 
     x: np.ndarray
-    colours: np.ndarray
+    colors: np.ndarray
     positions: np.ndarray
     indptr: np.ndarray
     indices: np.ndarray
@@ -45,7 +45,7 @@ class Tokens:
 
 @final
 @dataclass(frozen=True)
-class Tokeniser:
+class GraphTokenizer:
     """How graphs become tokens (Energy Transformer appendix D.1).
 
     `attend`: nodes see their neighbours ("edges") or every node of their graph ("all"); CLS and
@@ -58,28 +58,28 @@ class Tokeniser:
 
     attend: Literal["edges", "all"] = "edges"
     positions: Literal["walk", "laplacian", "none"] = "walk"
-    length: int = 16
-    rounds: int = 0
-    categories: tuple[int, ...] = ()
-    edge_categories: tuple[int, ...] = ()
+    position_length: int = 16
+    color_rounds: int = 0
+    categorical_columns: tuple[int, ...] = ()
+    categorical_edge_columns: tuple[int, ...] = ()
 
     @property
-    def width(self) -> int:
+    def position_width(self) -> int:
         """Columns of `Tokens.positions`."""
-        return 1 + (self.length if self.positions != "none" else 0)
+        return 1 + (self.position_length if self.positions != "none" else 0)
 
-    def pairs(self, nodes: int, edges: int) -> int:
+    def max_pairs(self, nodes: int, edges: int) -> int:
         """Most pairs of tokens that see each other: what memory grows with."""
         return 2 * nodes + (nodes * nodes if self.attend == "all" else 2 * edges)
 
-    def work(self, nodes: int, edges: int) -> int:
+    def estimate_operations(self, nodes: int, edges: int) -> int:
         """About how many operations the positions of a graph take."""
-        colours = (nodes + 2 * edges) * self.rounds
+        colours = (nodes + 2 * edges) * self.color_rounds
         if self.positions == "walk":
-            return colours + nodes * (nodes + 2 * edges) * self.length // 2
+            return colours + nodes * (nodes + 2 * edges) * self.position_length // 2
         return colours + (10 * nodes**3 if self.positions == "laplacian" else 0)
 
-    def __call__(self, graph: Graph) -> Tokens:
+    def __call__(self, graph: Graph) -> GraphTokens:
         """Both directions of every edge, each once; self-loops dropped."""
         nodes = graph.num_nodes
         source, receiver, attr = _edges(graph)
@@ -87,7 +87,7 @@ class Tokeniser:
         neighbours = _indptr(degree), source
         seen = self._all(nodes, *neighbours) if self.attend == "all" else _near(*neighbours)
         x = np.asarray(graph.x, np.float32)
-        return Tokens(
+        return GraphTokens(
             x,
             self._colours(*neighbours, x, attr),
             self._positions(*neighbours, degree),
@@ -95,7 +95,7 @@ class Tokeniser:
             attr,
         )
 
-    def colours(self, graph: Graph) -> np.ndarray:
+    def compute_colors(self, graph: Graph) -> np.ndarray:
         """Of each node, as `__call__` finds them."""
         source, receiver, attr = _edges(graph)
         indptr = _indptr(np.bincount(receiver, minlength=graph.num_nodes))
@@ -104,29 +104,34 @@ class Tokeniser:
     def _colours(
         self, indptr: np.ndarray, indices: np.ndarray, x: np.ndarray, attr: np.ndarray
     ) -> np.ndarray:
-        columns = np.array(self.categories, np.int64), np.array(self.edge_categories, np.int64)
-        return colours(indptr, indices, x, columns[0], attr, columns[1], self.rounds)
+        columns = (
+            np.array(self.categorical_columns, np.int64),
+            np.array(self.categorical_edge_columns, np.int64),
+        )
+        return compute_wl_colors(
+            indptr, indices, x, columns[0], attr, columns[1], self.color_rounds
+        )
 
     @staticmethod
     def _all(nodes: int, indptr: np.ndarray, indices: np.ndarray) -> _Seen:
         """Every node sees CLS and all others, the edges among them."""
         of = np.arange(nodes)[:, None]
         others = np.arange(nodes - 1) + (np.arange(nodes - 1) >= of)
-        kind = np.full((nodes, nodes), Kind.PAIR, np.int64)
-        kind[:, 0] = Kind.SEES_CLS
+        kind = np.full((nodes, nodes), AttentionKind.NON_EDGE, np.int64)
+        kind[:, 0] = AttentionKind.NODE_TO_CLS
         receiver = np.repeat(np.arange(nodes), np.diff(indptr))
-        kind[receiver, indices + (indices < receiver)] = Kind.EDGE
+        kind[receiver, indices + (indices < receiver)] = AttentionKind.EDGE
         indices = np.concatenate([np.zeros((nodes, 1), np.int64), others + 1], 1)
         return _with_cls(np.full(nodes, nodes), indices.ravel(), kind.ravel())
 
     def _positions(self, indptr: np.ndarray, indices: np.ndarray, degree: np.ndarray) -> np.ndarray:
         nodes = len(degree)
-        out = np.zeros((nodes + 1, self.width))
+        out = np.zeros((nodes + 1, self.position_width))
         out[0, 0], out[1:, 0] = np.log1p(nodes), np.log1p(degree)
         if self.positions == "walk":
-            out[1:, 1:] = walk(indptr, indices, self.length)
+            out[1:, 1:] = compute_random_walk_pe(indptr, indices, self.position_length)
         elif self.positions == "laplacian":
-            out[:, 1:] = laplacian(*_near(indptr, indices)[:2], self.length)
+            out[:, 1:] = compute_laplacian_pe(*_near(indptr, indices)[:2], self.position_length)
         return out
 
 
@@ -138,10 +143,10 @@ def _near(indptr: np.ndarray, indices: np.ndarray) -> _Seen:
     """Every node sees CLS and its neighbours."""
     degree = np.diff(indptr)
     nodes = len(degree)
-    kind = np.full(nodes + len(indices), Kind.SEES_CLS, np.int64)
+    kind = np.full(nodes + len(indices), AttentionKind.NODE_TO_CLS, np.int64)
     seen = np.zeros(len(kind), np.int64)
     place = np.arange(len(indices)) + np.repeat(np.arange(1, nodes + 1), degree)
-    kind[place], seen[place] = Kind.EDGE, indices + 1
+    kind[place], seen[place] = AttentionKind.EDGE, indices + 1
     return _with_cls(degree + 1, seen, kind)
 
 
@@ -151,7 +156,7 @@ def _with_cls(degree: np.ndarray, indices: np.ndarray, kind: np.ndarray) -> _See
     return (
         _indptr(np.concatenate([[nodes], degree])),
         np.concatenate([np.arange(1, nodes + 1), indices]).astype(np.int32),
-        np.concatenate([np.full(nodes, Kind.CLS_SEES, np.int64), kind]),
+        np.concatenate([np.full(nodes, AttentionKind.CLS_TO_NODE, np.int64), kind]),
     )
 
 
@@ -186,7 +191,7 @@ class TokenBatch:
     def __init__(
         self,
         x_nF: Tensor,
-        colours_nC: Tensor,
+        colors_nC: Tensor,
         edge_attr_eP: Tensor,
         positions_NK: Tensor,
         layout: EdgeList,
@@ -195,7 +200,7 @@ class TokenBatch:
         edge_e: Tensor,
         cls_R: Tensor,
     ) -> None:
-        self.x_nF, self.colours_nC = x_nF, colours_nC
+        self.x_nF, self.colours_nC = x_nF, colors_nC
         self.edge_attr_eP, self.positions_NK = edge_attr_eP, positions_NK
         self.layout, self.kind_E = layout, kind_E
         self.node_n, self.edge_e, self.cls_R = node_n, edge_e, cls_R
@@ -239,7 +244,7 @@ class TokenBatch:
         )
 
 
-def collate(tokens: Sequence[Tokens]) -> TokenBatch:
+def collate_tokens(tokens: Sequence[GraphTokens]) -> TokenBatch:
     """Pack prepared graphs into one batch; they keep their order."""
     sizes = np.array([len(t.indptr) - 1 for t in tokens])
     first = np.cumsum(sizes) - sizes
@@ -257,7 +262,7 @@ def collate(tokens: Sequence[Tokens]) -> TokenBatch:
 
     return TokenBatch(
         joined([t.x for t in tokens]),
-        joined([t.colours for t in tokens]),
+        joined([t.colors for t in tokens]),
         joined([t.edge_attr for t in tokens]),
         joined([t.positions for t in tokens]),
         EdgeList(
@@ -268,6 +273,6 @@ def collate(tokens: Sequence[Tokens]) -> TokenBatch:
         ),
         torch.from_numpy(kind),
         torch.from_numpy(np.flatnonzero(is_node)),
-        torch.from_numpy(np.flatnonzero(kind == Kind.EDGE)),
+        torch.from_numpy(np.flatnonzero(kind == AttentionKind.EDGE)),
         torch.from_numpy(first),
     )

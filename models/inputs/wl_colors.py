@@ -51,7 +51,7 @@ def _colours(indptr, indices, x, x_columns, attr, attr_columns, out):
         old, new = new, old
 
 
-def colours(
+def compute_wl_colors(
     indptr: np.ndarray,
     indices: np.ndarray,
     x: np.ndarray,
@@ -78,15 +78,15 @@ def colours(
     return out
 
 
-def frequent_colors(graphs: Sequence[np.ndarray], least: int) -> np.ndarray:
+def find_frequent_colors(graphs: Sequence[np.ndarray], min_graphs: int) -> np.ndarray:
     """The colours that `least` graphs or more have, in order; `graphs` are as of `colours`."""
     each = [np.unique(colours_nT) for colours_nT in graphs]
     names, counts = np.unique(np.concatenate(each), return_counts=True)
-    return names[counts >= least]
+    return names[counts >= min_graphs]
 
 
 @final
-class ColourEncoder(nn.Module):
+class WLColorEncoder(nn.Module):
     """Sum of an embedding of each colour of a node that it knows; others say nothing.
 
     A colour that few training graphs have says little of others, and one that none has nothing.

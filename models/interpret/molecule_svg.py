@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from rdkit import rdBase
 from rdkit.Chem.Draw import rdMolDraw2D
 
-from models.inputs.molecules import Limits, read
+from models.inputs.molecules import MoleculeLimits, smiles_to_rdkit
 
 _SIZE = 400, 300
 _FOR, _AGAINST = (0.95, 0.35, 0.25), (0.3, 0.5, 0.95)
 _FAINT = 0.05  # of the largest effect: below it an atom keeps its white
 
 
-def draw(smiles: str, effects: Sequence[float], limits: Limits | None = None) -> str:
+def draw_molecule(
+    smiles: str, attributions: Sequence[float], limits: MoleculeLimits | None = None
+) -> str:
     """SVG of a molecule; an atom is the redder the higher its effect, the bluer the lower.
 
     Args:
@@ -24,11 +26,11 @@ def draw(smiles: str, effects: Sequence[float], limits: Limits | None = None) ->
         MoleculeError: as of `models.inputs.molecules.parse`.
         ValueError: there is not one effect for each atom.
     """
-    mol = read(smiles, limits or Limits())
-    if mol.GetNumAtoms() != len(effects):
+    mol = smiles_to_rdkit(smiles, limits or MoleculeLimits())
+    if mol.GetNumAtoms() != len(attributions):
         raise ValueError("there must be one effect for each atom")
-    largest = max(map(abs, effects)) or 1.0
-    shades = {i: effect / largest for i, effect in enumerate(effects)}
+    largest = max(map(abs, attributions)) or 1.0
+    shades = {i: effect / largest for i, effect in enumerate(attributions)}
     colours = {i: _shade(share) for i, share in shades.items() if abs(share) >= _FAINT}
     with rdBase.BlockLogs():
         drawer = rdMolDraw2D.MolDraw2DSVG(*_SIZE)

@@ -23,33 +23,33 @@ from models.base import Architecture, DynamicsParams, Interrupt
 from models.energies import Hopfield
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch
-from models.interpret.reasons import TOP, Fired
-from models.sampling import Interrupted
+from models.interpret.reasons import TOP_K, MemoryActivations
+from models.sampling import RunInterruptedError
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
 
-TRIED, MEMORIES, DRAWS = 32, 10, 8
+MAX_OCCLUDED, MAX_MEMORIES, NUM_RANDOM_SETS = 32, 10, 8
 """Most neighbours and memories that are taken away one by one, and random sets to compare with."""
 _ENTRIES = 1 << 18  # pairs of tokens that see each other in one batch
 
-Memory = tuple[int, int]
+MemoryId = tuple[int, int]
 """A block and one of its memories."""
 
 
 @dataclass(frozen=True)
-class Variant:
+class Perturbation:
     """An input with some of it taken away, and memories without which it is to be answered."""
 
     graph: Graph
-    silent: tuple[Memory, ...] = ()
+    silenced: tuple[MemoryId, ...] = ()
 
 
-Value = Callable[[Sequence[Variant]], np.ndarray]
+ForwardFunc = Callable[[Sequence[Perturbation]], np.ndarray]
 """What is to be explained, (V, T): of each variant, by task."""
 
 
 @dataclass(frozen=True)
-class Causes:
+class Attribution:
     """The parts of one kind that moved the answer to one task.
 
     Attributes:
@@ -61,24 +61,24 @@ class Causes:
             where every draw would be the same.
     """
 
-    parts: int
-    tried: Sequence[int]
+    num_parts: int
+    occluded: Sequence[int]
     effects: np.ndarray
     supports: list[tuple[int, float]]
     opposes: list[tuple[int, float]]
-    moved: float | None
-    random: float | None
+    deletion_effect: float | None
+    random_deletion_effect: float | None
 
 
-def causes(
-    value: Value,
+def attribute(
+    value: ForwardFunc,
     whole_T: np.ndarray,
     sign_T: np.ndarray,
-    without: Callable[[Sequence[int]], Variant],
+    without: Callable[[Sequence[int]], Perturbation],
     parts: int,
     tried: Sequence[int],
     seed: int = 0,
-) -> list[Causes]:
+) -> list[Attribution]:
     """For each task what moved its answer.
 
     Args:
@@ -88,9 +88,9 @@ def causes(
         tried: the parts to take away one by one, each below `parts`. At most half of all are named.
     """
     if not len(tried):
-        return [Causes(parts, (), np.empty(0), [], [], None, None) for _ in whole_T]
+        return [Attribution(parts, (), np.empty(0), [], [], None, None) for _ in whole_T]
     effect_CT = np.nan_to_num(whole_T - value([without([part]) for part in tried]))
-    most = min(TOP, max(parts // 2, 1))
+    most = min(TOP_K, max(parts // 2, 1))
     rng = np.random.default_rng(seed)
     found = []
     for task, (whole, sign) in enumerate(zip(whole_T, sign_T, strict=True)):
@@ -102,54 +102,56 @@ def causes(
         )
         moved = random = None
         if supports:
-            draws = DRAWS if len(supports) < parts else 0
+            draws = NUM_RANDOM_SETS if len(supports) < parts else 0
             sets = [[part for part, _ in supports]] + [
                 rng.choice(parts, len(supports), replace=False).tolist() for _ in range(draws)
             ]
             lost_V = whole - value([without(each) for each in sets])[:, task]
             moved = float(sign * lost_V[0])
             random = float(sign * lost_V[1:].mean()) if draws else None
-        found.append(Causes(parts, tried, effect_C, supports, opposes, moved, random))
+        found.append(Attribution(parts, tried, effect_C, supports, opposes, moved, random))
     return found
 
 
-def score_of(
-    network: NodeScorer, knobs: DynamicsParams, target: int, interrupt: Interrupt
-) -> Value:
+def build_score_func(
+    network: NodeScorer, params: DynamicsParams, target: int, interrupt: Interrupt
+) -> ForwardFunc:
     """The score of a node, (V, 1); variants keep their nodes."""
 
     def read(logits_N: Tensor, rows: int) -> np.ndarray:
         return logits_N.view(rows, -1)[:, target : target + 1].double().numpy()
 
-    return _value(network, knobs, interrupt, read, 1)
+    return _value(network, params, interrupt, read, 1)
 
 
-def margin_of(
-    network: GraphClassifier, knobs: DynamicsParams, labels: Sequence[int], interrupt: Interrupt
-) -> Value:
+def build_margin_func(
+    network: GraphClassifier, params: DynamicsParams, labels: Sequence[int], interrupt: Interrupt
+) -> ForwardFunc:
     """By how much the logit of `labels`, one a task, is above all others', (V, T): the log of the
     odds, uncalibrated."""
 
     def read(logits_RC: Tensor, rows: int) -> np.ndarray:
-        parts = [part.double().numpy() for part in network.split(logits_RC)]
-        return np.stack([margins(p_RC, at) for p_RC, at in zip(parts, labels, strict=True)], 1)
+        parts = [part.double().numpy() for part in network.split_logits(logits_RC)]
+        return np.stack(
+            [compute_margins(p_RC, at) for p_RC, at in zip(parts, labels, strict=True)], 1
+        )
 
-    return _value(network, knobs, interrupt, read, len(labels))
+    return _value(network, params, interrupt, read, len(labels))
 
 
-def margins(logits_RC: np.ndarray, label: int) -> np.ndarray:
+def compute_margins(logits_RC: np.ndarray, label: int) -> np.ndarray:
     """Of each row how far `label` is above all others together, (R,)."""
     return logits_RC[:, label] - logsumexp(np.delete(logits_RC, label, 1), 1)
 
 
-def neighbours_of(graph: Graph, node: int) -> np.ndarray:
+def find_neighbours(graph: Graph, node: int) -> np.ndarray:
     """Nodes with an edge to or from `node`, of any relation, without itself."""
     source, receiver = np.asarray(graph.edge_index)
     other = np.concatenate([receiver[source == node], source[receiver == node]])
     return np.setdiff1d(other, [node]).astype(np.int64)
 
 
-def without_neighbours(graph: Graph, node: int, others: Sequence[int]) -> Graph:
+def remove_neighbour_edges(graph: Graph, node: int, others: Sequence[int]) -> Graph:
     """`graph` without the edges between `node` and `others`; all nodes stay."""
     source, receiver = np.asarray(graph.edge_index)
     gone = (source == node) & np.isin(receiver, others) | (receiver == node) & np.isin(
@@ -158,7 +160,7 @@ def without_neighbours(graph: Graph, node: int, others: Sequence[int]) -> Graph:
     return _with_edges(graph, ~gone)
 
 
-def without_features(
+def replace_features(
     graph: Graph, node: int, columns: Sequence[int], instead_F: np.ndarray
 ) -> Graph:
     """`graph` with these features of `node` as they are on average."""
@@ -167,7 +169,7 @@ def without_features(
     return replace(graph, x=x)
 
 
-def without_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
+def remove_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
     """`graph` without these nodes and their edges."""
     stay = np.ones(graph.num_nodes, bool)
     stay[nodes] = False
@@ -178,7 +180,9 @@ def without_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
 
 
 @torch.inference_mode(False)  # within one nothing remembers what it was computed from
-def slopes(network: NodeScorer, graph: Graph, knobs: DynamicsParams, node: int) -> np.ndarray:
+def compute_edge_gradients(
+    network: NodeScorer, graph: Graph, params: DynamicsParams, node: int
+) -> np.ndarray:
     """d score / d log w of the weight w that attention gives to the edges between `node` and each
     other node, (N,): a first guess of their effects, from one gradient through all steps.
 
@@ -192,7 +196,7 @@ def slopes(network: NodeScorer, graph: Graph, knobs: DynamicsParams, node: int) 
     with torch.no_grad():
         encoded_NP = network.features(batch)
     with torch.enable_grad():
-        logits_N = network(GraphBatch(batch.x_NF, weighed), [knobs], encoded_NP)
+        logits_N = network(GraphBatch(batch.x_NF, weighed), [params], encoded_NP)
         grads = torch.autograd.grad(logits_N[node], bias, allow_unused=True)
     slope_N = batch.x_NF.new_zeros(graph.num_nodes, dtype=torch.float64)
     for relation, grad_EH in zip(edges, grads, strict=True):
@@ -205,35 +209,35 @@ def slopes(network: NodeScorer, graph: Graph, knobs: DynamicsParams, node: int) 
     return slope_N.cpu().numpy()
 
 
-def worth_trying(
-    network: NodeScorer, graph: Graph, knobs: DynamicsParams, node: int, others: np.ndarray
+def select_neighbours(
+    network: NodeScorer, graph: Graph, params: DynamicsParams, node: int, others: np.ndarray
 ) -> list[int]:
     """Places among `others`, the neighbours of `node`: all, or of more than `TRIED` those with the
     largest `slopes`."""
-    if len(others) <= TRIED:
+    if len(others) <= MAX_OCCLUDED:
         return list(range(len(others)))
-    slope_N = np.nan_to_num(slopes(network, graph, knobs, node))
-    return np.argsort(-np.abs(slope_N[others]), kind="stable")[:TRIED].tolist()
+    slope_N = np.nan_to_num(compute_edge_gradients(network, graph, params, node))
+    return np.argsort(-np.abs(slope_N[others]), kind="stable")[:MAX_OCCLUDED].tolist()
 
 
-def memories_of(fired: Sequence[Fired]) -> list[Memory]:
+def list_memories(fired: Sequence[MemoryActivations]) -> list[MemoryId]:
     """Every memory of every block."""
-    return [(block, m) for block, f in enumerate(fired) for m in range(len(f.mean_M))]
+    return [(block, m) for block, f in enumerate(fired) for m in range(len(f.mean_share_M))]
 
 
-def firing(fired: Sequence[Fired], place: int | None = None) -> list[int]:
+def select_memories(fired: Sequence[MemoryActivations], place: int | None = None) -> list[int]:
     """Places among `memories_of` of those with the largest shares: of one of the tokens asked for,
     or of the row."""
-    shares = [f.mean_M if place is None else f.share_KM[place] for f in fired]
+    shares = [f.mean_share_M if place is None else f.share_KM[place] for f in fired]
     share_A = np.concatenate(shares) if shares else np.empty(0)
-    best = np.argsort(-share_A, kind="stable")[:MEMORIES]
+    best = np.argsort(-share_A, kind="stable")[:MAX_MEMORIES]
     return best[share_A[best] > 0].tolist()
 
 
 N = TypeVar("N", bound=Architecture)
 
 
-class OcclusionEvaluator(Generic[N]):
+class MemoryOccluder(Generic[N]):
     """A network without some of its memories; all other tensors are shared with the whole one.
 
     It is copied once, where first a memory is to be missing: that takes longer than an answer.
@@ -247,7 +251,7 @@ class OcclusionEvaluator(Generic[N]):
         tensors = (*self._whole.parameters(), *self._whole.buffers())
         return deepcopy(self._whole, {id(tensor): tensor for tensor in tensors})
 
-    def without(self, silent: Collection[Memory]) -> N:
+    def occlude(self, silent: Collection[MemoryId]) -> N:
         """The network without these memories, until it is asked for without others."""
         if not silent:
             return self._whole
@@ -265,28 +269,28 @@ class OcclusionEvaluator(Generic[N]):
 
 def _value(
     network: Architecture,
-    knobs: DynamicsParams,
+    params: DynamicsParams,
     interrupt: Interrupt,
     read: Callable[[Tensor, int], np.ndarray],
     tasks: int,
-) -> Value:
+) -> ForwardFunc:
     """
     Raises:
         Interrupted: `interrupt` gave a reason.
     """
 
-    silence = OcclusionEvaluator(network)
+    silence = MemoryOccluder(network)
 
-    def value(variants: Sequence[Variant]) -> np.ndarray:
+    def value(variants: Sequence[Perturbation]) -> np.ndarray:
         value_VT = np.empty((len(variants), tasks))
-        for silent in dict.fromkeys(variant.silent for variant in variants):
-            heard = silence.without(silent)
-            mine = [at for at, variant in enumerate(variants) if variant.silent == silent]
+        for silent in dict.fromkeys(variant.silenced for variant in variants):
+            heard = silence.occlude(silent)
+            mine = [at for at, variant in enumerate(variants) if variant.silenced == silent]
             for some in _batches(network, mine, variants):
                 batch = heard.pack([variants[at].graph for at in some])
-                output = heard.infer(batch, [knobs] * len(some), interrupt)
+                output = heard.infer(batch, [params] * len(some), interrupt)
                 if (why := interrupt()) is not None:
-                    raise Interrupted(why)
+                    raise RunInterruptedError(why)
                 value_VT[some] = read(output.logits.cpu(), len(some))
         return value_VT
 
@@ -294,7 +298,7 @@ def _value(
 
 
 def _batches(
-    network: Architecture, places: Sequence[int], variants: Sequence[Variant]
+    network: Architecture, places: Sequence[int], variants: Sequence[Perturbation]
 ) -> Iterator[list[int]]:
     """As many at a time as memory should hold; a large one by itself."""
     held: list[int] = []
@@ -304,7 +308,7 @@ def _batches(
         nodes, edges = graph.num_nodes, np.shape(graph.edge_index)[1]
         pairs = nodes + 2 * edges
         if isinstance(network, GraphClassifier):
-            pairs = network.tokeniser.pairs(nodes, edges)
+            pairs = network.tokenizer.max_pairs(nodes, edges)
         if held and size + pairs > _ENTRIES:
             yield held
             held, size = [], 0

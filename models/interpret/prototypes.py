@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from models.architectures.ait import AiT, Layer
+from models.architectures.ait import AiT, AiTLayer
 from models.base import Architecture, Block
 from models.energies import DotProductAttention, Hopfield
 from models.tasks.image_completer import ImageCompleter
@@ -31,7 +31,7 @@ class Gallery:
     columns: int
 
 
-def gallery(network: Architecture) -> dict[str, Callable[[], Gallery]]:
+def list_galleries(network: Architecture) -> dict[str, Callable[[], Gallery]]:
     """What there is to show of `network`, by name; none of it is made before it is asked for."""
     if isinstance(network, ImageCompleter):
         parts = [_parts(block) for block in network.blocks_in_order()]
@@ -44,10 +44,12 @@ def gallery(network: Architecture) -> dict[str, Callable[[], Gallery]]:
             found["memories"] = lambda: _memories(network, memories)
         if heads:
             found["attention"] = lambda: _attention(network, heads)
-        return found | {"positions": lambda: positions(codec.position_LD, (along, along))}
+        return found | {
+            "positions": lambda: build_position_gallery(codec.position_LD, (along, along))
+        }
     if isinstance(network, AiT):
         c = network.config
-        found = {"positions": lambda: positions(network.places_LD, c.grid)}
+        found = {"positions": lambda: build_position_gallery(network.places_LD, c.grid)}
         if not c.workspace or c.stem:  # behind convolutions no patch of pixels is told by a token
             return found
         return {"memories": lambda: _attractors(network)} | found
@@ -55,7 +57,7 @@ def gallery(network: Architecture) -> dict[str, Callable[[], Gallery]]:
 
 
 @torch.no_grad()
-def positions(position_LD: Tensor, grid: tuple[int, int]) -> Gallery:
+def build_position_gallery(position_LD: Tensor, grid: tuple[int, int]) -> Gallery:
     """Cosine similarity of the position of each patch to those of all patches, which lie on `grid`
     (Energy Transformer figure 2): black is -1, white 1."""
     unit_LD = normalize(position_LD.double(), dim=-1)
@@ -97,7 +99,7 @@ def _attractors(network: AiT) -> Gallery:
     inverse_PD = torch.linalg.pinv(network.embed.weight.double())
     found = []
     for layer in network.layers:
-        workspace, lift = cast(Layer, layer).workspace, cast(Layer, layer).lift
+        workspace, lift = cast(AiTLayer, layer).workspace, cast(AiTLayer, layer).lift
         assert workspace is not None
         attractors_MD = lift(workspace.memory_MD).double()
         found.append((attractors_MD - attractors_MD.mean(0)) @ inverse_PD.T)
@@ -113,7 +115,7 @@ def _attractors(network: AiT) -> Gallery:
 def _decoded(network: ImageCompleter, x_D: Tensor) -> np.ndarray:
     """Vectors (..., D) of the token space as patches (..., p, p, C)."""
     codec = network.codec
-    y_NP = codec.read(x_D.flatten(0, -2)).clamp(0, 1)
+    y_NP = codec.decode_patches(x_D.flatten(0, -2)).clamp(0, 1)
     tiles = y_NP.view(*x_D.shape[:-1], codec.channels, codec.patch, codec.patch)
     return tiles.movedim(-3, -1).cpu().numpy()
 

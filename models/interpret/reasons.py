@@ -18,59 +18,59 @@ from models.energies import AssociativeMemory, AttentionEnergy, Hopfield
 from models.layouts import PatternLayout
 from models.layouts.pairwise import Pairwise
 from models.nn.attention_recorder import AttentionRecord
-from models.nn.transformer import Attention
+from models.nn.transformer import MultiHeadAttention
 from models.nn.workspace import Workspace
 
-TOP = 5
+TOP_K = 5
 """Pairs told of a head, tokens that one sees, memories that fired."""
 _PAIRS = frozenset({"attention", "resonance"})
 _CHUNK = 8192  # tokens whose activations, and pairs whose resonance, are held at a time
 
 
-class Seen(NamedTuple):
+class AttentionWeights(NamedTuple):
     """One attention in a row: p (P, H) of its pairs, and the token that sees and the one seen."""
 
     kind: str
     weight_PH: np.ndarray
-    token_P: np.ndarray
-    seen_P: np.ndarray
+    query_P: np.ndarray
+    key_P: np.ndarray
     resonance_PH: np.ndarray | None
 
 
-class Fired(NamedTuple):
+class MemoryActivations(NamedTuple):
     """The Hopfield network of one block: activations and shares of each token's Hopfield energy, of
     the K tokens asked for, and the mean share over all tokens of the row."""
 
     activation_KM: np.ndarray
     share_KM: np.ndarray
-    mean_M: np.ndarray
+    mean_share_M: np.ndarray
 
 
 @dataclass(frozen=True)
-class Reasons:
+class RowReasons:
     """One row, of `length` tokens, of which those at `token_K` were asked for.
 
     `energies` has, block by block, the weighed energy of each of them by term: (K, H) of attention,
     by head, else (K,).
     """
 
-    length: int
+    num_tokens: int
     token_K: np.ndarray
-    attention: list[Seen]
-    memories: list[Fired]
+    attention: list[AttentionWeights]
+    memories: list[MemoryActivations]
     energies: list[dict[str, np.ndarray]]
 
-    def plus(self, other: Reasons) -> Reasons:
+    def add(self, other: RowReasons) -> RowReasons:
         """The sum of two rows whose tokens see alike, such as the windows of a picture."""
-        return Reasons(
-            self.length,
+        return RowReasons(
+            self.num_tokens,
             self.token_K,
             [
                 a._replace(weight_PH=a.weight_PH + b.weight_PH, resonance_PH=None)
                 for a, b in zip(self.attention, other.attention, strict=True)
             ],
             [
-                Fired(*(a + b for a, b in zip(one, two, strict=True)))
+                MemoryActivations(*(a + b for a, b in zip(one, two, strict=True)))
                 for one, two in zip(self.memories, other.memories, strict=True)
             ],
             [
@@ -79,13 +79,13 @@ class Reasons:
             ],
         )
 
-    def over(self, rows: int) -> Reasons:
+    def divide(self, rows: int) -> RowReasons:
         """The mean, of a sum of so many rows."""
-        return Reasons(
-            self.length,
+        return RowReasons(
+            self.num_tokens,
             self.token_K,
             [seen._replace(weight_PH=seen.weight_PH / rows) for seen in self.attention],
-            [Fired(*(part / rows for part in fired)) for fired in self.memories],
+            [MemoryActivations(*(part / rows for part in fired)) for fired in self.memories],
             [{name: part / rows for name, part in one.items()} for one in self.energies],
         )
 
@@ -100,7 +100,7 @@ class _Rest:
     beta_RH: Tensor
 
 
-class AtRest:
+class BatchReasons:
     """A batch at rest. Nothing is computed before it is asked for.
 
     Args:
@@ -114,17 +114,17 @@ class AtRest:
         self,
         network: Architecture,
         output: Output,
-        knobs: Sequence[DynamicsParams],
+        params: Sequence[DynamicsParams],
         heard: Sequence[AttentionRecord] = (),
     ) -> None:
         self._blocks = [
-            _Rest(block, solution, solution.g_ND, block.resolve(knobs).beta_RH)
+            _Rest(block, solution, solution.g_ND, block.resolve_params(params).beta_RH)
             for block, solution in zip(network.blocks_in_order(), output.solutions, strict=True)
         ]
         self._heard = heard
 
     @cached_property
-    def attended(self) -> list[AttentionRecord]:
+    def attention_records(self) -> list[AttentionRecord]:
         """Every attention, in the order in which the network comes to them."""
         found = list(self._heard)
         for rest in self._blocks:
@@ -138,18 +138,20 @@ class AtRest:
                 ]
         return found
 
-    def selectivity(self, row: int, pairs: bool = True) -> list[dict[str, Any]]:
+    def compute_selectivity(self, row: int, pairs: bool = True) -> list[dict[str, Any]]:
         """How selective each head that resonates is in a row: `crossing` = Pr[c > rho], the share
         of its pairs above vigilance, `mean` r, and its `TOP` pairs of the highest r (DAR section
         9), if they are wanted."""
         return [
             {"attention": place, "kind": attended.kind, **head}
-            for place, attended in enumerate(self.attended)
-            for head in selectivity(attended, row, pairs)
+            for place, attended in enumerate(self.attention_records)
+            for head in compute_selectivity(attended, row, pairs)
         ]
 
     @torch.no_grad()
-    def row(self, row: int, include: Collection[str], token_K: np.ndarray | None = None) -> Reasons:
+    def explain_row(
+        self, row: int, include: Collection[str], token_K: np.ndarray | None = None
+    ) -> RowReasons:
         """What `include` names of `attention`, `resonance`, `memories` and `components`.
 
         Args:
@@ -159,10 +161,10 @@ class AtRest:
         asked_K = np.arange(last - first) if token_K is None else token_K
         at_K = torch.from_numpy(asked_K) + first
         seen = "attention" in include or (token_K is None and "resonance" in include)
-        return Reasons(
+        return RowReasons(
             last - first,
             asked_K,
-            [_seen(attended, row, token_K) for attended in self.attended] if seen else [],
+            [_seen(attended, row, token_K) for attended in self.attention_records] if seen else [],
             self._fired(at_K, first, last) if "memories" in include else [],
             [
                 {name: _plain(part[at_K]) for name, part in energies.items()}
@@ -170,17 +172,17 @@ class AtRest:
             ],
         )
 
-    def length(self, row: int) -> int:
+    def count_tokens(self, row: int) -> int:
         """Tokens of a row."""
         first, last = self._bounds(row)
         return last - first
 
-    def size(self, include: Collection[str]) -> int:
+    def estimate_bytes(self, include: Collection[str]) -> int:
         """Bytes of all there is to tell of `include`, in single precision."""
         tokens, found = len(self._blocks[0].g_ND), 0
-        for attended in self.attended if _PAIRS & set(include) else ():
+        for attended in self.attention_records if _PAIRS & set(include) else ():
             each = 8 + 4 * attended.heads * len(_PAIRS & set(include))
-            found += attended.pairs * each
+            found += attended.num_pairs * each
         for rest in self._blocks:
             for _, leaf in rest.block.energy.leaves():
                 if "memories" in include and isinstance(leaf, Hopfield):
@@ -197,25 +199,25 @@ class AtRest:
         bounds = torch.searchsorted(row_of_N, row_of_N.new_tensor([row, row + 1])).tolist()
         return bounds[0], bounds[1]
 
-    def _fired(self, at_K: Tensor, first: int, last: int) -> list[Fired]:
+    def _fired(self, at_K: Tensor, first: int, last: int) -> list[MemoryActivations]:
         found = []
         for rest in self._blocks:
             layout, beta_RH = rest.solution.layout, rest.beta_RH
             for _, leaf in rest.block.energy.leaves():
                 if isinstance(leaf, AssociativeMemory):  # its attractors belong to rows
-                    weight_NM = leaf.fired(rest.g_ND, layout, beta_RH)[0]
+                    weight_NM = leaf.memory_activations(rest.g_ND, layout, beta_RH)[0]
                     mine = _plain(weight_NM[at_K])
                     mean_M = _plain(weight_NM[first:last].double().mean(0))
-                    found.append(Fired(mine, mine, mean_M))
+                    found.append(MemoryActivations(mine, mine, mean_M))
                 elif isinstance(leaf, Hopfield):
-                    r_KM, share_KM = leaf.fired(rest.g_ND[at_K], layout, beta_RH)
+                    r_KM, share_KM = leaf.memory_activations(rest.g_ND[at_K], layout, beta_RH)
                     total_M = sum(
-                        leaf.fired(part, layout, beta_RH)[1].double().sum(0)
+                        leaf.memory_activations(part, layout, beta_RH)[1].double().sum(0)
                         for part in rest.g_ND[first:last].split(_CHUNK)
                     )
                     assert isinstance(total_M, Tensor)
                     mean_M = _plain(total_M) / (last - first)
-                    found.append(Fired(_plain(r_KM), _plain(share_KM), mean_M))
+                    found.append(MemoryActivations(_plain(r_KM), _plain(share_KM), mean_M))
         return found
 
     @cached_property
@@ -234,10 +236,10 @@ class AtRest:
         return found
 
 
-def collect_reasons(network: Architecture) -> frozenset[str]:
+def get_supported_reasons(network: Architecture) -> frozenset[str]:
     """What there is to tell of `attention` and `memories` with such a network."""
     kinds = {
-        "attention": (AttentionEnergy, Attention, Workspace),
+        "attention": (AttentionEnergy, MultiHeadAttention, Workspace),
         "memories": (Hopfield, AssociativeMemory),
     }
     parts = list(network.modules())
@@ -247,7 +249,7 @@ def collect_reasons(network: Architecture) -> frozenset[str]:
 
 
 def _attended(energy: AttentionEnergy, layout: Pairwise, rest: _Rest) -> AttentionRecord:
-    ends = energy.ends(rest.g_ND)
+    ends = energy.attention_inputs(rest.g_ND)
     beta_NH = layout.of_tokens(rest.beta_RH)
     weights = cache(lambda: layout.weights(*ends, beta_NH))
     cosines = cache(lambda: layout.cosines(*ends))
@@ -265,7 +267,7 @@ def _plain(tensor: Tensor) -> np.ndarray:
     return tensor.double().cpu().numpy()
 
 
-def _seen(attended: AttentionRecord, row: int, token_K: np.ndarray | None) -> Seen:
+def _seen(attended: AttentionRecord, row: int, token_K: np.ndarray | None) -> AttentionWeights:
     weight_PH, i_P, j_P = (part.cpu().numpy() for part in attended.weights(row))
     r_PH = None
     if token_K is not None:
@@ -273,21 +275,25 @@ def _seen(attended: AttentionRecord, row: int, token_K: np.ndarray | None) -> Se
         weight_PH, i_P, j_P = weight_PH[mine], i_P[mine], j_P[mine]
     elif attended.prior is not None:
         c_PH = attended.cosines(row)[0]
-        r_PH = attended.prior.of_rows(row, row + 1).resonance(c_PH, lambda value: value)[0]
+        r_PH = attended.prior.slice_rows(row, row + 1).compute_resonance(c_PH, lambda value: value)[
+            0
+        ]
         r_PH = r_PH.cpu().numpy()
-    return Seen(attended.kind, weight_PH.astype(np.float64), i_P, j_P, r_PH)
+    return AttentionWeights(attended.kind, weight_PH.astype(np.float64), i_P, j_P, r_PH)
 
 
-def selectivity(attended: AttentionRecord, row: int, pairs: bool = True) -> list[dict[str, Any]]:
-    """Of one attention what `PointerFnRest.selectivity` tells; pairs only where they are wanted."""
+def compute_selectivity(
+    attended: AttentionRecord, row: int, pairs: bool = True
+) -> list[dict[str, Any]]:
+    """Return `BatchReasons.compute_selectivity` of one attention, with its `pairs` if wanted."""
     if attended.prior is None:
         return []
     c_PH, i_P, j_P = attended.cosines(row)
-    mine, count = attended.prior.of_rows(row, row + 1), len(c_PH)
+    mine, count = attended.prior.slice_rows(row, row + 1), len(c_PH)
     above_H, total_H = c_PH.new_zeros(2, attended.heads, dtype=torch.float64)
     for some_PH in c_PH.split(_CHUNK):
-        above_H += (mine.margin(some_PH) > 0).sum(0)
-        total_H += mine.resonance(some_PH, lambda value: value)[0].double().sum(0)
+        above_H += (mine.compute_margin(some_PH) > 0).sum(0)
+        total_H += mine.compute_resonance(some_PH, lambda value: value)[0].double().sum(0)
     told: list[dict[str, Any]] = [
         {
             "head": head,
@@ -297,8 +303,8 @@ def selectivity(attended: AttentionRecord, row: int, pairs: bool = True) -> list
         for head in range(attended.heads)
     ]
     if pairs:
-        best_KH = c_PH.topk(min(TOP, count), 0).indices
-        r_KH = mine.resonance(c_PH.gather(0, best_KH), lambda value: value)[0]
+        best_KH = c_PH.topk(min(TOP_K, count), 0).indices
+        r_KH = mine.compute_resonance(c_PH.gather(0, best_KH), lambda value: value)[0]
         for head, of_head in enumerate(told):
             of_head["pairs"] = [
                 {

@@ -33,14 +33,14 @@ class Pairwise(Layout):
 
     def part(self, first: int, last: int) -> Self:
         layout = self._part(first, last)
-        layout.prior = None if self.prior is None else self.prior.of_rows(first, last)
+        layout.prior = None if self.prior is None else self.prior.slice_rows(first, last)
         return layout
 
     def joined(self, others: Sequence[Any]) -> Self:
         several = [self, *others]
         layout = self._joined(several)
         priors = [(each.prior, each.rows) for each in several if each.prior is not None]
-        layout.prior = AttentionPrior.joined(priors) if priors else None
+        layout.prior = AttentionPrior.concat_rows(priors) if priors else None
         return layout
 
     def attend(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Attention:
@@ -54,8 +54,8 @@ class Pairwise(Layout):
     def _resonate(
         self, prior: AttentionPrior, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor
     ) -> Attention:
-        q_hat, q_length = normalize(prior.narrowed(q_NHY))
-        k_hat, k_length = normalize(prior.narrowed(k_NHY))
+        q_hat, q_length = normalize(prior.project(q_NHY))
+        k_hat, k_length = normalize(prior.project(k_NHY))
         cosines = self.products(q_hat, k_hat)
         bias, slope = self._priors(prior, cosines)
         (lse_NH, pk_NHY, ptq_NHY), p = self._attend(q_NHY, k_NHY, beta_NH, bias)
@@ -65,14 +65,14 @@ class Pairwise(Layout):
         to_k = normalize_backward(self._write(pull, q_hat * per_beta), k_hat, k_length)
         return Attention(
             lse_NH,
-            pk_NHY + prior.widened(to_q, q_NHY),
-            ptq_NHY + prior.widened(to_k, k_NHY),
+            pk_NHY + prior.project_back(to_q, q_NHY),
+            ptq_NHY + prior.project_back(to_k, k_NHY),
         )
 
     def cosines(self, q_NHY: Tensor, k_NHY: Tensor) -> Tensor:
         """Of all pairs as the prior sees them, arranged as `products` are."""
         assert self.prior is not None
-        q_hat, k_hat = (normalize(self.prior.narrowed(u))[0] for u in (q_NHY, k_NHY))
+        q_hat, k_hat = (normalize(self.prior.project(u))[0] for u in (q_NHY, k_NHY))
         return self.products(q_hat, k_hat)
 
     def weights(self, q_NHY: Tensor, k_NHY: Tensor, beta_NH: Tensor) -> Tensor:

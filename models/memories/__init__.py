@@ -1,24 +1,32 @@
 """What is stored, and how a state reads as such a thing again."""
 
-from models.memories.codecs import ALPHABET, CODECS, GAP, Codec, letters_of, sequences_of
-from models.memories.file import SUFFIX, Card, Kind, MemoryFileError, card_of, dump, load
-from models.memories.memory import ClampedCoordinates, Memory, MemoryFault
+from models.memories.codecs import ALPHABET, CODECS, GAP, Codec, decode_letters, encode_letters
+from models.memories.file import (
+    MEMORY_FILE_SUFFIX,
+    MemoryCard,
+    MemoryFileError,
+    MemoryKind,
+    dump_memory,
+    load_memory,
+    read_card,
+)
+from models.memories.memory import ClampedCoordinates, InvalidMemoryError, Memory
 
 __all__ = [
     "ALPHABET",
     "CODECS",
     "GAP",
-    "SUFFIX",
-    "Card",
+    "MEMORY_FILE_SUFFIX",
     "ClampedCoordinates",
     "Codec",
-    "Kind",
+    "InvalidMemoryError",
     "Memory",
-    "MemoryFault",
+    "MemoryCard",
     "MemoryFileError",
-    "card_of",
-    "dump",
-    "letters_of",
-    "load",
-    "sequences_of",
+    "MemoryKind",
+    "decode_letters",
+    "dump_memory",
+    "encode_letters",
+    "load_memory",
+    "read_card",
 ]

@@ -21,7 +21,7 @@ class Codec(ABC):
     """Fitted to the items of a memory; float64 features (N, D) of items and back."""
 
     kind: ClassVar[str]
-    coordinates: ClassVar[bool]
+    has_coordinates: ClassVar[bool]
     """Is each feature one number of the item, so that a client can know some and not others?"""
 
     @classmethod
@@ -45,11 +45,11 @@ class Codec(ABC):
 
 @final
 @dataclass(frozen=True)
-class Vectors(Codec):
+class VectorCodec(Codec):
     """Vectors (N, D), as they are."""
 
     kind = "vectors"
-    coordinates = True
+    has_coordinates = True
 
     @classmethod
     def fit(cls, items: np.ndarray) -> Self:
@@ -64,7 +64,7 @@ class Vectors(Codec):
 
 @final
 @dataclass(frozen=True)
-class Images(Codec):
+class ImageCodec(Codec):
     """Images (N, H, W) or (N, H, W, 3), floats in [0, 1] or bytes in [0, 255].
 
     Features are on the scale to 1; decoded images are floats, cut to [0, 1].
@@ -73,7 +73,7 @@ class Images(Codec):
     shape: tuple[int, ...]
 
     kind = "images"
-    coordinates = True
+    has_coordinates = True
 
     @classmethod
     def fit(cls, items: np.ndarray) -> Self:
@@ -90,7 +90,7 @@ class Images(Codec):
 
 @final
 @dataclass(frozen=True)
-class Sequences(Codec):
+class SequenceCodec(Codec):
     """Aligned protein sequences (N, L), letters as their places in `ALPHABET`, uint8.
 
     Appendix G: one-hot over 20 amino acids (a gap is all zero), centred, projected on the leading
@@ -105,7 +105,7 @@ class Sequences(Codec):
 
     VARIANCE = 0.95
     kind = "sequences"
-    coordinates = False
+    has_coordinates = False
 
     @classmethod
     def fit(cls, items: np.ndarray) -> Self:
@@ -127,7 +127,7 @@ class Sequences(Codec):
 
 @final
 @dataclass(frozen=True)
-class Returns(Codec):
+class ReturnsCodec(Codec):
     """Returns (N, A) of A assets on N days (appendix H.1-H.2).
 
     Each day is centred across the assets before it becomes a pattern. What is decoded is the
@@ -143,7 +143,7 @@ class Returns(Codec):
 
     SPREAD = 1e-3  # of the history's, below which it is not corrected
     kind = "returns"
-    coordinates = False
+    has_coordinates = False
 
     @classmethod
     def fit(cls, items: np.ndarray) -> Self:
@@ -165,7 +165,9 @@ class Returns(Codec):
         return corrected.astype(np.float32)
 
 
-CODECS: dict[str, type[Codec]] = {c.kind: c for c in (Vectors, Images, Sequences, Returns)}
+CODECS: dict[str, type[Codec]] = {
+    c.kind: c for c in (VectorCodec, ImageCodec, SequenceCodec, ReturnsCodec)
+}
 
 
 def one_hot(items: np.ndarray) -> np.ndarray:
@@ -174,7 +176,7 @@ def one_hot(items: np.ndarray) -> np.ndarray:
     return hot.reshape(len(items), -1)
 
 
-def letters_of(sequences: list[str]) -> np.ndarray:
+def encode_letters(sequences: list[str]) -> np.ndarray:
     """Sequences of equal length to places in `ALPHABET` (N, L); `.` is a gap, case is ignored.
 
     Raises:
@@ -190,7 +192,7 @@ def letters_of(sequences: list[str]) -> np.ndarray:
     return places.reshape(len(sequences), -1)
 
 
-def sequences_of(items: np.ndarray) -> list[str]:
+def decode_letters(items: np.ndarray) -> list[str]:
     """The reverse of `letters_of`."""
     table = np.array(list(ALPHABET))
     return ["".join(row) for row in table[items]]

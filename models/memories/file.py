@@ -13,25 +13,25 @@ import safetensors.numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.memories.codecs import ALPHABET
-from models.memories.memory import Memory, MemoryFault
+from models.memories.memory import InvalidMemoryError, Memory
 
 ITEMS, CARD = "items", "memory"
-SUFFIX = ".safetensors"
+MEMORY_FILE_SUFFIX = ".safetensors"
 
-Kind = Literal["vectors", "images", "sequences", "returns"]
+MemoryKind = Literal["vectors", "images", "sequences", "returns"]
 
 
 class MemoryFileError(Exception):
     """The file holds no memory; the message says why."""
 
 
-class Card(BaseModel):
+class MemoryCard(BaseModel):
     """What a memory is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
-    kind: Kind
+    kind: MemoryKind
     patterns: int = Field(description="K, how many")
     shape: tuple[int, ...] = Field(description="of one item: (D,), (H, W), (H, W, 3) or (L,)")
     dim: int = Field(description="d, width of the patterns that are sampled")
@@ -40,11 +40,13 @@ class Card(BaseModel):
     note: str = Field("", description="what they are and where they come from")
 
     @classmethod
-    def of(cls, memory: Memory, items: np.ndarray, licence: str = "", note: str = "") -> Card:
+    def from_memory(
+        cls, memory: Memory, items: np.ndarray, licence: str = "", note: str = ""
+    ) -> MemoryCard:
         return cls.model_validate(
             {
                 "kind": memory.codec.kind,
-                "patterns": memory.count,
+                "patterns": memory.num_patterns,
                 "shape": items.shape[1:],
                 "dim": memory.dim,
                 "sha256": memory.sha256,
@@ -54,13 +56,13 @@ class Card(BaseModel):
         )
 
 
-def dump(items: np.ndarray, card: Card) -> bytes:
+def dump_memory(items: np.ndarray, card: MemoryCard) -> bytes:
     """The file of a memory."""
     text = card.model_dump_json()
     return safetensors.numpy.save({ITEMS: np.ascontiguousarray(items)}, metadata={CARD: text})
 
 
-def card_of(raw: bytes) -> Card:
+def read_card(raw: bytes) -> MemoryCard:
     """The card of a file, without its items.
 
     Raises:
@@ -73,24 +75,30 @@ def card_of(raw: bytes) -> Card:
         raise MemoryFileError("the file has no card") from error
 
 
-def load(raw: bytes) -> tuple[Card, Memory]:
+def load_memory(raw: bytes) -> tuple[MemoryCard, Memory]:
     """Read a file and build its memory again.
 
     Raises:
         MemoryFileError: the items are not those of the card.
     """
-    card = card_of(raw)
+    card = read_card(raw)
     try:
-        items = items_of(raw)
-        memory = Memory.of(card.kind, items)
-    except (MemoryFault, safetensors.SafetensorError, KeyError, IndexError, ValueError) as error:
+        items = read_items(raw)
+        memory = Memory.from_items(card.kind, items)
+    except (
+        InvalidMemoryError,
+        safetensors.SafetensorError,
+        KeyError,
+        IndexError,
+        ValueError,
+    ) as error:
         raise MemoryFileError(f"the items make no memory: {error}") from error
     if memory.sha256 != card.sha256:
         raise MemoryFileError("the items are not those of the card; the file was altered")
     return card, memory
 
 
-def items_of(raw: bytes) -> np.ndarray:
+def read_items(raw: bytes) -> np.ndarray:
     """The items of a file as they were stored."""
     items = safetensors.numpy.load(raw)[ITEMS]
     if items.dtype == np.uint8 and items.size and items.ndim == 2 and items.max() >= len(ALPHABET):
@@ -101,8 +109,8 @@ def items_of(raw: bytes) -> np.ndarray:
 class _Metadata(BaseModel):
     memory: str
 
-    def card(self) -> Card:
-        return Card.model_validate_json(self.memory)
+    def card(self) -> MemoryCard:
+        return MemoryCard.model_validate_json(self.memory)
 
 
 class _Header(BaseModel):

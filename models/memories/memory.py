@@ -16,7 +16,7 @@ _SAME = 1e-6  # distance of unit patterns that float32 cannot hold apart
 _PART = 1e-6  # length of a part of a unit pattern below which it is little but rounding
 
 
-class MemoryFault(ValueError):  # noqa: N818
+class InvalidMemoryError(ValueError):
     """Items that make no memory: a code, the rule broken, and the first items that break it."""
 
     def __init__(self, code: str, rule: str, items: np.ndarray) -> None:
@@ -44,7 +44,7 @@ class Memory:
     sha256: str
 
     @classmethod
-    def of(cls, kind: str, items: np.ndarray) -> Memory:
+    def from_items(cls, kind: str, items: np.ndarray) -> Memory:
         """Encode and normalise the items of a memory.
 
         Raises:
@@ -52,7 +52,7 @@ class Memory:
         """
         if items.dtype.kind == "f" and not (finite := np.isfinite(items)).all():
             bad = ~finite.reshape(len(items), -1).all(1)
-            raise MemoryFault("not_finite", "must be finite", np.flatnonzero(bad))
+            raise InvalidMemoryError("not_finite", "must be finite", np.flatnonzero(bad))
         codec = CODECS[kind].fit(items)
         features = codec.encode(items)
         norms = np.linalg.norm(features, axis=1)
@@ -60,12 +60,12 @@ class Memory:
         scale = max(float(np.abs(features).max(initial=0)), float(np.abs(items).max(initial=0)))
         if (zero := norms <= 1e-9 * scale).any() or not scale:
             rule = "has no length, so it has no direction to be drawn to"
-            raise MemoryFault("zero_norm", rule, np.flatnonzero(zero))
+            raise InvalidMemoryError("zero_norm", rule, np.flatnonzero(zero))
         unit = features / norms[:, None]
         again = _repeated(unit)
         if len(again):
             rule = "is the same as an earlier pattern, up to its length"
-            raise MemoryFault("duplicate", rule, again)
+            raise InvalidMemoryError("duplicate", rule, again)
         digest = hashlib.sha256(f"{kind} {items.dtype.str} {items.shape} ".encode())
         digest.update(items.tobytes())
         return cls(
@@ -76,7 +76,7 @@ class Memory:
         )
 
     @property
-    def count(self) -> int:
+    def num_patterns(self) -> int:
         return self.patterns_KD.shape[0]
 
     @property
@@ -89,7 +89,7 @@ class Memory:
         held = (self.patterns_KD, self.norms_K, *vars(self.codec).values())
         return sum(array.nbytes for array in held if isinstance(array, Tensor | np.ndarray))
 
-    def states_of(self, items: np.ndarray) -> Tensor:
+    def encode_states(self, items: np.ndarray) -> Tensor:
         """Items as states on the unit sphere.
 
         Raises:
@@ -98,10 +98,10 @@ class Memory:
         features = self.codec.encode(items)
         norms = np.linalg.norm(features, axis=1, keepdims=True)
         if (zero := norms[:, 0] <= 0).any():
-            raise MemoryFault("zero_norm", "has no length", np.flatnonzero(zero))
+            raise InvalidMemoryError("zero_norm", "has no length", np.flatnonzero(zero))
         return torch.from_numpy((features / norms).astype(np.float32))
 
-    def known(self, index_k: np.ndarray, values_k: np.ndarray) -> ClampedCoordinates:
+    def clamp_coordinates(self, index_k: np.ndarray, values_k: np.ndarray) -> ClampedCoordinates:
         """Put given coordinates on the unit scale.
 
         How long the whole pattern is cannot be known from a part of it. It is taken to hold the
@@ -121,7 +121,7 @@ class Memory:
         told_K = length_K > _PART
         if length and told_K.any():
             cosine_K = np.divide(
-                part_Kk @ wanted, length_K, out=np.full(self.count, -np.inf), where=told_K
+                part_Kk @ wanted, length_K, out=np.full(self.num_patterns, -np.inf), where=told_K
             )
             norm = length / float(length_K[int(cosine_K.argmax())])
         return ClampedCoordinates(mask, wanted / norm, norm)

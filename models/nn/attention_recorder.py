@@ -13,7 +13,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from models.resonance import AttentionPrior
 
-Pairs = tuple[Tensor, Tensor, Tensor]
+PairValues = tuple[Tensor, Tensor, Tensor]
 """Of a row: values (P, H) of its pairs, and the places in the row of the token that sees and of the
 one that is seen (P,), by the first."""
 
@@ -29,10 +29,10 @@ class AttentionRecord:
 
     kind: str
     heads: int
-    pairs: int
-    weights: Callable[[int], Pairs]
+    num_pairs: int
+    weights: Callable[[int], PairValues]
     prior: AttentionPrior | None
-    cosines: Callable[[int], Pairs]
+    cosines: Callable[[int], PairValues]
 
 
 _ears: ContextVar[list[AttentionRecord] | None] = ContextVar("ears", default=None)
@@ -59,7 +59,7 @@ def record(attended: Callable[[], AttentionRecord]) -> None:
         heard.append(attended())
 
 
-def of_all(values_RHLK: Tensor, row: int) -> Pairs:
+def list_all_pairs(values_RHLK: Tensor, row: int) -> PairValues:
     """Every pair of a row: values (L K, H), and which query and which key."""
     values_HLK = values_RHLK[row if len(values_RHLK) > 1 else 0]
     i_P, j_P = values_HLK.new_ones(values_HLK.shape[1:]).nonzero().T

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 @final
-class LayerNorm(nn.Module):
+class EnergyLayerNorm(nn.Module):
     """g = gamma (x - mean x) / sqrt(var x + eps) + delta, Energy Transformer eq. 1.
 
     gamma > 0 is one scalar (kept positive as an exponential) and delta a vector, so g is the

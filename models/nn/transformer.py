@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from models.nn.attention_recorder import AttentionRecord, Pairs, of_all, record
+from models.nn.attention_recorder import AttentionRecord, PairValues, list_all_pairs, record
 from models.nn.dropout import Dropout
 from models.resonance import AttentionPrior, Resonance, ResonanceParameter
 
 
 @final
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Multi-head attention of tokens to a context (Associative Transformer eq. 1-2), row by row."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Attention(nn.Module):
         self.resonant = ResonanceParameter(heads, resonance, learn_strength)
 
     def forward(
-        self, x_RLD: Tensor, context_RKD: Tensor, asked: Sequence[Resonance | None] = (None,)
+        self, x_RLD: Tensor, context_RKD: Tensor, resonances: Sequence[Resonance | None] = (None,)
     ) -> Tensor:
         """What each token reads, (R, L, D); `asked` is the resonance of each row, or of all."""
         key, value = self.key_value(context_RKD).chunk(2, -1)
@@ -45,8 +45,8 @@ class Attention(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query(x_RLD), key, value)
         )
-        prior = self.resonant(asked, q_RHLY)
-        bias = None if prior is None else prior.bias(q_RHLY, k_RHKY)
+        prior = self.resonant(resonances, q_RHLY)
+        bias = None if prior is None else prior.compute_bias(q_RHLY, k_RHKY)
         record(lambda: _attended(prior, q_RHLY, k_RHKY, bias))
         if x_RLD.device.type == "cpu":  # where its gradient in half takes five times as long
             q_RHLY, k_RHKY, v_RHKY = (part.to(x_RLD.dtype) for part in (q_RHLY, k_RHKY, v_RHKY))
@@ -61,12 +61,12 @@ def _attended(
     logits_RHLK = q_RHLY @ k_RHKY.transpose(-1, -2) * q_RHLY.shape[-1] ** -0.5
     p_RHLK = (logits_RHLK if bias is None else logits_RHLK + bias).softmax(-1)
 
-    def cosines(row: int) -> Pairs:
+    def cosines(row: int) -> PairValues:
         assert prior is not None
-        return of_all(prior.cosines(q_RHLY, k_RHKY), row)
+        return list_all_pairs(prior.compute_cosines(q_RHLY, k_RHKY), row)
 
     rows, heads, length, seen = p_RHLK.shape
-    weights = partial(of_all, p_RHLK)
+    weights = partial(list_all_pairs, p_RHLK)
     return AttentionRecord("attention", heads, rows * length * seen, weights, prior, cosines)
 
 

@@ -13,13 +13,13 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from models.nn.attention_recorder import AttentionRecord, Pairs, of_all, record
+from models.nn.attention_recorder import AttentionRecord, PairValues, list_all_pairs, record
 from models.resonance import Resonance, ResonanceParameter
 
 _EPSILON = 1e-10
 
 
-class Written(NamedTuple):
+class WorkspaceUpdate(NamedTuple):
     """The memory after a pool has written into it, gamma^(t+1), and how uneven that was."""
 
     memory_PMD: Tensor
@@ -73,27 +73,29 @@ class Workspace(nn.Module):
         self.norm = nn.LayerNorm(slot_dim, eps=1e-12)
         self.resonant = ResonanceParameter(heads, resonance, learn_strength)
         self.register_buffer("memory_MD", torch.empty(slots, slot_dim))
-        self.reset()
+        self.reset_memory()
 
-    def reset(self) -> None:
+    def reset_memory(self) -> None:
         """A fresh memory: Gaussian, the best of the paper's table 3, over its norm."""
         self.memory_MD.copy_(_unit(torch.randn(self.memory_MD.shape)))
 
-    def forward(self, x_PLE: Tensor, asked: Sequence[Resonance | None] = (None,)) -> Written:
+    def forward(
+        self, x_PLE: Tensor, resonances: Sequence[Resonance | None] = (None,)
+    ) -> WorkspaceUpdate:
         """What each pool makes of the memory, which itself stays as it is.
 
         `asked` is the resonance of each pool, or of all.
         """
         # Cloned, for `keep` writes into the buffer before the gradient has passed.
         memory_MD = self.memory_MD.clone()
-        score_PAML = self.attention(memory_MD, x_PLE, asked)
+        score_PAML = self.compute_attention(memory_MD, x_PLE, resonances)
         value_PALY = self._heads(self.value(x_PLE))
         read_PMD = (score_PAML @ value_PALY).transpose(1, 2).flatten(2)
         new_PMD = self.norm(self.out(read_PMD))
         mixed_PMD = self.decay * memory_MD + (1 - self.decay) * new_PMD
-        return Written(_unit(mixed_PMD), balance(score_PAML))
+        return WorkspaceUpdate(_unit(mixed_PMD), compute_balance_loss(score_PAML))
 
-    def attention(
+    def compute_attention(
         self, memory_MD: Tensor, x_PLE: Tensor, asked: Sequence[Resonance | None] = (None,)
     ) -> Tensor:
         """top-k(A) (P, A, M, L)."""
@@ -102,28 +104,28 @@ class Workspace(nn.Module):
         logits_PAML = query_AMY @ key_PALY.transpose(2, 3) * query_AMY.shape[-1] ** -0.5
         prior = self.resonant(asked, key_PALY)
         if prior is not None:
-            logits_PAML = logits_PAML + prior.bias(query_AMY[None], key_PALY)
+            logits_PAML = logits_PAML + prior.compute_bias(query_AMY[None], key_PALY)
         score_PAML = torch.softmax(logits_PAML, -1)
-        k = self.bottleneck(x_PLE.shape[1])
+        k = self.bottleneck_size(x_PLE.shape[1])
         if k < x_PLE.shape[1]:
             top = score_PAML.topk(k, -1)
             score_PAML = torch.zeros_like(score_PAML).scatter(-1, top.indices, top.values)
 
-        def cosines(row: int) -> Pairs:
+        def cosines(row: int) -> PairValues:
             assert prior is not None
-            return of_all(prior.cosines(query_AMY[None], key_PALY), row)
+            return list_all_pairs(prior.compute_cosines(query_AMY[None], key_PALY), row)
 
         pools, heads, slots, patches = score_PAML.shape
-        pairs, weights = pools * slots * patches, partial(of_all, score_PAML)
+        pairs, weights = pools * slots * patches, partial(list_all_pairs, score_PAML)
         record(lambda: AttentionRecord("bottleneck", heads, pairs, weights, prior, cosines))
         return score_PAML
 
-    def bottleneck(self, patches: int) -> int:
+    def bottleneck_size(self, patches: int) -> int:
         """k of a pool of so many patches."""
         return min(patches, max(1, round(self.share * patches)))
 
     @torch.no_grad()
-    def keep(self, memory_PMD: Tensor) -> None:
+    def store_memory(self, memory_PMD: Tensor) -> None:
         """Remember gamma^(t+1); of several pools their mean, over its norm."""
         self.memory_MD.copy_(_unit(memory_PMD.mean(0)))
 
@@ -131,7 +133,7 @@ class Workspace(nn.Module):
         return x_PLD.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-def balance(score_PAML: Tensor) -> Tensor:
+def compute_balance_loss(score_PAML: Tensor) -> Tensor:
     """The bottleneck attention balance loss, eq. 5-6: summed over heads, the mean over pools.
 
     Importance is the sum of a patch's scores over the slots, its load the number of slots that

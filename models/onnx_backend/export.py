@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from models.base import Block
-from models.dynamics import ControlledDynamics, Descent, LayerNorm
+from models.dynamics import ControlledDynamics, Descent, EnergyLayerNorm
 from models.energies import (
     DotProductAttention,
     Energy,
@@ -261,7 +261,7 @@ def export(block: Block, form: Form, steps: bool = True, int8: bool = False) -> 
         NotExportableError: a part of it is not known here.
     """
     graph, norm = _Graph(form, int8), block.norm
-    if not isinstance(norm, LayerNorm):
+    if not isinstance(norm, EnergyLayerNorm):
         raise _unknown(norm)
     gamma_D = norm.log_gamma.exp().expand_as(norm.delta_D)
     scale, shift = map(graph.constant, (gamma_D, norm.delta_D))
@@ -272,7 +272,7 @@ def export(block: Block, form: Form, steps: bool = True, int8: bool = False) -> 
         if not isinstance(leaf, LinearFeatureEnergy):
             raise _unknown(leaf)
         leaves.append((weight, leaf))
-    each = [leaf.directions() for _, leaf in leaves]
+    each = [leaf.feature_directions() for _, leaf in leaves]
     u = graph.product([g], [torch.cat(each).T])
     outputs, pulls, at = ["g", "force"], list[str](), 0
     for (weight, leaf), u_FD in zip(leaves, each, strict=True):

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from models.base import Block
 from models.dynamics import StepBackend
-from models.energies import Energy, SumField, Terms
+from models.energies import Energy, PreparedSum, Terms
 from models.layouts import Dense, EdgeList, Layout
 from models.onnx_backend.export import Form, export, form_of, products
 
 
 @final
-class OnnxField(SumField):
+class OnnxField(PreparedSum):
     """A sum of energies whose products ONNX Runtime makes, where they are large: calls cost."""
 
     _LEAST: ClassVar = 1 << 21  # multiply-adds
@@ -29,21 +29,25 @@ class OnnxField(SumField):
         self, leaves: Sequence[tuple[Tensor | float, Energy]], threads: int | None
     ) -> None:
         super().__init__(leaves)
-        assert self.all_FD is not None
-        self._up = _session(products([self.all_FD.T]), threads)
-        self._back = _session(products(self.weighed), threads)
+        assert self.directions_FD is not None
+        self._up = _session(products([self.directions_FD.T]), threads)
+        self._back = _session(products(self.weighted_directions), threads)
 
     def features(self, g_ND: Tensor) -> Sequence[Tensor]:
         if not self._is_worth(g_ND):
             return super().features(g_ND)
-        return self._run(self._up, [g_ND]).split(self.widths, 1)
+        return self._run(self._up, [g_ND]).split(self.feature_widths, 1)
 
-    def back(self, pulls: Sequence[Tensor]) -> Tensor:
-        return self._run(self._back, pulls) if self._is_worth(pulls[0]) else super().back(pulls)
+    def project_back(self, pulls: Sequence[Tensor]) -> Tensor:
+        return (
+            self._run(self._back, pulls)
+            if self._is_worth(pulls[0])
+            else super().project_back(pulls)
+        )
 
     def _is_worth(self, x_NK: Tensor) -> bool:
-        assert self.all_FD is not None
-        return _takes(x_NK) and len(x_NK) * self.all_FD.numel() >= self._LEAST
+        assert self.directions_FD is not None
+        return _takes(x_NK) and len(x_NK) * self.directions_FD.numel() >= self._LEAST
 
     @staticmethod
     def _run(session: onnxruntime.InferenceSession, given: Sequence[Tensor]) -> Tensor:

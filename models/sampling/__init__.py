@@ -4,59 +4,65 @@ After "Stochastic Attention via Langevin Dynamics on the Modern Hopfield Energy"
 proposition and appendix numbers are that paper's.
 """
 
-from models.sampling.chains import Chains, Interrupt, Schedule, run
+from models.sampling.chains import ChainResult, Interrupt, Schedule, run_chains
 from models.sampling.diagnostics import (
-    Measures,
-    exact_samples,
-    measure,
-    mixture_weights,
+    SampleMetrics,
+    compute_metrics,
+    compute_mixture_weights,
+    draw_exact_samples,
+    draw_null_samples,
     null_energy,
     null_novelty,
-    null_samples,
 )
-from models.sampling.heads import Heads, TooManyHeadsError
-from models.sampling.langevin import Langevin, Method
-from models.sampling.rhat import MIN_DRAWS, Agreement, agreement
-from models.sampling.sampler import Drawn, InitialStates, Interrupted, draw, starts
+from models.sampling.heads import SubspaceHeads, TooManyHeadsError
+from models.sampling.langevin import LangevinKernel, Method
+from models.sampling.rhat import MIN_DRAWS, ChainDiagnostics, compute_chain_diagnostics
+from models.sampling.sampler import (
+    InitialStates,
+    RunInterruptedError,
+    SampleResult,
+    draw_samples,
+    init_states,
+)
 from models.sampling.temperature import (
     NoInflectionError,
     Regularity,
-    beta_star,
-    beta_star_log,
-    similarities,
-    slopes,
+    compute_entropy_derivatives,
+    compute_similarities,
+    find_beta_star,
+    find_beta_star_log,
     snr,
 )
 
 __all__ = [
     "MIN_DRAWS",
-    "Agreement",
-    "Chains",
-    "Drawn",
-    "Heads",
+    "ChainDiagnostics",
+    "ChainResult",
     "InitialStates",
     "Interrupt",
-    "Interrupted",
-    "Langevin",
-    "Measures",
+    "LangevinKernel",
     "Method",
     "NoInflectionError",
     "Regularity",
+    "RunInterruptedError",
+    "SampleMetrics",
+    "SampleResult",
     "Schedule",
+    "SubspaceHeads",
     "TooManyHeadsError",
-    "agreement",
-    "beta_star",
-    "beta_star_log",
-    "draw",
-    "exact_samples",
-    "measure",
-    "mixture_weights",
+    "compute_chain_diagnostics",
+    "compute_entropy_derivatives",
+    "compute_metrics",
+    "compute_mixture_weights",
+    "compute_similarities",
+    "draw_exact_samples",
+    "draw_null_samples",
+    "draw_samples",
+    "find_beta_star",
+    "find_beta_star_log",
+    "init_states",
     "null_energy",
     "null_novelty",
-    "null_samples",
-    "run",
-    "similarities",
-    "slopes",
+    "run_chains",
     "snr",
-    "starts",
 ]

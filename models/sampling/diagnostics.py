@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from models.energies import ModernHopfield
-from models.sampling.temperature import slopes
+from models.sampling.temperature import compute_entropy_derivatives
 
 
 @dataclass(frozen=True)
-class Measures:
+class SampleMetrics:
     """Figures of one set of samples; means, cosines of the angle between vectors.
 
     Attributes:
@@ -32,7 +32,7 @@ class Measures:
 
 
 @torch.no_grad()
-def measure(x_SD: Tensor, patterns_KD: Tensor, beta: float) -> Measures:
+def compute_metrics(x_SD: Tensor, patterns_KD: Tensor, beta: float) -> SampleMetrics:
     """Measures of samples (S, D), in float64."""
     x, patterns = x_SD.double(), patterns_KD.double()
     unit = x / x.norm(dim=1, keepdim=True).clamp(min=1e-300)
@@ -41,16 +41,16 @@ def measure(x_SD: Tensor, patterns_KD: Tensor, beta: float) -> Measures:
     count = len(x)
     # Sum of all cosines is |sum of the unit vectors|^2; the samples with themselves give `count`.
     pairs = (float(unit.sum(0).pow(2).sum()) - count) / max(count * (count - 1), 1)
-    return Measures(
+    return SampleMetrics(
         novelty=1 - nearest,
         diversity=1 - pairs if count > 1 else 0.0,
         energy=float(ModernHopfield(patterns).value(x, beta).mean()),
         max_cosine=nearest,
-        entropy=float(slopes((x @ patterns.T).numpy(), beta).entropy[0]),
+        entropy=float(compute_entropy_derivatives((x @ patterns.T).numpy(), beta).entropy[0]),
     )
 
 
-def null_samples(patterns_KD: Tensor, beta: float, count: int, seed: int) -> Tensor:
+def draw_null_samples(patterns_KD: Tensor, beta: float, count: int, seed: int) -> Tensor:
     """What no dynamics would give: a random stored pattern + N(0, I / beta), (count, D).
 
     For patterns of unit length this is more than a match: exp(-beta E) is the mixture
@@ -58,10 +58,10 @@ def null_samples(patterns_KD: Tensor, beta: float, count: int, seed: int) -> Ten
     x_k but for a factor exp(beta |x_k|^2 / 2) that is the same for all. The chains' samples
     differ from it only by how little they have mixed, and by ULA's bias.
     """
-    return exact_samples(ModernHopfield(patterns_KD), beta, count, seed, weighted=False)
+    return draw_exact_samples(ModernHopfield(patterns_KD), beta, count, seed, weighted=False)
 
 
-def exact_samples(
+def draw_exact_samples(
     energy: ModernHopfield, beta: float, count: int, seed: int, weighted: bool = True
 ) -> Tensor:
     """Independent draws from exp(-beta E), whatever the lengths and offsets (count, D).
@@ -72,13 +72,13 @@ def exact_samples(
     """
     rng = np.random.default_rng([seed, 0x6E756C6C])
     patterns_KD = energy.patterns_KD
-    w_K = mixture_weights(energy, beta) if weighted else None
+    w_K = compute_mixture_weights(energy, beta) if weighted else None
     chosen = torch.from_numpy(rng.choice(len(patterns_KD), count, p=w_K))
     noise = torch.from_numpy(rng.standard_normal((count, patterns_KD.shape[1])) * beta**-0.5)
     return patterns_KD[chosen] + noise.to(patterns_KD)
 
 
-def mixture_weights(energy: ModernHopfield, beta: float) -> np.ndarray:
+def compute_mixture_weights(energy: ModernHopfield, beta: float) -> np.ndarray:
     """w_k of `exact_samples`, float64 (K,): the probability of being in each pattern's basin."""
     log_w_K = energy.patterns_KD.double().pow(2).sum(1) / 2
     if energy.offset_K is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.sampling.temperature import largest_axes
+from models.sampling.temperature import truncated_svd
 
 _RANK_TOLERANCE = 1e-5
 
@@ -18,7 +18,7 @@ class TooManyHeadsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Heads:
+class SubspaceHeads:
     """Orthonormal bases (D, d_h), one per head, of consecutive principal axes."""
 
     mean_D: Tensor
@@ -27,7 +27,7 @@ class Heads:
     """Share of the memory's variance that each head sees."""
 
     @classmethod
-    def of(cls, patterns_KD: Tensor, heads: int) -> Heads:
+    def from_patterns(cls, patterns_KD: Tensor, heads: int) -> SubspaceHeads:
         """Divide the principal axes with variance evenly, the leading ones to the first head.
 
         Raises:
@@ -59,7 +59,7 @@ class Heads:
         return joined
 
 
-def axes_of(patterns_KD: Tensor, count: int = 10) -> Tensor:
+def find_leading_axes(patterns_KD: Tensor, count: int = 10) -> Tensor:
     """The leading principal axes (D, A), along which chains are watched."""
-    _, axes_DA = largest_axes(patterns_KD - patterns_KD.mean(0), count)
+    _, axes_DA = truncated_svd(patterns_KD - patterns_KD.mean(0), count)
     return torch.from_numpy(np.ascontiguousarray(axes_DA)).to(patterns_KD)

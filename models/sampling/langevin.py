@@ -25,7 +25,7 @@ class Method(StrEnum):
     MALA = "mala"
 
 
-class Langevin(ABC):
+class LangevinKernel(ABC):
     """Chains at one inverse temperature beta and step size alpha, moved in place.
 
     The proposal is stochastic attention eq. 10 and 20,
@@ -52,7 +52,7 @@ class Langevin(ABC):
         return (2 * self.alpha / self.beta) ** 0.5
 
     @property
-    def acceptance_C(self) -> Tensor | None:
+    def acceptance_rate_C(self) -> Tensor | None:
         """Share of the steps taken that were accepted; None where all are."""
         return None
 
@@ -73,7 +73,7 @@ class Langevin(ABC):
 
 
 @final
-class Unadjusted(Langevin):
+class ULAKernel(LangevinKernel):
     """ULA, algorithm 1: every step is taken, at a bias that grows with alpha."""
 
     def step(self, noise_CD: Tensor, log_uniform_C: Tensor) -> None:
@@ -84,7 +84,7 @@ class Unadjusted(Langevin):
 
 
 @final
-class MetropolisAdjusted(Langevin):
+class MALAKernel(LangevinKernel):
     """MALA, algorithm 2: the same proposal, accepted so that exp(-beta E) is exactly stationary.
 
     With a = X softmax(..), the attention at xi, g = xi - a the gradient, l the log-sum-exp of the
@@ -111,7 +111,7 @@ class MetropolisAdjusted(Langevin):
         self._g_C = (x_CD - self._a_CD).pow(2).sum(1)
 
     @property
-    def acceptance_C(self) -> Tensor:
+    def acceptance_rate_C(self) -> Tensor:
         return self._accepted_C / max(self._steps, 1)
 
     def step(self, noise_CD: Tensor, log_uniform_C: Tensor) -> None:
@@ -159,4 +159,4 @@ def _decide(state, candidate, told, beta, alpha):
             accepted_C[c] += 1
 
 
-WALKS: dict[Method, type[Langevin]] = {Method.ULA: Unadjusted, Method.MALA: MetropolisAdjusted}
+KERNELS: dict[Method, type[LangevinKernel]] = {Method.ULA: ULAKernel, Method.MALA: MALAKernel}

@@ -29,7 +29,7 @@ _LOG = np.array(  # of 1 + v for sqrt(1/2) <= 1 + v < sqrt(2), Cephes logf
 )
 
 
-def normals(
+def fill_normal(
     out_BCD: np.ndarray, seed: int, stream: int, first_step: int, scale: float = 1.0
 ) -> None:
     """Fill with N(0, scale^2) for the steps from `first_step` on, float32.
@@ -49,7 +49,7 @@ def normals(
         other.result()
 
 
-def uniforms(out_BC: np.ndarray, seed: int, stream: int, first_step: int) -> None:
+def fill_uniform(out_BC: np.ndarray, seed: int, stream: int, first_step: int) -> None:
     """Fill with uniform numbers in (0, 1), float64, independent of `normals`."""
     lo, hi = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
     _uniforms(out_BC, lo, hi, stream, first_step)

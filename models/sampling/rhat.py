@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from arviz_stats.base import array_stats
 
-from models.sampling.chains import Chains
+from models.sampling.chains import ChainResult
 
 MIN_DRAWS = 4  # below it neither figure is defined
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ChainDiagnostics:
     """Of chains with each other (Vehtari et al. 2021); None where they are too short to tell.
 
     `r_hat_energy` and `ess_energy` are about the energy, `r_hat_state` is the largest over the
@@ -26,13 +26,13 @@ class Agreement:
     ess_energy: float | None
 
 
-def agreement(chains: Chains) -> Agreement:
+def compute_chain_diagnostics(chains: ChainResult) -> ChainDiagnostics:
     """R-hat and effective sample size of the recorded steps after burn-in."""
     energy_CT = chains.energy_TC.numpy().T
     if energy_CT.shape[1] < MIN_DRAWS:
-        return Agreement(None, None, None)
-    axes = chains.axes_TCA.double().numpy().transpose(2, 1, 0)
-    return Agreement(
+        return ChainDiagnostics(None, None, None)
+    axes = chains.projections_TCA.double().numpy().transpose(2, 1, 0)
+    return ChainDiagnostics(
         _figure(array_stats.rhat, energy_CT),
         max((r for a in axes if (r := _figure(array_stats.rhat, a)) is not None), default=None),
         _figure(array_stats.ess, energy_CT),

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-PROBES = 20
+NUM_PROBES = 20
 _GRID = np.geomspace(1e-2, 1e6, 161)
 _TURNS = 48  # halvings of an interval of the grid: to the last digit
 _EXACT = 256  # the smaller side of a matrix that is decomposed whole
 _OVERSAMPLED, _PASSES = 10, 16
-Watch = Callable[[], None]
+InterruptCheck = Callable[[], None]
 """Called between the parts of long work; raises to end it."""
 
 
@@ -26,7 +26,7 @@ class NoInflectionError(ValueError):
     """Attention to this memory has no inflection between beta = 0.01 and 10^6."""
 
 
-class Slopes(NamedTuple):
+class EntropyDerivatives(NamedTuple):
     """Entropy H of the attention and its derivatives, means over the probes, at each beta.
 
     `curvature` is d2H/dbeta2 and `log_curvature` d2H/d(ln beta)2.
@@ -38,16 +38,16 @@ class Slopes(NamedTuple):
     log_curvature: np.ndarray
 
 
-def similarities(patterns_KD: Tensor, states_PD: Tensor | None = None) -> np.ndarray:
+def compute_similarities(patterns_KD: Tensor, states_PD: Tensor | None = None) -> np.ndarray:
     """s (P, K) of the probes: by default the first 20 stored patterns, as in the released code."""
     patterns = patterns_KD.double()
-    states = patterns[:PROBES] if states_PD is None else states_PD.double()
+    states = patterns[:NUM_PROBES] if states_PD is None else states_PD.double()
     return (states @ patterns.T).numpy()
 
 
-def slopes(
-    similarity_PK: np.ndarray, beta: np.ndarray | float, watch: Watch = lambda: None
-) -> Slopes:
+def compute_entropy_derivatives(
+    similarity_PK: np.ndarray, beta: np.ndarray | float, watch: InterruptCheck = lambda: None
+) -> EntropyDerivatives:
     """Proposition 3 with p = softmax(beta s): dH/dbeta = -beta Var_p(s), eq. 11, and from it
 
     d2H/dbeta2 = -(Var + beta mu_3), d2H/d(ln beta)2 = -(2 beta^2 Var + beta^3 mu_3),
@@ -74,37 +74,37 @@ def slopes(
                 -(2 * b**2 * variance + b**3 * third).mean(),
             )
         )
-    return Slopes(*np.array(rows).T)
+    return EntropyDerivatives(*np.array(rows).T)
 
 
-def beta_star(similarity_PK: np.ndarray, watch: Watch = lambda: None) -> float:
+def find_beta_star(similarity_PK: np.ndarray, watch: InterruptCheck = lambda: None) -> float:
     """The paper's rule, eq. 12: d2H/dbeta2 = 0 where entropy falls fastest in beta.
 
     Raises:
         NoInflectionError: the entropy is flat (one pattern, or all equally similar).
     """
-    found = slopes(similarity_PK, _GRID, watch)
+    found = compute_entropy_derivatives(similarity_PK, _GRID, watch)
     at = int(found.slope.argmin())
     if not 0 < at < len(_GRID) - 1 or found.slope[at] >= -1e-12:
         raise NoInflectionError
     low, high = _GRID[at - 1], _GRID[at + 1]
     for _ in range(_TURNS):  # curvature is negative below the inflection
         middle = sqrt(low * high)
-        if slopes(similarity_PK, middle, watch).curvature[0] < 0:
+        if compute_entropy_derivatives(similarity_PK, middle, watch).curvature[0] < 0:
             low = middle
         else:
             high = middle
     return sqrt(low * high)
 
 
-def beta_star_log(similarity_PK: np.ndarray, watch: Watch = lambda: None) -> float:
+def find_beta_star_log(similarity_PK: np.ndarray, watch: InterruptCheck = lambda: None) -> float:
     """The rule of the released code: where d2H/d(ln beta)2 is least, on its grid of 50.
 
     It is not where the paper's eq. 12 holds, and lies below it. The grid has 50 log-spaced values
     from 0.1 to 500, a fifth apart, so that is how exact it is.
     """
     grid = np.geomspace(0.1, 500, 50)
-    second = np.diff(slopes(similarity_PK, grid, watch).entropy, 2)
+    second = np.diff(compute_entropy_derivatives(similarity_PK, grid, watch).entropy, 2)
     return float(grid[second.argmin() + 1])
 
 
@@ -125,12 +125,12 @@ class Regularity:
     convex_below: float
 
     @classmethod
-    def of(cls, patterns_KD: Tensor, beta: float) -> Regularity:
-        squared = float(largest_axes(patterns_KD, 1)[0][0]) ** 2
+    def from_patterns(cls, patterns_KD: Tensor, beta: float) -> Regularity:
+        squared = float(truncated_svd(patterns_KD, 1)[0][0]) ** 2
         return cls(1 + beta * squared / 2, 2 / squared)
 
 
-def largest_axes(patterns_KD: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
+def truncated_svd(patterns_KD: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The largest singular values (A,), descending, and their directions (D, A), float64.
 
     Where the matrix is large by subspace iteration from a fixed start (Halko et al. 2011,

@@ -10,20 +10,28 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
+from models.base import (
+    Architecture,
+    Block,
+    Config,
+    DynamicsParams,
+    Interrupt,
+    Output,
+    temporary_seed,
+)
 from models.dynamics import Solution
 from models.heads import ClassHead
 from models.heads.classes import Readout
-from models.inputs.edge_terms import EdgeTerms, Pairs, Weighting
+from models.inputs.edge_terms import EdgeTerms, PairTerm, Weighting
 from models.inputs.graph import Column, Graph
-from models.inputs.tabular import ColumnEncoder, categories
-from models.inputs.tokens import TokenBatch, Tokeniser, Tokens, collate
-from models.inputs.wl_colors import ColourEncoder, frequent_colors
+from models.inputs.tabular import ColumnEncoder, find_categorical_columns
+from models.inputs.tokens import GraphTokenizer, GraphTokens, TokenBatch, collate_tokens
+from models.inputs.wl_colors import WLColorEncoder, find_frequent_colors
 from models.layouts import Layout
 from models.nn.dropout import Dropout
 
 
-class Task(BaseModel):
+class ClassificationTask(BaseModel):
     """One question with two or more exclusive answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,7 +45,7 @@ class GraphConfig(Config):
 
     node_features: tuple[Column, ...] = Field(min_length=1)
     edge_features: tuple[Column, ...] = ()
-    tasks: tuple[Task, ...] = Field(min_length=1)
+    tasks: tuple[ClassificationTask, ...] = Field(min_length=1)
     attend: Literal["edges", "all"] = Field("edges", description="see `models.inputs.tokens`")
     positions: Literal["walk", "laplacian", "none"] = Field(
         "walk", description="laplacian is eq. 23 and depends on how the nodes are numbered"
@@ -52,7 +60,7 @@ class GraphConfig(Config):
     )
     colours: NonNegativeInt = Field(0, description="how many colours are known")
     weighting: Weighting = Field("bias", description="see `models.inputs.edge_terms`")
-    pairs: Pairs = Field(
+    pairs: PairTerm = Field(
         "product", description="convolution is eq. 24 and depends on how the nodes are numbered"
     )
     noise: float = Field(0.0, ge=0, description="sigma of eq. 27, in training only")
@@ -62,14 +70,14 @@ class GraphConfig(Config):
     dropout: float = Field(0.1, ge=0, lt=1)
 
     @property
-    def tokeniser(self) -> Tokeniser:
-        return Tokeniser(
+    def tokenizer(self) -> GraphTokenizer:
+        return GraphTokenizer(
             self.attend,
             self.positions,
             self.position_length,
             self.rounds,
-            categories(self.node_features),
-            categories(self.edge_features),
+            find_categorical_columns(self.node_features),
+            find_categorical_columns(self.edge_features),
         )
 
 
@@ -90,28 +98,28 @@ class GraphClassifier(Architecture):
     def __init__(self, config: GraphConfig) -> None:
         super().__init__()
         c = self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.tokeniser = c.tokeniser
+        self.tokenizer = c.tokenizer
         self.cls_D = nn.Parameter(torch.randn(c.dim) * 0.02)
         self.nodes = ColumnEncoder(c.node_features, c.dim)
         self.edges = ColumnEncoder(c.edge_features, c.dim) if c.edge_features else None
-        self.positions = nn.Linear(self.tokeniser.width, c.dim, bias=False)
-        self.colours = ColourEncoder(c.colours, c.dim, c.dropout) if c.colours else None
+        self.positions = nn.Linear(self.tokenizer.position_width, c.dim, bias=False)
+        self.colours = WLColorEncoder(c.colours, c.dim, c.dropout) if c.colours else None
         self.encoder = _encoder(c)
-        self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
+        self.blocks = nn.ModuleList(self.build_block() for _ in range(c.blocks))
         self.terms = nn.ModuleList(
             EdgeTerms(c.dim, c.heads, c.edge_features, c.weighting, c.pairs) for _ in self.blocks
         )
         for stream, block in enumerate(self.blocks_in_order()):
-            block.stream = stream
+            block.noise_stream = stream
         outputs = sum(len(task.labels) for task in c.tasks)
         self.head = ClassHead(2 * c.dim, outputs, c.readout, c.hidden, c.dropout)
 
-    def prepare(self, graph: Graph) -> Tokens:
+    def tokenize(self, graph: Graph) -> GraphTokens:
         """What of a graph does not depend on weights; worth keeping between epochs."""
-        return self.tokeniser(graph)
+        return self.tokenizer(graph)
 
     def pack(self, graphs: Sequence[Graph]) -> TokenBatch:
-        return collate([self.prepare(graph) for graph in graphs])
+        return collate_tokens([self.tokenize(graph) for graph in graphs])
 
     def check(self, graph: Graph) -> None:
         """Refuse features that this network does not know.
@@ -127,21 +135,21 @@ class GraphClassifier(Architecture):
     def blocks_in_order(self) -> list[Block]:
         return [cast(Block, block) for block in self.blocks]
 
-    def layouts(self, batch: TokenBatch) -> list[Layout]:
+    def build_layouts(self, batch: TokenBatch) -> list[Layout]:
         return self._layouts(self.embed(batch), batch)
 
-    def split(self, logits_RC: Tensor) -> list[Tensor]:
+    def split_logits(self, logits_RC: Tensor) -> list[Tensor]:
         """The logits of each task, (R, its classes)."""
         return list(logits_RC.split([len(task.labels) for task in self.config.tasks], -1))
 
     def forward(
         self,
         batch: TokenBatch,
-        knobs: Sequence[DynamicsParams] | None = None,
+        params: Sequence[DynamicsParams] | None = None,
         x_ND: Tensor | None = None,
     ) -> Tensor:
         """Logits (R, C). `x_ND`, if given, is `self.embed(batch)` computed before."""
-        rows = knobs or self._trained_knobs(batch.rows)
+        rows = params or self._trained_knobs(batch.rows)
         x_ND = state_ND = self.embed(batch) if x_ND is None else x_ND
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
             state_ND = block.relax(state_ND, layout, rows)
@@ -151,14 +159,14 @@ class GraphClassifier(Architecture):
     def infer(
         self,
         batch: TokenBatch,
-        knobs: Sequence[DynamicsParams],
+        params: Sequence[DynamicsParams],
         interrupt: Interrupt = lambda: None,
     ) -> Output:
         batch = batch.to(self.device)
         x_ND = state_ND = self.embed(batch)
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
-            solutions.append(block.solve(state_ND, layout, knobs, interrupt))
+            solutions.append(block.solve(state_ND, layout, params, interrupt))
             state_ND = solutions[-1].x_ND
         return Output(self.head(self._read(x_ND, solutions[-1].g_ND), batch), solutions)
 
@@ -200,7 +208,7 @@ class GraphClassifier(Architecture):
         return [DynamicsParams(noise=self.config.noise, seed=seed) for seed in seeds]
 
     @classmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
+    def build_example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
         rng = np.random.default_rng(seed)
         graphs = []
         for nodes, edges in ((9, 20), (1, 0), (14, 6)):  # one atom alone; some of them isolated
@@ -232,15 +240,17 @@ class GraphClassifier(Architecture):
                 "rounds": 2,
             }
         )
-        return cls.fitted(cast(GraphConfig, config), graphs, seed), graphs
+        return cls.from_data(cast(GraphConfig, config), graphs, seed), graphs
 
     @classmethod
-    def fitted(cls, config: GraphConfig, graphs: Sequence[Graph], seed: int) -> GraphClassifier:
+    def from_data(cls, config: GraphConfig, graphs: Sequence[Graph], seed: int) -> GraphClassifier:
         """A fresh network whose columns are standardised on `graphs`."""
         names = np.empty(0, np.int64)
         if config.rounds:
-            names = frequent_colors([config.tokeniser.colours(g) for g in graphs], config.familiar)
-        with seeded(seed):
+            names = find_frequent_colors(
+                [config.tokenizer.compute_colors(g) for g in graphs], config.familiar
+            )
+        with temporary_seed(seed):
             network = cls(config.model_copy(update={"colours": len(names)}))
         if network.colours is not None:
             network.colours.names_V.copy_(torch.from_numpy(names))

@@ -11,9 +11,17 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
+from models.base import (
+    Architecture,
+    Block,
+    Config,
+    DynamicsParams,
+    Interrupt,
+    Output,
+    temporary_seed,
+)
 from models.dynamics import Solution, TracePoint
-from models.inputs.patches import MaskedImage, PatchBatch, PatchCodec, collate
+from models.inputs.patches import MaskedImage, PatchBatch, PatchCodec, collate_masked_images
 from models.layouts import Dense, Layout
 
 
@@ -61,16 +69,16 @@ class ImageCompleter(Architecture):
         super().__init__()
         c = self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.codec = PatchCodec(c.size, c.patch, c.channels, c.dim, c.contrast)
-        mask_LL = torch.ones(self.codec.length, self.codec.length, dtype=torch.bool)
+        mask_LL = torch.ones(self.codec.num_patches, self.codec.num_patches, dtype=torch.bool)
         if not c.self_attention:
             mask_LL.fill_diagonal_(False)
         self.register_buffer("mask_LL", mask_LL, persistent=False)
-        self.blocks = nn.ModuleList(self.block() for _ in range(c.blocks))
+        self.blocks = nn.ModuleList(self.build_block() for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):
-            block.stream = stream
+            block.noise_stream = stream
 
     def pack(self, pictures: Sequence[MaskedImage]) -> PatchBatch:
-        return collate(pictures, self.config.patch)
+        return collate_masked_images(pictures, self.config.patch)
 
     def check(self, picture: MaskedImage) -> None:
         """Refuse a picture that this network does not take.
@@ -88,14 +96,14 @@ class ImageCompleter(Architecture):
     def blocks_in_order(self) -> list[Block]:
         return [cast(Block, block) for block in self.blocks]
 
-    def layouts(self, batch: PatchBatch) -> list[Layout]:
+    def build_layouts(self, batch: PatchBatch) -> list[Layout]:
         return [Dense(self.mask_LL.expand(batch.rows, -1, -1))] * self.config.blocks
 
-    def forward(self, batch: PatchBatch, knobs: Sequence[DynamicsParams] | None = None) -> Tensor:
+    def forward(self, batch: PatchBatch, params: Sequence[DynamicsParams] | None = None) -> Tensor:
         """Pixels (R, C, S, S)."""
-        rows = knobs or [DynamicsParams()] * batch.rows
+        rows = params or [DynamicsParams()] * batch.rows
         x_ND = self.codec.encode(batch)
-        for block, layout in zip(self.blocks_in_order(), self.layouts(batch), strict=True):
+        for block, layout in zip(self.blocks_in_order(), self.build_layouts(batch), strict=True):
             x_ND = block.relax(x_ND, layout, rows)
         return self.codec.decode(x_ND, batch)
 
@@ -103,7 +111,7 @@ class ImageCompleter(Architecture):
     def infer(
         self,
         batch: PatchBatch,
-        knobs: Sequence[DynamicsParams],
+        params: Sequence[DynamicsParams],
         interrupt: Interrupt = lambda: None,
         watch: Callable[[int, Tensor, TracePoint], None] | None = None,
     ) -> Output:
@@ -112,14 +120,14 @@ class ImageCompleter(Architecture):
         batch = batch.to(self.device)
         x_ND = self.codec.encode(batch)
         solutions: list[Solution] = []
-        for block, layout in zip(self.blocks_in_order(), self.layouts(batch), strict=True):
+        for block, layout in zip(self.blocks_in_order(), self.build_layouts(batch), strict=True):
             seen = None if watch is None else partial(watch, len(solutions))
-            solutions.append(block.solve(x_ND, layout, knobs, interrupt, seen))
+            solutions.append(block.solve(x_ND, layout, params, interrupt, seen))
             x_ND = solutions[-1].x_ND
         return Output(self.codec.decode(x_ND, batch), solutions)
 
     @classmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[MaskedImage]]:
+    def build_example(cls, seed: int) -> tuple[Architecture, list[MaskedImage]]:
         rng = np.random.default_rng(seed)
         config = cls.config_type.model_validate(
             {
@@ -139,12 +147,12 @@ class ImageCompleter(Architecture):
             for share in (0.5, 0.0, 1.0)  # nothing occluded, and everything
         ]
         pixels = np.stack([picture.pixels for picture in pictures])
-        return cls.fitted(cast(ImageConfig, config), pixels, seed), pictures
+        return cls.from_data(cast(ImageConfig, config), pixels, seed), pictures
 
     @classmethod
-    def fitted(cls, config: ImageConfig, images: np.ndarray, seed: int) -> ImageCompleter:
+    def from_data(cls, config: ImageConfig, images: np.ndarray, seed: int) -> ImageCompleter:
         """A fresh network whose channels are standardised on `images`, uint8 (n, S, S, C)."""
-        with seeded(seed):
+        with temporary_seed(seed):
             network = cls(config)
         network.codec.fit(images)
         return network

@@ -10,12 +10,20 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from models.base import Architecture, Block, Config, DynamicsParams, Interrupt, Output, seeded
+from models.base import (
+    Architecture,
+    Block,
+    Config,
+    DynamicsParams,
+    Interrupt,
+    Output,
+    temporary_seed,
+)
 from models.dynamics import Solution
 from models.heads import AnomalyHead
 from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
-from models.inputs.graph_batch import GraphBatch, pack
+from models.inputs.graph_batch import GraphBatch, pack_graphs
 from models.layouts import Layout
 from models.nn.dropout import Dropout
 
@@ -68,13 +76,14 @@ class NodeScorer(Architecture):
             config.encoding,
             config.distinct,
         )
-        self.embed = embedding(config)
+        self.embed = build_embedding(config)
         self.dropout = Dropout(config.state_dropout)
         self.chains = nn.ModuleList(
-            nn.ModuleList(self.block() for _ in range(config.blocks)) for _ in range(relations)
+            nn.ModuleList(self.build_block() for _ in range(config.blocks))
+            for _ in range(relations)
         )
         for stream, block in enumerate(self.blocks_in_order()):
-            block.stream = stream
+            block.noise_stream = stream
         self.head = AnomalyHead(
             config.dim,
             relations,
@@ -85,14 +94,14 @@ class NodeScorer(Architecture):
         )
 
     def pack(self, graphs: Sequence[Graph]) -> GraphBatch:
-        return pack(
+        return pack_graphs(
             graphs,
-            relations=len(self.config.relations),
+            num_relations=len(self.config.relations),
             undirected=self.config.undirected,
             self_loops=self.config.self_loops,
         )
 
-    def layouts(self, batch: GraphBatch) -> list[Layout]:
+    def build_layouts(self, batch: GraphBatch) -> list[Layout]:
         return [
             layout
             for chain, layout in zip(self.chains, batch.relations, strict=True)
@@ -105,11 +114,11 @@ class NodeScorer(Architecture):
     def forward(
         self,
         batch: GraphBatch,
-        knobs: Sequence[DynamicsParams] | None = None,
+        params: Sequence[DynamicsParams] | None = None,
         encoded_NP: Tensor | None = None,
     ) -> Tensor:
         """Logits (N,). `encoded_NP`, if given, is `self.features(batch)` computed before."""
-        rows = knobs or [DynamicsParams()] * batch.rows
+        rows = params or [DynamicsParams()] * batch.rows
         encoded_NP = self.features(batch) if encoded_NP is None else encoded_NP
         x_ND = self.dropout(self.embed(encoded_NP))
         last = []
@@ -124,23 +133,23 @@ class NodeScorer(Architecture):
     def infer(
         self,
         batch: GraphBatch,
-        knobs: Sequence[DynamicsParams],
+        params: Sequence[DynamicsParams],
         interrupt: Interrupt = lambda: None,
     ) -> Output:
         batch = batch.to(self.device)
-        x_ND = self.embedded(self.features.table(batch), interrupt)
+        x_ND = self.embed_table(self.features.compute_table(batch), interrupt)
         last: list[Tensor] = []
         solutions: list[Solution] = []
         for chain, layout in zip(self.chains, batch.relations, strict=True):
             state_ND = x_ND
             for block in _blocks(chain):
-                solution = block.solve(state_ND, layout, knobs, interrupt)
+                solution = block.solve(state_ND, layout, params, interrupt)
                 solutions.append(solution)
                 state_ND = solution.x_ND
             last.append(solutions[-1].g_ND)
         return Output(self.head(self._first(x_ND), last), solutions)
 
-    def embedded(self, table_NC: Tensor, interrupt: Interrupt = lambda: None) -> Tensor:
+    def embed_table(self, table_NC: Tensor, interrupt: Interrupt = lambda: None) -> Tensor:
         """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
         rows at a time: the encoding is far wider than the state."""
         if len(table_NC) <= _ROWS:
@@ -157,7 +166,7 @@ class NodeScorer(Architecture):
         return self.blocks_in_order()[0].norm(x_ND)
 
     @classmethod
-    def example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
+    def build_example(cls, seed: int) -> tuple[Architecture, list[Graph]]:
         rng = np.random.default_rng(seed)
         graphs = []
         for nodes in (9, 1, 14):  # one of them an isolated node
@@ -181,16 +190,16 @@ class NodeScorer(Architecture):
                 "bins": 4,
             }
         )
-        return cls.fitted(cast(NodeConfig, config), graphs, seed)[0], graphs
+        return cls.from_data(cast(NodeConfig, config), graphs, seed)[0], graphs
 
     @classmethod
-    def fitted(
+    def from_data(
         cls, config: NodeConfig, graphs: Sequence[Graph], seed: int
     ) -> tuple[Architecture, GraphBatch]:
         """A fresh network whose feature bins are fitted to `graphs`, and those graphs packed."""
-        batch = pack(
+        batch = pack_graphs(
             graphs,
-            relations=len(config.relations),
+            num_relations=len(config.relations),
             undirected=config.undirected,
             self_loops=config.self_loops,
         )
@@ -201,13 +210,13 @@ class NodeScorer(Architecture):
             config.hop_bins,
             distinct=config.distinct,
         ).fit(batch)
-        with seeded(seed):
-            network = cls(config.model_copy(update={"encoding": features.size}))
+        with temporary_seed(seed):
+            network = cls(config.model_copy(update={"encoding": features.encoding_width}))
         network.features = features
         return network, batch
 
 
-def embedding(config: NodeConfig) -> nn.Module:
+def build_embedding(config: NodeConfig) -> nn.Module:
     """E of eq. 10: (N, P) -> (N, D)."""
     if not config.encoder:
         return nn.Linear(config.encoding, config.dim)

@@ -11,8 +11,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from service.auth.key_store import KeyFile, KeysError, faults_of, parse
-from service.auth.keys import ALL, ApiKey, hash_of, new_secret
+from service.auth.key_store import (
+    ApiKeyFileError,
+    KeyFile,
+    format_validation_errors,
+    parse_key_file,
+)
+from service.auth.keys import ALL, ApiKey, hash_secret, new_secret
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -20,11 +25,13 @@ def main(arguments: Sequence[str]) -> None:
     asked = _parser().parse_args(arguments)
     secret = new_secret()
     try:
-        held = parse(asked.file.read_bytes()) if asked.file and asked.file.exists() else None
+        held = (
+            parse_key_file(asked.file.read_bytes()) if asked.file and asked.file.exists() else None
+        )
         key = _key(asked, secret, held)
     except ValidationError as error:
-        sys.exit(faults_of(error))
-    except (KeysError, OSError) as error:
+        sys.exit(format_validation_errors(error))
+    except (ApiKeyFileError, OSError) as error:
         sys.exit(f"{asked.file}: {error}")
     if asked.file is None:
         print(key.model_dump_json(exclude_none=True), file=sys.stderr)
@@ -58,7 +65,7 @@ def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> ApiKey
     known = next((key for key in held.keys if key.name == asked.name), None) if held else None
     entry = known.model_dump() if known else {"name": asked.name, "routes": ALL, "models": ALL}
     hashes = () if known is None or asked.only else known.sha256
-    entry["sha256"] = (*hashes, hash_of(secret))
+    entry["sha256"] = (*hashes, hash_secret(secret))
     for name in ("routes", "models", "expires"):
         if (given := getattr(asked, name)) is not None:
             entry[name] = ALL if given == [ALL] else given

@@ -11,14 +11,14 @@ from typing import final
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from service.auth.keys import ApiKey, hash_of
+from service.auth.keys import ApiKey, hash_secret
 
 _EVERY_S = 0.5
 _MAX_BYTES = 4 << 20
 _MAX_FAULTS = 5
 
 
-class KeysError(Exception):
+class ApiKeyFileError(Exception):
     """The file cannot be read, or what it holds are no keys."""
 
 
@@ -38,7 +38,7 @@ class KeyFile(BaseModel):
         return self
 
 
-def parse(raw: bytes) -> KeyFile:
+def parse_key_file(raw: bytes) -> KeyFile:
     """
     Raises:
         KeysError: it tells places and rules, nothing of what stands there.
@@ -46,10 +46,10 @@ def parse(raw: bytes) -> KeyFile:
     try:
         return KeyFile.model_validate_json(raw)
     except ValidationError as error:
-        raise KeysError(faults_of(error)) from None
+        raise ApiKeyFileError(format_validation_errors(error)) from None
 
 
-def faults_of(error: ValidationError) -> str:
+def format_validation_errors(error: ValidationError) -> str:
     """Places and rules, nothing of what stands there."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     told = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found[:_MAX_FAULTS])
@@ -67,30 +67,30 @@ class ApiKeyStore:
     def __init__(self, path: Path, on_fault: Callable[[], object] = lambda: None) -> None:
         self._path, self._on_fault = path, on_fault
         self._raw = self._read()
-        self._keys = parse(self._raw).keys
+        self._keys = parse_key_file(self._raw).keys
         self._fault = ""
 
-    def holder(self, secret: str) -> ApiKey | None:
+    def find_by_secret(self, secret: str) -> ApiKey | None:
         """Whose key it is. Takes as long whichever it is, or none."""
-        digest, found = hash_of(secret), None
+        digest, found = hash_secret(secret), None
         for key in self._keys:
             for known in key.sha256:
                 if hmac.compare_digest(known, digest):
                     found = key
         return found
 
-    def named(self, name: str) -> ApiKey | None:
+    def find_by_name(self, name: str) -> ApiKey | None:
         return next((key for key in self._keys if key.name == name), None)
 
-    def reread(self) -> None:
+    def reload(self) -> None:
         """Take what is in the file now, all of it or nothing."""
         try:
             raw = self._read()
             if raw != self._raw:
-                self._keys, self._raw = parse(raw).keys, raw
+                self._keys, self._raw = parse_key_file(raw).keys, raw
                 structlog.get_logger().info("keys read", count=len(self._keys))
             self._fault = ""
-        except KeysError as error:
+        except ApiKeyFileError as error:
             if str(error) != self._fault:  # it is told once
                 self._fault = str(error)
                 self._on_fault()
@@ -101,7 +101,7 @@ class ApiKeyStore:
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
-                await asyncio.to_thread(self.reread)
+                await asyncio.to_thread(self.reload)
             except Exception:  # of ours; whatever it is, a key can still be taken away later
                 structlog.get_logger().exception("keys refused, the old ones hold")
                 self._on_fault()
@@ -111,7 +111,7 @@ class ApiKeyStore:
             with self._path.open("rb") as file:
                 raw = file.read(_MAX_BYTES + 1)
         except OSError as error:
-            raise KeysError(f"{self._path}: {error.strerror}") from None
+            raise ApiKeyFileError(f"{self._path}: {error.strerror}") from None
         if len(raw) > _MAX_BYTES:
-            raise KeysError(f"{self._path}: it is larger than {_MAX_BYTES} bytes")
+            raise ApiKeyFileError(f"{self._path}: it is larger than {_MAX_BYTES} bytes")
         return raw

@@ -13,12 +13,15 @@ import time
 from typing import Annotated, Literal, final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from starlette.types import Scope
 
 from service.storage.limiter import TokenBucket
 
-PREFIX = "basin_"  # scanners for secrets that leaked find keys by it
-SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
-ADMIN = "/admin"  # how paths of the operators' port begin in `routes`; `*` is the public port alone
+SECRET_PREFIX = "basin_"  # scanners for secrets that leaked find keys by it
+SECRET_PATTERN = re.compile(rf"{SECRET_PREFIX}[A-Za-z0-9_-]{{43}}")
+ADMIN_PREFIX = (
+    "/admin"  # how paths of the operators' port begin in `routes`; `*` is the public port alone
+)
 ALL = "*"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -41,14 +44,14 @@ class _Entry(BaseModel):
 
 
 @final
-class Rate(_Entry):
+class RateLimit(_Entry):
     """Requests, and how many of them at once."""
 
     per_second: float = Field(gt=0, allow_inf_nan=False)
     burst: float = Field(ge=1, allow_inf_nan=False)
 
     @property
-    def limit(self) -> TokenBucket:
+    def bucket(self) -> TokenBucket:
         return TokenBucket(self.burst, self.per_second)
 
 
@@ -60,7 +63,7 @@ class Quota(_Entry):
     seconds: float = Field(gt=0, allow_inf_nan=False)
 
     @property
-    def limit(self) -> TokenBucket:
+    def bucket(self) -> TokenBucket:
         return TokenBucket(self.cost, self.cost / self.seconds)
 
 
@@ -73,11 +76,11 @@ class ApiKey(_Entry):
     routes: Literal["*"] | tuple[Route, ...]
     models: Literal["*"] | tuple[Model, ...]
     expires: AwareDatetime | None = None
-    rate: Rate | None = None
+    rate: RateLimit | None = None
     quota: Quota | None = None
 
     @property
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         return self.expires is not None and self.expires.timestamp() <= time.time()
 
     @property
@@ -93,7 +96,7 @@ class ApiKey(_Entry):
     def allows(self, method: str, path: str) -> bool:
         """Is it for this path? `/jobs` is for `/jobs/1` too, `GET /jobs` to read alone."""
         if self.routes == ALL:
-            return not _within(path, ADMIN)
+            return not _within(path, ADMIN_PREFIX)
         return any(_matches(route, method, path) for route in self.routes)
 
 
@@ -110,9 +113,14 @@ ANONYMOUS = ApiKey.model_construct(name="", sha256=(), routes=ALL, models=ALL)
 """Who asks where no keys are asked for."""
 
 
+def get_caller(scope: Scope) -> ApiKey:
+    """Return the key that `AuthMiddleware` found for a request; `ANONYMOUS` without one."""
+    return scope["user"]
+
+
 def new_secret() -> str:
-    return PREFIX + secrets.token_urlsafe(32)
+    return SECRET_PREFIX + secrets.token_urlsafe(32)
 
 
-def hash_of(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()

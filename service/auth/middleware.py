@@ -1,4 +1,4 @@
-"""Around the routes: whoever asks for one shows a key for it, before a byte of a body is read."""
+"""Require an API key for every route but the health probes."""
 
 from __future__ import annotations
 
@@ -10,73 +10,87 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.auth.key_store import ApiKeyStore
-from service.auth.keys import ANONYMOUS, SECRET, ApiKey
-from service.context import AppContext
+from service.auth.keys import ANONYMOUS, SECRET_PATTERN, ApiKey
+from service.auth.usage_limits import UsageLimits
 from service.errors import Problem
+from service.observability.request_state import get_state, is_job
 
-PUBLIC_PATHS = frozenset(  # for probes, which tell nothing
+PUBLIC_PATHS = frozenset(  # health probes, which reveal nothing
     f"{root}/health/{name}" for root in ("", "/v2") for name in ("live", "ready")
 )
 
 
 @final
 class AuthMiddleware:
-    """ASGI middleware. Sets `caller`, a `Key`, in the request's state.
+    """ASGI middleware: checks the API key before a byte of the body is read.
+
+    Sets `scope["user"]` to the `ApiKey`, or to `ANONYMOUS` where no keys are required.
 
     Args:
-        under: what stands before all paths of this app in the `routes` of a key.
+        api_keys: None where no keys are required.
+        routes: of the application; the template of the matching one is logged for a refusal.
+        prefix: put before the paths of this application when they are compared with the `routes`
+            of a key.
     """
 
     def __init__(
-        self, app: ASGIApp, context: AppContext, routes: Iterable[Route], under: str = ""
+        self,
+        app: ASGIApp,
+        api_keys: ApiKeyStore | None,
+        usage_limits: UsageLimits,
+        routes: Iterable[Route],
+        prefix: str = "",
     ) -> None:
-        self._app, self._services, self._under = app, context, under
+        self._app = app
+        self._api_keys = api_keys
+        self._usage_limits = usage_limits
         self._routes = list(routes)
+        self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                await self._admit(scope)
+                await self._authenticate(scope)
             except Problem as problem:
                 await self._refuse(scope, receive, send, problem)
                 return
         await self._app(scope, receive, send)
 
-    async def _admit(self, scope: Scope) -> None:
-        state, keyring = scope["state"], self._services.keyring
-        state["caller"] = ANONYMOUS
-        if keyring is None or scope["path"] in PUBLIC_PATHS:
+    async def _authenticate(self, scope: Scope) -> None:
+        scope["user"] = ANONYMOUS
+        if self._api_keys is None or scope["path"] in PUBLIC_PATHS:
             return
-        caller = require_key(scope, keyring, self._under)
-        if not state.get("replayed"):
-            await self._services.tolls.check_rate(caller)
+        caller = authenticate(scope, self._api_keys, self._prefix)
+        if not is_job(scope):
+            await self._usage_limits.check_rate(caller)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
-        state = scope["state"]
-        state["problem"] = problem.kind
-        found = (route for route in self._routes if route.path_regex.match(scope["path"]))
-        if route := next(found, None):
+        state = get_state(scope)
+        state.problem = problem.kind
+        matches = (route for route in self._routes if route.path_regex.match(scope["path"]))
+        if route := next(matches, None):
             scope["route"] = route
-        await problem.response(state["request_id"])(scope, receive, send)
+        await problem.response(state.request_id)(scope, receive, send)
 
 
-def require_key(scope: Scope, keyring: ApiKeyStore, under: str = "") -> ApiKey:
-    """Whose key is shown, which is for this route. Sets `caller` as soon as it is known.
+def authenticate(scope: Scope, api_keys: ApiKeyStore, prefix: str = "") -> ApiKey:
+    """Return the key of a request, which must be valid for its route.
+
+    Sets `scope["user"]` as soon as the key is known, so that a refusal is logged under its name.
 
     Raises:
-        Problem: there is none.
+        Problem: `unauthenticated` or `forbidden`.
     """
-    state = scope["state"]
-    if state.get("replayed"):  # a job has shown its key, which may have gone since
-        caller = keyring.named(state["owner"])
+    if is_job(scope):  # the key was checked when the job was accepted; it may have changed since
+        caller = api_keys.find_by_name(get_state(scope).job_owner or "")
     else:
-        caller = keyring.holder(_secret(scope))
+        caller = api_keys.find_by_secret(_secret(scope))
     if caller is None:
         raise _unauthenticated("this key is not known, or no longer")
-    state["caller"] = caller
-    if caller.expired:
+    scope["user"] = caller
+    if caller.is_expired:
         raise _unauthenticated("this key has expired")
-    if not caller.allows(scope["method"], under + scope["path"]):
+    if not caller.allows(scope["method"], prefix + scope["path"]):
         challenge = {"www-authenticate": 'Bearer error="insufficient_scope"'}
         raise Problem("forbidden", "this key is not for this route", headers=challenge)
     return caller
@@ -93,7 +107,7 @@ def _secret(scope: Scope) -> str:
             "unauthenticated", "send a key: Authorization: Bearer", headers=_challenge("")
         )
     scheme, _, secret = sent[0].partition(" ")
-    if len(sent) > 1 or scheme.lower() != "bearer" or not SECRET.fullmatch(secret.strip()):
+    if len(sent) > 1 or scheme.lower() != "bearer" or not SECRET_PATTERN.fullmatch(secret.strip()):
         raise _unauthenticated("this is not a key of this server")
     return secret.strip()
 

@@ -27,7 +27,7 @@ class UsageLimits:
         """
         if caller.rate is None:
             return
-        late_s = await self._limiter.take(f"rate:{caller.name}", 1, caller.rate.limit)
+        late_s = await self._limiter.take(f"rate:{caller.name}", 1, caller.rate.bucket)
         if late_s:
             detail = f"this key may send {caller.rate.per_second:g} requests a second"
             raise Problem("rate-exceeded", detail, headers=_after(late_s))
@@ -42,10 +42,10 @@ class UsageLimits:
 
     @asynccontextmanager
     async def _charged(self, caller: ApiKey, cost: float) -> AsyncIterator[None]:
-        name, limit = f"quota:{caller.name}", caller.quota.limit if caller.quota else None
+        name, limit = f"quota:{caller.name}", caller.quota.bucket if caller.quota else None
         if limit is not None and (late_s := await self._limiter.take(name, cost, limit)):
             if math.isinf(late_s):
-                detail = f"it costs {cost:g}, this key never has more than {limit.most:g}"
+                detail = f"it costs {cost:g}, this key never has more than {limit.capacity:g}"
                 raise Problem("quota-exceeded", detail)
             raise Problem(
                 "quota-exceeded", f"it costs {cost:g}, which is not left", headers=_after(late_s)

@@ -14,6 +14,7 @@ from models.checkpoint import CheckpointError
 from service.context import AppContext, get_context
 from service.endpoints.openapi import problems
 from service.errors import make_problem
+from service.observability.request_state import get_state
 from service.registry.handles import Classifier, Model
 from service.registry.model_ref import ModelRef
 
@@ -54,7 +55,7 @@ class LoadedModels(BaseModel):
 @router.get("/models", summary="What is loaded", responses=problems(422, 500, 503))
 async def loaded_models(context: Annotated[AppContext, Depends(get_context)]) -> LoadedModels:
     context.registry.require_loaded()
-    return LoadedModels(models=[_told(model, context) for model in context.registry.loaded()])
+    return LoadedModels(models=[_told(model, context) for model in context.registry.list_models()])
 
 
 @router.put(
@@ -73,10 +74,10 @@ async def load_model(
         model = await asyncio.to_thread(context.registry.replace, path, name)
     except CheckpointError as error:
         raise make_problem("invalid-checkpoint", "", "refused", str(error)) from None
-    request.state.model = name
+    get_state(request.scope).model = name
     if isinstance(model, Classifier) and model.reads_smiles:
-        await asyncio.to_thread(context.molecules.start)
-    context.metrics.serve(context.registry.scoped(None).loaded())
+        await asyncio.to_thread(context.smiles_pool.start)
+    context.publish_models()
     return _told(model, context)
 
 
@@ -91,8 +92,8 @@ async def drop_model(
 ) -> Response:
     """Requests under way end with it; those that come are answered 404."""
     context.registry.drop(name)
-    request.state.model = name
-    context.metrics.serve(context.registry.scoped(None).loaded())
+    get_state(request.scope).model = name
+    context.publish_models()
     return Response(status_code=204)
 
 
@@ -110,4 +111,4 @@ def _folder(name: str, checkpoints: Path) -> Path:
 
 def _told(model: Model, context: AppContext) -> LoadedModel:
     requests = context.engine.pending(model.name)
-    return LoadedModel(**model.ref.model_dump(), bytes=model.bytes, requests=requests)
+    return LoadedModel(**model.ref.model_dump(), bytes=model.size_bytes, requests=requests)

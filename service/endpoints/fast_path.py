@@ -11,7 +11,8 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.context import get_context
-from service.errors import Problem, answer_problem
+from service.errors import Problem
+from service.http.error_handlers import handle_problem
 
 
 @final
@@ -20,7 +21,7 @@ class FastRoute(APIRoute):
     alone, by way of `exchange`."""
 
 
-def direct(routes: Iterable[BaseRoute]) -> dict[str, FastRoute]:
+def fast_routes(routes: Iterable[BaseRoute]) -> dict[str, FastRoute]:
     """Those of `routes`, by path."""
     return {route.path: route for route in routes if isinstance(route, FastRoute)}
 
@@ -45,5 +46,5 @@ class FastPathMiddleware:
         try:
             response = await route.endpoint(request, await get_context(request))
         except Problem as problem:
-            response = await answer_problem(request, problem)
+            response = await handle_problem(request, problem)
         await response(scope, receive, send)

@@ -32,5 +32,7 @@ async def live() -> Health:
 async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Health:
     """503 until the models are loaded, and where there are none."""
     context.registry.require_ready()
-    link = context.link
-    return Health(status="ok", redis=None if link is None else "up" if link.up else "away")
+    link = context.redis
+    return Health(
+        status="ok", redis=None if link is None else "up" if link.is_available else "away"
+    )

@@ -21,7 +21,7 @@ from service.endpoints.anomaly.schemas import (
     StoredScoreRequest,
     TensorEnvelope,
 )
-from service.endpoints.classify.graph_list import TENSORS as GRAPH_TENSORS
+from service.endpoints.classify.graph_list import TENSORS as GRAPH_LIST_TENSORS
 from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
 from service.endpoints.common.schemas import JobBody, ProblemDocument
 from service.endpoints.complete.schemas import CompleteForm, CompleteRequest, FrameEvent
@@ -53,7 +53,7 @@ from service.endpoints.sample.schemas import (
 from service.errors import MEDIA_TYPE
 from service.media_types import JSON, MULTIPART, SAFETENSORS
 from service.settings import Settings
-from service.validation.safetensors_body import TENSORS, Allowed
+from service.validation.safetensors_body import GRAPH_TENSORS, TensorSpecs
 
 _TEXT = {"type": "string"}
 _ASKED = {
@@ -143,9 +143,9 @@ def score_body() -> dict[str, Any]:
     """`openapi_extra` of a route that takes a graph."""
     return _body(
         (ArrayScoreRequest, RowScoreRequest, StoredScoreRequest),
-        f"JSON, or a safetensors file with the tensors {_listed(TENSORS)}, of which `edge_type` "
-        "and `targets` (row numbers) may be left out. The entry `request` of its `__metadata__` "
-        f"holds the rest as JSON text, after the schema {TensorEnvelope.__name__}.",
+        f"JSON, or a safetensors file with the tensors {_listed(GRAPH_TENSORS)}, of which "
+        "`edge_type` and `targets` (row numbers) may be left out. The entry `request` of its "
+        f"`__metadata__` holds the rest as JSON text, after the schema {TensorEnvelope.__name__}.",
     )
 
 
@@ -153,9 +153,9 @@ def classify_body() -> dict[str, Any]:
     """`openapi_extra` of the route that takes molecules or whole graphs."""
     return _body(
         (SmilesRequest, GraphsRequest),
-        f"JSON, or a safetensors file with the tensors {_listed(GRAPH_TENSORS)}: graphs one after "
-        "the other, as PyTorch Geometric batches them. Graph i has the rows ptr[i] to ptr[i + 1] "
-        "of x, and `edge_index` counts rows of all of x; without `ptr` they are one graph. "
+        f"JSON, or a safetensors file with the tensors {_listed(GRAPH_LIST_TENSORS)}: graphs one "
+        "after the other, as PyTorch Geometric batches them. Graph i has the rows ptr[i] to "
+        "ptr[i + 1] of x, and `edge_index` counts rows of all of x; without `ptr` they are one graph. "
         "`edge_attr` comes with models that have `edge_features`. The entry `request` of its "
         "`__metadata__` holds the rest as JSON text, after the schema "
         f"{TensorClassifyRequest.__name__}.",
@@ -255,7 +255,7 @@ def jobs(
     return {202: accepted} | failed(409, 503)
 
 
-def _listed(tensors: Allowed) -> str:
+def _listed(tensors: TensorSpecs) -> str:
     return ", ".join(
         f"`{name}` ({' | '.join(dtypes)}, {' or '.join(map(str, dims))}-dimensional)"
         for name, (dtypes, dims) in tensors.items()

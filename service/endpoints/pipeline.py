@@ -1,222 +1,261 @@
-"""What every route that computes does: read a body, take a place, work while it is wanted."""
+"""What every inference route does: read the body, wait for a place, compute, write the response.
+
+A route makes an `InferenceTask` and hands it to `handle_inference`, which calls the task's `parse`,
+`workload`, `run` and `render` in this order. All else is the same for every route: cache,
+idempotency keys, jobs, deadlines, quotas, cancellation, event streams.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 from fastapi import Request, Response
-from starlette.datastructures import State
 
 from models.base import Interrupt
+from service.auth.keys import get_caller
 from service.context import AppContext
-from service.engine.progress import Progress
-from service.engine.request_batch import BatchableRequest
+from service.engine.engine import Workload
 from service.errors import Problem, make_problem
 from service.http.cancellation import run_until_deadline_or_disconnect
-from service.http.idempotency import key_of
+from service.http.idempotency import idempotency_key
 from service.http.sse import EventStream
-from service.jobs.replay import is_replayed
+from service.media_types import SAFETENSORS
+from service.observability.request_state import RequestState, get_state
 from service.payload import ResponsePayload
-from service.storage.cache import AnswerCache
+from service.storage.cache import ResponseCache
 from service.storage.jobs.request import StoredRequest
 
 T = TypeVar("T")
-Work = Callable[[bytes], Coroutine[Any, Any, ResponsePayload]]
-Stamp = Callable[[], Awaitable[bytes]]
-_COPIES = 8  # bytes that are copied in the time of one that is parsed
-_BRIEF = 1 << 18  # bytes of a body that are read even where no place is free: it may need none
+R = TypeVar("R")
+_COPIED_PER_PARSED = 8  # bytes that are copied in the time that one byte of JSON is parsed
+_SMALL_BODY_BYTES = 1 << 18  # read even while the queue is full: the cache may have the response
 
 
-async def handle_inference(
-    request: Request,
-    context: AppContext,
-    work: Work,
-    stamp: Stamp,
-    as_events: bool = False,
-) -> Response:
-    """The answer that `work` makes of the body, or has made before, signed for this request.
-
-    Under `Prefer: respond-async` it is a job's, and this one is 202 and says where the job is;
-    else with `as_events` it is a stream, and `work` finds the `Feed` of it at `request.state.feed`.
-    `work` finds a `Progress` at `request.state.progress`, to keep up to date where it is long.
+class InferenceTask(ABC, Generic[R]):
+    """One request to one inference route; R is what its computation returns.
 
     Args:
-        stamp: tells what the answer depends on beside the request.
+        content_type: header of the request body, with parameters such as a form's boundary.
+        accept: media type that the response shall have.
+        stream_events: respond with a stream of server-sent events; a job never does.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        context: AppContext,
+        content_type: str,
+        accept: str,
+        stream_events: bool = False,
+    ) -> None:
+        self.context = context
+        self.settings = context.settings
+        self.state = get_state(request.scope)
+        self.caller = get_caller(request.scope)
+        self.content_type = content_type
+        self.accept = accept
+        self.events: EventStream | None = None
+        if stream_events and not self.state.is_job:
+            self.events = EventStream(context.codec)
+
+    async def fingerprint(self) -> bytes:
+        """Digest of what the response depends on beside the request: the loaded models."""
+        return self.context.registry.fingerprint
+
+    @abstractmethod
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        """Read and check the body. What enters `resources` is held until the response is written.
+
+        Raises:
+            Problem: the request is not one that this route can answer.
+        """
+
+    @abstractmethod
+    def workload(self) -> Workload:
+        """What the engine has to know to queue the computation."""
+
+    @abstractmethod
+    def run(self, interrupt: Interrupt) -> R:
+        """Compute, on the compute thread."""
+
+    @abstractmethod
+    async def render(self, result: R) -> ResponsePayload:
+        """Write the response, and count what was computed in the metrics."""
+
+    @property
+    def max_tensor_bytes(self) -> int | None:
+        """Limit for the reasons in a response of tensors; None for a response without them."""
+        return self.settings.max_response_bytes if self.accept == SAFETENSORS else None
+
+    async def on_codec(self, work: Callable[..., T], *args: Any) -> T:
+        """Run `work` on the threads that parse bodies and encode responses."""
+        return await asyncio.get_running_loop().run_in_executor(self.context.codec, work, *args)
+
+
+async def handle_inference(request: Request, task: InferenceTask[Any]) -> Response:
+    """Return the response of `task`, computed or from the cache.
+
+    Under `Prefer: respond-async` the request is stored as a job, and the response is 202. Where the
+    task has `events`, it is a stream of server-sent events.
 
     Raises:
-        Problem: no place in the queue, a body too large or too slow, a key that is another
-            request's, or no answer in time.
-        Disconnected: the client has gone, and the work with it.
+        Problem: the queue is full, the body is too large or too slow, the idempotency key belongs
+            to another request, or the deadline has passed.
+        ClientDisconnected: the client has gone; the computation is cancelled.
     """
-    settings, state, of_job = context.settings, request.state, is_replayed(request.state)
-    later = _prefers_async(request)
-    seconds, served = _deadline_s(request, context, later or of_job), context.registry.generation
-    state.patience_s = seconds
-    if not of_job:
-        if later:
-            return await _enqueue_job(request, context)
-        state.progress = Progress()
-    streams = as_events and not of_job
-    state.feed = feed = EventStream(context.codec) if streams else None
-    cache = None if streams else context.cache
-    stands_on = b"" if cache is None else await stamp()
-    if cache is None or not _is_brief(request) or context.pace.flooded:
-        context.engine.require_room()
-    patience_s = None if of_job else settings.body_timeout_s
-    async with AsyncExitStack() as held:
-        body = await held.enter_async_context(context.bodies.read(request, patience_s))
-        key, place = None if of_job else key_of(request), b""
+    context, state = task.context, task.state
+    prefers_async = _prefers_async(request)
+    deadline_s = _deadline_s(request, context, prefers_async or state.is_job)
+    if prefers_async and not state.is_job:
+        return await _enqueue_job(request, task)
+    cache = None if task.events is not None else context.cache
+    generation = context.registry.generation
+    fingerprint = b"" if cache is None else await task.fingerprint()
+    if cache is None or not _is_small(request) or context.throttle.is_flooded:
+        context.engine.require_capacity()
+    async with AsyncExitStack() as resources:
+        body_timeout_s = None if state.is_job else context.settings.body_timeout_s
+        body = await resources.enter_async_context(
+            context.body_reader.read(request, body_timeout_s)
+        )
+        key = None if state.is_job else idempotency_key(request)
+        digest = b""
         if cache is not None or key is not None:
-            place = await context.offload_if_large(
-                len(body), StoredRequest.of(request).fingerprint, body
-            )
+            stored = StoredRequest.from_request(request)
+            digest = await context.offload_if_large(len(body), stored.fingerprint, body)
         if key is not None:
-            held.enter_context(context.keys.held(key, place))
-        state.stopwatch.lap("read")
+            resources.enter_context(context.idempotency_keys.reserve(key, digest))
+        state.timer.lap("read")
         if cache is not None:
-            place += stands_on + request.state.caller.cache_scope
-            if (found := await _from_cache(request, context, cache, place)) is not None:
-                return found
-        held.enter_context(context.engine.admission())
+            digest += fingerprint + task.caller.cache_scope
+            if (payload := await _from_cache(request, context, cache, digest)) is not None:
+                response = await _finalize(state, context, payload)
+                response.headers["x-cache"] = "hit"
+                return response
+        resources.enter_context(context.engine.admission())
 
-        async def lasts() -> bool:  # else it may be of another model or memory than it stands for
+        async def compute() -> Response:
+            payload = await run_task(task, body, deadline_s)
+            state.timer.lap("encode")
+            if cache is not None and payload.is_cacheable and await is_unchanged():
+                phases = tuple(state.timer.phases)
+                await cache.put(digest, replace(payload, phases=phases))
+            return await _finalize(state, context, payload)
+
+        async def is_unchanged() -> bool:
+            """Whether the response is of the models or memories that `fingerprint` stands for."""
             try:
-                return context.registry.generation == served and await stamp() == stands_on
+                is_same = context.registry.generation == generation
+                return is_same and await task.fingerprint() == fingerprint
             except Problem:
                 return False
 
-        answering = _compute_and_cache(request, context, work(body), cache, place, lasts)
-        if feed is None:
+        if task.events is None:
             return await run_until_deadline_or_disconnect(
-                answering, request.receive, seconds, state.progress
+                compute(), request.receive, deadline_s, state.progress
             )
-        kept = held.pop_all()
-    never = asyncio.Event().wait
-    answering = _holding(
-        kept, run_until_deadline_or_disconnect(answering, never, seconds, state.progress)
-    )
-    return await feed.response(request, answering, state)
+        outlives_request = resources.pop_all()
+
+    async def compute_streamed() -> Response:
+        # The stream itself notices a disconnect, and cancels this.
+        async with outlives_request:
+            return await run_until_deadline_or_disconnect(
+                compute(), asyncio.Event().wait, deadline_s, state.progress
+            )
+
+    return await task.events.response(request, compute_streamed(), state)
 
 
-async def run_inference(
-    context: AppContext,
-    state: State,
-    work: Callable[[Interrupt], T],
-    flow: str,
-    cost: float,
-    *,
-    size: int = 0,
-    alone: bool = False,
-    alike: BatchableRequest | None = None,
-) -> T:
-    """What `work` computes, beside what others do, at the cost of who asked; see `Engine.run`."""
-    state.model, state.cost = flow, cost
-    async with context.tolls.charge_quota(state.caller, cost):
-        done = await context.engine.run(
-            work,
-            flow,
-            cost,
-            size=size,
-            within_s=state.patience_s,
-            job=is_replayed(state),
-            alone=alone,
-            alike=alike,
-            progress=state.progress,
-        )
-    state.stopwatch.add("queue", done.queued_s)
-    state.stopwatch.add("compute", done.ran_s)
-    return done.value
+async def run_task(task: InferenceTask[R], body: bytes, deadline_s: float) -> ResponsePayload:
+    """Parse, queue, compute and render one task."""
+    context, state = task.context, task.state
+    async with AsyncExitStack() as resources:
+        await task.parse(body, resources)
+        del body
+        workload = task.workload()
+        state.model, state.cost = workload.flow, workload.cost
+        async with context.usage_limits.charge_quota(task.caller, workload.cost):
+            outcome = await context.engine.run(
+                task.run,
+                workload,
+                deadline_s=deadline_s,
+                is_job=state.is_job,
+                progress=state.progress,
+            )
+        state.timer.add("queue", outcome.queued_s)
+        state.timer.add("compute", outcome.ran_s)
+        return await task.render(outcome.value)
 
 
-def _deadline_s(request: Request, context: AppContext, later: bool) -> float:
-    """Seconds in which there must be an answer, by `?timeout_ms=`; `later` where it is a job's."""
-    most = context.settings.job_deadline_s if later else context.settings.deadline_s
-    asked = request.scope["query_string"] and request.query_params.getlist("timeout_ms")
-    if not asked:
-        return most
-    if len(asked) > 1 or not re.fullmatch(r"[0-9]{1,9}", asked[0], re.ASCII) or asked[0] == "0":
-        rule = "one whole number of milliseconds, at least 1"
+def _deadline_s(request: Request, context: AppContext, is_job: bool) -> float:
+    """Seconds in which the response is due, by `?timeout_ms=` or the settings."""
+    settings = context.settings
+    limit_s = settings.job_deadline_s if is_job else settings.deadline_s
+    if not request.scope["query_string"]:
+        return limit_s
+    values = request.query_params.getlist("timeout_ms")
+    if not values:
+        return limit_s
+    if len(values) > 1 or not re.fullmatch(r"0*[1-9][0-9]{0,8}", values[0], re.ASCII):
+        rule = "`timeout_ms` must be given once, as a whole number of milliseconds of at least 1."
         raise make_problem("invalid-request", "/timeout_ms", "not_a_number", rule)
-    if (seconds := int(asked[0]) / 1e3) > most:
-        raise make_problem(
-            "invalid-request", "/timeout_ms", "out_of_range", f"at most {most * 1e3:g} ms"
-        )
-    return seconds
+    if (deadline_s := int(values[0]) / 1e3) > limit_s:
+        setting = "BASIN_JOB_DEADLINE_S" if is_job else "BASIN_DEADLINE_S"
+        rule = f"`timeout_ms` may be at most {limit_s * 1e3:g} ({setting})."
+        raise make_problem("invalid-request", "/timeout_ms", "out_of_range", rule)
+    return deadline_s
 
 
 def _prefers_async(request: Request) -> bool:
-    """Is the client content with a job (RFC 7240)?"""
-    sent = request.headers.getlist("prefer")
-    preferences = ",".join(sent).lower().split(",") if sent else ()
-    return "respond-async" in (p.partition(";")[0].strip() for p in preferences)
+    """Whether the client asks for a job (`Prefer: respond-async`, RFC 7240)."""
+    preferences = ",".join(request.headers.getlist("prefer")).lower().split(",")
+    return "respond-async" in (each.partition(";")[0].strip() for each in preferences)
 
 
-def _is_brief(request: Request) -> bool:
+def _is_small(request: Request) -> bool:
     length = request.headers.get("content-length", "")
-    return length.isdecimal() and int(length[:20]) <= _BRIEF
+    return length.isdecimal() and int(length[:20]) <= _SMALL_BODY_BYTES
 
 
-async def _enqueue_job(request: Request, context: AppContext) -> Response:
-    """202, once the request is where it lasts."""
-    if (key := key_of(request)) is None:  # with a key it may have a job already
-        context.jobs.require_room()
-    sent, state = StoredRequest.of(request), request.state
-    async with context.bodies.read(request, context.settings.body_timeout_s) as body:
-        state.stopwatch.lap("read")
-        fingerprint = b""
+async def _enqueue_job(request: Request, task: InferenceTask[Any]) -> Response:
+    """Store the request as a job, and answer 202 with its location."""
+    context, state = task.context, task.state
+    key = idempotency_key(request)
+    if key is None:  # with a key the job may exist already
+        context.jobs.require_capacity()
+    stored = StoredRequest.from_request(request)
+    async with context.body_reader.read(request, context.settings.body_timeout_s) as body:
+        state.timer.lap("read")
+        digest = b""
         if key is not None:
-            fingerprint = await context.offload_if_large(len(body), sent.fingerprint, body)
-        owner = state.caller.name
-        job = await context.jobs.accept(state.request_id, sent, body, key, fingerprint, owner)
+            digest = await context.offload_if_large(len(body), stored.fingerprint, body)
+        owner = task.caller.name
+        job = await context.jobs.accept(state.request_id, stored, body, key, digest, owner)
     headers = {"location": f"/jobs/{job.id}", "preference-applied": "respond-async"}
-    return Response(orjson.dumps(job.told()), 202, headers, "application/json")
+    return Response(orjson.dumps(job.to_dict()), 202, headers, "application/json")
 
 
 async def _from_cache(
-    request: Request, context: AppContext, cache: AnswerCache, place: bytes
-) -> Response | None:
-    found = await cache.get(place)
-    outcome = "miss" if found is None else "hit"
+    request: Request, context: AppContext, cache: ResponseCache, digest: bytes
+) -> ResponsePayload | None:
+    payload = await cache.get(digest)
+    outcome = "miss" if payload is None else "hit"
     context.metrics.cache.labels(request.scope["route"].path, outcome).inc()
-    if found is None:
-        return None
-    answer = await _finalize(request, context, found)
-    answer.headers["x-cache"] = "hit"
-    return answer
+    return payload
 
 
-async def _compute_and_cache(
-    request: Request,
-    context: AppContext,
-    work: Coroutine[Any, Any, ResponsePayload],
-    cache: AnswerCache | None,
-    place: bytes,
-    lasts: Callable[[], Awaitable[bool]],
-) -> Response:
-    answer = await work
-    request.state.stopwatch.lap("encode")
-    if cache is not None and answer.lasting and await lasts():
-        phases = tuple(request.state.stopwatch.phases)
-        await cache.put(place, replace(answer, phases=phases))
-    return await _finalize(request, context, answer)
-
-
-async def _finalize(request: Request, context: AppContext, answer: ResponsePayload) -> Response:
-    took = request.state.stopwatch.milliseconds()
-    weight = answer.size // _COPIES
-    body = await context.offload_if_large(weight, answer.render, took, request.state.request_id)
-    timing = ", ".join(f"{phase};dur={ms}" for phase, ms in took.items())
-    headers = {**dict(answer.headers), "server-timing": timing}
-    return Response(body, headers=headers, media_type=answer.media_type)
-
-
-async def _holding(kept: AsyncExitStack, work: Coroutine[Any, Any, Response]) -> Response:
-    """`work`, and a place for it until it ends."""
-    async with kept:
-        return await work
+async def _finalize(state: RequestState, context: AppContext, payload: ResponsePayload) -> Response:
+    """Add what is of this request alone: its timings and its id."""
+    timings_ms = state.timer.to_ms()
+    weight = payload.size_bytes // _COPIED_PER_PARSED
+    body = await context.offload_if_large(weight, payload.render, timings_ms, state.request_id)
+    server_timing = ", ".join(f"{phase};dur={ms}" for phase, ms in timings_ms.items())
+    headers = {**dict(payload.headers), "server-timing": server_timing}
+    return Response(body, headers=headers, media_type=payload.media_type)

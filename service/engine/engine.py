@@ -16,20 +16,40 @@ from weakref import WeakValueDictionary
 from models.base import Interrupt
 from models.dynamics import StopReason
 from service.engine.load_estimator import LoadEstimator
-from service.engine.progress import Progress
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
-from service.engine.scheduler import Scheduler, Stepped, Task
+from service.engine.scheduler import Scheduler, StepObserver, Task
 from service.errors import Problem
+from service.observability.progress import Progress
 
 T = TypeVar("T")
 _SMOOTHING = 0.2  # weight of the latest request in the mean time of one
 _ENOUGH = 16  # guests of a party that wait for no more; half of what would keep both threads busy
 _LATEST_S = 0.05  # after which a party waits for no other
-_JOBS = 0.25  # share of a job's flow, beside one that somebody waits for
+_JOB_WEIGHT = 0.25  # share of a job's flow, beside one that somebody waits for
 
 
 @dataclass(frozen=True)
-class Done(Generic[T]):
+class Workload:
+    """What the engine has to know to queue a computation.
+
+    Attributes:
+        flow: what it shares the machine under: the name of a model, or `sample`.
+        cost: tokens x steps; edges count as tokens.
+        size: tokens and edges in memory at a time; 0 where that does not matter.
+        is_isolated: its rows never step together with those of other requests, so that every sum
+            is rounded as if it ran alone.
+        batchable: how to compute it together with requests of the same key, if it can be.
+    """
+
+    flow: str = ""
+    cost: float = 1.0
+    size: int = 0
+    is_isolated: bool = False
+    batchable: BatchableRequest | None = None
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
     """What work returned, the seconds it computed, and those that it waited to."""
 
     value: T
@@ -43,7 +63,8 @@ class Engine:
     Args:
         steps: requests take turns step by step, see `service.engine.scheduler`; False runs each to
             its end before the next one begins.
-        most: requests of one model that may run or wait; as many as there are places if None.
+        max_per_model: requests of one model that may run or wait; no limit if None.
+        on_step: called after each step of a batch, on the compute thread.
     """
 
     def __init__(
@@ -51,14 +72,14 @@ class Engine:
         queue_size: int,
         threads: int | None,
         steps: bool = True,
-        most: int | None = None,
+        max_per_model: int | None = None,
+        on_step: StepObserver = lambda kind, rows, seconds: None,
     ) -> None:
-        self._limit, self._most = queue_size + 1, most
+        self._limit = queue_size + 1
+        self._max_per_model = max_per_model
         self._backlog = LoadEstimator()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
-        self._expected = 0
-        self.on_step: Stepped = lambda kind, rows, seconds: None
-        self._scheduler = Scheduler(threads, steps, self._measure, self._stepped)
+        self._scheduler = Scheduler(threads, steps, self._measure, on_step)
         self._parties: dict[Hashable, RequestBatch] = {}  # that may not have begun
         self._latest = WeakValueDictionary[Hashable, RequestBatch]()
 
@@ -81,28 +102,21 @@ class Engine:
         """Requests of a model that run or wait to, jobs among them."""
         return sum(self._backlog.pending_count((flow, job)) for job in (False, True))
 
-    def expect(self) -> None:
-        """A request has come that may take a place once what its head set going has run: until then
-        it has one, so that of those who come together no more are let in than there is room for."""
-        self._expected += 1
-        asyncio.get_running_loop().call_soon(self._expect_no_more)
-
-    def _expect_no_more(self) -> None:
-        self._expected -= 1
-
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Is there no place for another request, whatever it is?"""
-        return self._admitted + self._expected >= self._limit
+        return self._admitted >= self._limit
 
     def queue_full_error(self) -> Problem:
-        """429; Retry-After is the time it takes to drain."""
-        there = min(self._admitted + self._expected, self._limit)
-        seconds = max(math.ceil(there * self._mean_s), 1)
-        detail = f"{there} requests are being computed or wait"
-        return Problem("queue-full", detail, headers={"retry-after": str(seconds)})
+        """429; Retry-After is the time that draining the queue is expected to take."""
+        retry_s = max(math.ceil(self._admitted * self._mean_s), 1)
+        detail = (
+            f"The queue is full: {self._admitted} of {self._limit} requests (BASIN_QUEUE_SIZE) are "
+            f"running or waiting. Retry after {retry_s} s."
+        )
+        return Problem("queue-full", detail, headers={"retry-after": str(retry_s)})
 
-    def require_room(self) -> None:
+    def require_capacity(self) -> None:
         """Raise the `refusal` where the queue is full."""
         if self._admitted >= self._limit:
             raise self.queue_full_error()
@@ -110,7 +124,7 @@ class Engine:
     @contextmanager
     def admission(self) -> Iterator[None]:
         """A place in the queue for as long as the context lasts; a problem where there is none."""
-        self.require_room()
+        self.require_capacity()
         self._admitted += 1
         try:
             yield
@@ -120,53 +134,56 @@ class Engine:
     async def run(
         self,
         work: Callable[[Interrupt], T],
-        flow: str = "",
-        cost: float = 1.0,
+        workload: Workload,
         *,
-        size: int = 0,
-        within_s: float = math.inf,
-        job: bool = False,
-        alone: bool = False,
-        alike: BatchableRequest | None = None,
+        deadline_s: float = math.inf,
+        is_job: bool = False,
         progress: Progress | None = None,
-    ) -> Done[T]:
-        """Run `work` and wait for it; where the wait is cancelled, so is the work.
+    ) -> Outcome[T]:
+        """Run `work` and wait for its result. Cancelling the wait cancels the work.
 
         Args:
-            flow: the kind of work, which has its share of the machine: a model's name.
-            cost: tokens x steps, with the edges between them.
-            size: tokens and edges that are in memory at a time.
-            within_s: seconds after which it comes too late: what surely would is not begun, but for
-                jobs.
-            job: nobody waits for it; what somebody waits for goes first.
-            alone: its rows never step with those of other requests.
-            alike: what may be done instead of `work`, with others of its key.
-            progress: is told of its steps.
+            deadline_s: a request that is expected to take longer, with what is queued before it, is
+                refused; jobs never are.
+            is_job: no client waits for it, so it gets a smaller share of the machine.
+            progress: counts its steps.
 
         Raises:
-            Problem: there is so much to do already that it would be late.
+            Problem: `queue-full`, for the model or because the deadline would be missed.
         """
-        if self._most is not None and self.pending(flow) >= self._most:
-            detail = f"{self._most} requests of this model are being computed or wait"
+        flow = workload.flow
+        if self._max_per_model is not None and self.pending(flow) >= self._max_per_model:
+            detail = (
+                f"{self._max_per_model} requests of this model (BASIN_MAX_PER_MODEL) are running "
+                "or waiting. Retry after 1 s."
+            )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
-        weight, kind = (_JOBS if job else 1.0), (flow, job)
-        late_s = 0.0 if job else self._backlog.expected_delay_s(kind, weight, cost, within_s)
-        if late_s:
-            headers = {"retry-after": str(math.ceil(late_s))}
-            raise Problem("queue-full", "it would be late: too much is to be done", headers=headers)
-        with self._backlog.track(kind, weight, cost) as took:
-            started, progress = time.perf_counter(), progress or Progress()
-            done = None
-            if alike is not None and not alone:
-                done = await self._run_batched(alike, kind, weight, progress)
-            if done is None:
-                run = self._scheduler.submit(work, kind, weight, alone, progress, size)
-                value = await _outcome(run.future, partial(run.stop, StopReason.CANCELLED))
-                done = value, run.ran_s
-            value, ran_s = done
-            took(ran_s)
-        waited_s = time.perf_counter() - started - ran_s
-        return Done(value, max(waited_s, 0.0), ran_s)
+        weight, kind = (_JOB_WEIGHT if is_job else 1.0), (flow, is_job)
+        cost = workload.cost
+        delay_s = 0.0 if is_job else self._backlog.expected_delay_s(kind, weight, cost, deadline_s)
+        if delay_s:
+            retry_s = math.ceil(delay_s)
+            detail = (
+                f"The estimated wait exceeds this request's deadline by {delay_s:.3g} s because "
+                f"the server is overloaded. Retry after {retry_s} s."
+            )
+            raise Problem("queue-full", detail, headers={"retry-after": str(retry_s)})
+        progress = progress or Progress()
+        with self._backlog.track(kind, weight, cost) as set_duration:
+            started = time.perf_counter()
+            result = None
+            if workload.batchable is not None and not workload.is_isolated:
+                result = await self._run_batched(workload.batchable, kind, weight, progress)
+            if result is None:
+                task = self._scheduler.submit(
+                    work, kind, weight, workload.is_isolated, progress, workload.size
+                )
+                value = await _wait_for(task.future, partial(task.stop, StopReason.CANCELLED))
+                result = value, task.ran_s
+            value, ran_s = result
+            set_duration(ran_s)
+        queued_s = time.perf_counter() - started - ran_s
+        return Outcome(value, max(queued_s, 0.0), ran_s)
 
     async def _run_batched(
         self, alike: BatchableRequest, kind: Hashable, weight: float, progress: Progress
@@ -174,10 +191,10 @@ class Engine:
         """The outcome and the seconds it took; None where it is to be tried apart."""
         place = kind, alike.key
         party = self._parties.get(place)
-        guest = None if party is None else party.join(alike, progress)
+        guest = None if party is None else party.add(alike, progress)
         if party is None or guest is None:
             party = self._parties[place] = RequestBatch(alike)
-            guest = party.join(alike, progress)
+            guest = party.add(alike, progress)
             assert guest is not None
             self._arrange(party, place, partial(self._scheduler.submit, flow=kind, weight=weight))
         try:
@@ -185,10 +202,10 @@ class Engine:
         except RetryIndividually:
             return None
         except asyncio.CancelledError:
-            party.leave(guest)
+            party.remove(guest)
             raise
         finally:
-            if party.closed and self._parties.get(place) is party:
+            if party.is_closed and self._parties.get(place) is party:
                 del self._parties[place]
 
     def _arrange(
@@ -196,7 +213,7 @@ class Engine:
     ) -> None:
         """It begins when the one before is over: so one is computed while the next one is read. If
         there is none, once it has gathered."""
-        begin, before = partial(party.begin, submit), self._latest.get(place)
+        begin, before = partial(party.start, submit), self._latest.get(place)
         self._latest[place] = party
         if before is not None and before.then(begin):
             asyncio.get_running_loop().call_later(_LATEST_S, begin)
@@ -206,9 +223,6 @@ class Engine:
     def close(self) -> None:
         """Wait for what runs."""
         self._scheduler.close()
-
-    def _stepped(self, kind: Hashable, rows: int, seconds: float) -> None:
-        self.on_step(kind, rows, seconds)
 
     def _measure(self, run: Task) -> None:
         weight = _SMOOTHING if self._mean_s else 1.0
@@ -228,7 +242,7 @@ def _gather(
         begin()
 
 
-async def _outcome(future: Future[Any], give_up: Callable[[], object]) -> Any:
+async def _wait_for(future: Future[Any], give_up: Callable[[], object]) -> Any:
     """What it comes to; it is given up where the wait is cancelled."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()

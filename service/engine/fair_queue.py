@@ -38,7 +38,7 @@ class Schedulable(ABC):
         """How many requests it is."""
 
     @abstractmethod
-    def turn(self) -> bool:
+    def run_turn(self) -> bool:
         """Compute for a while; should there be another turn?"""
 
     @abstractmethod

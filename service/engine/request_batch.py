@@ -13,9 +13,9 @@ from typing import Any, final
 
 from models.base import Interrupt
 from models.dynamics import StopReason
-from models.sampling import Interrupted
-from service.engine.progress import Progress
+from models.sampling import RunInterruptedError
 from service.engine.scheduler import Task
+from service.observability.progress import Progress
 
 _MOST = 64
 _AT_A_TIME = 4  # outcomes handed out, in a turn of the event loop
@@ -39,7 +39,7 @@ class RetryIndividually(Exception):  # noqa: N818
 
 
 @dataclass(eq=False)
-class Guest:
+class BatchEntry:
     """One request of a party. `outcome` is what it comes to; cancelled, it waits for nothing."""
 
     item: Any
@@ -59,7 +59,7 @@ class RequestBatch:
 
     def __init__(self, alike: BatchableRequest) -> None:
         self._many, self._loop = alike.many, asyncio.get_running_loop()
-        self._guests: list[Guest] = []
+        self._guests: list[BatchEntry] = []
         self._lock = threading.Lock()
         self._begun = self._over = False
         self._run: Task | None = None
@@ -70,23 +70,23 @@ class RequestBatch:
         return len(self._guests)
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Has it begun, or has everyone left?"""
         return self._begun or not self._guests
 
-    def join(self, alike: BatchableRequest, progress: Progress) -> Guest | None:
+    def add(self, alike: BatchableRequest, progress: Progress) -> BatchEntry | None:
         """None where it has begun, or is full."""
         with self._lock:
             if self._begun or len(self._guests) >= _MOST:
                 return None
-            self._guests.append(Guest(alike.item, progress, self._loop.create_future()))
+            self._guests.append(BatchEntry(alike.item, progress, self._loop.create_future()))
             return self._guests[-1]
 
-    def begin(self, submit: Callable[[RequestBatch], Task]) -> None:
+    def start(self, submit: Callable[[RequestBatch], Task]) -> None:
         """It is over when the run is that `submit` makes of it. Once, and not if it is closed. From
         any thread."""
         with self._lock:
-            if self._run is not None or self.closed:
+            if self._run is not None or self.is_closed:
                 return
             self._run = submit(self)
         self._run.future.add_done_callback(self._end)
@@ -100,7 +100,7 @@ class RequestBatch:
             self._next = begin
             return True
 
-    def leave(self, guest: Guest) -> None:
+    def remove(self, guest: BatchEntry) -> None:
         """Nobody waits for this one any longer; where it was the last, the work stops."""
         if not guest.outcome.cancel() and not guest.outcome.cancelled():
             guest.outcome.exception()  # so that asyncio does not report it
@@ -139,15 +139,15 @@ class RequestBatch:
         self.share_s = run.ran_s / max(len(guests), 1)
         outcomes: Sequence[Any]
         if future.cancelled():
-            outcomes = [Interrupted(StopReason.CANCELLED)] * len(guests)
+            outcomes = [RunInterruptedError(StopReason.CANCELLED)] * len(guests)
         elif (error := future.exception()) is None:
             outcomes = future.result()
         else:
-            apart = len(guests) > 1 and not isinstance(error, Interrupted)
+            apart = len(guests) > 1 and not isinstance(error, RunInterruptedError)
             outcomes = [RetryIndividually() if apart else error for _ in guests]
         self._deliver(deque(zip(guests, outcomes, strict=True)))
 
-    def _deliver(self, left: deque[tuple[Guest, Any]]) -> None:
+    def _deliver(self, left: deque[tuple[BatchEntry, Any]]) -> None:
         """A few at a time: those who come meanwhile are not to wait until all are answered."""
         for guest, outcome in (left.popleft() for _ in range(min(_AT_A_TIME, len(left)))):
             if guest.outcome.done():

@@ -32,12 +32,12 @@ from models.dynamics import (
     run_to_completion,
     should_compact,
 )
-from models.sampling import Interrupted
+from models.sampling import RunInterruptedError
 from service.engine.fair_queue import FairQueue, Flow, Schedulable
 from service.engine.memory_budget import MemoryBudget
-from service.engine.progress import Progress
+from service.observability.progress import Progress
 
-Stepped = Callable[[Hashable, int, float], object]
+StepObserver = Callable[[Hashable, int, float], object]
 
 _SLICE_S = 0.0005
 """A turn is a step at least, and as many as fit into this: switching is not quite free."""
@@ -92,11 +92,11 @@ class Task(Schedulable):
             progress.relaxation_steps += 1
 
     def __call__(self) -> StopReason | None:
-        self._scheduler.pass_on(self)
+        self._scheduler.yield_turn(self)
         return self._reason
 
     @property
-    def reason(self) -> StopReason | None:
+    def stop_reason(self) -> StopReason | None:
         """Why it shall stop."""
         return self._reason
 
@@ -106,7 +106,7 @@ class Task(Schedulable):
         if self._greenlet is None:
             self._work = None
 
-    def turn(self) -> bool:
+    def run_turn(self) -> bool:
         started = time.perf_counter()
         if self._greenlet is None:
             self._greenlet = self._scheduler.take_greenlet()
@@ -138,7 +138,7 @@ class Task(Schedulable):
             self._outcome = partial(self.future.set_result, value)
 
     def fail(self, error: Exception) -> bool:
-        self._scheduler.room.release(self)
+        self._scheduler.memory.release(self)
         if not self.future.done():
             self.future.set_exception(error)
         return False
@@ -151,13 +151,13 @@ class Task(Schedulable):
         if self.failure is not None:
             raise self.failure
         if self._reason is not None:
-            raise Interrupted(self._reason)
+            raise RunInterruptedError(self._reason)
 
     def _end(self) -> None:
         """Whoever waits hears of it once all is accounted for."""
         outcome, self._outcome, self._greenlet = self._outcome, self.future.cancel, None
-        self._scheduler.room.release(self)
-        self._scheduler.over(self)
+        self._scheduler.memory.release(self)
+        self._scheduler.on_end(self)
         outcome()
 
 
@@ -167,7 +167,7 @@ class SharedStepTask(Schedulable):
 
     def __init__(self, flow: Flow, scheduler: Scheduler, kind: Hashable) -> None:
         self.flow, self._scheduler, self._kind = flow, scheduler, kind
-        scheduler.together.setdefault((flow.kind, kind), []).append(self)
+        scheduler.shared_tasks.setdefault((flow.kind, kind), []).append(self)
         self.company = RelaxationBatch()
         self._runs: dict[int, tuple[Relaxation, Task]] = {}
         self._fresh: set[int] = set()  # whose next step is the first, which moves nothing
@@ -175,15 +175,15 @@ class SharedStepTask(Schedulable):
     def __len__(self) -> int:
         return max(sum(len(run) for _, run in self._runs.values()), 1)
 
-    def join(self, relaxation: Relaxation, run: Task) -> None:
+    def add(self, relaxation: Relaxation, run: Task) -> None:
         self.company.add(relaxation)
         self._runs[id(relaxation)] = relaxation, run
         if not relaxation.trace:
             self._fresh.add(id(relaxation))
 
-    def turn(self) -> bool:
+    def run_turn(self) -> bool:
         for relaxation, run in list(self._runs.values()):
-            if run.reason is not None:
+            if run.stop_reason is not None:
                 self._part(relaxation)
         if self._runs:
             self._step()
@@ -199,7 +199,7 @@ class SharedStepTask(Schedulable):
         return False
 
     def _step(self) -> None:
-        there, tokens = list(self._runs.values()), self.company.tokens
+        there, tokens = list(self._runs.values()), self.company.num_tokens
         started = time.perf_counter()
         try:
             over = self.company.step()
@@ -208,11 +208,11 @@ class SharedStepTask(Schedulable):
             # has drawn noise cannot draw it again.
             structlog.get_logger().exception("a batch failed; its requests go on one by one")
             for relaxation, run in there:
-                run.failure = error if any(relaxation.generators) else None
+                run.failure = error if any(relaxation.noise_generators) else None
                 self._part(relaxation)
             return
         seconds = time.perf_counter() - started
-        self._scheduler.stepped(self.flow.kind, sum(r.rows for r, _ in there), seconds)
+        self._scheduler.on_step(self.flow.kind, sum(r.rows for r, _ in there), seconds)
         for relaxation, run in there:
             run.ran_s += seconds * len(relaxation.x_ND) / tokens
             if id(relaxation) not in self._fresh:
@@ -232,7 +232,7 @@ class SharedStepTask(Schedulable):
 
     def _disband(self) -> None:
         """Nothing is kept of models that may be gone."""
-        place, together = (self.flow.kind, self._kind), self._scheduler.together
+        place, together = (self.flow.kind, self._kind), self._scheduler.shared_tasks
         together[place].remove(self)
         if not together[place]:
             del together[place]
@@ -241,7 +241,7 @@ class SharedStepTask(Schedulable):
         _, run = self._runs.pop(id(relaxation))
         self._fresh.discard(id(relaxation))
         run.waits = False
-        self._scheduler.turns.queue(run, first=True)
+        self._scheduler.queue.queue(run, first=True)
 
 
 @final
@@ -260,12 +260,12 @@ class Scheduler:
         threads: int | None,
         steps: bool = True,
         on_over: Callable[[Task], object] = lambda run: None,
-        on_step: Stepped = lambda kind, rows, seconds: None,
+        on_step: StepObserver = lambda kind, rows, seconds: None,
     ) -> None:
-        self.over, self.stepped, self._steps = on_over, on_step, steps
-        self.turns = FairQueue()
-        self.room = MemoryBudget[Task](self.turns.queue)
-        self.together: dict[
+        self.on_end, self.on_step, self._steps = on_over, on_step, steps
+        self.queue = FairQueue()
+        self.memory = MemoryBudget[Task](self.queue.queue)
+        self.shared_tasks: dict[
             tuple[Hashable, Hashable], list[SharedStepTask]
         ] = {}  # by flow and company
         self._inbox: deque[Task] = deque()
@@ -291,7 +291,7 @@ class Scheduler:
         """Have `work` run, beside all else. From any thread."""
         with self._changed:
             run = Task(
-                work, self.turns.flow(flow, weight), self, alone, progress or Progress(), size
+                work, self.queue.flow(flow, weight), self, alone, progress or Progress(), size
             )
             self._inbox.append(run)
             self._changed.notify()
@@ -304,9 +304,9 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
-    def pass_on(self, run: Task) -> None:
+    def yield_turn(self, run: Task) -> None:
         """Let others have a turn, if there are any and this one has lasted. In the run."""
-        if not (self._steps and (self.turns or self._inbox)):
+        if not (self._steps and (self.queue or self._inbox)):
             return
         lasted = time.perf_counter() - self._turn_s
         if lasted >= (_SLICE_S if run.ran_s else _FIRST_S):
@@ -320,26 +320,26 @@ class Scheduler:
         if self._steps and not run.alone and kind is not None and tokens < _ROOM:
             self._lead(run, relaxation)
             run.require_wanted()
-            if not relaxation.moving:
+            if not relaxation.moving_rows:
                 return
-            several = self.together.get((run.flow.kind, kind), [])
-            fitting = (t for t in several if t.company.tokens + tokens <= _ROOM)
+            several = self.shared_tasks.get((run.flow.kind, kind), [])
+            fitting = (t for t in several if t.company.num_tokens + tokens <= _ROOM)
             together = next(fitting, None) or SharedStepTask(run.flow, self, kind)
-            together.join(relaxation, run)
-            self.turns.queue(together)
+            together.add(relaxation, run)
+            self.queue.queue(together)
             run.waits = True
             self._switch()
             run.require_wanted()
-        if relaxation.moving:
+        if relaxation.moving_rows:
             run_to_completion(relaxation, partial(_counted, run, interrupt))
 
     def _lead(self, run: Task, relaxation: Relaxation) -> None:
         """Take its steps for as long as there is nobody else, and few of its rows have stopped: to
         join a company costs a small one as much as half of its steps."""
-        while not (self.turns or self._inbox or run.reason or should_compact(relaxation)):
+        while not (self.queue or self._inbox or run.stop_reason or should_compact(relaxation)):
             begun, started = bool(relaxation.trace), time.perf_counter()
             relaxation.step()
-            self.stepped(run.flow.kind, relaxation.rows, time.perf_counter() - started)
+            self.on_step(run.flow.kind, relaxation.rows, time.perf_counter() - started)
             if begun:
                 run.count_step()
 
@@ -383,22 +383,22 @@ class Scheduler:
     def _turn(self, entity: Schedulable) -> None:
         requests, self._turn_s = len(entity), time.perf_counter()
         try:
-            again = entity.turn()
+            again = entity.run_turn()
         except Exception as error:  # of ours; whatever it is, the thread goes on
             structlog.get_logger().exception("a turn failed")
             again = entity.fail(error)
-        self.turns.charge(entity, requests, time.perf_counter() - self._turn_s)
+        self.queue.charge(entity, requests, time.perf_counter() - self._turn_s)
         if again:
-            self.turns.queue(entity)
+            self.queue.queue(entity)
 
     def _next(self) -> Schedulable | None:
         """Whose turn it is; None where all is over for good."""
         with self._changed:
-            while not (self._inbox or self.turns or self._closing):
+            while not (self._inbox or self.queue or self._closing):
                 self._changed.wait()
             while self._inbox:
-                self.room.acquire(self._inbox.popleft())
-            return self.turns.take()
+                self.memory.acquire(self._inbox.popleft())
+            return self.queue.take()
 
 
 def _counted(run: Task, interrupt: Interrupt) -> StopReason | None:

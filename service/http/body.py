@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from service.errors import Problem
 from service.media_types import JSON, SAFETENSORS
-from service.workers.large_json import LARGE
+from service.workers.large_json import LARGE_BODY_BYTES
 
 
 def require_media_type(request: Request, allowed: Container[str], names: str) -> str:
@@ -31,8 +31,8 @@ def require_identity(request: Request) -> None:
 
 def require_small(body: bytes, media_type: str) -> None:
     """Refuse JSON so large that reading it would keep others waiting."""
-    if media_type == JSON and len(body) > LARGE:
-        detail = f"JSON may have up to {LARGE} bytes here; send arrays as {SAFETENSORS}"
+    if media_type == JSON and len(body) > LARGE_BODY_BYTES:
+        detail = f"JSON may have up to {LARGE_BODY_BYTES} bytes here; send arrays as {SAFETENSORS}"
         raise Problem("body-too-large", detail)
 
 

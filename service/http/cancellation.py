@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from service.engine.progress import Progress
 from service.errors import Problem
+from service.observability.progress import Progress
 
 T = TypeVar("T")
 
@@ -51,6 +51,6 @@ async def run_until_deadline_or_disconnect(
             raise ClientDisconnected from None
         steps = progress.relaxation_steps if progress else 0
         detail = f"not done after {seconds:g} s and {steps} steps; ask for fewer steps, or of less"
-        raise Problem("deadline", detail, told={"steps": steps}) from None
+        raise Problem("deadline", detail, extra={"steps": steps}) from None
     finally:
         watch.cancel()

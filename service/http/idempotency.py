@@ -10,13 +10,14 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 
+from service.auth.keys import get_caller
 from service.errors import Problem
 
 HEADER = "idempotency-key"
 _KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"|([!#-\[\]-~]{1,255})')
 
 
-def key_of(request: Request) -> str | None:
+def idempotency_key(request: Request) -> str | None:
     """The key of a request, if it has one: a string of structured fields, or without quotes.
 
     Before it stands whose it is, so that nobody meets the key of another.
@@ -31,7 +32,7 @@ def key_of(request: Request) -> str | None:
     if len(sent) > 1 or found is None:
         rule = "it has one Idempotency-Key, of 1 to 255 printable characters in quotes"
         raise Problem("bad-request", rule)
-    owner = request.state.caller.name
+    owner = get_caller(request.scope).name
     return f"{owner}\n{found[1] or found[2]}" if owner else found[1] or found[2]
 
 
@@ -49,7 +50,7 @@ class IdempotencyKeys:
         self._busy: set[str] = set()
 
     @contextmanager
-    def held(self, key: str, fingerprint: bytes) -> Iterator[None]:
+    def reserve(self, key: str, fingerprint: bytes) -> Iterator[None]:
         """The key belongs to a request, which is being answered while the context lasts.
 
         Raises:

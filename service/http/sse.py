@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from service.errors import Problem, answered
+from service.errors import Problem
 from service.http.cancellation import ClientDisconnected
+from service.http.error_handlers import response_or_problem
+from service.observability.request_state import RequestState
 
 EVENTS = "text/event-stream"
 SILENCE_S = 15.0  # proxies close what says nothing for longer
@@ -50,7 +51,7 @@ class EventStream:
         self._loop.call_soon_threadsafe(self._queue.put_nowait, told)
 
     async def response(
-        self, request: Request, work: Coroutine[Any, Any, Response], state: State
+        self, request: Request, work: Coroutine[Any, Any, Response], state: RequestState
     ) -> Response:
         """The answer of `work`, as a stream once it has begun; whoever hangs up ends it.
 
@@ -75,7 +76,9 @@ class EventStream:
                 task.cancel()
                 await asyncio.wait({task})
 
-    async def _events(self, task: asyncio.Task[Response], state: State) -> AsyncIterator[bytes]:
+    async def _events(
+        self, task: asyncio.Task[Response], state: RequestState
+    ) -> AsyncIterator[bytes]:
         while True:
             try:
                 told = await asyncio.wait_for(self._queue.get(), SILENCE_S)
@@ -86,7 +89,7 @@ class EventStream:
                 break
             data = await self._loop.run_in_executor(self._encoder, told)
             yield event("progress", orjson.dumps(data))
-        answer = await answered(_counted(task, state), state.request_id)
+        answer = await response_or_problem(_counted(task, state), state.request_id)
         yield event("done" if answer.status_code < 400 else "failed", bytes(answer.body))
 
 
@@ -113,7 +116,7 @@ def _gone(request: Request) -> asyncio.Future[Any]:
     return asyncio.ensure_future(request.receive())
 
 
-async def _counted(task: asyncio.Task[Response], state: State) -> Response:
+async def _counted(task: asyncio.Task[Response], state: RequestState) -> Response:
     try:
         return await task
     except Problem as problem:

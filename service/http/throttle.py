@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Final, final
 
-from starlette.datastructures import State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.jobs.replay import is_replayed
+from service.observability.request_state import get_state, is_job
 
 BUSY: Final = "queue-full"
 _FEW = 50.0  # refusals a second that are no flood
@@ -52,7 +51,7 @@ class RefusalThrottle:
         self._end = 0.0  # of the line
 
     @property
-    def flooded(self) -> bool:
+    def is_flooded(self) -> bool:
         """Were many refused of late? Then it shall cost as little as it can."""
         return self._refusals.at(self._clock()) > _FEW
 
@@ -84,7 +83,7 @@ class ThrottleMiddleware:
         self._app, self._pace, self._hold = app, pace, hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_replayed(State(scope.get("state"))):
+        if scope["type"] != "http" or is_job(scope):
             await self._app(scope, receive, send)
             return
         wait_s = 0.0
@@ -92,10 +91,12 @@ class ThrottleMiddleware:
         async def send_all_but_end(message: Message) -> None:
             nonlocal wait_s
             starts = message["type"] == "http.response.start" and message["status"] < 300
-            if starts and "cost" in scope["state"]:  # it was computed: others need no place
+            if (
+                starts and get_state(scope).cost is not None
+            ):  # it was computed: others need no place
                 self._pace.answer()
             ends = message["type"] == "http.response.body" and not message.get("more_body")
-            if ends and scope["state"].get("problem") == BUSY:
+            if ends and get_state(scope).problem == BUSY:
                 wait_s = self._pace.refuse()
                 if wait_s:
                     message = {**message, "more_body": True}

@@ -32,7 +32,7 @@ _PLAIN = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGB
 _WITH_ALPHA = {"L": "LA", "P": "RGBA", "RGB": "RGBA"}
 
 
-def decode(file: EncodedImage) -> ImageData:
+def decode_image(file: EncodedImage) -> ImageData:
     """The picture in `file`, upright. A palette becomes RGB, black and white become grey.
 
     Raises:

@@ -1,57 +1,39 @@
-"""Decoded pictures, no more of them at a time than memory was planned for."""
+"""Decode images on one thread, for a bounded number of requests at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TypeVar
-
-from service.endpoints.complete.decoding import Opened, open_picture
-from service.endpoints.complete.parse import PictureRequest
-from service.imaging.decode import decode
-from service.imaging.header import EncodedImage
-from service.imaging.image import ImageData, with_pointer
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 class ImageDecoder:
-    """Decodes in a thread of its own, for up to `places` requests that hold what they got.
+    """Limits how many requests hold decoded images.
 
-    Encoded, a picture counts among the bodies; decoded it may be a thousand times as large. Three
-    places keep compute busy: one is read and one is written while one is completed.
+    An encoded image counts among the bodies; decoded it may take a thousand times as much memory.
+
+    Args:
+        places: requests that may hold decoded images. Three keep compute busy: one is decoded and
+            one is encoded while one is computed.
     """
 
     def __init__(self, places: int = 3) -> None:
         self._places = asyncio.Semaphore(places)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pictures")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="images")
 
     @asynccontextmanager
-    async def open(self, request: PictureRequest) -> AsyncIterator[Opened]:
-        """The picture and mask of `request`, which hold a place until the context ends.
+    async def reserve(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """Hold a place; yield a function that runs another one on the decoder's thread."""
 
-        Raises:
-            Problem: `invalid-image`.
-        """
-        async with self._places:
-            loop = asyncio.get_running_loop()
-            yield await loop.run_in_executor(self._thread, open_picture, request)
-
-    async def look(self, file: EncodedImage, where: str, see: Callable[[ImageData], T]) -> T:
-        """What `see` makes of the picture in `file`, which holds a place until then.
-
-        Raises:
-            Problem: `invalid-image`, at `where`.
-        """
-
-        def looked() -> T:
-            with with_pointer(where):
-                return see(decode(file))
+        async def run(work: Callable[..., T], *args: Any) -> T:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
         async with self._places:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, looked)
+            yield run
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)

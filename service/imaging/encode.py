@@ -20,7 +20,7 @@ _GAP = 2  # pixels between pictures
 _BEGUN = 33  # bytes of a PNG: its signature and its header
 
 
-def png(canvas: np.ndarray, profile: bytes | None = None) -> bytes:
+def encode_png(canvas: np.ndarray, profile: bytes | None = None) -> bytes:
     """A PNG of (H, W) or (H, W, 2 to 4), with the colour profile that says what it means."""
     out = io.BytesIO()
     image = Image.fromarray(np.ascontiguousarray(canvas))
@@ -28,26 +28,28 @@ def png(canvas: np.ndarray, profile: bytes | None = None) -> bytes:
     return out.getvalue()
 
 
-def telling(picture: bytes, told: bytes) -> bytes:
+def embed_json(picture: bytes, told: bytes) -> bytes:
     """A PNG with what goes beside it: JSON, in its text chunk `basin` (iTXt, UTF-8)."""
     body = b"iTXtbasin\0\0\0\0\0" + told
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
     return picture[:_BEGUN] + chunk + picture[_BEGUN:]
 
 
-def base64_png(picture: ImageData) -> str:
-    return base64.b64encode(png(picture.array(), picture.profile)).decode()
+def encode_base64_png(picture: ImageData) -> str:
+    return base64.b64encode(encode_png(picture.to_array(), picture.profile)).decode()
 
 
-def sheet(pictures: Sequence[ImageData]) -> bytes:
+def encode_sheet(pictures: Sequence[ImageData]) -> bytes:
     """Several completions of one picture as one PNG, in 8 bits; a single one as it is."""
     first = pictures[0]
     if len(pictures) == 1:
-        return png(first.array(), first.profile)
-    return png(grid(np.stack([_eight_bits(each).array() for each in pictures])), first.profile)
+        return encode_png(first.to_array(), first.profile)
+    return encode_png(
+        make_grid(np.stack([_eight_bits(each).to_array() for each in pictures])), first.profile
+    )
 
 
-def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
+def make_grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
     """Pictures in rows of `columns`, or in a square: uint8.
 
     Args:
@@ -70,4 +72,4 @@ def grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
 def _eight_bits(picture: ImageData) -> ImageData:
     if picture.pixels.dtype == np.uint8:
         return picture
-    return replace(picture, pixels=picture.grey()[:, :, None])
+    return replace(picture, pixels=picture.to_grayscale()[:, :, None])

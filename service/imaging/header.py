@@ -14,7 +14,7 @@ from functools import partial
 
 from service.imaging.image import ImageError
 
-FORMATS = "PNG, JPEG or WebP"
+_FORMATS = "PNG, JPEG or WebP"
 _MAX_PARTS = 16_384  # chunks or segments of a file
 _MAX_SCANS = 32  # of a progressive JPEG; each goes over all of its pixels, and few bytes make one
 _MAX_PROFILE = 1 << 20
@@ -55,7 +55,7 @@ def inspect_header(data: bytes, max_pixels: int) -> EncodedImage:
         raise ImageError("empty", "there is nothing in it")
     read = _reader(data)
     if read is None:
-        raise ImageError("not_read", f"must be {FORMATS}", "unsupported-image")
+        raise ImageError("not_read", f"must be {_FORMATS}", "unsupported-image")
     try:
         found = read(data)
     except (struct.error, IndexError):

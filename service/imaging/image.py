@@ -27,12 +27,12 @@ class ImageData:
     def shape(self) -> tuple[int, int]:
         return self.pixels.shape[0], self.pixels.shape[1]
 
-    def array(self) -> np.ndarray:
+    def to_array(self) -> np.ndarray:
         """All channels, as Pillow takes them: (H, W) or (H, W, 2 to 4)."""
         planes = self.pixels if self.alpha is None else np.dstack([self.pixels, self.alpha])
         return planes[:, :, 0] if planes.shape[2] == 1 else planes
 
-    def grey(self) -> np.ndarray:
+    def to_grayscale(self) -> np.ndarray:
         """Luma (ITU-R 601) as uint8 (H, W)."""
         if self.pixels.dtype == np.uint16:
             return (self.pixels[:, :, 0] >> 8).astype(np.uint8)
@@ -45,13 +45,13 @@ class ImageData:
 class ImageError(Exception):
     """A file that is no picture, or not one that is read; `code` and `rule` go into a problem."""
 
-    def __init__(self, code: str, rule: str, kind: str = "invalid-image") -> None:
+    def __init__(self, code: str, detail: str, kind: str = "invalid-image") -> None:
         super().__init__(code)
-        self.code, self.rule, self.kind = code, rule, kind
+        self.code, self.rule, self.kind = code, detail, kind
 
 
 @contextmanager
-def with_pointer(where: str) -> Iterator[None]:
+def image_errors_at(where: str) -> Iterator[None]:
     """What is wrong with the picture read within is a problem at `where`.
 
     Raises:

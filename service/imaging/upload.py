@@ -12,11 +12,11 @@ import orjson
 
 from service.errors import Problem, make_problem, pointer
 from service.imaging.header import EncodedImage, inspect_header
-from service.imaging.image import with_pointer
+from service.imaging.image import image_errors_at
 from service.media_types import JSON, MULTIPART
-from service.validation.json_body import read_object
-from service.validation.multipart import read_parts
-from service.workers.large_json import LARGE
+from service.validation.json_body import parse_json_object
+from service.validation.multipart import parse_multipart
+from service.workers.large_json import LARGE_BODY_BYTES
 
 _MAX_FIELD = 1 << 16
 _DATA_URI = re.compile(
@@ -25,26 +25,26 @@ _DATA_URI = re.compile(
 
 
 @dataclass(frozen=True)
-class Body:
+class UploadSpec:
     """What a body may hold: the names of its fields, how many pictures come under which of them,
     and which are text in a form, where all others hold JSON."""
 
-    known: Collection[str]
-    files: Mapping[str, int]
-    text: Collection[str]
+    fields: Collection[str]
+    max_files: Mapping[str, int]
+    text_fields: Collection[str]
 
 
 @dataclass(frozen=True)
-class File:
+class UploadedFile:
     """A picture as bytes, or as the text that stands for them, and the JSON pointer to it."""
 
     data: bytes | str
-    where: str
+    pointer: str
 
 
-def read_body(
-    body: bytes, content_type: str, shape: Body
-) -> tuple[dict[str, Any], dict[str, list[File]]]:
+def parse_upload(
+    body: bytes, content_type: str, shape: UploadSpec
+) -> tuple[dict[str, Any], dict[str, list[UploadedFile]]]:
     """The fields of a body, pictures left out, and its pictures by name: one or more of each that
     is there.
 
@@ -55,39 +55,45 @@ def read_body(
         Problem: it cannot be read, or holds too many pictures.
     """
     if content_type.partition(";")[0].strip().lower() != JSON:
-        most = dict.fromkeys(shape.known, 1) | dict(shape.files)
-        parts = read_parts(body, content_type, most)
-        found = {name: _numbered(name, parts.pop(name)) for name in shape.files if name in parts}
+        most = dict.fromkeys(shape.fields, 1) | dict(shape.max_files)
+        parts = parse_multipart(body, content_type, most)
+        found = {
+            name: _numbered(name, parts.pop(name)) for name in shape.max_files if name in parts
+        }
         return {name: _field(name, part, shape) for name, [part] in parts.items()}, found
-    if len(body) > LARGE:
-        detail = f"JSON may have up to {LARGE} bytes here; send pictures as {MULTIPART}"
+    if len(body) > LARGE_BODY_BYTES:
+        detail = f"JSON may have up to {LARGE_BODY_BYTES} bytes here; send pictures as {MULTIPART}"
         raise Problem("body-too-large", detail)
-    fields = read_object(body, "invalid-json")
-    given = {name: fields.pop(name) for name in shape.files if fields.get(name) is not None}
-    return fields, {name: _in_json(name, value, shape.files[name]) for name, value in given.items()}
+    fields = parse_json_object(body, "invalid-json")
+    given = {name: fields.pop(name) for name in shape.max_files if fields.get(name) is not None}
+    return fields, {
+        name: _in_json(name, value, shape.max_files[name]) for name, value in given.items()
+    }
 
 
-def examined(file: File, max_pixels: int) -> EncodedImage:
+def inspect_file(file: UploadedFile, max_pixels: int) -> EncodedImage:
     """
     Raises:
         Problem: it is not base64, or no picture.
     """
-    data = _decoded(file.data, file.where) if isinstance(file.data, str) else file.data
-    with with_pointer(file.where):
+    data = _decoded(file.data, file.pointer) if isinstance(file.data, str) else file.data
+    with image_errors_at(file.pointer):
         return inspect_header(data, max_pixels)
 
 
-def _numbered(name: str, files: list[bytes]) -> list[File]:
+def _numbered(name: str, files: list[bytes]) -> list[UploadedFile]:
     several = len(files) > 1
-    return [File(f, pointer(name, i) if several else pointer(name)) for i, f in enumerate(files)]
+    return [
+        UploadedFile(f, pointer(name, i) if several else pointer(name)) for i, f in enumerate(files)
+    ]
 
 
-def _in_json(name: str, value: object, most: int) -> list[File]:
+def _in_json(name: str, value: object, most: int) -> list[UploadedFile]:
     rule = "must be a picture in base64"
     if most > 1:
         rule += ", or a list of them"
     if type(value) is str:
-        return [File(value, pointer(name))]
+        return [UploadedFile(value, pointer(name))]
     if type(value) is not list or most == 1:
         raise make_problem("invalid-request", pointer(name), "wrong_type", rule)
     if not value:
@@ -97,19 +103,19 @@ def _in_json(name: str, value: object, most: int) -> list[File]:
     for i, each in enumerate(value):
         if type(each) is not str:
             raise make_problem("invalid-request", pointer(name, i), "wrong_type", rule)
-    return [File(each, pointer(name, i)) for i, each in enumerate(value)]
+    return [UploadedFile(each, pointer(name, i)) for i, each in enumerate(value)]
 
 
-def _field(name: str, part: bytes, shape: Body) -> Any:
+def _field(name: str, part: bytes, shape: UploadSpec) -> Any:
     """A field of a form, which is text where it can only be that and JSON elsewhere."""
     if len(part) > _MAX_FIELD:
         raise make_problem(
             "invalid-request", pointer(name), "too_long", f"up to {_MAX_FIELD} bytes"
         )
     try:
-        return part.decode() if name in shape.text else orjson.loads(part)
+        return part.decode() if name in shape.text_fields else orjson.loads(part)
     except ValueError:
-        rule = "must be UTF-8" if name in shape.text else "must be JSON"
+        rule = "must be UTF-8" if name in shape.text_fields else "must be JSON"
         raise make_problem("invalid-request", pointer(name), "wrong_type", rule) from None
 
 

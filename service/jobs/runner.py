@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -12,10 +12,9 @@ from typing import Any, TypeVar, final
 
 import structlog
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from service.errors import Problem
-from service.jobs.replay import replay
+from service.observability.request_state import RequestState
 from service.observability.stopwatch import StageTimer
 from service.storage.jobs.base import JobStore
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
@@ -23,6 +22,10 @@ from service.storage.jobs.request import StoredRequest
 from service.storage.sqlite import StoreError
 
 T = TypeVar("T")
+Replay = Callable[
+    [StoredRequest, Callable[[], Awaitable[bytes]], RequestState], Awaitable[Response]
+]
+"""Runs a stored request through the application, see `service.http.replay`."""
 # Problems that are no answer: wait and try again.
 _NOT_YET = frozenset(("queue-full", "not-ready", "memories-unavailable", "graphs-unavailable"))
 _AGAIN_S, _POLL_S, _TEND_S = 0.2, 0.25, 1.0
@@ -64,22 +67,22 @@ class JobRunner:
         self._left: list[tuple[str, bool]] = []  # stopped, and whether they were begun
         self._refused = "it is not open yet"  # why there is no store; empty where there is one
         self._drained: float | None = None
-        self._app: ASGIApp | None = None
+        self._replay: Replay | None = None
         self._loading: asyncio.Task[Any] | None = None
 
     @property
-    def unfinished(self) -> int:
+    def unfinished_count(self) -> int:
         """Jobs that wait or run, those of other processes too."""
         return self._unfinished
 
-    async def start(self, app: ASGIApp, loading: asyncio.Task[Any]) -> None:
+    async def start(self, replay: Replay, loading: asyncio.Task[Any]) -> None:
         """Open the store; run what is in it once `loading` is done. A store that cannot be opened
         is told in the log and tried again and again: whoever has it may leave it."""
-        self._app, self._loading = app, loading
+        self._replay, self._loading = replay, loading
         await self._open()
         self._background.append(asyncio.create_task(self._heartbeat_loop()))
 
-    def require_room(self) -> None:
+    def require_capacity(self) -> None:
         """
         Raises:
             Problem: no store, or as many jobs as there may be.
@@ -122,17 +125,17 @@ class JobRunner:
             raise _unknown()
         return job
 
-    async def answer(self, id: str, owner: str = "") -> Response:
+    async def get_response(self, id: str, owner: str = "") -> Response:
         """
         Raises:
             Problem: there is no such job of this owner, or it has no answer yet, or no store.
         """
         await self.get(id, owner)
-        if answer := await self._ask(self._store.answer, id):
+        if answer := await self._ask(self._store.get_response, id):
             return answer
         raise Problem("job-unfinished", "ask again later", headers={"retry-after": "1"})
 
-    async def forget(self, id: str, owner: str = "") -> None:
+    async def delete(self, id: str, owner: str = "") -> None:
         """Stop a job if it runs, and drop its answer if it has one.
 
         Raises:
@@ -146,7 +149,7 @@ class JobRunner:
             self._on_end(Status.CANCELLED)
         self._stop(id)
 
-    async def over(self, job: Job, seconds: float) -> bool:
+    async def wait_until_done(self, job: Job, seconds: float) -> bool:
         """Waits for `seconds` at most: is the job over, or left to another process that nobody here
         can ask? Brings `job` up to date."""
         end = time.monotonic() + seconds
@@ -200,7 +203,7 @@ class JobRunner:
     async def _open(self) -> None:
         try:
             await self._call(self._store.open)
-            self._unfinished = await self._call(self._store.unfinished)
+            self._unfinished = await self._call(self._store.count_unfinished)
         except StoreError as error:
             if str(error) != self._refused:
                 structlog.get_logger().error("job store refused", reason=str(error))
@@ -222,7 +225,7 @@ class JobRunner:
             running = [job for job, _ in self._live.values()]
             for id in await self._retry_store(self._store.heartbeat, running, tries=1) or ():
                 self._stop(id)
-            unfinished = await self._retry_store(self._store.unfinished, tries=1)
+            unfinished = await self._retry_store(self._store.count_unfinished, tries=1)
             self._unfinished = self._unfinished if unfinished is None else unfinished
 
     async def _claim(self) -> None:
@@ -308,27 +311,21 @@ class JobRunner:
                 about["trace_id"] = self._trace(watch, about)
             structlog.get_logger().info("job", **about)
 
-    async def _answer(self, job: Job, about: dict[str, Any], watch: StageTimer) -> Response | None:
+    async def _answer(self, job: Job, about: dict[str, Any], timer: StageTimer) -> Response | None:
         """What the job is answered, or None where there is no place for it here; `about` is told
         the model and the cost."""
         if job.starts > _MOST_STARTS:
             detail = f"the server ended {_MOST_STARTS} times while it ran this job"
             return Problem("job-crashed", detail).response(job.request_id)
-        assert self._app is not None
-        sent = await self._retry_store(self._store.sent, job.id)
-        body = partial(self._retry_store, self._store.body, job.id)
+        assert self._replay is not None
+        sent = await self._retry_store(self._store.get_request, job.id)
+        body = partial(self._retry_store, self._store.get_body, job.id)
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
-            state = {
-                "request_id": job.request_id,
-                "owner": job.owner,
-                "stopwatch": watch,
-                "progress": job.progress,
-            }
-            answer = await replay(self._app, sent, body, state)
-            about |= {name: state.get(name) for name in ("model", "cost")}
-            about["route"] = state.get("route", about["route"])
-            if state.get("problem") not in _NOT_YET:
+            state = RequestState(job.request_id, timer, job.progress, job_owner=job.owner)
+            answer = await self._replay(sent, body, state)
+            about |= {"model": state.model, "cost": state.cost, "route": state.route}
+            if state.problem not in _NOT_YET:
                 return answer
             await asyncio.sleep(_AGAIN_S)
         return None

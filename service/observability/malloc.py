@@ -15,7 +15,10 @@ from functools import cache
 from itertools import count
 from typing import NamedTuple
 
-_EVERY_S, _ROUNDS = 5.0, 6  # memory goes back each time, garbage is looked for once in so many
+_TRIM_INTERVAL_S, _TRIMS_PER_COLLECTION = (
+    5.0,
+    6,
+)  # memory goes back each time, garbage is looked for once in so many
 _ARENAS, _ARENA_MAX = 2, -8  # the second is glibc's number for it
 
 
@@ -66,8 +69,8 @@ async def trim_periodically() -> None:
     garbage."""
     libc = _glibc()
     for turn in count(1):
-        await asyncio.sleep(_EVERY_S)
-        if turn % _ROUNDS == 0:
+        await asyncio.sleep(_TRIM_INTERVAL_S)
+        if turn % _TRIMS_PER_COLLECTION == 0:
             gc.collect()  # on no thread would it keep others waiting less
         if libc is not None:
             await asyncio.to_thread(libc.malloc_trim, 0)

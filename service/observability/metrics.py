@@ -6,8 +6,8 @@ Labels come from short lists only: route templates, names of models and keys, pr
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from prometheus_client import (
@@ -21,16 +21,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from service.endpoints.classify.parse import Item
-from service.endpoints.sample.infer import Sampled
-from service.endpoints.sample.parse import SampleTask
-from service.engine.engine import Engine
-from service.jobs.runner import JobRunner
 from service.observability.malloc import MallocStats, malloc_stats
-from service.registry.handles import Model
-from service.storage.cache import AnswerCache
-from service.storage.graphs import GraphStore
-from service.storage.redis_client import RedisClient
 
 M = TypeVar("M", Counter, Histogram)
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -44,10 +35,19 @@ _SIGNED = tuple(
 )
 
 
+class LoadedModel(NamedTuple):
+    """A model as the metrics name it; `size_bytes` is of its weights and buffers."""
+
+    name: str
+    version: str
+    sha256: str
+    size_bytes: int
+
+
 class Metrics:
     """What the server counts and measures."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._names = set[str]()  # of models that have been served
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
@@ -204,17 +204,6 @@ class Metrics:
             )
             for each in MallocStats._fields:
                 state.labels(each).set_function(lambda each=each: getattr(malloc_stats(), each))
-        Gauge(
-            "basin_queue_depth", "Requests that wait for compute or run.", registry=registry
-        ).set_function(lambda: engine.admitted)
-        Gauge(
-            "basin_queue_limit", "As many of them as there may be.", registry=registry
-        ).set_function(lambda: engine.capacity)
-        Gauge(
-            "basin_backlog_seconds",
-            "Seconds of compute for all that waits or runs, by what the like of it took.",
-            registry=registry,
-        ).set_function(lambda: engine.backlog_s)
         self.batch_rows = Histogram(
             "basin_batch_rows",
             "Graphs, molecules or windows that took a step together, by model.",
@@ -229,42 +218,20 @@ class Metrics:
             buckets=_STEP_SECONDS,
             registry=registry,
         )
-        engine.on_step = self.observe_step
 
-    def watch(
-        self,
-        jobs: JobRunner,
-        graphs: GraphStore,
-        cache: AnswerCache | None,
-        link: RedisClient | None,
-    ) -> None:
-        """Tell what these hold."""
-        Gauge(
-            "basin_graph_bytes", "Memory of stored graphs, about.", registry=self.registry
-        ).set_function(lambda: graphs.bytes_held)
-        if link is not None:
-            Gauge(
-                "basin_redis_up",
-                "1 while Redis answers, 0 while this server does without; absent where there is "
-                "none.",
-                registry=self.registry,
-            ).set_function(lambda: link.up)
-        Gauge(
-            "basin_jobs_unfinished", "Jobs that wait or run.", registry=self.registry
-        ).set_function(lambda: jobs.unfinished)
-        Gauge(
-            "basin_cache_bytes", "Bytes of the answers in the cache.", registry=self.registry
-        ).set_function(lambda: cache.bytes_held if cache else 0)
+    def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """Register a gauge that is read at each scrape."""
+        Gauge(name, help, registry=self.registry).set_function(read)
 
-    def serve(self, models: Iterable[Model[Any]]) -> None:
-        """These are served, and no others."""
-        models = list(models)
-        self._names |= {model.name for model in models}  # who holds a dropped one is still answered
+    def set_models(self, models: Sequence[LoadedModel]) -> None:
+        """Tell which models are served now; others are served no longer."""
+        # Requests of a dropped model still end under its name.
+        self._names |= {model.name for model in models}
         self.models.clear()
         self.model_bytes.clear()
         for model in models:
-            self.models.labels(*model.ref.model_dump().values()).set(1)
-            self.model_bytes.labels(model.name).set(model.bytes)
+            self.models.labels(model.name, model.version, model.sha256).set(1)
+            self.model_bytes.labels(model.name).set(model.size_bytes)
 
     def _of(self, metric: M, *labels: str) -> M:
         """`metric.labels(*labels)`, of what every request counts: to look that up takes a dozen
@@ -308,15 +275,11 @@ class Metrics:
             self._of(self.energy_drop, model).observe(max(drop, 0.0))
 
     def observe_classified(
-        self, model: str, items: Sequence[Item], results: Sequence[Mapping[str, Any]]
+        self, model: str, num_nodes: int, convergence: Mapping[str, Any]
     ) -> None:
-        """Count the molecules or graphs of one request."""
-        for item, result in zip(items, results, strict=True):
-            if result["status"] == "ok" and item.graph is not None:
-                self.classified.labels(model).inc()
-                self.observe(model, item.graph.num_nodes, result["convergence"])
-            elif item.graph is not None:  # it was read; what was not is counted before
-                self.item_errors.labels(model, result["error"]["code"]).inc()
+        """Count one molecule or graph that was classified."""
+        self.classified.labels(model).inc()
+        self.observe(model, num_nodes, convergence)
 
     def observe_item_errors(self, model: str, errors: Iterable[tuple[str, str] | None]) -> None:
         """Count the inputs of one request that could not be read."""
@@ -339,15 +302,27 @@ class Metrics:
         for convergence in convergences:
             self.observe(model, tokens, convergence)
 
-    def observe_samples(self, task: SampleTask, sampled: Sampled) -> None:
-        """Count the batches of one request."""
-        steps = task.chains * task.schedule.steps * len(sampled.batches)
-        self.chain_steps.labels(task.method.value).inc(steps)
-        drawn = task.count * len(sampled.batches)
-        self.samples.labels(task.memory.codec.kind).inc(drawn)
-        for batch in sampled.batches:
-            if (accepted := batch.diagnostics["acceptance"]) is not None:
-                self.acceptance.observe(accepted)
+    def observe_samples(
+        self,
+        *,
+        kind: str,
+        method: str,
+        num_samples: int,
+        num_steps: int,
+        acceptance: Iterable[float | None],
+    ) -> None:
+        """Count one request to `POST /sample`.
+
+        Args:
+            kind: of the memory.
+            num_steps: of all chains at all temperatures.
+            acceptance: mean acceptance at each temperature; None for an unadjusted method.
+        """
+        self.chain_steps.labels(method).inc(num_steps)
+        self.samples.labels(kind).inc(num_samples)
+        for share in acceptance:
+            if share is not None:
+                self.acceptance.observe(share)
 
     def count_job(self, status: str) -> None:
         self.jobs.labels(status).inc()

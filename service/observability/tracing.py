@@ -19,7 +19,7 @@ _CLOSE_S = 2.0
 
 
 @final
-class Traces:
+class TraceExporter:
     """Spans, told once they are over; a thread sends them. Where to, how many and by what name is
     in the environment variables of OpenTelemetry (`OTEL_EXPORTER_OTLP_ENDPOINT` and others).
 
@@ -33,7 +33,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("basin")
         self._propagator = TraceContextTextMapPropagator()
 
-    def request(
+    def export_request(
         self,
         watch: StageTimer,
         about: Mapping[str, str | int | float | None],
@@ -44,7 +44,7 @@ class Traces:
         name = f"{about['method']} {about['route']}"
         return self._tell(name, SpanKind.SERVER, watch, about, headers)
 
-    def job(self, watch: StageTimer, about: Mapping[str, str | int | float | None]) -> str:
+    def export_job(self, watch: StageTimer, about: Mapping[str, str | int | float | None]) -> str:
         """Tell a job that is over: a trace of its own, with the `request_id` that it came with."""
         return self._tell(f"job {about['route']}", SpanKind.CONSUMER, watch, about, {})
 
@@ -62,7 +62,7 @@ class Traces:
         about: Mapping[str, str | int | float | None],
         headers: Mapping[str, str],
     ) -> str:
-        begun = watch.begun_ns
+        begun = watch.start_ns
         parent = self._propagator.extract(headers)
         told = {_ATTRIBUTES.get(k, f"basin.{k}"): v for k, v in about.items() if v is not None}
         span = self._tracer.start_span(name, parent, kind, told, start_time=begun)
@@ -72,7 +72,7 @@ class Traces:
         for phase, (first, last) in watch.spans.items():
             part = self._tracer.start_span(phase, inside, start_time=begun + _ns(first))
             part.end(begun + _ns(last))
-        span.end(begun + _ns(watch.elapsed()))
+        span.end(begun + _ns(watch.elapsed_s()))
         return f"{span.get_span_context().trace_id:032x}"
 
 

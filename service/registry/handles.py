@@ -14,12 +14,12 @@ from models.architectures.ait import AiT, AiTConfig
 from models.base import Architecture, DynamicsParams
 from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.inputs.graph import Column, Graph
-from models.inputs.images import Picture
+from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.inputs.patches import MaskedImage
-from models.inputs.questions import ANSWERS, QUESTIONS, WIDTH
+from models.inputs.questions import ANSWERS, QUESTION_WIDTH, QUESTIONS
 from models.layouts import Layout
-from models.tasks.graph_classifier import GraphClassifier, Task
+from models.tasks.graph_classifier import ClassificationTask, GraphClassifier
 from models.tasks.image_completer import ImageCompleter, ImageConfig
 from models.tasks.node_scorer import NodeScorer
 from service.registry.model_ref import ModelRef
@@ -47,12 +47,12 @@ class Model(ABC, Generic[N]):
         return ModelRef(name=manifest.name, version=manifest.version, sha256=self.sha256)
 
     @cached_property
-    def told(self) -> dict[str, Any]:
+    def ref_dict(self) -> dict[str, Any]:
         """`ref`, as an answer has it."""
         return self.ref.model_dump()
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Of its weights and buffers."""
         tensors = [*self.network.parameters(), *self.network.buffers()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -60,19 +60,19 @@ class Model(ABC, Generic[N]):
     @property
     def runtime(self) -> str:
         """Whose products its steps take."""
-        systems = (block.prepared for block in self.network.blocks_in_order())
+        systems = (block.prepared_backend for block in self.network.blocks_in_order())
         return next((system.runtime for system in systems if system is not None), "torch")
 
     def layouts(self) -> list[Layout]:
         """What its blocks relax on."""
-        return self.network.layouts(self.network.pack([self._smallest()]))
+        return self.network.build_layouts(self.network.pack([self._dummy_input()]))
 
     def warm_up(self) -> None:
         """Run once, so that no client waits for kernels to load."""
-        self.network.infer(self.network.pack([self._smallest()]), [DynamicsParams()])
+        self.network.infer(self.network.pack([self._dummy_input()]), [DynamicsParams()])
 
     @abstractmethod
-    def _smallest(self) -> Graph | MaskedImage | Picture:
+    def _dummy_input(self) -> Graph | MaskedImage | ImageInput:
         """Two nodes and an edge, an image of which nothing is known, or a black one."""
 
 
@@ -81,7 +81,7 @@ class ClassifierBase(Model[N], ABC):
 
     @property
     @abstractmethod
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[ClassificationTask, ...]:
         """What it is asked, each with its labels."""
 
     @property
@@ -113,7 +113,7 @@ class Scorer(Model[NodeScorer]):
     def relations(self) -> tuple[str, ...]:
         return self.network.config.relations
 
-    def _smallest(self) -> Graph:
+    def _dummy_input(self) -> Graph:
         x = np.zeros((2, len(self.features)), np.float32)
         return Graph(x, np.array([[0], [1]]), np.zeros(1, np.int64))
 
@@ -133,14 +133,14 @@ class Classifier(ClassifierBase[GraphClassifier]):
         return self.network.config.edge_features
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[ClassificationTask, ...]:
         return self.network.config.tasks
 
     @property
     def reads_smiles(self) -> bool:
         return (self.node_features, self.edge_features) == (ATOM_COLUMNS, BOND_COLUMNS)
 
-    def _smallest(self) -> Graph:
+    def _dummy_input(self) -> Graph:
         x = np.zeros((2, len(self.node_features)), np.float32)
         attr = np.zeros((1, len(self.edge_features)), np.float32)
         return Graph(x, np.array([[0], [1]]), None, attr)
@@ -156,7 +156,7 @@ class Completer(Model[ImageCompleter]):
     def config(self) -> ImageConfig:
         return self.network.config
 
-    def _smallest(self) -> MaskedImage:
+    def _dummy_input(self) -> MaskedImage:
         c = self.config
         occluded = np.ones((c.size // c.patch,) * 2, bool)
         return MaskedImage(np.zeros((c.size, c.size, c.channels), np.uint8), occluded)
@@ -170,18 +170,18 @@ class ImageModel(ClassifierBase[AiT], ABC):
         return self.network.config
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[ClassificationTask, ...]:
         return self.config.tasks
 
     @property
-    def mean(self) -> np.ndarray:
+    def mean_color(self) -> np.ndarray:
         """The mean colour of the pictures it was trained on, (C,) in [0, 1]."""
         return self.network.mean_C.cpu().numpy()
 
-    def _smallest(self) -> Picture:
+    def _dummy_input(self) -> ImageInput:
         c = self.config
         asked = np.zeros(c.question, np.float32) if c.question else None
-        return Picture(np.zeros(c.shape, np.float32), asked)
+        return ImageInput(np.zeros(c.shape, np.float32), asked)
 
 
 @final
@@ -198,7 +198,7 @@ class VisualQuestionModel(ImageModel):
     route = "/images/answer"
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def question_kinds(self) -> tuple[str, ...]:
         """The kinds of question it was trained on; all where the manifest does not tell."""
         found = self.manifest.metrics.get("test_accuracy_by_kind")
         told = found if isinstance(found, dict) else QUESTIONS
@@ -238,5 +238,5 @@ def _require_looking(network: AiT, name: str) -> None:
         raise CheckpointError(f"{name}: without a Hopfield network it has no energy to tell")
     if c.shape[0] not in (1, 3):
         raise CheckpointError(f"{name}: it looks at neither grey nor RGB")
-    if c.question and (c.question, c.tasks[0].labels) != (WIDTH, ANSWERS):
+    if c.question and (c.question, c.tasks[0].labels) != (QUESTION_WIDTH, ANSWERS):
         raise CheckpointError(f"{name}: its questions are not those of Sort-of-CLEVR")

@@ -20,7 +20,7 @@ from service.registry.handles import Model, handle_for
 from service.settings import Settings
 
 
-class MachineError(Exception):
+class BackendUnavailableError(Exception):
     """The settings ask for what this machine has not; the message says what."""
 
 
@@ -35,7 +35,7 @@ class ModelLoader:
     int8: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, settings: Settings) -> ModelLoader:
+    def from_settings(cls, settings: Settings) -> ModelLoader:
         """
         Raises:
             MachineError: there is no such GPU, or no ONNX Runtime.
@@ -45,24 +45,26 @@ class ModelLoader:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         _, _, place = device.partition(":")
         if device != "cpu" and int(place or 0) >= torch.cuda.device_count():
-            raise MachineError("BASIN_DEVICE: there is no such GPU here that torch can use")
+            raise BackendUnavailableError(
+                "BASIN_DEVICE: there is no such GPU here that torch can use"
+            )
         there = None not in (find_spec("onnxruntime"), find_spec("onnx"))
         if settings.backend == "onnx" and not there:
-            raise MachineError("BASIN_BACKEND: pip install 'basin[cpu]'")
+            raise BackendUnavailableError("BASIN_BACKEND: pip install 'basin[cpu]'")
         # Where both have several threads, they get in each other's way.
         onnx = {"auto": there and settings.threads == 1, "torch": False, "onnx": True}
         by_onnx = onnx[settings.backend] and device == "cpu"
         if settings.int8 and not by_onnx:
-            raise MachineError("BASIN_INT8: needs a CPU and BASIN_BACKEND=onnx")
+            raise BackendUnavailableError("BASIN_INT8: needs a CPU and BASIN_BACKEND=onnx")
         return cls(device, by_onnx, settings.threads, settings.int8)
 
-    def ready(self, path: Path) -> Model:
+    def load(self, path: Path) -> Model:
         """The checkpoint at `path`, which has run.
 
         Raises:
             CheckpointError: it cannot be trusted.
         """
-        model = handle_for(checkpoint.load(path, self.device))
+        model = handle_for(checkpoint.load_checkpoint(path, self.device))
         if self.onnx:
             try:
                 self._by_onnx(model)
@@ -70,7 +72,7 @@ class ModelLoader:
             except Exception as error:  # whatever it is, torch can
                 log = structlog.get_logger()
                 log.info("no ONNX graph", model=model.name, reason=repr(error))
-        self._prepare(model, Block.system)
+        self._prepare(model, Block.build_backend)
         return model
 
     def _by_onnx(self, model: Model) -> None:
@@ -93,8 +95,8 @@ class ModelLoader:
         model.warm_up()
         for block, system in zip(blocks, systems, strict=True):
             fused = fuses and self.device == "cpu"
-            block.prepared = FusedSystem.of_block(block, system) if fused else system
+            block.prepared_backend = FusedSystem.of_block(block, system) if fused else system
         model.warm_up()
-        if self.threads != 1 and any(isinstance(b.prepared, FusedSystem) for b in blocks):
+        if self.threads != 1 and any(isinstance(b.prepared_backend, FusedSystem) for b in blocks):
             with force_parallel_path():
                 model.warm_up()

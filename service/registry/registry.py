@@ -15,7 +15,7 @@ from models.checkpoint import CheckpointError
 from service.errors import Problem, make_problem
 from service.registry.handles import Model
 from service.registry.loader import ModelLoader
-from service.validation.arrays import listing
+from service.validation.arrays import join_names
 
 M = TypeVar("M", bound=Model[Any])
 
@@ -77,7 +77,7 @@ class Registry:
             if self._shared.leaving:
                 return
             try:
-                model = self._machine.ready(path)
+                model = self._machine.load(path)
             except CheckpointError as error:
                 log.error("checkpoint refused", reason=str(error))
                 continue
@@ -107,7 +107,7 @@ class Registry:
         self._require_seen(name)
         with self._shared.replacing:  # the last that asks has the last word
             try:
-                model = self._machine.ready(path)
+                model = self._machine.load(path)
             except CheckpointError:
                 raise
             except Exception as error:
@@ -146,7 +146,7 @@ class Registry:
         """Have the first models been loaded, or is it sure that there will be none?"""
         return self._shared.loaded
 
-    def leave(self) -> None:
+    def stop_loading(self) -> None:
         """Load no more: the process ends."""
         self._shared.leaving = True
 
@@ -165,17 +165,17 @@ class Registry:
         if not self._shared.models:
             raise Problem("not-ready", "this server found no checkpoint it could load")
 
-    def loaded(self) -> list[Model[Any]]:
+    def list_models(self) -> list[Model[Any]]:
         """Those there are so far."""
         return [model for name, model in self._shared.models.items() if self._sees(name)]
 
-    def every(self, kind: type[M]) -> list[M]:
+    def list_models_of_kind(self, kind: type[M]) -> list[M]:
         """Those of one kind that there are so far."""
-        return [model for model in self.loaded() if isinstance(model, kind)]
+        return [model for model in self.list_models() if isinstance(model, kind)]
 
     def __iter__(self) -> Iterator[Model[Any]]:
         self.require_ready()
-        return iter(self.loaded())
+        return iter(self.list_models())
 
     def get(self, name: str) -> Model[Any]:
         """
@@ -191,7 +191,7 @@ class Registry:
                 "unknown-model", "/model", "unknown_model", "GET /models lists those served"
             ) from None
 
-    def serving(self, kind: type[M], name: str) -> M:
+    def get_of_kind(self, kind: type[M], name: str) -> M:
         """The model of this name, which must be of the kind that the route at hand needs.
 
         Raises:
@@ -203,8 +203,8 @@ class Registry:
         model = self._shared.models.get(name)
         if isinstance(model, kind):
             return model
-        names = [one.name for one in self.every(kind)]
-        rule = f"POST {kind.route} is served by {listing(names) if names else 'no model here'}"
+        names = [one.name for one in self.list_models_of_kind(kind)]
+        rule = f"POST {kind.route} is served by {join_names(names) if names else 'no model here'}"
         if model is None:
             raise make_problem("unknown-model", "/model", "unknown_model", rule)
         raise make_problem("wrong-model", "/model", "wrong_task", rule)

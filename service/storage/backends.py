@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from service.settings import Settings
-from service.storage.cache import AnswerCache, LocalCache
-from service.storage.cache_redis import SharedCache
-from service.storage.graphs import GraphLimits, GraphStore, SqliteJournal
-from service.storage.graphs.redis import RedisJournal
-from service.storage.jobs.base import JobStore, Limits
+from service.storage.cache import LocalCache, ResponseCache
+from service.storage.cache_redis import RedisCache
+from service.storage.graphs import GraphLimits, GraphStore, SqliteGraphLog
+from service.storage.graphs.redis import RedisGraphLog
+from service.storage.jobs.base import JobLimits, JobStore
 from service.storage.jobs.redis import RedisJobStore
 from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.limiter import Limiter, LocalLimiter
-from service.storage.limiter_redis import SharedLimiter
+from service.storage.limiter_redis import RedisLimiter
 from service.storage.memories import MemoryStore
-from service.storage.memories_redis import SharedMemories
+from service.storage.memories_redis import RedisMemoryStore
 from service.storage.redis_client import RedisClient
 
 _DEFAULTS = {name for name in Settings.model_fields if name.startswith(("default_", "max_"))}
@@ -28,13 +28,13 @@ _AT_A_TIME = 4  # jobs of one server, where others can take the rest
 class StorageBackends:
     """One of each. `cache` is None where none is wanted, `link` where there is no Redis."""
 
-    cache: AnswerCache | None
+    cache: ResponseCache | None
     limiter: Limiter
     memories: MemoryStore
     graphs: GraphStore
     jobs: JobStore
-    jobs_at_a_time: int
-    link: RedisClient | None
+    max_running_jobs: int
+    redis: RedisClient | None
 
     @classmethod
     def from_settings(
@@ -43,7 +43,7 @@ class StorageBackends:
         """Where the settings say; `on_failure` is told for what Redis failed."""
         places = (settings.queue_size + 1 + 1) // 2  # jobs take half of them at most
         own = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
-        limits = Limits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
+        limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
         memories = (
             *(settings.memories, settings.memory_store),
             *(settings.max_memories, settings.max_memory_bytes),
@@ -52,15 +52,15 @@ class StorageBackends:
         graphs = GraphLimits(*room), settings.graph_memory_bytes
         if settings.redis_url is None:
             jobs = SqliteJobStore(settings.job_store, limits)
-            own_graphs = GraphStore(SqliteJournal(settings.graph_store), *graphs)
+            own_graphs = GraphStore(SqliteGraphLog(settings.graph_store), *graphs)
             return cls(own, LocalLimiter(), MemoryStore(*memories), own_graphs, jobs, places, None)
         url = settings.redis_url.get_secret_value()
         link = RedisClient(url, settings.redis_timeout_s, on_failure)
         return cls(
-            SharedCache(link, own, _served(settings)) if own else None,
-            SharedLimiter(link),
-            SharedMemories(*memories, link),
-            GraphStore(RedisJournal(link), *graphs),
+            RedisCache(link, own, _served(settings)) if own else None,
+            RedisLimiter(link),
+            RedisMemoryStore(*memories, link),
+            GraphStore(RedisGraphLog(link), *graphs),
             RedisJobStore(link, limits, settings.job_lease_s),
             min(places, _AT_A_TIME) if settings.run_jobs else 0,
             link,

@@ -16,7 +16,7 @@ _OVERHEAD = 512  # bytes of an entry beside its answer
 _SHARE = 4  # of the cache that one answer may take
 
 
-class AnswerCache(ABC):
+class ResponseCache(ABC):
     """Answers by key, some of them, for some time."""
 
     @abstractmethod
@@ -29,12 +29,12 @@ class AnswerCache(ABC):
 
     @property
     @abstractmethod
-    def bytes_held(self) -> int:
+    def size_bytes(self) -> int:
         """What the answers take."""
 
 
 @final
-class LocalCache(AnswerCache):
+class LocalCache(ResponseCache):
     """In this process, in at most `max_bytes`; what was not asked for the longest goes first."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -42,10 +42,10 @@ class LocalCache(AnswerCache):
         self._answers: OrderedDict[bytes, ResponsePayload] = OrderedDict()
 
     @property
-    def bytes_held(self) -> int:
+    def size_bytes(self) -> int:
         return self._held
 
-    def takes(self, answer: ResponsePayload) -> bool:
+    def can_store(self, answer: ResponsePayload) -> bool:
         """Is it small enough to be held?"""
         return _size(answer) * _SHARE <= self._max
 
@@ -55,7 +55,7 @@ class LocalCache(AnswerCache):
         return self._answers.get(key)
 
     async def put(self, key: bytes, answer: ResponsePayload) -> None:
-        if not self.takes(answer) or key in self._answers:
+        if not self.can_store(answer) or key in self._answers:
             return
         self._answers[key] = answer
         self._held += _size(answer)
@@ -65,4 +65,4 @@ class LocalCache(AnswerCache):
 
 
 def _size(answer: ResponsePayload) -> int:
-    return _OVERHEAD + answer.size
+    return _OVERHEAD + answer.size_bytes

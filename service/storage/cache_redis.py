@@ -8,14 +8,14 @@ from typing import final
 import orjson
 
 from service.payload import ResponsePayload
-from service.storage.cache import AnswerCache, LocalCache
-from service.storage.redis_client import PREFIX, RedisClient, Unavailable
+from service.storage.cache import LocalCache, ResponseCache
+from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 
 _KEEP_S, _MOST_BYTES = 3600, 1 << 20  # what is larger is not moved in time
 
 
 @final
-class SharedCache(AnswerCache):
+class RedisCache(ResponseCache):
     """This process's own answers first, then those that all have in Redis, for an hour.
 
     What is in Redis is bounded by its `maxmemory`: these keys have an end, so with
@@ -29,16 +29,16 @@ class SharedCache(AnswerCache):
         self._link, self._own, self._served = link, own, served
 
     @property
-    def bytes_held(self) -> int:
-        return self._own.bytes_held
+    def size_bytes(self) -> int:
+        return self._own.size_bytes
 
     async def get(self, key: bytes) -> ResponsePayload | None:
         if (found := await self._own.get(key)) is not None:
             return found
         try:
             with self._link.guard("cache"):
-                kept = await self._link.swift.get(self._name(key))
-        except Unavailable:
+                kept = await self._link.async_client.get(self._name(key))
+        except RedisUnavailableError:
             return None
         if kept is None or (answer := _read(key, kept)) is None:
             return None
@@ -47,16 +47,16 @@ class SharedCache(AnswerCache):
 
     async def put(self, key: bytes, answer: ResponsePayload) -> None:
         await self._own.put(key, answer)
-        if answer.size <= _MOST_BYTES and self._link.up:
+        if answer.size_bytes <= _MOST_BYTES and self._link.is_available:
             self._link.fire_and_forget(self._send(key, answer))
 
     async def _send(self, key: bytes, answer: ResponsePayload) -> None:
         try:
             with self._link.guard("cache"):
-                await self._link.swift.set(
+                await self._link.async_client.set(
                     self._name(key), _written(key, answer), ex=_KEEP_S, nx=True
                 )
-        except Unavailable:
+        except RedisUnavailableError:
             return
 
     def _name(self, key: bytes) -> bytes:
@@ -68,12 +68,12 @@ def _written(key: bytes, answer: ResponsePayload) -> bytes:
     about = {
         "key": key.hex(),
         "type": answer.media_type,
-        "told": len(answer.json),
+        "told": len(answer.document),
         "phases": answer.phases,
         "headers": answer.headers,
     }
     head = orjson.dumps(about)
-    return b"".join((len(head).to_bytes(4), head, answer.json, answer.file))
+    return b"".join((len(head).to_bytes(4), head, answer.document, answer.file))
 
 
 def _read(key: bytes, kept: bytes | str) -> ResponsePayload | None:

@@ -13,8 +13,8 @@ from typing import final
 class TokenBucket:
     """At most `most` at once, which comes back at `per_second`: a bucket of tokens."""
 
-    most: float
-    per_second: float
+    capacity: float
+    refill_per_s: float
 
 
 class Limiter(ABC):
@@ -39,11 +39,11 @@ class LocalLimiter(Limiter):
         self._full: dict[str, float] = {}
 
     async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
-        if amount > limit.most:
+        if amount > limit.capacity:
             return float("inf")
         now = self._clock()
-        full = max(self._full.get(name, now), now) + amount / limit.per_second
-        late_s = full - now - limit.most / limit.per_second
+        full = max(self._full.get(name, now), now) + amount / limit.refill_per_s
+        late_s = full - now - limit.capacity / limit.refill_per_s
         if late_s > 1e-9 * (full - now):  # or it is but rounding
             return late_s
         self._full[name] = full
@@ -51,4 +51,4 @@ class LocalLimiter(Limiter):
 
     async def refund(self, name: str, amount: float, limit: TokenBucket) -> None:
         if name in self._full:
-            self._full[name] -= amount / limit.per_second
+            self._full[name] -= amount / limit.refill_per_s

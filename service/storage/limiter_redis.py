@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from service.storage.limiter import Limiter, LocalLimiter, TokenBucket
-from service.storage.redis_client import PREFIX, RedisClient, Unavailable
+from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 
 # As `LocalLimiter` does it: of each name, when its bucket will be full again; by the clock of
 # Redis, which is one for all. Lua numbers become whole ones on the way out, text does not.
@@ -31,29 +31,29 @@ end
 
 
 @final
-class SharedLimiter(Limiter):
+class RedisLimiter(Limiter):
     """Buckets in Redis; while that is away each server has buckets of its own."""
 
     def __init__(self, link: RedisClient) -> None:
         self._link, self._alone = link, LocalLimiter()
-        self._take = link.swift.register_script(_TAKE)
-        self._give_back = link.swift.register_script(_GIVE_BACK)
+        self._take = link.async_client.register_script(_TAKE)
+        self._give_back = link.async_client.register_script(_GIVE_BACK)
 
     async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
-        if amount > limit.most:
+        if amount > limit.capacity:
             return float("inf")
-        took, content = amount / limit.per_second, limit.most / limit.per_second
+        took, content = amount / limit.refill_per_s, limit.capacity / limit.refill_per_s
         try:
             with self._link.guard("limits"):
                 return float(await self._take(keys=[_key(name)], args=[took, content]))
-        except Unavailable:
+        except RedisUnavailableError:
             return await self._alone.take(name, amount, limit)
 
     async def refund(self, name: str, amount: float, limit: TokenBucket) -> None:
         try:
             with self._link.guard("limits"):
-                await self._give_back(keys=[_key(name)], args=[amount / limit.per_second])
-        except Unavailable:
+                await self._give_back(keys=[_key(name)], args=[amount / limit.refill_per_s])
+        except RedisUnavailableError:
             await self._alone.refund(name, amount, limit)
 
 

@@ -16,7 +16,14 @@ from pathlib import Path
 
 import structlog
 
-from models.memories import SUFFIX, Card, Memory, MemoryFileError, card_of, load
+from models.memories import (
+    MEMORY_FILE_SUFFIX,
+    Memory,
+    MemoryCard,
+    MemoryFileError,
+    load_memory,
+    read_card,
+)
 from service.errors import Problem, make_problem
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
@@ -41,9 +48,9 @@ class MemoryStore:
         self._shipped, self._root, self._own = shipped, own, own
         self._max_count, self._max_bytes, self._max_cached = max_count, max_bytes, cached
         self._writing, self._caching = threading.Lock(), threading.Lock()
-        self._cache: OrderedDict[Path, tuple[_Stamp, Card, Memory]] = OrderedDict()
+        self._cache: OrderedDict[Path, tuple[_Stamp, MemoryCard, Memory]] = OrderedDict()
 
-    def within(self, owner: str) -> MemoryStore:
+    def scoped_to(self, owner: str) -> MemoryStore:
         """The same store, as the key of this name sees it; all share one limit."""
         if not owner:
             return self
@@ -51,7 +58,7 @@ class MemoryStore:
         view._own = self._root / owner
         return view
 
-    def clean(self) -> None:
+    def prepare(self) -> None:
         """Remove what a writer left behind that was killed, and nothing that one writes now; where
         this may not write that is for others to do."""
         for path in self._root.rglob(f"{_PARTIAL}*") if self._root.is_dir() else ():
@@ -59,7 +66,7 @@ class MemoryStore:
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
 
-    def cards(self) -> dict[str, Card]:
+    def list_cards(self) -> dict[str, MemoryCard]:
         """Every memory there is, by id.
 
         Raises:
@@ -70,12 +77,12 @@ class MemoryStore:
             for path in _files(folder):
                 try:
                     with path.open("rb") as file:
-                        found[path.name.removesuffix(SUFFIX)] = self.card_in(file)
+                        found[path.name.removesuffix(MEMORY_FILE_SUFFIX)] = self.read_card(file)
                 except (MemoryFileError, OSError) as error:
                     structlog.get_logger().error("memory refused", reason=f"{path}: {error}")
         return dict(sorted(found.items()))
 
-    def stamp(self) -> bytes:
+    def fingerprint(self) -> bytes:
         """Tells the memories there are from those that there are once one is stored or deleted.
 
         Raises:
@@ -92,18 +99,18 @@ class MemoryStore:
                     raise _unread(path, error) from None
         return hashlib.sha256(repr(files).encode()).digest()
 
-    def card(self, name: str) -> Card:
+    def get_card(self, name: str) -> MemoryCard:
         """
         Raises:
             Problem: there is no such memory.
         """
         with self.open(name) as file:
-            return self.card_in(file)
+            return self.read_card(file)
 
     @staticmethod
-    def card_in(file: BufferedReader) -> Card:
+    def read_card(file: BufferedReader) -> MemoryCard:
         """The card at the start of a file."""
-        return card_of(_head(file))
+        return read_card(_head(file))
 
     def open(self, name: str) -> BufferedReader:
         """The file of a memory, which stays what it is while it is read.
@@ -113,7 +120,7 @@ class MemoryStore:
         """
         if ID.fullmatch(name):
             for folder in (self._shipped, self._own):
-                path = folder / f"{name}{SUFFIX}"
+                path = folder / f"{name}{MEMORY_FILE_SUFFIX}"
                 if path.is_file() and not path.is_symlink():
                     try:
                         return path.open("rb")
@@ -123,7 +130,7 @@ class MemoryStore:
                         raise _unread(path, error) from None
         raise unknown_memory()
 
-    def get(self, name: str) -> tuple[Card, Memory]:
+    def get(self, name: str) -> tuple[MemoryCard, Memory]:
         """A memory, ready to be sampled.
 
         Raises:
@@ -136,7 +143,7 @@ class MemoryStore:
                 if held is not None and held[0] == stamp:
                     self._cache.move_to_end(path)
                     return held[1:]
-            card, memory = load(file.read())
+            card, memory = load_memory(file.read())
         with self._caching:
             self._cache[path] = (stamp, card, memory)
             self._cache.move_to_end(path)
@@ -153,14 +160,14 @@ class MemoryStore:
             Problem: an id that is none or belongs to a memory that ships, no room, or a disk that
                 takes no more.
         """
-        self.require_own(name)
-        path = self._own / f"{name}{SUFFIX}"
+        self.require_writable_id(name)
+        path = self._own / f"{name}{MEMORY_FILE_SUFFIX}"
         with self._writing:
-            others = [p for p in self._root.rglob(f"*{SUFFIX}") if p != path]
+            others = [p for p in self._root.rglob(f"*{MEMORY_FILE_SUFFIX}") if p != path]
             if len(others) >= self._max_count:
-                raise self.full(True)
+                raise self.store_full_error(True)
             if sum(p.stat().st_size for p in others) + len(raw) > self._max_bytes:
-                raise self.full(False)
+                raise self.store_full_error(False)
             new = not path.exists()
             try:
                 self._write(path, raw)
@@ -174,8 +181,8 @@ class MemoryStore:
         Raises:
             Problem: there is no such memory, or it ships.
         """
-        self.require_own(name)
-        path = self._own / f"{name}{SUFFIX}"
+        self.require_writable_id(name)
+        path = self._own / f"{name}{MEMORY_FILE_SUFFIX}"
         with self._writing:
             try:
                 path.unlink()
@@ -187,7 +194,7 @@ class MemoryStore:
             _sync(self._own)
             self._drop(path)
 
-    def full(self, of_count: bool) -> Problem:
+    def store_full_error(self, of_count: bool) -> Problem:
         """That there is no room: for another memory, or for its bytes."""
         if of_count:
             return Problem(
@@ -196,7 +203,7 @@ class MemoryStore:
         detail = f"stored memories may take {self._max_bytes} bytes together"
         return Problem("store-full", detail)
 
-    def require_own(self, name: str) -> None:
+    def require_writable_id(self, name: str) -> None:
         """
         Raises:
             Problem: an id that is none or belongs to a memory that ships.
@@ -204,7 +211,7 @@ class MemoryStore:
         if not ID.fullmatch(name):
             rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
-        if (self._shipped / f"{name}{SUFFIX}").is_file():
+        if (self._shipped / f"{name}{MEMORY_FILE_SUFFIX}").is_file():
             raise Problem("memory-ships", "choose another id for a memory of your own")
 
     def _mark(self, path: Path) -> object:
@@ -247,7 +254,7 @@ def _files(folder: Path) -> list[Path]:
         Problem: there is a folder, and it cannot be read.
     """
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+        return sorted(path for path in folder.iterdir() if path.name.endswith(MEMORY_FILE_SUFFIX))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

@@ -12,10 +12,10 @@ from typing import Any
 
 import structlog
 
-from models.memories import SUFFIX
+from models.memories import MEMORY_FILE_SUFFIX
 from service.errors import Problem
 from service.storage.memories import ID, MemoryStore, unavailable, unknown_memory
-from service.storage.redis_client import PREFIX, RedisClient, Unavailable
+from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 
 _INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
 _BEGUN = f"{PREFIX}memories:begun"  # without it this Redis never had any, or has lost them
@@ -43,7 +43,7 @@ return redis.call('HDEL', KEYS[1], ARGV[1])
 """
 
 
-class SharedMemories(MemoryStore):
+class RedisMemoryStore(MemoryStore):
     """What is stored is in Redis, and before it is read each server has it in files as well.
 
     So while Redis is away memories are read as they last were; they cannot be stored then.
@@ -58,47 +58,50 @@ class SharedMemories(MemoryStore):
         # What there was no room for here, and when that is tried again.
         self._failed = dict[str, tuple[str, float]]()
         self._following = threading.Lock()
-        self._put_script = link.patient.register_script(_PUT)
-        self._delete_script = link.patient.register_script(_DELETE)
+        self._put_script = link.blocking_client.register_script(_PUT)
+        self._delete_script = link.blocking_client.register_script(_DELETE)
 
-    def clean(self) -> None:
-        super().clean()
-        for path in self._root.rglob(f"*{SUFFIX}") if self._root.is_dir() else ():
+    def prepare(self) -> None:
+        super().prepare()
+        for path in self._root.rglob(f"*{MEMORY_FILE_SUFFIX}") if self._root.is_dir() else ():
             with suppress(OSError):  # else it is read from Redis again
                 self._held[self._field(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
 
-    def cards(self) -> Any:
+    def list_cards(self) -> Any:
         self._follow()
-        return super().cards()
+        return super().list_cards()
 
-    def stamp(self) -> bytes:
+    def fingerprint(self) -> bytes:
         self._follow()
-        return super().stamp()
+        return super().fingerprint()
 
     def open(self, name: str) -> Any:
         self._follow()
         try:
             return super().open(name)
         except Problem:
-            if ID.fullmatch(name) and self._field(self._own / f"{name}{SUFFIX}") in self._failed:
+            if (
+                ID.fullmatch(name)
+                and self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}") in self._failed
+            ):
                 raise unavailable("this server has no room for a copy of it") from None
             raise
 
     def put(self, name: str, raw: bytes) -> bool:
-        self.require_own(name)
-        field = self._field(self._own / f"{name}{SUFFIX}")
+        self.require_writable_id(name)
+        field = self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}")
         digest = hashlib.sha256(raw).hexdigest()
         limits = (self._max_count, self._max_bytes)
         found = self._ask(self._put_script, field, digest, raw, *limits, _FILE)
         if found < 0:
-            raise self.full(found == -1)
+            raise self.store_full_error(found == -1)
         with self._following:
             self._copy(field, raw, digest)
         return found == 1
 
     def delete(self, name: str) -> None:
-        self.require_own(name)
-        field = self._field(self._own / f"{name}{SUFFIX}")
+        self.require_writable_id(name)
+        field = self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}")
         if not self._ask(self._delete_script, field, _FILE):
             raise unknown_memory()
         self._follow()
@@ -106,7 +109,7 @@ class SharedMemories(MemoryStore):
     def _mark(self, path: Path) -> object:
         """The same on every server."""
         with path.open("rb") as file:
-            return self.card_in(file).sha256
+            return self.read_card(file).sha256
 
     def _follow(self) -> None:
         """Make the files here those that are in Redis. Where that has lost all, as after a restart
@@ -126,13 +129,13 @@ class SharedMemories(MemoryStore):
             for field in [field for field in self._held if field not in there]:
                 self._remove(field)
             self._failed = {field: why for field, why in self._failed.items() if field in there}
-        except Unavailable:
+        except RedisUnavailableError:
             return
         finally:
             self._following.release()
 
     def _index(self) -> tuple[dict[bytes, bytes], bool]:
-        pipeline = self._link.prompt.pipeline()
+        pipeline = self._link.sync_client.pipeline()
         pipeline.hgetall(_INDEX)
         pipeline.exists(_BEGUN)
         index, begun = pipeline.execute()
@@ -143,7 +146,7 @@ class SharedMemories(MemoryStore):
         if failed == digest and time.monotonic() < again:
             return
         with self._link.guard("memories"):
-            raw = self._link.patient.get(_FILE + field)
+            raw = self._link.blocking_client.get(_FILE + field)
         # Else it was replaced or deleted between, which is seen the next time.
         if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == digest:
             self._copy(field, raw, digest)
@@ -151,7 +154,7 @@ class SharedMemories(MemoryStore):
     def _copy(self, field: str, raw: bytes, digest: str) -> None:
         """Have it here too. Where the disk takes no more none is here, not even the one that was
         replaced, and it is tried again when it is next asked for."""
-        path = self._root / f"{field}{SUFFIX}"
+        path = self._root / f"{field}{MEMORY_FILE_SUFFIX}"
         try:
             with self._writing:
                 self._write(path, raw)
@@ -164,7 +167,7 @@ class SharedMemories(MemoryStore):
             self._failed.pop(field, None)
 
     def _remove(self, field: str) -> None:
-        path = self._root / f"{field}{SUFFIX}"
+        path = self._root / f"{field}{MEMORY_FILE_SUFFIX}"
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -174,7 +177,7 @@ class SharedMemories(MemoryStore):
 
     def _restore(self) -> None:
         for field in list(self._held):
-            raw = (self._root / f"{field}{SUFFIX}").read_bytes()
+            raw = (self._root / f"{field}{MEMORY_FILE_SUFFIX}").read_bytes()
             limits = (self._max_count, self._max_bytes)
             digest = hashlib.sha256(raw).hexdigest()
             with self._link.guard("memories"):
@@ -184,13 +187,13 @@ class SharedMemories(MemoryStore):
         try:
             with self._link.guard("memories"):
                 return script(keys=[_INDEX, _BEGUN], args=args)
-        except Unavailable:
+        except RedisUnavailableError:
             raise unavailable(
                 "those that are known are read; storing one waits for Redis"
             ) from None
 
     def _field(self, path: Path) -> str:
-        return str(path.relative_to(self._root)).removesuffix(SUFFIX)
+        return str(path.relative_to(self._root)).removesuffix(MEMORY_FILE_SUFFIX)
 
 
 def _is_field(field: str) -> bool:

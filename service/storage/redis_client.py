@@ -27,7 +27,7 @@ _AWAY = (
 PREFIX = "basin:"  # of all keys
 
 
-class Unavailable(Exception):  # noqa: N818
+class RedisUnavailableError(Exception):
     """Redis did not do what it was asked: it is away, or it refuses."""
 
 
@@ -60,9 +60,9 @@ class RedisClient:
             **again,
             **brief,
         )
-        self.swift = redis_asyncio.Redis.from_pool(pool)
-        self.prompt = Redis.from_url(url, retry=Retry(*once), **again, **brief)
-        self.patient = Redis.from_url(
+        self.async_client = redis_asyncio.Redis.from_pool(pool)
+        self.sync_client = Redis.from_url(url, retry=Retry(*once), **again, **brief)
+        self.blocking_client = Redis.from_url(
             *(url,),
             retry=Retry(*once),
             socket_timeout=long_s,
@@ -70,7 +70,7 @@ class RedisClient:
             **again,
         )
         self._on_failure = on_failure
-        self.up = True  # until it is found that it is not
+        self.is_available = True  # until it is found that it is not
         self._refusal = ("", "")  # the last one, which is told once
         self._doubt = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None  # where it is watched
@@ -85,8 +85,8 @@ class RedisClient:
         Raises:
             Unavailable: Redis is away, or refuses.
         """
-        if not self.up:
-            raise Unavailable("Redis is away")
+        if not self.is_available:
+            raise RedisUnavailableError("Redis is away")
         try:
             yield
         except (faults.RedisError, OSError) as error:
@@ -100,7 +100,7 @@ class RedisClient:
                 # Full, or read only: it is there, and this it will not do.
                 self._refusal = refusal
                 structlog.get_logger().warning("redis refuses", part=part, reason=str(error))
-            raise Unavailable(str(error)) from error
+            raise RedisUnavailableError(str(error)) from error
 
     async def watch(self) -> None:
         """Look again and again whether it is there, and at once where it seems that it is not."""
@@ -117,7 +117,7 @@ class RedisClient:
 
     async def probe(self) -> None:
         try:
-            await self.swift.ping()
+            await self.async_client.ping()
         except (faults.RedisError, OSError) as error:
             self._set(False, str(error))
         else:
@@ -136,18 +136,18 @@ class RedisClient:
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
-        await self.swift.aclose()
-        self.prompt.close()
-        self.patient.close()
+        await self.async_client.aclose()
+        self.sync_client.close()
+        self.blocking_client.close()
 
     def _look_again(self) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._doubt.set)
 
-    def _set(self, up: bool, reason: str) -> None:
-        if up != self.up:
-            self.up = up
-            if up:
+    def _set(self, is_available: bool, reason: str) -> None:
+        if is_available != self.is_available:
+            self.is_available = is_available
+            if is_available:
                 structlog.get_logger().info("redis is back")
             else:
                 structlog.get_logger().error("redis is away", reason=reason)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import MAX_FAULTS, FieldError, Problem, pointer
+from service.errors import MAX_FIELD_ERRORS, FieldError, Problem, pointer
 
 PointerFn = Callable[..., str]
 """JSON pointer of a list, at(), of its entry i, at(i), and of an entry of that, at(i, j)."""
 
-_CHUNK = 1 << 16  # entries at a time
+_CHUNK_ENTRIES = 1 << 16  # entries at a time
 
 
 def pointer_builder(*head: str, tail: str | None = None) -> PointerFn:
@@ -31,9 +31,9 @@ def pointer_builder(*head: str, tail: str | None = None) -> PointerFn:
     return at
 
 
-def fail(faults: Iterable[FieldError]) -> Problem:
+def make_graph_problem(faults: Iterable[FieldError]) -> Problem:
     """An invalid graph, told by its first faults."""
-    first = list(islice(faults, MAX_FAULTS))
+    first = list(islice(faults, MAX_FIELD_ERRORS))
     return Problem("invalid-graph", first[0].detail, first)
 
 
@@ -48,27 +48,29 @@ def reraise_as(kind: str) -> Iterator[None]:
         raise Problem(kind, problem.detail, problem.faults) from None
 
 
-def fail_at(where: str, code: str, detail: str) -> Problem:
-    return fail([FieldError(where, code, detail)])
+def make_graph_problem_at(where: str, code: str, detail: str) -> Problem:
+    return make_graph_problem([FieldError(where, code, detail)])
 
 
-def fail_where(bad: np.ndarray, at: PointerFn, code: str, detail: str, start: int = 0) -> Problem:
+def make_graph_problem_where(
+    bad: np.ndarray, at: PointerFn, code: str, detail: str, start: int = 0
+) -> Problem:
     """A fault for each true entry of `bad`, whose first row is row `start` of the list."""
     flat = bad.reshape(-1)
     found: list[int] = []
-    for offset in range(0, len(flat), _CHUNK):
-        found += (np.flatnonzero(flat[offset : offset + _CHUNK]) + offset).tolist()
-        if len(found) >= MAX_FAULTS:
+    for offset in range(0, len(flat), _CHUNK_ENTRIES):
+        found += (np.flatnonzero(flat[offset : offset + _CHUNK_ENTRIES]) + offset).tolist()
+        if len(found) >= MAX_FIELD_ERRORS:
             break
-    places = zip(*np.unravel_index(found[:MAX_FAULTS], bad.shape), strict=True)
-    return fail(
+    places = zip(*np.unravel_index(found[:MAX_FIELD_ERRORS], bad.shape), strict=True)
+    return make_graph_problem(
         FieldError(at(start + int(i), *map(int, rest)), code, detail) for i, *rest in places
     )
 
 
 def require_list(value: object, at: PointerFn) -> list[Any]:
     if type(value) is not list:
-        raise fail_at(at(), "wrong_type", "must be a list")
+        raise make_graph_problem_at(at(), "wrong_type", "must be a list")
     return value
 
 
@@ -77,7 +79,7 @@ def require_types(
 ) -> None:
     """Every value is of exactly one of `types`, so that true is no integer."""
     if not set(map(type, values)) <= types:
-        raise fail(
+        raise make_graph_problem(
             FieldError(at(start + i), "wrong_type", rule)
             for i, value in enumerate(values)
             if type(value) not in types
@@ -89,37 +91,39 @@ def require_range(
 ) -> None:
     """Every value is in [0, stop)."""
     if values.size and (values.min() < 0 or values.max() >= stop):
-        raise fail_where((values < 0) | (values >= stop), at, code, rule, start)
+        raise make_graph_problem_where((values < 0) | (values >= stop), at, code, rule, start)
 
 
-def integers(values: object, stop: int, at: PointerFn, code: str, rule: str) -> np.ndarray:
+def parse_integers(values: object, stop: int, at: PointerFn, code: str, rule: str) -> np.ndarray:
     """A list of integers in [0, stop) as int64."""
     parts: list[np.ndarray] = []
-    for start, part in _chunks(require_list(values, at), _CHUNK):
+    for start, part in _chunks(require_list(values, at), _CHUNK_ENTRIES):
         require_types(part, {int}, at, "must be an integer", start)
         try:
             parts.append(np.array(part, np.int64))
         except OverflowError:
             huge = np.array([value >= 1 << 63 for value in part])
-            raise fail_where(huge, at, code, rule, start) from None
+            raise make_graph_problem_where(huge, at, code, rule, start) from None
         require_range(parts[-1], stop, at, code, rule, start)
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def matrix(rows: Sequence[Any], names: Sequence[str], at: PointerFn) -> np.ndarray:
+def parse_feature_matrix(rows: Sequence[Any], names: Sequence[str], at: PointerFn) -> np.ndarray:
     """Rows of numbers as float32 (N, F), one column per name.
 
     Raises:
         Problem: rows that are no lists of F numbers, or numbers that float32 cannot hold.
     """
     width = len(names)
-    rule = f"must hold {width} features per node ({listing(names)})"
-    return numbers(rows, width, at, "feature_count", rule)
+    rule = f"must hold {width} features per node ({join_names(names)})"
+    return parse_number_rows(rows, width, at, "feature_count", rule)
 
 
-def numbers(rows: Sequence[Any], width: int, at: PointerFn, code: str, rule: str) -> np.ndarray:
+def parse_number_rows(
+    rows: Sequence[Any], width: int, at: PointerFn, code: str, rule: str
+) -> np.ndarray:
     """Rows of `width` numbers each as float32 (N, width); other widths break `rule`.
 
     Raises:
@@ -129,14 +133,14 @@ def numbers(rows: Sequence[Any], width: int, at: PointerFn, code: str, rule: str
     widths = set(map(len, rows))
     if widths - {width}:
         if len(widths) == 1:
-            raise fail_at(at(), code, f"{rule}, not {widths.pop()}")
-        raise fail(
+            raise make_graph_problem_at(at(), code, f"{rule}, not {widths.pop()}")
+        raise make_graph_problem(
             FieldError(at(i), code, f"{rule}; this row holds {len(row)}")
             for i, row in enumerate(rows)
             if len(row) != width
         )
     x = np.empty((len(rows), width), np.float32)
-    for start, part in _chunks(rows, max(_CHUNK // max(width, 1), 1)):
+    for start, part in _chunks(rows, max(_CHUNK_ENTRIES // max(width, 1), 1)):
         flat = list(chain.from_iterable(part))
 
         def at_flat(i: int, start: int = start) -> str:
@@ -154,11 +158,13 @@ def to_float32(values: np.ndarray, at: PointerFn, start: int = 0) -> np.ndarray:
         cast = values.astype(np.float32)
     bad = ~np.isfinite(cast)
     if bad.any():
-        raise fail_where(bad, at, "not_finite", "must be finite and fit 32 bits", start)
+        raise make_graph_problem_where(
+            bad, at, "not_finite", "must be finite and fit 32 bits", start
+        )
     return cast
 
 
-def listing(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Names for a message: the first ten."""
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from service.validation.arrays import (
     PointerFn,
-    fail_at,
-    fail_where,
-    integers,
+    make_graph_problem_at,
+    make_graph_problem_where,
+    parse_integers,
     pointer_builder,
     require_list,
     require_range,
@@ -19,25 +19,27 @@ from service.validation.arrays import (
 
 NodeId = int | str
 
-_MAX_LENGTH = 256
+_MAX_ID_LENGTH = 256
 _TARGETS = pointer_builder("targets")
 _NO_NODE = ("unknown_node", "must be the row of a node")
 
 
-def rows_by_id(ids: list[Any], at: PointerFn) -> dict[NodeId, int]:
+def index_ids(ids: list[Any], at: PointerFn) -> dict[NodeId, int]:
     """Row of each id, each of which must be a string or an integer that comes but once."""
     require_types(ids, {int, str}, at, "an id must be a string or an integer")
     rows: dict[NodeId, int] = dict(zip(ids, range(len(ids)), strict=True))
     if len(rows) != len(ids):  # `rows` holds the last row of an id that comes again
         again = np.array([rows[name] != i for i, name in enumerate(ids)])
-        raise fail_where(again, at, "duplicate", "a later node has the same id")
-    if max((len(name) for name in ids if type(name) is str), default=0) > _MAX_LENGTH:
-        long = np.array([type(name) is str and len(name) > _MAX_LENGTH for name in ids])
-        raise fail_where(long, at, "too_long", f"an id has up to {_MAX_LENGTH} characters")
+        raise make_graph_problem_where(again, at, "duplicate", "a later node has the same id")
+    if max((len(name) for name in ids if type(name) is str), default=0) > _MAX_ID_LENGTH:
+        long = np.array([type(name) is str and len(name) > _MAX_ID_LENGTH for name in ids])
+        raise make_graph_problem_where(
+            long, at, "too_long", f"an id has up to {_MAX_ID_LENGTH} characters"
+        )
     return rows
 
 
-def rows_of(ids: list[Any], rows: dict[NodeId, int], at: PointerFn) -> np.ndarray:
+def find_rows(ids: list[Any], rows: dict[NodeId, int], at: PointerFn) -> np.ndarray:
     """Rows (int64) of nodes by their ids."""
     rule = "must be the id of a node"
     require_types(ids, {int, str}, at, rule)
@@ -46,39 +48,41 @@ def rows_of(ids: list[Any], rows: dict[NodeId, int], at: PointerFn) -> np.ndarra
     return found
 
 
-def target_rows(
+def parse_targets(
     targets: object, rows: dict[NodeId, int] | None, num_nodes: int
 ) -> np.ndarray | None:
     """Rows of the nodes to score, named by id or, where nodes have none, by row; None for all."""
     if targets is None:
         return None
     if rows is None:
-        return check_targets(integers(targets, num_nodes, _TARGETS, *_NO_NODE), num_nodes)
-    return check_targets(rows_of(require_list(targets, _TARGETS), rows, _TARGETS), num_nodes)
+        return check_targets(parse_integers(targets, num_nodes, _TARGETS, *_NO_NODE), num_nodes)
+    return check_targets(find_rows(require_list(targets, _TARGETS), rows, _TARGETS), num_nodes)
 
 
 def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
     """Targets exist, at least one, none twice."""
     if not len(targets):
-        raise fail_at(_TARGETS(), "empty", "name at least one node, or leave targets out for all")
+        raise make_graph_problem_at(
+            _TARGETS(), "empty", "name at least one node, or leave targets out for all"
+        )
     require_range(targets, num_nodes, _TARGETS, *_NO_NODE)
     if len(set(targets.tolist())) != len(targets):
         first = np.unique(targets, return_index=True)[1]
         again = np.ones(len(targets), bool)
         again[first] = False
-        raise fail_where(again, _TARGETS, "duplicate", "this node was named before")
+        raise make_graph_problem_where(again, _TARGETS, "duplicate", "this node was named before")
     return targets
 
 
-def relations_of(
+def parse_relations(
     types: object, relations: tuple[str, ...], num_edges: int, at: PointerFn
 ) -> np.ndarray | None:
     """Relation number of each edge from names or numbers; None if the model has only one."""
-    if not relations_needed(types, relations, at):
+    if not should_read_relations(types, relations, at):
         return None
     values = require_list(types, at)
     if len(values) != num_edges:
-        raise fail_at(at(), "wrong_shape", "must hold one entry per edge")
+        raise make_graph_problem_at(at(), "wrong_shape", "must hold one entry per edge")
     rule = f"must be one of {', '.join(relations)}, or its number"
     require_types(values, {int, str}, at, rule)
     known: dict[NodeId, int] = {name: i for i, name in enumerate(relations)}
@@ -88,12 +92,14 @@ def relations_of(
     return found
 
 
-def relations_needed(types: object, relations: tuple[str, ...], at: PointerFn) -> bool:
+def should_read_relations(types: object, relations: tuple[str, ...], at: PointerFn) -> bool:
     """Does the model read edge types? Refused where it does and there are none, or the reverse."""
     needed = len(relations) > 1
     if needed and types is None:
         names = ", ".join(relations)
-        raise fail_at(at(), "missing", f"this model tells relations apart: {names}")
+        raise make_graph_problem_at(at(), "missing", f"this model tells relations apart: {names}")
     if not needed and types is not None:
-        raise fail_at(at(), "not_read", "this model has one relation and reads no edge types")
+        raise make_graph_problem_at(
+            at(), "not_read", "this model has one relation and reads no edge types"
+        )
     return needed

@@ -9,7 +9,7 @@ import orjson
 from service.errors import Problem, make_problem
 
 
-def read_object(text: bytes, kind: str) -> dict[str, Any]:
+def parse_json_object(text: bytes, kind: str) -> dict[str, Any]:
     """The object that `text` holds.
 
     Raises:

@@ -10,24 +10,24 @@ from typing import Any, Protocol
 import numpy as np
 
 from models.inputs.graph import Graph
-from service.errors import MAX_FAULTS, FieldError, pointer, unknown_fields
+from service.errors import MAX_FIELD_ERRORS, FieldError, pointer, unknown_fields
 from service.validation.arrays import (
     PointerFn,
-    fail,
-    fail_at,
-    integers,
-    listing,
-    matrix,
+    join_names,
+    make_graph_problem,
+    make_graph_problem_at,
+    parse_feature_matrix,
+    parse_integers,
     pointer_builder,
     require_list,
     require_types,
 )
-from service.validation.ids import NodeId, relations_of, rows_by_id, rows_of, target_rows
+from service.validation.ids import NodeId, find_rows, index_ids, parse_relations, parse_targets
 
-ARRAYS = ("x", "edge_index", "edge_type", "edge_attr", "node_ids")
+_ARRAY_FIELDS = ("x", "edge_index", "edge_type", "edge_attr", "node_ids")
 
 
-class Reader(Protocol):
+class GraphSchema(Protocol):
     """What of a model decides how a graph is read."""
 
     @property
@@ -37,7 +37,7 @@ class Reader(Protocol):
     def relations(self) -> tuple[str, ...]: ...
 
 
-class Limits(Protocol):
+class GraphSizeLimits(Protocol):
     """How large a graph may be."""
 
     @property
@@ -48,7 +48,7 @@ class Limits(Protocol):
 
 
 @dataclass(frozen=True)
-class NamedGraph:
+class ParsedGraph:
     """A graph, the ids of its nodes (None: their rows) and the rows to score (None: all)."""
 
     graph: Graph
@@ -56,92 +56,108 @@ class NamedGraph:
     targets: np.ndarray | None
 
 
-def read_json(body: Mapping[str, Any], model: Reader, limits: Limits) -> NamedGraph:
+def parse_json_graph(
+    body: Mapping[str, Any], model: GraphSchema, limits: GraphSizeLimits
+) -> ParsedGraph:
     """The graph of a JSON body, in whichever shape it comes."""
     as_rows = body.get("nodes") is not None or body.get("edges") is not None
     if as_rows == (body.get("graph") is not None):
-        raise fail_at("", "one_of", "give the graph either as `graph` or as `nodes` and `edges`")
+        raise make_graph_problem_at(
+            "", "one_of", "give the graph either as `graph` or as `nodes` and `edges`"
+        )
     if as_rows:
         graph, node_ids, rows = _from_rows(body, model, limits)
     else:
         graph, node_ids, rows = _from_arrays(body["graph"], model, limits)
-    return NamedGraph(graph, node_ids, target_rows(body.get("targets"), rows, graph.num_nodes))
+    return ParsedGraph(graph, node_ids, parse_targets(body.get("targets"), rows, graph.num_nodes))
 
 
-def check_size(num_nodes: int, num_edges: int, limits: Limits, nodes: str, edges: str) -> None:
+def check_graph_size(
+    num_nodes: int, num_edges: int, limits: GraphSizeLimits, nodes: str, edges: str
+) -> None:
     """At least one node, at most the limits; `nodes` and `edges` point to where they are."""
     if num_nodes == 0:
-        raise fail_at(nodes, "empty", "the graph has no nodes")
+        raise make_graph_problem_at(nodes, "empty", "the graph has no nodes")
     if num_nodes > limits.max_nodes:
-        raise fail_at(nodes, "too_many_nodes", f"at most {limits.max_nodes} nodes")
+        raise make_graph_problem_at(nodes, "too_many_nodes", f"at most {limits.max_nodes} nodes")
     if num_edges > limits.max_edges:
-        raise fail_at(edges, "too_many_edges", f"at most {limits.max_edges} edges")
+        raise make_graph_problem_at(edges, "too_many_edges", f"at most {limits.max_edges} edges")
 
 
-def ends_of(value: object, at: PointerFn) -> list[list[Any]]:
+def require_edge_lists(value: object, at: PointerFn) -> list[list[Any]]:
     """An `edge_index` as its two lists, which are as long as each other."""
     ends = require_list(value, at)
     if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
-        raise fail_at(at(), "wrong_shape", "must be two lists of equal length: sources, targets")
+        raise make_graph_problem_at(
+            at(), "wrong_shape", "must be two lists of equal length: sources, targets"
+        )
     return ends
 
 
-def edge_index_of(ends: list[list[Any]], num_nodes: int, *where: str) -> np.ndarray:
+def parse_edge_index(ends: list[list[Any]], num_nodes: int, *where: str) -> np.ndarray:
     """The ends of edges as int64 (2, E), rows of a graph's nodes."""
     rule = "must be a row number of x"
     return np.stack(
         [
-            integers(end, num_nodes, pointer_builder(*where, str(i)), "out_of_range", rule)
+            parse_integers(end, num_nodes, pointer_builder(*where, str(i)), "out_of_range", rule)
             for i, end in enumerate(ends)
         ]
     )
 
 
 def _from_arrays(
-    graph: object, model: Reader, limits: Limits
+    graph: object, model: GraphSchema, limits: GraphSizeLimits
 ) -> tuple[Graph, list[NodeId] | None, dict[NodeId, int] | None]:
     if not isinstance(graph, dict):
-        raise fail_at("/graph", "wrong_type", "must be an object")
+        raise make_graph_problem_at("/graph", "wrong_type", "must be an object")
     if graph.get("edge_attr") is not None:
-        raise fail_at("/graph/edge_attr", "not_read", "this model reads no edge features")
-    if faults := unknown_fields(graph, ARRAYS, "graph"):
-        raise fail(faults)
+        raise make_graph_problem_at(
+            "/graph/edge_attr", "not_read", "this model reads no edge features"
+        )
+    if faults := unknown_fields(graph, _ARRAY_FIELDS, "graph"):
+        raise make_graph_problem(faults)
     at_x, at_edges = pointer_builder("graph", "x"), pointer_builder("graph", "edge_index")
     x = require_list(graph.get("x"), at_x)
-    ends = ends_of(graph.get("edge_index"), at_edges)
-    check_size(len(x), len(ends[0]), limits, at_x(), at_edges())
+    ends = require_edge_lists(graph.get("edge_index"), at_edges)
+    check_graph_size(len(x), len(ends[0]), limits, at_x(), at_edges())
     node_ids = graph.get("node_ids")
     rows = None
     if node_ids is not None:
         at_ids = pointer_builder("graph", "node_ids")
         if len(require_list(node_ids, at_ids)) != len(x):
-            raise fail_at(at_ids(), "wrong_shape", "must hold one id per row of x")
-        rows = rows_by_id(node_ids, at_ids)
-    edge_index = edge_index_of(ends, len(x), "graph", "edge_index")
-    edge_type = relations_of(
+            raise make_graph_problem_at(at_ids(), "wrong_shape", "must hold one id per row of x")
+        rows = index_ids(node_ids, at_ids)
+    edge_index = parse_edge_index(ends, len(x), "graph", "edge_index")
+    edge_type = parse_relations(
         graph.get("edge_type"), model.relations, len(ends[0]), pointer_builder("graph", "edge_type")
     )
-    return Graph(matrix(x, model.features, at_x), edge_index, edge_type), node_ids, rows
+    return (
+        Graph(parse_feature_matrix(x, model.features, at_x), edge_index, edge_type),
+        node_ids,
+        rows,
+    )
 
 
 def _from_rows(
-    body: Mapping[str, Any], model: Reader, limits: Limits
+    body: Mapping[str, Any], model: GraphSchema, limits: GraphSizeLimits
 ) -> tuple[Graph, list[NodeId], dict[NodeId, int]]:
     nodes = require_list(body.get("nodes"), pointer_builder("nodes"))
     edges = require_list(body.get("edges"), pointer_builder("edges"))
-    check_size(len(nodes), len(edges), limits, "/nodes", "/edges")
-    x, node_ids, rows = nodes_of(nodes, model)
-    types = edge_types_of(edges, model, "edges")
+    check_graph_size(len(nodes), len(edges), limits, "/nodes", "/edges")
+    x, node_ids, rows = parse_nodes(nodes, model)
+    types = parse_edge_types(edges, model, "edges")
     edge_index = np.stack(
         [
-            rows_of([edge[end] for edge in edges], rows, pointer_builder("edges", tail=end))
+            find_rows([edge[end] for edge in edges], rows, pointer_builder("edges", tail=end))
             for end in ("source", "target")
         ]
     )
     return Graph(x, edge_index, types), node_ids, rows
 
 
-def nodes_of(nodes: list[Any], model: Reader) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
+def parse_nodes(
+    nodes: list[Any], model: GraphSchema
+) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
     """Rows of nodes, at least one: their features, their ids, and the row of each id."""
     require_types(nodes, {dict}, pointer_builder("nodes"), "must be an object")
     by_name = type(nodes[0].get("x")) is not list  # a feature may be called x too
@@ -154,22 +170,22 @@ def nodes_of(nodes: list[Any], model: Reader) -> tuple[np.ndarray, list[NodeId],
         def at_x(i: int, column: int) -> str:
             return pointer("nodes", i, features[column])
 
-        x = matrix(values, features, at_x)
+        x = parse_feature_matrix(values, features, at_x)
     else:
-        x = matrix(
+        x = parse_feature_matrix(
             [node["x"] for node in nodes], model.features, pointer_builder("nodes", tail="x")
         )
     node_ids = [node["id"] for node in nodes]
-    return x, node_ids, rows_by_id(node_ids, pointer_builder("nodes", tail="id"))
+    return x, node_ids, index_ids(node_ids, pointer_builder("nodes", tail="id"))
 
 
-def edge_types_of(edges: list[Any], model: Reader, where: str) -> np.ndarray | None:
+def parse_edge_types(edges: list[Any], model: GraphSchema, where: str) -> np.ndarray | None:
     """Numbers of the relations of rows of edges, at `where`, which have what an edge has."""
     require_types(edges, {dict}, pointer_builder(where), "must be an object")
     several = len(model.relations) > 1
     _require_fields(edges, ("source", "target", *(["type"] if several else [])), where)
     types = [edge["type"] for edge in edges] if several else None
-    return relations_of(types, model.relations, len(edges), pointer_builder(where, tail="type"))
+    return parse_relations(types, model.relations, len(edges), pointer_builder(where, tail="type"))
 
 
 def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: str) -> None:
@@ -180,15 +196,15 @@ def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: 
         if row.keys() == keys:
             continue
         faults += [
-            FieldError(pointer(where, i, name), "missing", f"each row needs {listing(fields)}")
+            FieldError(pointer(where, i, name), "missing", f"each row needs {join_names(fields)}")
             for name in fields
             if name not in row
         ]
         faults += unknown_fields(row, fields, where, i)
-        if len(faults) >= MAX_FAULTS:
+        if len(faults) >= MAX_FIELD_ERRORS:
             break
     if faults:
-        raise fail(faults)
+        raise make_graph_problem(faults)
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:

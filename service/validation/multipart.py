@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from python_multipart import multipart
 from python_multipart.exceptions import FormParserError
 
-from service.errors import MAX_FAULTS, FieldError, Problem, pointer, unknown_fields
-from service.validation.schema_errors import invalid
+from service.errors import MAX_FIELD_ERRORS, FieldError, Problem, pointer, unknown_fields
+from service.validation.schema_errors import make_request_problem
 
 _MAX_HEADERS, _MAX_HEADER = 8, 4096  # of a part, and bytes of each
 _BROKEN = "its parts do not follow from its boundary"
 
 
-def read_parts(body: bytes, content_type: str, most: Mapping[str, int]) -> dict[str, list[bytes]]:
+def parse_multipart(
+    body: bytes, content_type: str, most: Mapping[str, int]
+) -> dict[str, list[bytes]]:
     """The parts of a body by name. What they call themselves otherwise (file name, type) is not
     looked at.
 
@@ -33,7 +35,7 @@ def read_parts(body: bytes, content_type: str, most: Mapping[str, int]) -> dict[
         )
     # Before the parser, which goes over boundaries and blanks after them byte by byte.
     line = b"\r\n--" + boundary
-    if body.count(line) > sum(most.values()) + MAX_FAULTS:
+    if body.count(line) > sum(most.values()) + MAX_FIELD_ERRORS:
         raise Problem("invalid-multipart", f"there are {sum(most.values())} parts at most")
     if line + b" " in body or line + b"\t" in body:
         raise Problem("invalid-multipart", "boundaries end their lines")
@@ -55,7 +57,7 @@ def read_parts(body: bytes, content_type: str, most: Mapping[str, int]) -> dict[
     often = sorted(name for name in parts if len(parts[name]) > most.get(name, len(form.parts)))
     faults += [_too_often(name, most[name]) for name in often]
     if faults:
-        raise invalid(faults)
+        raise make_request_problem(faults)
     return dict(parts)
 
 

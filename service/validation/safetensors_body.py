@@ -12,32 +12,39 @@ import safetensors
 from models.inputs.graph import Graph
 from service.errors import Problem, unknown_fields
 from service.validation.arrays import (
-    fail,
-    fail_at,
+    make_graph_problem,
+    make_graph_problem_at,
     pointer_builder,
     require_list,
     require_range,
     to_float32,
 )
-from service.validation.ids import check_targets, relations_needed, rows_by_id
-from service.validation.json_graph import Limits, NamedGraph, Reader, check_size
+from service.validation.ids import check_targets, index_ids, should_read_relations
+from service.validation.json_graph import (
+    GraphSchema,
+    GraphSizeLimits,
+    ParsedGraph,
+    check_graph_size,
+)
 
-FLOATS = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
-INTEGERS = {"I32": np.int32, "I64": np.int64}
-Kind = tuple[Mapping[str, type[np.generic]], Sequence[int]]
+FLOAT_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
+INTEGER_DTYPES = {"I32": np.int32, "I64": np.int64}
+TensorSpec = tuple[Mapping[str, type[np.generic]], Sequence[int]]
 """Element types and numbers of dimensions that a tensor may have."""
-Allowed = Mapping[str, Kind]
-TENSORS: Allowed = {
-    "x": (FLOATS, (2,)),
-    "edge_index": (INTEGERS, (2,)),
-    "edge_type": (INTEGERS, (1,)),
-    "targets": (INTEGERS, (1,)),
+TensorSpecs = Mapping[str, TensorSpec]
+GRAPH_TENSORS: TensorSpecs = {
+    "x": (FLOAT_DTYPES, (2,)),
+    "edge_index": (INTEGER_DTYPES, (2,)),
+    "edge_type": (INTEGER_DTYPES, (1,)),
+    "targets": (INTEGER_DTYPES, (1,)),
 }
 Tensors = dict[str, np.ndarray]
-_MAX_HEADER = 4 << 20  # what JSON the interpreter may be held for
+_MAX_HEADER_BYTES = 4 << 20  # what JSON the interpreter may be held for
 
 
-def read_safetensors(body: bytes, allowed: Allowed = TENSORS) -> tuple[Tensors, dict[str, str]]:
+def parse_safetensors(
+    body: bytes, allowed: TensorSpecs = GRAPH_TENSORS
+) -> tuple[Tensors, dict[str, str]]:
     """The tensors of a file by name, little-endian as the format has it, and its metadata."""
     header = _header(body)
     metadata = header.pop("__metadata__", {})
@@ -45,7 +52,7 @@ def read_safetensors(body: bytes, allowed: Allowed = TENSORS) -> tuple[Tensors, 
         raise Problem("invalid-safetensors", "__metadata__ must hold `request` as JSON text")
     # Names first: a header may list a million tensors in few bytes.
     if faults := unknown_fields(header, allowed):
-        raise fail(faults)
+        raise make_graph_problem(faults)
     try:
         entries = safetensors.deserialize(body)
     except safetensors.SafetensorError as error:
@@ -53,18 +60,22 @@ def read_safetensors(body: bytes, allowed: Allowed = TENSORS) -> tuple[Tensors, 
     return {name: _array(name, entry, allowed[name]) for name, entry in entries}, metadata
 
 
-def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) -> NamedGraph:
+def graph_from_tensors(
+    tensors: Tensors, node_ids: object, model: GraphSchema, limits: GraphSizeLimits
+) -> ParsedGraph:
     """The graph that the tensors hold. `targets` are row numbers."""
     for name in ("x", "edge_index"):
         if name not in tensors:
-            raise fail_at(f"/{name}", "missing", "this tensor is needed")
+            raise make_graph_problem_at(f"/{name}", "missing", "this tensor is needed")
     x, edge_index = tensors["x"], tensors["edge_index"]
     if len(edge_index) != 2:
-        raise fail_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
+        raise make_graph_problem_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
     num_nodes, num_edges = len(x), edge_index.shape[1]
-    check_size(num_nodes, num_edges, limits, "/x", "/edge_index")
+    check_graph_size(num_nodes, num_edges, limits, "/x", "/edge_index")
     if x.shape[1] != len(model.features):
-        raise fail_at("/x", "feature_count", f"must have {len(model.features)} columns")
+        raise make_graph_problem_at(
+            "/x", "feature_count", f"must have {len(model.features)} columns"
+        )
     at_edges, at_type, at_ids = (
         pointer_builder("edge_index"),
         pointer_builder("edge_type"),
@@ -72,10 +83,10 @@ def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) 
     )
     require_range(edge_index, num_nodes, at_edges, "out_of_range", "must be a row number of x")
     edge_type = tensors.get("edge_type")
-    if relations_needed(edge_type, model.relations, at_type):
+    if should_read_relations(edge_type, model.relations, at_type):
         assert edge_type is not None
         if len(edge_type) != num_edges:
-            raise fail_at(at_type(), "wrong_shape", "must hold one entry per edge")
+            raise make_graph_problem_at(at_type(), "wrong_shape", "must hold one entry per edge")
         rule = f"must be the number of a relation, below {len(model.relations)}"
         require_range(edge_type, len(model.relations), at_type, "unknown_relation", rule)
     targets = tensors.get("targets")
@@ -84,9 +95,9 @@ def graph_of(tensors: Tensors, node_ids: object, model: Reader, limits: Limits) 
     if node_ids is not None:
         node_ids = require_list(node_ids, at_ids)
         if len(node_ids) != num_nodes:
-            raise fail_at(at_ids(), "wrong_shape", "must hold one id per row of x")
-        rows_by_id(node_ids, at_ids)
-    return NamedGraph(
+            raise make_graph_problem_at(at_ids(), "wrong_shape", "must hold one id per row of x")
+        index_ids(node_ids, at_ids)
+    return ParsedGraph(
         Graph(to_float32(x, pointer_builder("x")), edge_index, edge_type), node_ids, targets
     )
 
@@ -96,8 +107,8 @@ def _header(body: bytes) -> dict[str, Any]:
     size = int.from_bytes(body[:8], "little")
     if len(body) < 8 or size > len(body) - 8:
         raise Problem("invalid-safetensors", "the body ends before its header does")
-    if size > _MAX_HEADER:
-        raise Problem("invalid-safetensors", f"the header may have up to {_MAX_HEADER} bytes")
+    if size > _MAX_HEADER_BYTES:
+        raise Problem("invalid-safetensors", f"the header may have up to {_MAX_HEADER_BYTES} bytes")
     try:
         header = orjson.loads(memoryview(body)[8 : 8 + size])
     except orjson.JSONDecodeError as error:
@@ -107,12 +118,14 @@ def _header(body: bytes) -> dict[str, Any]:
     return header
 
 
-def _array(name: str, entry: dict[str, Any], kind: Kind) -> np.ndarray:
+def _array(name: str, entry: dict[str, Any], kind: TensorSpec) -> np.ndarray:
     dtypes, dims = kind
     dtype = dtypes.get(entry["dtype"])
     if dtype is None:
-        raise fail_at(f"/{name}", "wrong_dtype", f"must be of type {', '.join(dtypes)}")
+        raise make_graph_problem_at(
+            f"/{name}", "wrong_dtype", f"must be of type {', '.join(dtypes)}"
+        )
     if len(entry["shape"]) not in dims:
         rule = f"must have {' or '.join(map(str, dims))} dimensions"
-        raise fail_at(f"/{name}", "wrong_shape", rule)
+        raise make_graph_problem_at(f"/{name}", "wrong_shape", rule)
     return np.frombuffer(entry["data"], np.dtype(dtype).newbyteorder("<")).reshape(entry["shape"])

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from service.errors import MAX_FAULTS, FieldError, Problem, pointer
+from service.errors import MAX_FIELD_ERRORS, FieldError, Problem, pointer
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -21,7 +21,7 @@ _CODES = {
 }
 
 
-def validated(model: type[M], fields: Mapping[str, Any], *where: str | int) -> M:
+def validate_fields(model: type[M], fields: Mapping[str, Any], *where: str | int) -> M:
     """A `model` from those of its fields that are given; null is as good as not given.
 
     Args:
@@ -35,7 +35,7 @@ def validated(model: type[M], fields: Mapping[str, Any], *where: str | int) -> M
         return model.model_validate(given)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid(
+        raise make_request_problem(
             FieldError(
                 pointer(*where, *e["loc"]),
                 _CODES.get(e["type"], _code(e["type"])),
@@ -45,9 +45,9 @@ def validated(model: type[M], fields: Mapping[str, Any], *where: str | int) -> M
         ) from None
 
 
-def invalid(faults: Iterable[FieldError]) -> Problem:
+def make_request_problem(faults: Iterable[FieldError]) -> Problem:
     """A request that does not fit its schema, told by its first faults."""
-    first = list(faults)[:MAX_FAULTS]
+    first = list(faults)[:MAX_FIELD_ERRORS]
     return Problem("invalid-request", first[0].detail, first)
 
 

@@ -17,12 +17,12 @@ import structlog
 
 from service.errors import Problem
 from service.settings import Settings
-from service.validation.json_graph import Reader
+from service.validation.json_graph import GraphSchema
 
 CONDENSED = "application/vnd.basin.condensed"
 """Media type of what comes back; no client can send it."""
 
-LARGE = 4 << 20
+LARGE_BODY_BYTES = 4 << 20
 """Bytes from which a process pays: it takes 0.2 s to start, the parser holds 30 ms for these."""
 
 
@@ -33,7 +33,7 @@ class LargeJsonParser:
         self._one = asyncio.Semaphore()
 
     async def condense(
-        self, body: bytes, readers: Mapping[str, Reader], settings: Settings
+        self, body: bytes, schemas: Mapping[str, GraphSchema], settings: Settings
     ) -> bytes:
         """The same request as `CONDENSED`. Cancelled, it kills the process.
 
@@ -41,16 +41,16 @@ class LargeJsonParser:
             Problem: the process died.
         """
         rules = {
-            "models": {name: [r.features, r.relations] for name, r in readers.items()},
+            "models": {name: [r.features, r.relations] for name, r in schemas.items()},
             "default": settings.default_anomaly_model,
             "max_nodes": settings.max_nodes,
             "max_edges": settings.max_edges,
         }
         async with self._one:
-            return await _converse([orjson.dumps(rules), b"\n", body])
+            return await _run_worker([orjson.dumps(rules), b"\n", body])
 
 
-async def _converse(parts: Iterable[bytes]) -> bytes:
+async def _run_worker(parts: Iterable[bytes]) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -14,16 +14,16 @@ import orjson
 import safetensors.numpy
 
 from service.errors import Problem, make_problem
-from service.validation.json_body import read_object
-from service.validation.json_graph import read_json
+from service.validation.json_body import parse_json_object
+from service.validation.json_graph import parse_json_graph
 
-_BULK = ("graph", "nodes", "edges", "targets")
+_GRAPH_FIELDS = ("graph", "nodes", "edges", "targets")
 _MAX_FIELDS = 64
-_MAX_REST = 1 << 16  # bytes of JSON
+_MAX_REST_BYTES = 1 << 16  # bytes of JSON
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _Schema:
     features: tuple[str, ...]
     relations: tuple[str, ...]
 
@@ -48,20 +48,20 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     metadata = {}
     try:
-        fields = read_object(body, "invalid-json")
+        fields = parse_json_object(body, "invalid-json")
         # For the server to judge; of a thousand fields it need not see more to refuse them.
         first = islice(fields.items(), _MAX_FIELDS)
-        rest = {name: None if name in _BULK else value for name, value in first}
+        rest = {name: None if name in _GRAPH_FIELDS else value for name, value in first}
         text = orjson.dumps(rest)
-        if len(text) > _MAX_REST:
-            rule = f"beside the graph a request may hold {_MAX_REST} bytes"
+        if len(text) > _MAX_REST_BYTES:
+            rule = f"beside the graph a request may hold {_MAX_REST_BYTES} bytes"
             raise make_problem("invalid-request", "", "too_long", rule)
         metadata["request"] = text.decode()
         if fields.get("graph_id") is not None:
             raise Problem("body-too-large", "with graph_id JSON may have up to 4 MiB")
         name = fields.get("model") or rules["default"]
         if type(name) is str and name in rules["models"]:
-            reader = _Reader(*map(tuple, rules["models"][name]))
+            reader = _Schema(*map(tuple, rules["models"][name]))
             limits = _Limits(rules["max_nodes"], rules["max_edges"])
             arrays = _arrays(fields, reader, limits)
     except Problem as problem:
@@ -69,8 +69,8 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
     return safetensors.numpy.save(arrays, metadata=metadata)
 
 
-def _arrays(fields: dict[str, Any], reader: _Reader, limits: _Limits) -> dict[str, np.ndarray]:
-    named = read_json(fields, reader, limits)
+def _arrays(fields: dict[str, Any], reader: _Schema, limits: _Limits) -> dict[str, np.ndarray]:
+    named = parse_json_graph(fields, reader, limits)
     ids = None if named.node_ids is None else orjson.dumps(named.node_ids)
     found = {
         "node_ids": None if ids is None else np.frombuffer(ids, np.uint8),

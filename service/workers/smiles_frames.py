@@ -15,26 +15,26 @@ import numpy as np
 from models.inputs.graph import Graph
 from models.inputs.molecules import Molecule
 
-PREFIX = struct.Struct("<II")
+FRAME_PREFIX = struct.Struct("<II")
 
 
-def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
+def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
     """A frame, ready to be written."""
     encoded = json.dumps(header).encode()
-    return PREFIX.pack(len(encoded), len(body)) + encoded + body
+    return FRAME_PREFIX.pack(len(encoded), len(body)) + encoded + body
 
 
-def pack(molecule: Molecule) -> bytes:
+def pack_molecule(molecule: Molecule) -> bytes:
     """A molecule as a frame: x as float32, edge_attr as bytes (categories are few), ends as
     uint16."""
     graph = molecule.graph
     assert graph.edge_attr is not None
     header = {"smiles": molecule.smiles, "x": graph.x.shape, "edge_attr": graph.edge_attr.shape}
     arrays = (graph.x.astype("<f4"), graph.edge_attr.astype("u1"), graph.edge_index.astype("<u2"))
-    return frame(header, b"".join(array.tobytes() for array in arrays))
+    return encode_frame(header, b"".join(array.tobytes() for array in arrays))
 
 
-def unpack(header: dict[str, Any], body: bytes) -> Molecule:
+def unpack_molecule(header: dict[str, Any], body: bytes) -> Molecule:
     """The molecule of a frame.
 
     Raises:

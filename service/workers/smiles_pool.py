@@ -19,30 +19,36 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
-from models.inputs.molecules import Code, Limits, Molecule, MoleculeError, check_text
+from models.inputs.molecules import (
+    Molecule,
+    MoleculeError,
+    MoleculeErrorCode,
+    MoleculeLimits,
+    check_smiles_text,
+)
 from service.errors import Problem
-from service.workers.smiles_frames import PREFIX, frame, unpack
+from service.workers.smiles_frames import FRAME_PREFIX, encode_frame, unpack_molecule
 
-Parsed = Molecule | MoleculeError
-Answer = Parsed | str
+ParseResult = Molecule | MoleculeError
+WorkerReply = ParseResult | str
 """What a process says to a SMILES: a molecule, why there is none, or a drawing."""
 
-OUT_OF_TIME = frozenset(("timeout", "parser_crashed", "not_reached"))
+TRANSIENT_CODES = frozenset(("timeout", "parser_crashed", "not_reached"))
 """Codes of errors that another time might not come to."""
 
 _ROOT = Path(__file__).resolve().parents[2]
-COMMAND: Sequence[str] = (sys.executable, "-m", "service.workers.smiles_worker")
-_PART, _CHARACTERS = 128, 16_384
+WORKER_COMMAND: Sequence[str] = (sys.executable, "-m", "service.workers.smiles_worker")
+_MAX_PART_SMILES, _MAX_PART_CHARACTERS = 128, 16_384
 """SMILES sent at a time, and their characters: within a pipe's buffer, so that writing never
 waits. A process goes to another call after each part."""
-_EFFECT = 8  # characters of an effect that is sent
+_CHARACTERS_PER_EFFECT = 8  # characters of an effect that is sent
 
 
 class WorkerDiedError(Exception):
     """The child did not answer; why."""
 
-    def __init__(self, code: Code) -> None:
-        self.code: Code = code
+    def __init__(self, code: MoleculeErrorCode) -> None:
+        self.code: MoleculeErrorCode = code
 
 
 class _Call:
@@ -52,40 +58,42 @@ class _Call:
     def __init__(
         self,
         smiles: Sequence[str],
-        limits: Limits,
+        limits: MoleculeLimits,
         end: float,
         effects: Sequence[Sequence[float]] | None = None,
     ) -> None:
         self.end, self.effects = end, effects
-        self.answers: list[Answer | None] = [None] * len(smiles)
+        self.replies: list[WorkerReply | None] = [None] * len(smiles)
         self.waiting: deque[tuple[int, str]] = deque()
         for index, text in enumerate(smiles):
             try:
-                self.waiting.append((index, check_text(text, limits)))
+                self.waiting.append((index, check_smiles_text(text, limits)))
             except MoleculeError as error:
-                self.answers[index] = error
+                self.replies[index] = error
 
-    def part(self) -> list[tuple[int, str]]:
+    def next_part(self) -> list[tuple[int, str]]:
         """What is read next."""
         size, found = 0, []
-        for index, text in islice(self.waiting, _PART):
-            size += len(text) + (_EFFECT * len(self.effects[index]) if self.effects else 0)
-            if size > _CHARACTERS and found:
+        for index, text in islice(self.waiting, _MAX_PART_SMILES):
+            size += len(text) + (
+                _CHARACTERS_PER_EFFECT * len(self.effects[index]) if self.effects else 0
+            )
+            if size > _MAX_PART_CHARACTERS and found:
                 break
             found.append((index, text))
         return found
 
-    def take(self, answer: Answer) -> None:
+    def add_reply(self, answer: WorkerReply) -> None:
         """The answer to the first of those that wait."""
         index, _ = self.waiting.popleft()
-        self.answers[index] = answer
+        self.replies[index] = answer
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return not self.waiting or time.monotonic() >= self.end
 
-    def result(self) -> list[Any]:
-        return [answer or MoleculeError("not_reached") for answer in self.answers]
+    def results(self) -> list[Any]:
+        return [answer or MoleculeError("not_reached") for answer in self.replies]
 
 
 @final
@@ -103,26 +111,28 @@ class SmilesParserPool:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: MoleculeLimits | None = None,
         *,
-        workers: int = 1,
+        num_workers: int = 1,
         max_calls: int = 16,
         seconds: float = 2.0,
         batch_seconds: float = 30.0,
         start_seconds: float = 30.0,
         command: Sequence[str] | None = None,
     ) -> None:
-        self.limits = limits or Limits()
-        if self.limits.max_characters > _CHARACTERS or self.limits.max_atoms > 65_535:
-            raise ValueError(f"at most {_CHARACTERS} characters and 65535 atoms")
+        self.limits = limits or MoleculeLimits()
+        if self.limits.max_characters > _MAX_PART_CHARACTERS or self.limits.max_atoms > 65_535:
+            raise ValueError(f"at most {_MAX_PART_CHARACTERS} characters and 65535 atoms")
         self.seconds, self.batch_seconds = seconds, batch_seconds
         self._closed = False
         self._calls, self._max_calls = 0, max_calls
-        self._children = [_Child(command or COMMAND, start_seconds) for _ in range(workers)]
+        self._children = [
+            _WorkerProcess(command or WORKER_COMMAND, start_seconds) for _ in range(num_workers)
+        ]
         # As many threads as processes, and whoever waits for one waits in line.
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="molecules")
+        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="molecules")
         # The last one used is the first one taken: it is running, and its caches are warm.
-        self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[_WorkerProcess] = queue.LifoQueue()
         for child in reversed(self._children):
             self._idle.put(child)
 
@@ -131,14 +141,14 @@ class SmilesParserPool:
         held = [self._idle.get() for _ in self._children]
         for child in held:
             try:
-                child.ask(self._request(["C"]))
-                child.answer(time.monotonic() + self.batch_seconds)
+                child.send(self._request(["C"]))
+                child.receive(time.monotonic() + self.batch_seconds)
             except WorkerDiedError:  # tried again with the first SMILES, and told there
-                child.free()
+                child.release()
             finally:
                 self._idle.put(child)
 
-    async def parse_async(self, smiles: Sequence[str]) -> list[Parsed]:
+    async def parse_async(self, smiles: Sequence[str]) -> list[ParseResult]:
         """`parse` in threads of its own, turn by turn; cancelled, it ends with the turn at hand.
 
         Raises:
@@ -150,36 +160,38 @@ class SmilesParserPool:
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         self._calls += 1
         try:
-            return await self._answered(self._call(smiles))
+            return await self._run_call(self._call(smiles))
         finally:
             self._calls -= 1
 
     async def draw_async(
-        self, smiles: Sequence[str], effects: Sequence[Sequence[float]], most: int
+        self, smiles: Sequence[str], effects: Sequence[Sequence[float]], max_characters: int
     ) -> list[str | None]:
         """An SVG for each SMILES with its atoms by their `effects`, of at most so many characters;
         None where there is none in time."""
         scale = [max(map(abs, one), default=0) or 1.0 for one in effects]
         scaled = [[round(e / s, 3) for e in one] for one, s in zip(effects, scale, strict=True)]
-        answers = await self._answered(self._call(smiles, scaled))
-        return [svg if isinstance(svg, str) and len(svg) <= most else None for svg in answers]
+        answers = await self._run_call(self._call(smiles, scaled))
+        return [
+            svg if isinstance(svg, str) and len(svg) <= max_characters else None for svg in answers
+        ]
 
-    async def _answered(self, call: _Call) -> list[Any]:
+    async def _run_call(self, call: _Call) -> list[Any]:
         loop = asyncio.get_running_loop()
-        while not call.done and not self._closed:
-            await loop.run_in_executor(self._threads, self._turn, call)
-        return call.result()
+        while not call.is_done and not self._closed:
+            await loop.run_in_executor(self._threads, self._run_turn, call)
+        return call.results()
 
-    def parse(self, smiles: Sequence[str]) -> list[Parsed]:
+    def parse(self, smiles: Sequence[str]) -> list[ParseResult]:
         """A molecule or an error for each SMILES, in order.
 
         Raises:
             RuntimeError: after `close`.
         """
         call = self._call(smiles)
-        while not call.done and not self._closed:
-            self._turn(call)
-        return call.result()
+        while not call.is_done and not self._closed:
+            self._run_turn(call)
+        return call.results()
 
     def _call(
         self, smiles: Sequence[str], effects: Sequence[Sequence[float]] | None = None
@@ -188,36 +200,36 @@ class SmilesParserPool:
             raise RuntimeError("the parser is closed")
         return _Call(smiles, self.limits, time.monotonic() + self.batch_seconds, effects)
 
-    def _turn(self, call: _Call) -> None:
+    def _run_turn(self, call: _Call) -> None:
         """Read a part of `call`, or up to the first molecule that ends the process."""
         try:
             child = self._idle.get(timeout=max(call.end - time.monotonic(), 0))
         except queue.Empty:
             return
         try:
-            if not (call.done or self._closed):
-                self._read(child, call)
+            if not (call.is_done or self._closed):
+                self._run_part(child, call)
         except WorkerDiedError as gone:
-            child.free()
-            call.take(MoleculeError(gone.code))
+            child.release()
+            call.add_reply(MoleculeError(gone.code))
         except BaseException:  # what is left in its pipes must not answer another call
-            child.free()
+            child.release()
             raise
         finally:
             self._idle.put(child)
 
-    def _read(self, child: _Child, call: _Call) -> None:
-        part = call.part()
+    def _run_part(self, child: _WorkerProcess, call: _Call) -> None:
+        part = call.next_part()
         effects = None if call.effects is None else [call.effects[index] for index, _ in part]
-        child.ask(self._request([text for _, text in part], effects))
+        child.send(self._request([text for _, text in part], effects))
         turn_end = time.monotonic() + self.seconds
         for _ in part:
             if (now := time.monotonic()) > turn_end:
-                child.free()  # the rest of the part goes with it, and comes again
+                child.release()  # the rest of the part goes with it, and comes again
                 return
             full = now + self.seconds
             try:
-                call.take(child.answer(min(full, call.end)))
+                call.add_reply(child.receive(min(full, call.end)))
             except WorkerDiedError as gone:
                 if gone.code == "timeout" and full > call.end:
                     raise WorkerDiedError("not_reached") from None  # it never had its time
@@ -235,11 +247,11 @@ class SmilesParserPool:
         for child in self._children:
             child.kill()
         for _ in self._children:  # each comes back once its call has seen the end
-            self._idle.get().free()
+            self._idle.get().release()
         self._threads.shutdown(cancel_futures=True)
 
 
-class _Child:
+class _WorkerProcess:
     """One process and its pipes: used and freed by one thread at a time, killed by any."""
 
     def __init__(self, command: Sequence[str], start_seconds: float) -> None:
@@ -248,13 +260,13 @@ class _Child:
         self._lock = threading.Lock()
         self._buffer = bytearray()
 
-    def ask(self, request: dict[str, Any]) -> None:
+    def send(self, request: dict[str, Any]) -> None:
         """Send a request, starting the process if there is none."""
         try:
             self.start()
             assert self._process is not None
             assert self._process.stdin is not None
-            self._process.stdin.write(frame(request))
+            self._process.stdin.write(encode_frame(request))
         except OSError:
             raise WorkerDiedError("parser_crashed") from None
 
@@ -262,7 +274,7 @@ class _Child:
         """Start the process if there is none."""
         if self._process is not None and self._process.poll() is None:
             return
-        self.free()
+        self.release()
         # One thread for each library in the child: it reads one molecule at a time.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
@@ -277,25 +289,25 @@ class _Child:
             )
         self._buffer.clear()
         try:
-            self._frame(time.monotonic() + self._start_seconds)
+            self._read_frame(time.monotonic() + self._start_seconds)
         except WorkerDiedError:  # no molecule's fault
             raise WorkerDiedError("not_reached") from None
 
-    def answer(self, deadline: float) -> Answer:
+    def receive(self, deadline: float) -> WorkerReply:
         """The next answer of the process."""
-        header, body = self._frame(deadline)
+        header, body = self._read_frame(deadline)
         if "error" in header:
             return MoleculeError(header["error"])
         if "svg" in header:
             return body.decode()
-        return unpack(header, body)
+        return unpack_molecule(header, body)
 
-    def _frame(self, deadline: float) -> tuple[dict[str, Any], bytes]:
-        lengths = PREFIX.unpack(self._take(PREFIX.size, deadline))
-        raw = self._take(sum(lengths), deadline)
+    def _read_frame(self, deadline: float) -> tuple[dict[str, Any], bytes]:
+        lengths = FRAME_PREFIX.unpack(self._read_bytes(FRAME_PREFIX.size, deadline))
+        raw = self._read_bytes(sum(lengths), deadline)
         return json.loads(raw[: lengths[0]]), raw[lengths[0] :]
 
-    def _take(self, count: int, deadline: float) -> bytes:
+    def _read_bytes(self, count: int, deadline: float) -> bytes:
         process = self._process
         if process is None or process.stdout is None or process.stdout.closed:
             raise WorkerDiedError("parser_crashed")
@@ -318,7 +330,7 @@ class _Child:
             if self._process is not None:
                 self._process.kill()
 
-    def free(self) -> None:
+    def release(self) -> None:
         """Kill, and give back what the process held."""
         self.kill()
         process, self._process = self._process, None

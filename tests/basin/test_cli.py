@@ -1,4 +1,4 @@
-"""The command line, on a server and on none."""
+"""The command line, with a server and without."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SAMPLE = make_sample(5)
 
 @pytest.fixture
 def run(server: Server) -> Callable[..., Result]:
-    def one(*arguments: object) -> Result:
+    def run(*arguments: object) -> Result:
         return CliRunner().invoke(app, [*map(str, arguments), "--server", server.url])
 
-    return one
+    return run
 
 
-def table(result: Result) -> pd.DataFrame:
+def read_output(result: Result) -> pd.DataFrame:
     assert result.exit_code == 0, (result.stderr, result.exception)
     return pd.read_csv(io.StringIO(result.stdout))
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """A graph: nodes, edges and targets, in three kinds of table."""
+    """A graph: nodes, edges and targets, in three formats."""
     nodes = pd.DataFrame(SAMPLE.x, columns=list(FEATURES)).assign(id=SAMPLE.node_ids, other=1)
     ends = {
         name: [SAMPLE.node_ids[i] for i in row]
@@ -54,119 +54,119 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 def test_scores(run, files, tmp_path: Path, server: Server) -> None:
     nodes, edges, targets = files
-    whole = table(run("score", nodes, edges))
+    whole = read_output(run("score", nodes, edges))
     assert whole["node_id"].tolist() == SAMPLE.node_ids
     out = tmp_path / "out" / "scores.parquet"
-    told = run("score", nodes, edges, "--targets", targets, "--set", "steps=2", "--out", out)
-    assert told.exit_code == 0, told.stderr
-    assert "steps 2" in told.stderr
+    result = run("score", nodes, edges, "--targets", targets, "--set", "steps=2", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "steps 2" in result.stderr
     assert pd.read_parquet(out)["node_id"].tolist() == ["n7", "n2"]
     with server.client() as client:
-        answer = client.post("/anomaly/score", json=SAMPLE.arrays()).json()
-    expected = [result["score"] for result in answer["results"]]
+        response = client.post("/anomaly/score", json=SAMPLE.arrays()).json()
+    expected = [result["score"] for result in response["results"]]
     np.testing.assert_allclose(whole["score"], expected, rtol=1e-4)
 
 
-def test_molecules_from_everywhere(run, tmp_path: Path) -> None:
+def test_sources_of_molecules(run, tmp_path: Path) -> None:
     (tmp_path / "a.smi").write_text("# two\nCCO ethanol\n\nc1ccccc1\tbenzene\n")
     pd.DataFrame({"Smiles": ["C", "no molecule"]}).to_csv(tmp_path / "b.csv")
     pd.DataFrame({"drug": ["CC"]}).to_parquet(tmp_path / "c.parquet")
     sources = ["CCN", tmp_path / "a.smi", tmp_path / "b.csv"]
-    found = table(run("classify", *sources))
-    assert found["input"].tolist() == ["CCN", "CCO", "c1ccccc1", "C", "no molecule"]
-    assert found["error"].tolist()[-1] == "not_smiles"
-    assert found["mutagen.yes"].notna().sum() == 4
-    assert len(table(run("classify", tmp_path / "c.parquet", "--column", "drug"))) == 1
+    table = read_output(run("classify", *sources))
+    assert table["input"].tolist() == ["CCN", "CCO", "c1ccccc1", "C", "no molecule"]
+    assert table["error"].tolist()[-1] == "not_smiles"
+    assert table["mutagen.yes"].notna().sum() == 4
+    assert len(read_output(run("classify", tmp_path / "c.parquet", "--column", "drug"))) == 1
     (tmp_path / "none.smi").write_text("# nothing\n")
     assert "no molecules" in str(run("classify", tmp_path / "none.smi").exception)
-    wrong = run("classify", tmp_path / "c.parquet")
-    assert isinstance(wrong.exception, FileError)
-    assert "--column" in str(wrong.exception)
+    result = run("classify", tmp_path / "c.parquet")
+    assert isinstance(result.exception, FileError)
+    assert "--column" in str(result.exception)
 
 
-def test_many_molecules_and_none_that_can_be_read(run, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("basin.cli._AT_A_TIME", 2)
+def test_a_batch_in_which_no_molecule_can_be_parsed(run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("basin.cli._MOLECULES_PER_REQUEST", 2)
     lines = [MOLECULES[0], "bad", "worse", "worst", MOLECULES[1]]
     (tmp_path / "a.smi").write_text("\n".join(line.replace(" ", "") for line in lines))
-    found = table(run("classify", tmp_path / "a.smi"))
-    assert found["index"].tolist() == [0, 1, 2, 3, 4]
-    assert found["error"].isna().tolist() == [True, False, False, False, True]
+    table = read_output(run("classify", tmp_path / "a.smi"))
+    assert table["index"].tolist() == [0, 1, 2, 3, 4]
+    assert table["error"].isna().tolist() == [True, False, False, False, True]
 
 
-def test_pictures_in_a_folder(run, tmp_path: Path) -> None:
-    shown, masks, out = (tmp_path / name for name in ("shown", "masks", "out"))
-    for folder in (shown, masks):
+def test_folder_of_images(run, tmp_path: Path) -> None:
+    images, masks, out = (tmp_path / name for name in ("images", "masks", "out"))
+    for folder in (images, masks):
         folder.mkdir()
     hole = np.zeros((20, 24), np.uint8)
     hole[5:9, 6:12] = 255
     for name in ("a", "b"):
-        (shown / f"{name}.jpg").write_bytes(saved(smooth(20, 24), "JPEG"))
+        (images / f"{name}.jpg").write_bytes(saved(smooth(20, 24), "JPEG"))
         (masks / f"{name}.png").write_bytes(saved(hole))
-    (shown / "notes.txt").write_text("no picture")
-    done = run("complete", shown, "--mask", masks, "--model", "et-tile", "--out", out)
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.split() == [str(out / "a.png"), str(out / "b.png")]
-    one = np.array(Image.open(out / "a.png"))
-    known = np.array(Image.open(shown / "a.jpg"))
-    np.testing.assert_array_equal(one[hole == 0], known[hole == 0])
-    more = ["--num-samples", 2, "--set", "noise=0.2", "--model", "et-tile", "--out", out]
-    several = run("complete", shown / "a.jpg", "--mask", masks / "a.png", *more)
+    (images / "notes.txt").write_text("no image")
+    result = run("complete", images, "--mask", masks, "--model", "et-tile", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.split() == [str(out / "a.png"), str(out / "b.png")]
+    completed = np.array(Image.open(out / "a.png"))
+    original = np.array(Image.open(images / "a.jpg"))
+    np.testing.assert_array_equal(completed[hole == 0], original[hole == 0])
+    options = ["--num-samples", 2, "--set", "noise=0.2", "--model", "et-tile", "--out", out]
+    several = run("complete", images / "a.jpg", "--mask", masks / "a.png", *options)
     assert len(several.stdout.split()) == 2
-    (shown / "a.png").write_bytes(saved(smooth(20, 24)))
-    assert "one name" in str(run("complete", shown, "--mask", masks).exception)
-    (shown / "a.png").unlink()
+    (images / "a.png").write_bytes(saved(smooth(20, 24)))
+    assert "would both be written to" in str(run("complete", images, "--mask", masks).exception)
+    (images / "a.png").unlink()
     (masks / "b.png").unlink()
-    assert isinstance(run("complete", shown, "--mask", masks).exception, FileError)
+    assert isinstance(run("complete", images, "--mask", masks).exception, FileError)
     assert isinstance(run("complete", tmp_path / "none.png").exception, FileError)
 
 
 def test_samples(run, tmp_path: Path) -> None:
-    few = [f"--set={knob}" for knob in ("steps=60", "burn_in=10", "thin=10", "num_samples=3")]
+    params = [f"--set={param}" for param in ("steps=60", "burn_in=10", "thin=10", "num_samples=3")]
     out = tmp_path / "drawn.npy"
-    told = run("sample", "mnist-3", *few, "--out", out)
-    assert told.exit_code == 0, (told.stderr, told.exception)
+    result = run("sample", "mnist-3", *params, "--out", out)
+    assert result.exit_code == 0, (result.stderr, result.exception)
     assert np.load(out, allow_pickle=False).shape == (3, 28, 28)
-    assert "r_hat" in json.loads(told.stderr)
+    assert "r_hat" in json.loads(result.stderr)
     patterns = tmp_path / "patterns.npy"
     np.save(patterns, np.eye(5, dtype=np.float32), allow_pickle=False)
-    several = run("sample", patterns, *few, "--set", "beta=[1, 9]", "--out", tmp_path / "s.csv")
+    several = run("sample", patterns, *params, "--set", "beta=[1, 9]", "--out", tmp_path / "s.csv")
     names = [Path(line).name for line in several.stdout.split()]
     assert names == ["s-0.csv", "s-1.csv"]
     assert pd.read_csv(tmp_path / "s-0.csv").shape == (3, 5)
-    proteins = run("sample", "rrm", *few, "--out", tmp_path / "p.npy")
+    proteins = run("sample", "rrm", *params, "--out", tmp_path / "p.npy")
     assert proteins.stdout.split() == [str(tmp_path / "p.txt")]
     assert len((tmp_path / "p.txt").read_text().splitlines()) == 3
 
 
-def test_what_is_served(run) -> None:
-    found = table(run("models")).set_index("name")
-    assert found.loc["et-small", "route"] == "/anomaly/score"
-    assert found.loc["mnist-3", "task"] == "sample"
+def test_models(run) -> None:
+    table = read_output(run("models")).set_index("name")
+    assert table.loc["et-small", "route"] == "/anomaly/score"
+    assert table.loc["mnist-3", "task"] == "sample"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["score", "none.csv", "none.csv"], "none.csv"),
-        (["score", "README.md", "README.md"], "a table ends in"),
-        (["classify", "CCO", "--set", "steps"], "give name=value"),
+        (["score", "README.md", "README.md"], "not the suffix of a table"),
+        (["classify", "CCO", "--set", "steps"], "expected name=value"),
         (["sample", "missing[/b].npy"], "missing[/b].npy"),
-        (["classify", "CCO", "--model", "nobody"], "404"),
+        (["classify", "CCO", "--model", "missing"], "404"),
         (["classify", "CCO", "--set", "steps=-1"], "/dynamics/steps"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(server: Server, arguments: list[str], told: str) -> None:
+def test_errors_have_no_traceback(server: Server, arguments: list[str], message: str) -> None:
     command = [sys.executable, "-m", "basin", *arguments, "--server", server.url]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 1
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_server_it_runs_in_here(checkpoints: Path, monkeypatch) -> None:
+def test_without_a_server(checkpoints: Path, monkeypatch) -> None:
     monkeypatch.setenv("BASIN_CHECKPOINTS", str(checkpoints))
     monkeypatch.setenv("BASIN_DEFAULT_CLASSIFY_MODEL", "cdat-mol")
-    monkeypatch.setenv("BASIN_REDIS_URL", "redis://127.0.0.1:9/0")  # which is not for it
+    monkeypatch.setenv("BASIN_REDIS_URL", "redis://127.0.0.1:9/0")  # not used without a server
     monkeypatch.setenv("BASIN_KEYS", "/no/such/keys")
     command = [sys.executable, "-m", "basin", "classify", "CCO"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
@@ -174,15 +174,15 @@ def test_without_a_server_it_runs_in_here(checkpoints: Path, monkeypatch) -> Non
     assert pd.read_csv(io.StringIO(done.stdout))["mutagen.yes"].notna().all()
 
 
-def test_a_key_is_made() -> None:
+def test_keys() -> None:
     command = [sys.executable, "-m", "basin", "keys", "me", "--models", "et-small"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("basin_")
 
 
-def test_tables_that_are_none(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_text("no table")
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("not a table")
     with pytest.raises(FileError, match=r"a\.parquet"):
         read_table(tmp_path / "a.parquet")
     (tmp_path / "a.smi").write_bytes(b"\xff\xfe")
@@ -192,15 +192,15 @@ def test_tables_that_are_none(tmp_path: Path) -> None:
         write_table(pd.DataFrame({"a": [1]}), tmp_path / "a.xlsx")
 
 
-def test_steps_as_onnx(checkpoints: Path, tmp_path: Path) -> None:
+def test_onnx(checkpoints: Path, tmp_path: Path) -> None:
     for name, first in (("et-tile", {"x", "sees"}), ("et-small", {"x", "receivers", "sources"})):
-        told = CliRunner().invoke(app, ["onnx", str(checkpoints / name), str(tmp_path / name)])
-        assert told.exit_code == 0, told.output
-        sessions = [onnxruntime.InferenceSession(path) for path in told.stdout.splitlines()]
+        result = CliRunner().invoke(app, ["onnx", str(checkpoints / name), str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        sessions = [onnxruntime.InferenceSession(path) for path in result.stdout.splitlines()]
         assert sessions
         for session in sessions:
-            names = {each.name for each in session.get_inputs()}
+            names = {tensor.name for tensor in session.get_inputs()}
             assert names == first | {"beta", "step_size"}
-    for refused in ("ait-glyph", "none"):
-        told = CliRunner().invoke(app, ["onnx", str(checkpoints / refused), str(tmp_path / "out")])
-        assert isinstance(told.exception, FileError)
+    for name in ("ait-glyph", "none"):
+        result = CliRunner().invoke(app, ["onnx", str(checkpoints / name), str(tmp_path / "out")])
+        assert isinstance(result.exception, FileError)

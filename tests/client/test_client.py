@@ -1,4 +1,4 @@
-"""The Python client, on a real server: every kind of input, and what is refused."""
+"""The Python client against a real server: every type of input, and requests that are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.server import FEATURES, MOLECULES, Server, make_sample, make_
 
 
 @pytest.fixture
-def asked(server: Server) -> Iterator[Client]:
+def client(server: Server) -> Iterator[Client]:
     with Client(server.url) as client:
         yield client
 
@@ -32,188 +32,190 @@ SAMPLE = make_sample(5)
 GRAPH = Graph(SAMPLE.x, SAMPLE.edge_index, node_ids=SAMPLE.node_ids)
 
 
-def network() -> nx.Graph:
+def to_networkx() -> nx.Graph:
     graph = nx.Graph()
-    for name, row in zip(SAMPLE.node_ids, SAMPLE.x, strict=True):
-        graph.add_node(name, **dict(zip(FEATURES, map(float, row), strict=True)))
+    for node_id, row in zip(SAMPLE.node_ids, SAMPLE.x, strict=True):
+        graph.add_node(node_id, **dict(zip(FEATURES, map(float, row), strict=True)))
     for a, b in SAMPLE.edge_index.T:
         graph.add_edge(SAMPLE.node_ids[a], SAMPLE.node_ids[b])
     return graph
 
 
-def frames() -> tuple[pd.DataFrame, pd.DataFrame]:
+def to_frames() -> tuple[pd.DataFrame, pd.DataFrame]:
     nodes = pd.DataFrame(SAMPLE.x, columns=list(FEATURES))[::-1]  # columns have names
     nodes.insert(2, "id", SAMPLE.node_ids[::-1])
     ends = [[SAMPLE.node_ids[i] for i in row] for row in SAMPLE.edge_index]
     return nodes, pd.DataFrame({"source": ends[0], "target": ends[1]})
 
 
-def test_a_graph_however_it_is_held(asked: Client) -> None:
+def test_graph_types(client: Client) -> None:
     targets = ["n3", "n0"]
-    expected = asked.score(GRAPH, targets, model="et-small")
+    expected = client.score(GRAPH, targets, model="et-small")
     assert expected.node_ids == targets
     geometric = Data(torch.from_numpy(SAMPLE.x), torch.from_numpy(SAMPLE.edge_index))
-    rows = [SAMPLE.node_ids.index(name) for name in targets]
-    for found in (
-        asked.score(network(), targets, features=FEATURES, model="et-small"),
-        asked.score(frames(), targets, features=FEATURES, model="et-small"),
-        asked.score(frames(), targets),
-        asked.score(geometric, rows),
-        asked.score(geometric, np.array(rows)),
+    rows = [SAMPLE.node_ids.index(node_id) for node_id in targets]
+    for scores in (
+        client.score(to_networkx(), targets, features=FEATURES, model="et-small"),
+        client.score(to_frames(), targets, features=FEATURES, model="et-small"),
+        client.score(to_frames(), targets),
+        client.score(geometric, rows),
+        client.score(geometric, np.array(rows)),
     ):
-        np.testing.assert_allclose(found.score, expected.score, rtol=1e-4)
-        assert found.rank.tolist() == expected.rank.tolist()
-        assert found.threshold == 0.5
+        np.testing.assert_allclose(scores.score, expected.score, rtol=1e-4)
+        assert scores.rank.tolist() == expected.rank.tolist()
+        assert scores.threshold == 0.5
     frame = expected.to_pandas()
     assert list(frame.columns) == ["node_id", "score", "probability", "label", "rank"]
     assert frame["node_id"].tolist() == targets
-    graph = network()
-    whole = asked.score(graph, features=FEATURES)
+    graph = to_networkx()
+    whole = client.score(graph, features=FEATURES)
     whole.onto(graph)
     assert graph.nodes["n3"]["score"] == pytest.approx(float(expected.score[0]), rel=1e-4)
     assert len(whole) == len(SAMPLE.node_ids)
 
 
-def test_what_is_told_of_the_energy(asked: Client) -> None:
+def test_convergence(client: Client) -> None:
     dynamics = {"steps": 3, "resonance": {"strength": 0.2}}
-    told = asked.score(GRAPH, dynamics=dynamics, include=["trace", "attention"], timeout_s=20)
-    assert told.convergence.steps == 3
-    assert told.convergence.trace is not None
-    assert len(told.convergence.trace) == 4
-    assert told.convergence.energy_final == told.convergence.trace[-1]["energy"]
-    assert told.raw["dynamics"]["resonance"]["strength"] == 0.2
-    assert "attention_0.weight" in told.tensors
+    scores = client.score(GRAPH, dynamics=dynamics, include=["trace", "attention"], timeout_s=20)
+    assert scores.convergence.steps == 3
+    assert scores.convergence.trace is not None
+    assert len(scores.convergence.trace) == 4
+    assert scores.convergence.energy_final == scores.convergence.trace[-1]["energy"]
+    assert scores.raw["dynamics"]["resonance"]["strength"] == 0.2
+    assert "attention_0.weight" in scores.tensors
 
 
-@pytest.mark.parametrize("held", ["frames", "rows", "tuples"])
-def test_a_graph_that_is_kept(asked: Client, held: str) -> None:
-    nodes, edges = frames()
+@pytest.mark.parametrize("data_type", ["frames", "mappings", "tuples"])
+def test_stored_graph(client: Client, data_type: str) -> None:
+    nodes, edges = to_frames()
     first, second = nodes[:30], nodes[30:]
-    there = edges["source"].isin(first["id"]) & edges["target"].isin(first["id"])
-    told = asked.store_graph("kept", (first, edges[there]), features=FEATURES, model="et-small")
-    assert told["num_nodes"] == 30
-    rest: Any = edges[~there]
+    is_inside = edges["source"].isin(first["id"]) & edges["target"].isin(first["id"])
+    graph = client.store_graph(
+        "stored", (first, edges[is_inside]), features=FEATURES, model="et-small"
+    )
+    assert graph["num_nodes"] == 30
+    rest: Any = edges[~is_inside]
     more: Any = second
-    if held == "rows":
+    if data_type == "mappings":
         more, rest = second.to_dict("records"), rest.to_dict("records")
-    elif held == "tuples":
+    elif data_type == "tuples":
         more, rest = second.to_dict("records"), list(rest.itertuples(index=False))
-    asked.change_graph("kept", nodes=more, edges=rest)
-    near = asked.score_nodes("kept", ["n3", "n8"], hops=8, max_neighbors=99, model="et-small")
+    client.change_graph("stored", nodes=more, edges=rest)
+    near = client.score_nodes("stored", ["n3", "n8"], hops=8, max_neighbors=99, model="et-small")
     assert near.node_ids == ["n3", "n8"]
-    assert near.raw["graph"]["num_nodes"] == asked.graph("kept")["num_nodes"] == 40
-    expected = asked.score(GRAPH, ["n3", "n8"], model="et-small")
+    assert near.raw["graph"]["num_nodes"] == client.graph("stored")["num_nodes"] == 40
+    expected = client.score(GRAPH, ["n3", "n8"], model="et-small")
     np.testing.assert_allclose(near.score, expected.score, rtol=1e-4)
-    asked.change_graph("kept", delete_nodes=["n8"], delete_edges=edges[:3])
-    assert asked.graphs()[0]["num_nodes"] == 39
-    asked.forget_graph("kept")
-    assert asked.graphs() == []
+    client.change_graph("stored", delete_nodes=["n8"], delete_edges=edges[:3])
+    assert client.graphs()[0]["num_nodes"] == 39
+    client.forget_graph("stored")
+    assert client.graphs() == []
 
 
-def test_a_kept_graph_that_is_not_one(asked: Client) -> None:
-    with pytest.raises(ProblemError) as refused:
-        asked.change_graph("nobody", delete_nodes=[1])
-    assert refused.value.kind == "unknown-graph"
+def test_unknown_stored_graph(client: Client) -> None:
+    with pytest.raises(ProblemError) as error:
+        client.change_graph("missing", delete_nodes=[1])
+    assert error.value.kind == "unknown-graph"
 
 
-def test_several_relations(asked: Client) -> None:
+def test_several_relations(client: Client) -> None:
     sample = make_sample(2, 2)
-    one = Graph(sample.x, sample.edge_index, sample.edge_type, node_ids=sample.node_ids)
-    assert len(asked.score(one, model="cdat-small")) == 40
+    arrays = Graph(sample.x, sample.edge_index, sample.edge_type, node_ids=sample.node_ids)
+    assert len(client.score(arrays, model="cdat-small")) == 40
     graph = nx.MultiGraph()
-    for name, row in zip(sample.node_ids, sample.x, strict=True):
-        graph.add_node(name, x=row.tolist())
+    for node_id, row in zip(sample.node_ids, sample.x, strict=True):
+        graph.add_node(node_id, x=row.tolist())
     assert sample.edge_type is not None
-    for (a, b), kind in zip(sample.edge_index.T, sample.edge_type, strict=True):
-        graph.add_edge(sample.node_ids[a], sample.node_ids[b], type=int(kind))
-    expected = asked.score(one, model="cdat-small").score
-    np.testing.assert_allclose(asked.score(graph, model="cdat-small").score, expected, rtol=1e-4)
+    for (a, b), edge_type in zip(sample.edge_index.T, sample.edge_type, strict=True):
+        graph.add_edge(sample.node_ids[a], sample.node_ids[b], type=int(edge_type))
+    expected = client.score(arrays, model="cdat-small").score
+    np.testing.assert_allclose(client.score(graph, model="cdat-small").score, expected, rtol=1e-4)
 
 
-def test_molecules_as_text_and_as_rdkit_has_them(asked: Client) -> None:
-    found = asked.classify([*MOLECULES, "no molecule"])
-    assert [type(one) for one in found] == [Prediction] * 5 + [ItemError]
-    assert found.results[5].code == "not_smiles"
-    as_rdkit = asked.classify([Chem.MolFromSmiles(text) for text in MOLECULES])
-    for one, other in zip(found.results[:5], as_rdkit, strict=True):
-        assert isinstance(one, Prediction)
-        assert isinstance(other, Prediction)
-        assert one.labels == other.labels
-        p, q = one.probabilities["colour"], other.probabilities["colour"]
-        assert p == pytest.approx(q, rel=1e-3)
-    frame = found.to_pandas()
+def test_smiles_and_rdkit_molecules(client: Client) -> None:
+    result = client.classify([*MOLECULES, "no molecule"])
+    assert [type(item) for item in result] == [Prediction] * 5 + [ItemError]
+    assert result.results[5].code == "not_smiles"
+    as_rdkit = client.classify([Chem.MolFromSmiles(text) for text in MOLECULES])
+    for first, second in zip(result.results[:5], as_rdkit, strict=True):
+        assert isinstance(first, Prediction)
+        assert isinstance(second, Prediction)
+        assert first.labels == second.labels
+        expected = pytest.approx(second.probabilities["colour"], rel=1e-3)
+        assert first.probabilities["colour"] == expected
+    frame = result.to_pandas()
     assert frame["error"].tolist()[5] == "not_smiles"
     assert frame["mutagen.yes"].notna().sum() == 5
-    assert len(asked.classify("CCO")) == 1
+    assert len(client.classify("CCO")) == 1
 
 
-def test_graphs_in_one_request(asked: Client) -> None:
-    shapes = [Graph(one.x, one.edge_index) for one in make_shapes(2, 4)]
-    data = [Data(torch.from_numpy(one.x), torch.from_numpy(one.edge_index)) for one in shapes]
-    expected = asked.classify(shapes, model="et-shape")
-    for one, other in zip(expected, asked.classify(data, model="et-shape"), strict=True):
-        assert isinstance(one, Prediction)
-        assert isinstance(other, Prediction)
-        assert one.probabilities == other.probabilities
+def test_classify_graphs(client: Client) -> None:
+    shapes = [Graph(shape.x, shape.edge_index) for shape in make_shapes(2, 4)]
+    data = [Data(torch.from_numpy(shape.x), torch.from_numpy(shape.edge_index)) for shape in shapes]
+    expected = client.classify(shapes, model="et-shape")
+    for first, second in zip(expected, client.classify(data, model="et-shape"), strict=True):
+        assert isinstance(first, Prediction)
+        assert isinstance(second, Prediction)
+        assert first.probabilities == second.probabilities
 
 
-def test_pictures_however_they_are_held(asked: Client, tmp_path: Any) -> None:
+def test_image_types(client: Client, tmp_path: Any) -> None:
     array = smooth(20, 24)
     hole = np.zeros((20, 24), bool)
     hole[4:9, 6:12] = True
     (tmp_path / "a.png").write_bytes(saved(array))
-    done = [
-        asked.complete(picture, hole, model="et-tile", num_samples=2, dynamics={"noise": 0.1})
-        for picture in (array, Image.fromarray(array), tmp_path / "a.png", saved(array))
+    results = [
+        client.complete(image, hole, model="et-tile", num_samples=2, dynamics={"noise": 0.1})
+        for image in (array, Image.fromarray(array), tmp_path / "a.png", saved(array))
     ]
-    first = np.array(done[0].images[0])
+    first = np.array(results[0].images[0])
     np.testing.assert_array_equal(first[~hole], array[~hole])
-    assert (np.array(done[0].images[1]) != first)[hole].any()
-    for other in done[1:]:
-        np.testing.assert_array_equal(np.array(other.images[0]), first)
-    assert done[0].convergence[0]["windows"] > 0
+    assert (np.array(results[0].images[1]) != first)[hole].any()
+    for result in results[1:]:
+        np.testing.assert_array_equal(np.array(result.images[0]), first)
+    assert results[0].convergence[0]["windows"] > 0
 
 
-def test_pictures_are_looked_at(asked: Client) -> None:
-    one, other = asked.classify_images([SEEN, Image.fromarray(OTHER)], model="ait-glyph")
-    assert (one.index, other.index) == (0, 1)
-    assert one.probabilities[one.label] == one.probability
-    [answer] = asked.answer_images(SEEN, SHAPE, model="ait-scene")
-    several = asked.answer_images(SEEN, [SHAPE, {"asked": "shape", "colour": "red"}])
+def test_classify_and_answer_images(client: Client) -> None:
+    first, second = client.classify_images([SEEN, Image.fromarray(OTHER)], model="ait-glyph")
+    assert (first.index, second.index) == (0, 1)
+    assert first.probabilities[first.label] == first.probability
+    [answer] = client.answer_images(SEEN, SHAPE, model="ait-scene")
+    several = client.answer_images(SEEN, [SHAPE, {"asked": "shape", "colour": "red"}])
     assert several[0].label == several[1].label == answer.label
 
 
-def test_samples(asked: Client) -> None:
+def test_samples(client: Client) -> None:
     patterns = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-    drawn = asked.sample(patterns, **QUICK)
-    assert drawn.samples.shape[1:] == (4,)
-    assert "r_hat" in drawn.diagnostics
-    spectrum = asked.sample(patterns, **QUICK | {"beta": [1.0, 20.0]})
+    samples = client.sample(patterns, **QUICK)
+    assert samples.samples.shape[1:] == (4,)
+    assert "r_hat" in samples.diagnostics
+    spectrum = client.sample(patterns, **QUICK | {"beta": [1.0, 20.0]})
     assert len(spectrum.samples) == len(spectrum.diagnostics) == 2
-    assert asked.store_memory("of-the-client", patterns, note="mine")["note"] == "mine"
-    kept = asked.sample("of-the-client", **QUICK)
-    np.testing.assert_array_equal(kept.samples, drawn.samples)
-    assert "of-the-client" in {memory["id"] for memory in asked.memories()}
-    asked.forget_memory("of-the-client")
-    proteins = asked.sample(["ACDA", "ACDC", "ACCA"], **QUICK)
+    assert client.store_memory("client-memory", patterns, note="mine")["note"] == "mine"
+    stored = client.sample("client-memory", **QUICK)
+    np.testing.assert_array_equal(stored.samples, samples.samples)
+    assert "client-memory" in {memory["id"] for memory in client.memories()}
+    client.forget_memory("client-memory")
+    proteins = client.sample(["ACDA", "ACDC", "ACCA"], **QUICK)
     assert all(set(text) <= set("ACD") for text in proteins.samples)
 
 
-def test_what_is_served(asked: Client) -> None:
-    assert asked.ready()
-    assert "et-small" in {model["name"] for model in asked.models()}
-    assert asked.model("et-small")["features"][0]["name"] == "age"
+def test_models(client: Client) -> None:
+    assert client.ready()
+    assert "et-small" in {model["name"] for model in client.models()}
+    assert client.model("et-small")["features"][0]["name"] == "age"
 
 
-def test_a_job(asked: Client) -> None:
-    job = asked.submit(operations.classify(list(MOLECULES), model="cdat-mol"))
+def test_job(client: Client) -> None:
+    job = client.submit(operations.classify(list(MOLECULES), model="cdat-mol"))
     assert len(job.result(30)) == 5
     assert not job.running
-    endless = asked.submit(operations.sample(**ENDLESS))
+    endless = client.submit(operations.sample(**ENDLESS))
     events = endless.events()
-    name, told = next(events)
+    name, data = next(events)
     assert name == "progress"
-    assert "energy" in told
+    assert "energy" in data
     with pytest.raises(TimeoutError):
         endless.wait(0.1)
     endless.cancel()
@@ -222,37 +224,37 @@ def test_a_job(asked: Client) -> None:
     assert (error.value.status, error.value.kind) == (404, "unknown-job")
 
 
-def test_a_picture_while_it_relaxes(asked: Client) -> None:
-    call = operations.complete(smooth(20, 24), np.eye(20, 24, dtype=bool), model="et-tile")
-    names = [name for name, _ in asked.stream(call)]
+def test_stream_of_a_completion(client: Client) -> None:
+    request = operations.complete(smooth(20, 24), np.eye(20, 24, dtype=bool), model="et-tile")
+    names = [name for name, _ in client.stream(request)]
     assert names[-1] == "done"
     assert set(names[:-1]) == {"progress"}
     with pytest.raises(ProblemError) as error:
-        list(asked.stream(operations.complete(b"no picture", b"none")))
+        list(client.stream(operations.complete(b"no image", b"none")))
     assert error.value.status in (415, 422)
 
 
-def test_what_is_refused_says_where(asked: Client) -> None:
+def test_refusals_name_the_field(client: Client) -> None:
     with pytest.raises(ProblemError, match=r"/x: must have 5 columns") as error:
-        asked.score(Graph(SAMPLE.x[:, :3], SAMPLE.edge_index))
+        client.score(Graph(SAMPLE.x[:, :3], SAMPLE.edge_index))
     assert error.value.kind == "invalid-graph"
     assert error.value.request_id
     with pytest.raises(ProblemError) as error:
-        asked.score(GRAPH, model="nobody")
+        client.score(GRAPH, model="missing")
     assert error.value.status == 404
     with pytest.raises(KeyError):
-        asked.score(GRAPH, ["nobody"])
+        client.score(GRAPH, ["missing"])
     with pytest.raises(TypeError):
-        asked.score("no graph")
+        client.score("no graph")
     with pytest.raises(KeyError):
-        asked.score(network(), features=["age", "height"])
+        client.score(to_networkx(), features=["age", "height"])
 
 
-def test_on_an_event_loop(server: Server) -> None:
-    async def play() -> None:
+def test_async_client(server: Server) -> None:
+    async def main() -> None:
         async with AsyncClient(server.url) as client:
-            one, other = await asyncio.gather(client.score(GRAPH), client.classify("CCO"))
-            assert (len(one), len(other)) == (40, 1)
+            scores, classes = await asyncio.gather(client.score(GRAPH), client.classify("CCO"))
+            assert (len(scores), len(classes)) == (40, 1)
             job = await client.submit(operations.score(GRAPH))
             assert len(await job.result(30)) == 40
             endless = await client.submit(operations.sample(**ENDLESS))
@@ -262,23 +264,25 @@ def test_on_an_event_loop(server: Server) -> None:
             with pytest.raises(TimeoutError):
                 await endless.wait(0.1)
             await endless.cancel()
-            call = operations.complete(smooth(20, 24), np.eye(20, 24, dtype=bool), model="et-tile")
-            names = [name async for name, _ in client.stream(call)]
+            request = operations.complete(
+                smooth(20, 24), np.eye(20, 24, dtype=bool), model="et-tile"
+            )
+            names = [name async for name, _ in client.stream(request)]
             assert names[-1] == "done"
             with pytest.raises(ProblemError):
-                await client.score(GRAPH, model="nobody")
+                await client.score(GRAPH, model="missing")
 
-    asyncio.run(play())
+    asyncio.run(main())
 
 
-def test_names_however_they_come(asked: Client) -> None:
+def test_types_of_node_ids(client: Client) -> None:
     graph = nx.grid_2d_graph(3, 3)
     for node in graph.nodes:
         graph.nodes[node]["x"] = [float(node[0]), *[0.0] * 4]
-    found = asked.score(graph, [(0, 1), (2, 2)])
-    assert found.node_ids == ["(0, 1)", "(2, 2)"]
-    found.onto(graph)
+    scores = client.score(graph, [(0, 1), (2, 2)])
+    assert scores.node_ids == ["(0, 1)", "(2, 2)"]
+    scores.onto(graph)
     assert "score" in graph.nodes[(2, 2)]
     nodes = pd.DataFrame(SAMPLE.x[:3], columns=list(FEATURES)).assign(id=[1, 2, 3])
-    edges = pd.DataFrame({"source": [1.0, 2.0], "target": [2.0, 3.0]})  # of a column with gaps
-    assert asked.score((nodes, edges), [3]).node_ids == [3]
+    edges = pd.DataFrame({"source": [1.0, 2.0], "target": [2.0, 3.0]})  # as in a column with gaps
+    assert client.score((nodes, edges), [3]).node_ids == [3]

@@ -15,8 +15,8 @@ from service.settings import Settings
 from tests.support.paths import REPO
 from training.studies.ood import results_table as ood
 from training.studies.resonance import results_table as resonate
-from training.tasks.anomaly.results_table import line_of
-from training.tasks.classify.results_table import line_of as line_of_graphs
+from training.tasks.anomaly.results_table import format_row
+from training.tasks.classify.results_table import format_row as line_of_graphs
 from training.tasks.complete import results_table as completion
 from training.tasks.images import results_table as recognition
 
@@ -60,10 +60,10 @@ def test_decisions_are_numbered() -> None:
 
 
 def test_every_problem_is_named() -> None:
-    from service.errors import KINDS
+    from service.errors import PROBLEM_TYPES
 
     operations = (REPO / "docs" / "operations.md").read_text()
-    for kind, (status, title) in KINDS.items():
+    for kind, (status, title) in PROBLEM_TYPES.items():
         assert f"| {status} | `urn:basin:problem:{kind}` | {title} |" in operations
 
 
@@ -102,8 +102,8 @@ def test_tables_of_fraud_are_those_of_their_rows(path: Path) -> None:
         rows[row["model"]].append(row)
     for model, found in rows.items():
         assert len({row["split"] for row in found}) == len(found)
-        assert line_of(model, found) in text
-        figure = line_of(model, found).split(" | ")[1]
+        assert format_row(model, found) in text
+        figure = format_row(model, found).split(" | ")[1]
         assert figure in README
 
 
@@ -124,12 +124,12 @@ IMAGES = (REPO / "docs" / "images.md").read_text().splitlines()
 def test_tables_of_completion_are_those_of_their_rows(name: str, parts: tuple[str, ...]) -> None:
     for row in _rows(TABLES / "images" / f"{name}.jsonl"):
         for part in parts:
-            assert completion.line_of(row["model"], row, part) in IMAGES
+            assert completion.format_row(row["model"], row, part) in IMAGES
 
 
 def test_the_table_of_classification_is_that_of_its_rows() -> None:
     for row in _rows(TABLES / "images" / "cifar10.jsonl"):
-        assert recognition.line_of(row["model"], [row], ["accuracy"]) in IMAGES
+        assert recognition.format_row(row["model"], [row], ["accuracy"]) in IMAGES
 
 
 def test_tables_of_out_of_distribution_are_those_of_their_rows() -> None:
@@ -137,16 +137,16 @@ def test_tables_of_out_of_distribution_are_those_of_their_rows() -> None:
     rows = _rows(TABLES / "out-of-distribution.jsonl")
     for row in rows:
         assert (REPO / "checkpoints" / row["model"]).is_dir()
-        told = [ood.own_line(row), *(ood.line_of(row, name) for name in row["others"])]
+        told = [ood.format_own_line(row), *(ood.format_line(row, name) for name in row["others"])]
         assert set(told) <= set(text.splitlines())
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(lines) == sum(1 + len(row["others"]) for row in rows)
-    assert ood.medians(rows) in text
+    assert ood.format_median_line(rows) in text
 
 
 def test_the_table_of_resonance_is_that_of_its_rows() -> None:
     text = (REPO / "docs" / "resonance.md").read_text()
-    expected = resonate.lines_of(_rows(TABLES / "resonance.jsonl"))
+    expected = resonate.format_lines(_rows(TABLES / "resonance.jsonl"))
     assert [line for line in text.splitlines() if line.startswith("| `")] == expected
 
 

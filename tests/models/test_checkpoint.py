@@ -20,22 +20,22 @@ from models.checkpoint import (
     EnergyReference,
     HiddenReference,
     Manifest,
-    load,
-    save,
-    trained_knobs,
+    load_checkpoint,
+    read_trained_params,
+    save_checkpoint,
 )
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    network, _ = ET.example(0)
+    network, _ = ET.build_example(0)
     manifest = Manifest(
         name="example",
         version="1",
         architecture="et",
         task="anomaly",
         config=network.config.model_dump(mode="json"),
-        knobs=trained_knobs(network),
+        knobs=read_trained_params(network),
         features=(),
         threshold=0.5,
         calibration=Calibration(slope=2.0, intercept=-1.0),
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
         training={},
         metrics={},
     )
-    save(tmp_path / "example", network, manifest, "# example\n")
+    save_checkpoint(tmp_path / "example", network, manifest, "# example\n")
     return tmp_path / "example"
 
 
@@ -60,7 +60,7 @@ def _rehash(folder: Path) -> None:
 
 
 def test_a_sound_checkpoint_loads(folder: Path) -> None:
-    checkpoint = load(folder)
+    checkpoint = load_checkpoint(folder)
     assert isinstance(checkpoint, Checkpoint)
     assert not checkpoint.network.training
     assert checkpoint.sha256 == hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
@@ -73,31 +73,31 @@ def test_an_altered_weight_is_refused(folder: Path) -> None:
     raw[-1] ^= 1
     path.write_bytes(raw)
     with pytest.raises(CheckpointError, match="does not match its hash"):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_a_missing_file_is_refused(folder: Path) -> None:
     (folder / "README.md").unlink()
     with pytest.raises(CheckpointError, match=r"README\.md is missing"):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_a_foreign_file_is_refused(folder: Path) -> None:
     (folder / "weights.pt").write_bytes(b"\x80\x04.")
     with pytest.raises(CheckpointError, match=r"weights\.pt is not in the manifest"):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "README.md").rename(tmp_path / "elsewhere")
     (folder / "README.md").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="not a plain file"):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_no_manifest(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no manifest\.json"):
-        load(tmp_path)
+        load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_a_manifest_that_does_not_fit(
 ) -> None:
     _edit(folder, change)
     with pytest.raises(CheckpointError, match=message):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_a_broken_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_text('{"format": NaN')
     with pytest.raises(CheckpointError, match="JSON"):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_weights_that_are_not_finite(folder: Path) -> None:
@@ -134,25 +134,25 @@ def test_weights_that_are_not_finite(folder: Path) -> None:
     path.write_bytes(safetensors.torch.save(tensors))
     _rehash(folder)
     with pytest.raises(CheckpointError, match="not finite"):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_weights_that_are_not_safetensors(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\x80\x04K\x01.")
     _rehash(folder)
     with pytest.raises(CheckpointError):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_saving_over_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    network, _ = ET.example(0)
+    network, _ = ET.build_example(0)
     with pytest.raises(CheckpointError, match=r"notes\.txt"):
-        save(tmp_path, network, None, "")  # type: ignore[arg-type]
+        save_checkpoint(tmp_path, network, None, "")  # type: ignore[arg-type]
 
 
 def test_calibration_and_percentile(folder: Path) -> None:
-    manifest = load(folder).manifest
+    manifest = load_checkpoint(folder).manifest
     probability = manifest.calibration(torch.tensor([0.5, -1e6, 1e6]).numpy())
     assert probability.tolist() == pytest.approx([0.5, 0.0, 1.0])
     assert manifest.energy.percentile(-2.5) == pytest.approx(25)

@@ -12,26 +12,33 @@ import pytest
 import torch
 
 from models.base import Architecture, DynamicsParams
-from models.checkpoint import Calibration, EnergyReference, Manifest, load, save, trained_knobs
-from models.registry import architectures
+from models.checkpoint import (
+    Calibration,
+    EnergyReference,
+    Manifest,
+    load_checkpoint,
+    read_trained_params,
+    save_checkpoint,
+)
+from models.registry import find_architectures
 from models.resonance import Resonance
 
-ALL = sorted(architectures())
+ALL = sorted(find_architectures())
 RESONANCES = [
     Resonance.model_validate({"strength": 1.5, "sharpness": 4.0, "feedback": 0.5, "unroll": 3}),
     Resonance.model_validate({"strength": -0.7, "vigilance": 0.1, "gate": "piecewise-linear"}),
 ]
-OF_GRAPHS = [n for n in ALL if architectures()[n].task in ("anomaly", "classification")]
+OF_GRAPHS = [n for n in ALL if find_architectures()[n].task in ("anomaly", "classification")]
 
 
 def _example(name: str, seed: int = 0) -> tuple[Architecture, list[Any], Any]:
     """A network, its graphs or pictures, and the same packed."""
-    network, items = architectures()[name].example(seed)
+    network, items = find_architectures()[name].build_example(seed)
     return network.eval(), items, network.pack(items)
 
 
-def _infer(network: Architecture, batch: Any, knobs: Sequence[DynamicsParams] | None = None):
-    return network.infer(batch, knobs or [DynamicsParams()] * batch.rows)
+def _infer(network: Architecture, batch: Any, params: Sequence[DynamicsParams] | None = None):
+    return network.infer(batch, params or [DynamicsParams()] * batch.rows)
 
 
 def test_the_papers_architectures_are_found() -> None:
@@ -41,14 +48,14 @@ def test_the_papers_architectures_are_found() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_batched_equals_single(name: str) -> None:
     network, items, batch = _example(name)
-    knobs = [
+    params = [
         DynamicsParams(resonance=RESONANCES[0]),
         DynamicsParams(steps=1, beta=2.0),
         DynamicsParams(noise=0.3, seed=5, step_size=0.05, resonance=RESONANCES[1]),
     ]
-    together = _infer(network, batch, knobs)
+    together = _infer(network, batch, params)
     for row, item in enumerate(items):
-        alone = _infer(network, network.pack([item]), [knobs[row]])
+        alone = _infer(network, network.pack([item]), [params[row]])
         mine = batch.row_of_outputs == row
         torch.testing.assert_close(together.logits[mine], alone.logits, rtol=1e-5, atol=1e-5)
         for many, one in zip(together.solutions, alone.solutions, strict=True):
@@ -88,14 +95,14 @@ def test_force_is_minus_the_gradient_in_every_block(name: str) -> None:
     network.double()
     generator = torch.Generator().manual_seed(2)
     shape = (len(batch.row_of_N), network.config.dim)
-    knobs = [
+    params = [
         DynamicsParams(beta_scale=scale, resonance=resonance)
         for scale, resonance in zip((0.3, 1.0, 3.0), (None, *RESONANCES), strict=True)
     ]
-    for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
+    for block, layout in zip(network.blocks_in_order(), network.build_layouts(batch), strict=True):
         g = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        beta = block.resolve(knobs).beta_RH
-        for places in (layout, block.resonating(layout, knobs)):
+        beta = block.resolve_params(params).beta_RH
+        for places in (layout, block.with_prior(layout, params)):
             terms = block.energy(g, places, beta)
             (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g)
             assert (terms.force_ND + gradient).abs().max() < 1e-9
@@ -147,12 +154,12 @@ def test_knobs_left_alone_are_the_trained_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
-    "knobs", [DynamicsParams(), DynamicsParams(beta=3.3), DynamicsParams(beta_scale=0.7)]
+    "params", [DynamicsParams(), DynamicsParams(beta=3.3), DynamicsParams(beta_scale=0.7)]
 )
-def test_the_beta_that_is_told_is_the_one_that_runs(name: str, knobs: DynamicsParams) -> None:
+def test_the_beta_that_is_told_is_the_one_that_runs(name: str, params: DynamicsParams) -> None:
     network, *_ = _example(name)
     for block in network.blocks_in_order():
-        assert block.beta_of(knobs) == block.resolve([knobs]).beta_RH[0].tolist()
+        assert block.beta_of(params) == block.resolve_params([params]).beta_RH[0].tolist()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -180,7 +187,7 @@ def _resonating(name: str, learn: bool = True, **resonance: Any) -> Architecture
     """The example as if it had been trained with a resonance."""
     plain = _example(name)[0]
     config = plain.config.model_dump() | {"resonance": resonance, "learn_strength": learn}
-    network = architectures()[name](plain.config_type.model_validate(config))
+    network = find_architectures()[name](plain.config_type.model_validate(config))
     network.load_state_dict(network.state_dict() | plain.state_dict())
     return network.eval()
 
@@ -212,7 +219,7 @@ def test_save_and_load_is_identity(name: str, resonates: bool, tmp_path: Path) -
     network, _, batch = _example(name)
     if resonates:
         network = _resonating(name, strength=1.5)
-        strengths = network.resonance(None).strength
+        strengths = network.resolve_resonance(None).strength
         assert all(strength == 1.5 for heads in strengths for strength in heads)
     manifest = Manifest(
         name="example",
@@ -220,7 +227,7 @@ def test_save_and_load_is_identity(name: str, resonates: bool, tmp_path: Path) -
         architecture=name,
         task=network.task,
         config=network.config.model_dump(mode="json"),
-        knobs=trained_knobs(network),
+        knobs=read_trained_params(network),
         features=(),
         threshold=0.5,
         calibration=Calibration(slope=1.0, intercept=0.0),
@@ -228,8 +235,8 @@ def test_save_and_load_is_identity(name: str, resonates: bool, tmp_path: Path) -
         training={},
         metrics={},
     )
-    save(tmp_path / "example", network, manifest, "# example\n")
-    loaded = load(tmp_path / "example")
+    save_checkpoint(tmp_path / "example", network, manifest, "# example\n")
+    loaded = load_checkpoint(tmp_path / "example")
     assert loaded.manifest.config == manifest.config
     assert (loaded.manifest.knobs.resonance is not None) == resonates
     state, again = network.state_dict(), loaded.network.state_dict()

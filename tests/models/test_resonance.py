@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.layouts import Dense
-from models.nn.transformer import Attention
-from models.resonance import Resonance, ResonanceParameter, orthonormal
+from models.nn.transformer import MultiHeadAttention
+from models.resonance import Resonance, ResonanceParameter, orthonormal_basis
 from tests.support.resonance import GATES, plain, prior_of, resonance, turned
 
 
@@ -23,7 +23,7 @@ from tests.support.resonance import GATES, plain, prior_of, resonance, turned
 def test_gates_are_those_of_the_paper(gate: str, unroll: int) -> None:
     c = torch.linspace(-0.9987, 0.9971, 101, dtype=torch.float64).requires_grad_()  # no corner
     one = turned(gate, unroll)
-    r, slope = prior_of(one).resonance(c, lambda value: value)
+    r, slope = prior_of(one).compute_resonance(c, lambda value: value)
     torch.testing.assert_close(r[0], plain(c, one), rtol=1e-12, atol=1e-12)
     (gradient,) = torch.autograd.grad(r.sum(), c)
     assert (gradient - slope[0]).abs().max() < 1e-12
@@ -43,7 +43,9 @@ _shapes = st.fixed_dictionaries(
 def _r(one: Resonance, *cosines: float) -> list[float]:
     c = torch.tensor(cosines, dtype=torch.float64)
     return (
-        prior_of(one.model_copy(update={"strength": 1.0})).resonance(c, lambda v: v)[0][0].tolist()
+        prior_of(one.model_copy(update={"strength": 1.0}))
+        .compute_resonance(c, lambda v: v)[0][0]
+        .tolist()
     )
 
 
@@ -123,7 +125,7 @@ def test_a6_the_gap_grows_by_what_they_resonate_apart(
     q = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     k = torch.stack([angles.cos(), angles.sin()], 1)
     prior = prior_of(one, heads=1)
-    bias = prior.bias(q[None, None], k[None, None])[0, 0, 0]
+    bias = prior.compute_bias(q[None, None], k[None, None])[0, 0, 0]
     log_p = torch.log_softmax(torch.tensor([gap, 0.0], dtype=torch.float64) + bias, 0)
     r = _r(one, *(float(a.cos()) for a in angles))
     expected = gap + one.strength * (r[0] - r[1])
@@ -147,7 +149,8 @@ def test_the_unroll_contracts(
     c = torch.linspace(-1, 1, 41, dtype=torch.float64)
     given_ = {"gate": gate, "sharpness": sharpness, "vigilance": vigilance, "feedback": feedback}
     rounds = [
-        prior_of(resonance(**given_, unroll=t)).resonance(c, lambda v: v)[0] for t in range(1, 17)
+        prior_of(resonance(**given_, unroll=t)).compute_resonance(c, lambda v: v)[0]
+        for t in range(1, 17)
     ]
     bound = resonance(**given_).contraction
     assert bound <= ratio + 1e-12
@@ -187,12 +190,14 @@ def test_what_need_not_settle_is_refused(gate: str, feedback: float) -> None:
 
 def test_the_narrowing_map() -> None:
     """Orthonormal, the same at any time, and no cosine changes where nothing is left out."""
-    basis = orthonormal(5)
+    basis = orthonormal_basis(5)
     torch.testing.assert_close(basis.T @ basis, torch.eye(5, dtype=torch.float64))
-    orthonormal.cache_clear()
-    assert torch.equal(basis, orthonormal(5))
+    orthonormal_basis.cache_clear()
+    assert torch.equal(basis, orthonormal_basis(5))
     q, k = torch.randn(2, 1, 2, 6, 5, dtype=torch.float64)
-    whole, wide, narrow = (prior_of(resonance(rank=rank)).bias(q, k) for rank in (None, 7, 2))
+    whole, wide, narrow = (
+        prior_of(resonance(rank=rank)).compute_bias(q, k) for rank in (None, 7, 2)
+    )
     assert torch.equal(whole, wide)
     assert not torch.allclose(whole, narrow)
     with pytest.raises(ValueError, match="same rank"):
@@ -204,7 +209,7 @@ def test_attention_is_the_papers_pseudocode(learned: bool) -> None:
     """Section 10, row by row, with what each row asks for."""
     torch.manual_seed(0)
     trained = turned("sigmoid", 1)
-    layer = Attention(6, 2, 3, 0.0, trained, learned).double()
+    layer = MultiHeadAttention(6, 2, 3, 0.0, trained, learned).double()
     if learned:
         with torch.no_grad():
             layer.resonant.strength_H.copy_(torch.tensor([0.3, -2.0]))

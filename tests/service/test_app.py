@@ -30,7 +30,7 @@ def test_what_fails_at_the_start_is_told_and_the_end_is_in_order(
     def broken(self: MemoryStore) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(MemoryStore, "clean", broken)
+    monkeypatch.setattr(MemoryStore, "prepare", broken)
     app = _app(tmp_path)
 
     async def play() -> None:

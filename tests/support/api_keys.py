@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from service.auth.keys import hash_of, new_secret
+from service.auth.keys import hash_secret, new_secret
 
 
 class Ring:
@@ -21,7 +21,7 @@ class Ring:
         secret = self.secrets[name] = new_secret()
         self._entries[name] = {
             "name": name,
-            "sha256": [hash_of(secret)],
+            "sha256": [hash_secret(secret)],
             "routes": "*",
             "models": "*",
         } | entry
@@ -32,7 +32,7 @@ class Ring:
         """The same with another secret of that name, beside those it had or in their place."""
         secret = self.secrets[name] = new_secret()
         known = self._entries[name]["sha256"] if keep else []
-        self._entries[name]["sha256"] = [*known, hash_of(secret)]
+        self._entries[name]["sha256"] = [*known, hash_secret(secret)]
         self.write()
         return bearer(secret)
 

@@ -4,18 +4,18 @@ import os
 import sys
 import time
 
-from models.inputs.molecules import Limits, Molecule, parse
+from models.inputs.molecules import Molecule, MoleculeLimits, parse_smiles
 from service.workers.smiles_worker import serve
 
 
-def read(smiles: str, limits: Limits) -> Molecule:
+def read(smiles: str, limits: MoleculeLimits) -> Molecule:
     while smiles == "[Xe]":
         time.sleep(0.01)
     if smiles == "[Ne]":
         os.abort()
     if smiles == "[Ar]":
         time.sleep(0.3)
-    return parse(smiles, limits)
+    return parse_smiles(smiles, limits)
 
 
 serve(sys.stdin.buffer, sys.stdout.buffer, read)

@@ -17,15 +17,15 @@ from service.storage.graphs import (
     GraphSnapshot,
     GraphStore,
     Schema,
-    SqliteJournal,
+    SqliteGraphLog,
     Update,
 )
-from service.storage.graphs.redis import RedisJournal
+from service.storage.graphs.redis import RedisGraphLog
 from service.storage.redis_client import RedisClient
 from tests.support.redis_server import RedisServer
 
 SCHEMA = Schema(("a",), ("only",))
-ROOM = GraphLimits(graphs=3, nodes=1000, edges=2000)
+ROOM = GraphLimits(max_graphs=3, max_nodes=1000, max_edges=2000)
 NONE = np.empty((0, 1), np.float32)
 NONE_OF_ONE = np.zeros((1, 1), np.float32)
 MANY = (1000, 0, 1000, 100_000)  # neighbours, seed, nodes and edges
@@ -39,7 +39,7 @@ def ring(nodes: int) -> DynamicGraph:
 
 
 async def put(store: GraphStore, id: str, graph: DynamicGraph) -> tuple[GraphMetadata, bool]:
-    return await store.put(id, *await store.made(lambda: graph))
+    return await store.put(id, *await store.build(lambda: graph))
 
 
 async def update(store: GraphStore, id: str, change: Update) -> GraphMetadata:
@@ -52,7 +52,7 @@ def node(id: int, *edges: tuple[int, int]) -> Update:
 
 
 def listed(graph: DynamicGraph) -> tuple[list, list, list]:
-    whole = graph.whole()
+    whole = graph.snapshot()
     order = np.argsort(whole.node_ids)
     place = np.argsort(order)
     edges = sorted(map(tuple, place[whole.graph.edge_index].T.tolist()))
@@ -61,7 +61,7 @@ def listed(graph: DynamicGraph) -> tuple[list, list, list]:
 
 @asynccontextmanager
 async def in_sqlite(path: Path, room: GraphLimits, memory_bytes: int) -> AsyncIterator[GraphStore]:
-    store = GraphStore(SqliteJournal(path), room, memory_bytes)
+    store = GraphStore(SqliteGraphLog(path), room, memory_bytes)
     store.start()
     try:
         yield store
@@ -74,7 +74,7 @@ async def in_redis(
     server: RedisServer, room: GraphLimits, memory_bytes: int
 ) -> AsyncIterator[GraphStore]:
     link = RedisClient(server.url, 0.5)
-    store = GraphStore(RedisJournal(link), room, memory_bytes)
+    store = GraphStore(RedisGraphLog(link), room, memory_bytes)
     store.start()
     try:
         yield store

@@ -11,7 +11,7 @@ import numpy as np
 from models import checkpoint
 from models.architectures.ait import AiT, AiTConfig
 from models.checkpoint import EnergyReference, Manifest
-from models.inputs.questions import ANSWERS, WIDTH
+from models.inputs.questions import ANSWERS, QUESTION_WIDTH
 from tests.support.completion import text
 from tests.support.image_files import saved
 
@@ -37,7 +37,7 @@ def save_recognisers(folder: Path) -> None:
                 **small,
                 "shape": shape,
                 "patch": 5 if asks else 4,
-                "question": WIDTH if asks else 0,
+                "question": QUESTION_WIDTH if asks else 0,
                 "tasks": ({"name": "what", "labels": labels},),
                 "slot_dim": 8,
                 "slot_heads": 2,
@@ -47,21 +47,21 @@ def save_recognisers(folder: Path) -> None:
             }
         )
         pixels = np.random.default_rng(4).integers(0, 200, (9, *shape), np.uint8)
-        network = AiT.fitted(config, pixels, 4)
+        network = AiT.from_images(config, pixels, 4)
         manifest = Manifest(
             name=name,
             version="4.0",
             architecture=network.name,
             task=network.task,
             config=network.config.model_dump(mode="json"),
-            knobs=checkpoint.trained_knobs(network),
+            knobs=checkpoint.read_trained_params(network),
             features=(),
             temperatures=(TEMPERATURE,),
             energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(0.0, 5.0, 30.0)),
             training={"data": "random"},
             metrics={"test_accuracy_by_kind": {"non-relational": 0.5, "relational": 0.5}},
         )
-        checkpoint.save(folder / name, network, manifest, "# A test model\n")
+        checkpoint.save_checkpoint(folder / name, network, manifest, "# A test model\n")
 
 
 def look(client: Any, *images: bytes, headers: Any = None, **rest: Any) -> Any:

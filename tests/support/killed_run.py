@@ -14,14 +14,14 @@ from training import trainer
 @contextmanager
 def killed_after(epoch: int) -> Iterator[None]:
     """Training within the context must end there, once the state after `epoch` is written."""
-    write = trainer._State._write
+    write = trainer._RunState._save
 
-    def killed(self: trainer._State, run: Path) -> None:
+    def killed(self: trainer._RunState, run: Path) -> None:
         write(self, run)
         if self.epoch == epoch:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer._State, "_write", killed)
+        patch.setattr(trainer._RunState, "_save", killed)
         with pytest.raises(KeyboardInterrupt):
             yield

@@ -16,13 +16,13 @@ class Failed(Exception):  # noqa: N818
 
 
 def example(seed: int) -> tuple[Architecture, list]:
-    network, items = ET.example(seed)
+    network, items = ET.build_example(seed)
     return network.eval(), items
 
 
-def work_of(network: Architecture, item: object, knobs: DynamicsParams, fails: bool) -> Callable:
+def work_of(network: Architecture, item: object, params: DynamicsParams, fails: bool) -> Callable:
     def work(interrupt: Interrupt) -> tuple[torch.Tensor, list[Solution]]:
-        output = network.infer(network.pack([item]), [knobs], interrupt)
+        output = network.infer(network.pack([item]), [params], interrupt)
         if fails:
             raise Failed
         return output.logits, output.solutions

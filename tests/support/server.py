@@ -24,7 +24,7 @@ from models.architectures.cdat import CDAT, CDATConfig, CDATGraph
 from models.architectures.et import ET, ETConfig, ETGraph, ETImage
 from models.checkpoint import Calibration, EnergyReference, Feature, HiddenReference, Manifest
 from models.inputs.graph import Column, Graph
-from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse
+from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse_smiles
 from models.tasks.graph_classifier import GraphClassifier
 from service.registry.handles import Completer, handle_for
 from tests.support.image_models import save_recognisers
@@ -108,7 +108,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"features": FEATURES, "relations": RELATIONS, "combine": "concat", "blocks": 2, **SMALL}
     )
     for kind, config, relations in ((ET, et, 1), (CDAT, cdat, 2)):
-        network, _ = kind.fitted(config, [make_sample(0, relations, 200).graph()], seed=1)
+        network, _ = kind.from_data(config, [make_sample(0, relations, 200).graph()], seed=1)
         name = f"{kind.name}-small"
         manifest = Manifest(
             name=name,
@@ -116,7 +116,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
             architecture=kind.name,
             task="anomaly",
             config=network.config.model_dump(mode="json"),
-            knobs=checkpoint.trained_knobs(network),
+            knobs=checkpoint.read_trained_params(network),
             features=tuple(Feature(name=f, minimum=-4, maximum=4, mean=0) for f in FEATURES),
             threshold=0.5,
             calibration=Calibration(slope=2.0, intercept=0.1),
@@ -124,7 +124,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
             training={"data": "random"},
             metrics={},
         )
-        checkpoint.save(folder / name, network, manifest, "# A test model\n")
+        checkpoint.save_checkpoint(folder / name, network, manifest, "# A test model\n")
     for name, network in classifiers().items():
         save_classifier(folder / name, network)
     for name, channels in (("et-tile", 3), ("et-grey", 1)):
@@ -161,8 +161,10 @@ def classifiers() -> dict[str, GraphClassifier]:
         }
     )
     return {
-        "cdat-mol": CDATGraph.fitted(molecules, [parse(text).graph for text in MOLECULES], 1),
-        "et-shape": ETGraph.fitted(shapes, make_shapes(0, 20), 2),
+        "cdat-mol": CDATGraph.from_data(
+            molecules, [parse_smiles(text).graph for text in MOLECULES], 1
+        ),
+        "et-shape": ETGraph.from_data(shapes, make_shapes(0, 20), 2),
     }
 
 
@@ -193,7 +195,7 @@ def save_classifier(folder: Path, network: GraphClassifier) -> None:
         architecture=network.name,
         task=network.task,
         config=config.model_dump(mode="json"),
-        knobs=checkpoint.trained_knobs(network),
+        knobs=checkpoint.read_trained_params(network),
         features=described(config.node_features),
         edge_features=described(config.edge_features),
         temperatures=(0.5, 2.0)[: len(config.tasks)],
@@ -201,7 +203,7 @@ def save_classifier(folder: Path, network: GraphClassifier) -> None:
         training={"data": "random"},
         metrics={},
     )
-    checkpoint.save(folder, network, manifest, "# A test model\n")
+    checkpoint.save_checkpoint(folder, network, manifest, "# A test model\n")
 
 
 def save_completer(folder: Path, channels: int) -> None:
@@ -211,14 +213,14 @@ def save_completer(folder: Path, channels: int) -> None:
         {**small, "size": 16, "patch": 4, "channels": channels, "blocks": 2}
     )
     images = np.random.default_rng(3).integers(0, 256, (20, 16, 16, channels), np.uint8)
-    network = ETImage.fitted(config, images, 3)
+    network = ETImage.from_data(config, images, 3)
     manifest = Manifest(
         name=folder.name,
         version="3.0",
         architecture=network.name,
         task=network.task,
         config=network.config.model_dump(mode="json"),
-        knobs=checkpoint.trained_knobs(network),
+        knobs=checkpoint.read_trained_params(network),
         features=(),
         energy=EnergyReference(
             levels=(0.0, 0.5, 1.0),
@@ -231,7 +233,7 @@ def save_completer(folder: Path, channels: int) -> None:
         training={"data": "random"},
         metrics={},
     )
-    checkpoint.save(folder, network, manifest, "# A test model\n")
+    checkpoint.save_checkpoint(folder, network, manifest, "# A test model\n")
 
 
 @dataclass(frozen=True)
@@ -381,7 +383,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def tile(checkpoints) -> Completer:
-    model = handle_for(checkpoint.load(checkpoints / "et-tile"))
+    model = handle_for(checkpoint.load_checkpoint(checkpoints / "et-tile"))
     assert isinstance(model, Completer)
     return model
 

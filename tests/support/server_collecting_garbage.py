@@ -3,7 +3,7 @@
 from service.__main__ import main
 from service.observability import malloc
 
-malloc._EVERY_S, malloc._ROUNDS = 0.2, 1
+malloc._TRIM_INTERVAL_S, malloc._TRIMS_PER_COLLECTION = 0.2, 1
 
 if __name__ == "__main__":
     main()

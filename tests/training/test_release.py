@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from models.checkpoint import Manifest, load
+from models.checkpoint import Manifest, load_checkpoint
 from models.inputs.molecules import ATOM_COLUMNS
 from service.settings import Settings
 from training.__main__ import app
-from training.release import SHIPPED
-from training.tasks.anomaly.configs import node_recipe
-from training.tasks.classify.configs import graph_recipe
-from training.tasks.complete.configs import image_recipe
-from training.tasks.images.configs import recognise_recipe
+from training.release import SHIPPED_CHECKPOINTS
+from training.tasks.anomaly.configs import node_train_config
+from training.tasks.classify.configs import graph_train_config
+from training.tasks.complete.configs import completion_train_config
+from training.tasks.images.configs import image_classifier_train_config
 
 SHAPES = {"mnist": {"size": 28, "channels": 1}, "photos": {"size": 32, "channels": 3}}
 FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_dir())
@@ -28,20 +28,20 @@ def _recipe(manifest: Manifest) -> Any:
     model, _, _ = manifest.name.partition("-")
     trained: dict[str, Any] = manifest.training
     if manifest.task == "anomaly":
-        return node_recipe(model, trained["dataset"], trained["train_nodes"])
+        return node_train_config(model, trained["dataset"], trained["train_nodes"])
     if manifest.task == "completion":
         of = SimpleNamespace(name=trained["dataset"], **SHAPES[trained["dataset"]])
-        return image_recipe(model, of, brief=True)  # type: ignore[arg-type]
+        return completion_train_config(model, of, brief=True)  # type: ignore[arg-type]
     if manifest.task == "images":
-        return recognise_recipe(model, trained["dataset"])
+        return image_classifier_train_config(model, trained["dataset"])
     features = tuple(feature.name for feature in manifest.features)
     molecules = features == tuple(column.name for column in ATOM_COLUMNS)
-    return graph_recipe(model, trained["dataset"], molecules=molecules)
+    return graph_train_config(model, trained["dataset"], molecules=molecules)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_shipped_checkpoints_follow_their_recipes(folder) -> None:
-    manifest = load(folder).manifest
+    manifest = load_checkpoint(folder).manifest
     chosen = _recipe(manifest)
     trained: dict[str, Any] = manifest.training
     # What a recipe has had since then is at its default.
@@ -51,12 +51,12 @@ def test_shipped_checkpoints_follow_their_recipes(folder) -> None:
 
 
 def test_what_ships_is_what_is_made() -> None:
-    assert {folder.name for folder in FOLDERS} == set(SHIPPED)
+    assert {folder.name for folder in FOLDERS} == set(SHIPPED_CHECKPOINTS)
 
 
 def test_what_ships_is_trained_in_the_precision_that_is_asked_for(tmp_path, monkeypatch) -> None:
     given = {}
-    monkeypatch.setitem(SHIPPED, "et-mnist", lambda **how: given.update(how))
+    monkeypatch.setitem(SHIPPED_CHECKPOINTS, "et-mnist", lambda **how: given.update(how))
     asked = ["ship", "--only", "et-mnist", "--folder", str(tmp_path), "--precision", "bf16-mixed"]
     assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
     assert given["out"] == tmp_path / "et-mnist"
@@ -66,4 +66,4 @@ def test_what_ships_is_trained_in_the_precision_that_is_asked_for(tmp_path, monk
 @pytest.mark.parametrize("name", ["cdat-ames", "et-ames", "cdat-bbbp"])
 def test_molecules_are_asked_for_before_anything_is_trained(name, tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match=name.partition("-")[2].upper()):
-        SHIPPED[name](name=name, out=tmp_path / name, data=tmp_path, device="cpu")
+        SHIPPED_CHECKPOINTS[name](name=name, out=tmp_path / name, data=tmp_path, device="cpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from training.trainer import _centralise, _centred
+from training.trainer import _centralize_gradients, _weights_to_centralize
 
 
 def test_centralised_gradients() -> None:
@@ -12,7 +12,7 @@ def test_centralised_gradients() -> None:
     network = torch.nn.Sequential(few, torch.nn.ReLU(), many)
     network(torch.randn(5, 1)).square().sum().backward()
     before = {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
-    _centralise(_centred(network))
+    _centralize_gradients(_weights_to_centralize(network))
     after = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     assert after["2.weight"].mean(1).abs().max() < 1e-6
     assert not torch.equal(after.pop("2.weight"), before["2.weight"])

@@ -1,1 +1,1 @@
-"""What every training task uses: the Muon optimizer, hardware, the log of results."""
+"""Helpers shared by all training tasks: Muon optimizer, hardware, results log, Markdown tables."""

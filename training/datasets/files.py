@@ -13,7 +13,7 @@ from PIL import Image
 _ENDINGS = (".jpg", ".jpeg")
 
 
-def jpegs(folder: Path) -> Iterator[tuple[str, bytes]]:
+def read_jpegs(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Names below `folder` and contents of the JPEG files in it, or in its .tar.xz beside it.
 
     Raises:
@@ -34,7 +34,7 @@ def jpegs(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name.partition("/")[2], content.read()
 
 
-def pixels_of(jpeg: bytes) -> np.ndarray:
+def decode_jpeg(jpeg: bytes) -> np.ndarray:
     """uint8 (H, W, 3)."""
     with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
         return np.asarray(image.convert("RGB"))

@@ -10,10 +10,10 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 from sklearn.model_selection import StratifiedKFold, train_test_split
 
 from models.inputs.graph import Column, Graph
-from models.inputs.molecules import Limits, read
-from models.inputs.tokens import Tokeniser, Tokens
-from models.tasks.graph_classifier import Task
-from training.common.results_log import fingerprint
+from models.inputs.molecules import MoleculeLimits, smiles_to_rdkit
+from models.inputs.tokens import GraphTokenizer, GraphTokens
+from models.tasks.graph_classifier import ClassificationTask
+from training.common.results_log import hash_arrays
 from training.datasets.nodes import Split
 
 
@@ -24,12 +24,14 @@ class GraphDataset:
     name: str
     graphs: tuple[Graph, ...]
     labels: np.ndarray
-    tasks: tuple[Task, ...]
+    tasks: tuple[ClassificationTask, ...]
     node_features: tuple[Column, ...]
     edge_features: tuple[Column, ...] = ()
     smiles: tuple[str, ...] | None = None
     note: str = ""
-    _tokens: dict[Tokeniser, list[Tokens]] = field(default_factory=dict, repr=False, compare=False)
+    _tokens: dict[GraphTokenizer, list[GraphTokens]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.labels.shape != (len(self.graphs), len(self.tasks)):
@@ -38,7 +40,7 @@ class GraphDataset:
             if not ((column >= -1) & (column < len(task.labels))).all():
                 raise ValueError(f"{self.name}: {task.name} has a label that is not one of its own")
 
-    def tokens(self, tokeniser: Tokeniser) -> list[Tokens]:
+    def tokens(self, tokeniser: GraphTokenizer) -> list[GraphTokens]:
         """Every graph prepared, once for each tokeniser."""
         if tokeniser not in self._tokens:
             self._tokens[tokeniser] = [tokeniser(graph) for graph in self.graphs]
@@ -64,7 +66,7 @@ class GraphDataset:
         names = repr((self.tasks, self.node_features, self.edge_features)).encode()
         arrays = (a for g in self.graphs for a in (g.x, g.edge_index, g.edge_attr) if a is not None)
         parts = split.parts().values()
-        return fingerprint(np.frombuffer(names, np.uint8), *arrays, self.labels, *parts)
+        return hash_arrays(np.frombuffer(names, np.uint8), *arrays, self.labels, *parts)
 
     def strata(self) -> np.ndarray:
         """What splits are stratified by: the labels of the first task."""
@@ -88,7 +90,7 @@ def k_folds(dataset: GraphDataset, folds: int, *, inner: float = 0.1) -> tuple[S
     return tuple(splits)
 
 
-def as_published(dataset: GraphDataset) -> Split:
+def as_published_split(dataset: GraphDataset) -> Split:
     """Train, choose and test on every graph, which is what the papers' code measures."""
     every = np.arange(len(dataset.graphs))
     return Split("as-published", every, every, every)
@@ -132,7 +134,7 @@ def _scaffolds(dataset: GraphDataset) -> list[list[int]]:
         raise ValueError(f"{dataset.name}: only molecules have scaffolds")
     groups: dict[str, list[int]] = {}
     for index, smiles in enumerate(dataset.smiles):
-        mol = read(smiles, Limits(max_characters=10_000, max_atoms=10_000))
+        mol = smiles_to_rdkit(smiles, MoleculeLimits(max_characters=10_000, max_atoms=10_000))
         groups.setdefault(MurckoScaffold.MurckoScaffoldSmiles(mol=mol), []).append(index)
     return list(groups.values())
 

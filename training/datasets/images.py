@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from training.common.results_log import fingerprint
+from training.common.results_log import hash_arrays
 from training.datasets.cifar import load_cifar10
-from training.datasets.files import jpegs, pixels_of
-from training.datasets.memories import mnist
+from training.datasets.files import decode_jpeg, read_jpegs
+from training.datasets.memories import load_mnist_part
 from training.datasets.nodes import Split
 from training.datasets.sources import data_folder
 
@@ -62,7 +62,7 @@ class ImageDataset:
     def fingerprint(self) -> str:
         """SHA-256 of all that a result depends on beside its recipe."""
         mirror = np.array(self.mirror)
-        return fingerprint(self.images, mirror, *self.split.parts().values())
+        return hash_arrays(self.images, mirror, *self.split.parts().values())
 
 
 def load_images(name: str, folder: Path | None = None) -> ImageDataset:
@@ -72,14 +72,14 @@ def load_images(name: str, folder: Path | None = None) -> ImageDataset:
         FileNotFoundError: saying which file to put where.
         ValueError: for an unknown name.
     """
-    if name not in IMAGES:
-        raise ValueError(f"unknown dataset {name!r}; known are {', '.join(IMAGES)}")
-    return IMAGES[name](folder or data_folder())
+    if name not in IMAGE_DATASETS:
+        raise ValueError(f"unknown dataset {name!r}; known are {', '.join(IMAGE_DATASETS)}")
+    return IMAGE_DATASETS[name](folder or data_folder())
 
 
 def load_mnist(folder: Path) -> ImageDataset:
     """MNIST (LeCun, Cortes, Burges), 28 x 28, with its own test images."""
-    train, test = (mnist(part, folder)[0][..., None] for part in ("train", "t10k"))
+    train, test = (load_mnist_part(part, folder)[0][..., None] for part in ("train", "t10k"))
     return _official("mnist", train, test, mirror=False)
 
 
@@ -96,7 +96,7 @@ def load_tiny_imagenet(folder: Path) -> ImageDataset:
     """Tiny ImageNet, 64 x 64: trained on images of train/ alone, reported on val/ alone."""
     root = folder / "images" / "tiny_imagenet"
     train, val = (
-        np.stack([pixels_of(raw) for _, raw in sorted(jpegs(root / part))])
+        np.stack([decode_jpeg(raw) for _, raw in sorted(read_jpegs(root / part))])
         for part in ("train_first100", "val")
     )
     note = (
@@ -143,7 +143,7 @@ def _cut(images: np.ndarray, size: int) -> np.ndarray:
     return windows[np.arange(len(images)), down, right].transpose(0, 2, 3, 1)
 
 
-IMAGES: dict[str, Callable[[Path], ImageDataset]] = {
+IMAGE_DATASETS: dict[str, Callable[[Path], ImageDataset]] = {
     "mnist": load_mnist,
     "cifar10": load_cifar10_images,
     "tiny-imagenet": load_tiny_imagenet,

@@ -9,19 +9,19 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from models.memories import ALPHABET, GAP, letters_of
+from models.memories import ALPHABET, GAP, encode_letters
 from training.datasets.sources import data_folder
 
 MAX_GAPS = 0.5
 
 
-def digits(digit: int, count: int, folder: Path | None = None) -> np.ndarray:
+def load_digits(digit: int, count: int, folder: Path | None = None) -> np.ndarray:
     """The first `count` images of a digit in MNIST's training set, uint8 (count, 28, 28)."""
-    images, labels = mnist("train", folder)
+    images, labels = load_mnist_part("train", folder)
     return np.ascontiguousarray(images[labels == digit][:count])
 
 
-def mnist(
+def load_mnist_part(
     part: Literal["train", "t10k"], folder: Path | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (n, 28, 28), and labels of one part of MNIST, as published."""
@@ -30,7 +30,7 @@ def mnist(
     return images, _idx(root / f"{part}-labels-idx1-ubyte.gz", 8)
 
 
-def rrm(folder: Path | None = None) -> np.ndarray:
+def load_rrm_alignment(folder: Path | None = None) -> np.ndarray:
     """The seed alignment of Pfam's RRM family, PF00076: letters (68, 71), uint8.
 
     Columns in which more than half of the sequences have a gap are left out (appendix G).
@@ -41,11 +41,11 @@ def rrm(folder: Path | None = None) -> np.ndarray:
         if line.strip() and line[0] not in "#/":
             name, part = line.split()
             rows[name] = rows.get(name, "") + part
-    letters = letters_of(list(rows.values()))
+    letters = encode_letters(list(rows.values()))
     return np.ascontiguousarray(letters[:, (letters == ALPHABET.index(GAP)).mean(0) <= MAX_GAPS])
 
 
-def returns(folder: Path | None = None) -> tuple[np.ndarray, list[str]]:
+def load_returns(folder: Path | None = None) -> tuple[np.ndarray, list[str]]:
     """Daily log growth of 100 stocks of the S&P 500, 2021 to 2026, and their tickers."""
     path = _found((folder or data_folder()) / "finance" / "diviprog_sp500_prices.csv")
     prices = pd.read_csv(path, index_col=0)

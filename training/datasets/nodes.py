@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.inputs.graph import Graph
-from training.common.results_log import fingerprint
+from training.common.results_log import hash_arrays
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Split:
     def parts(self) -> dict[str, np.ndarray]:
         return {"train": self.train, "val": self.val, "test": self.test}
 
-    def require_both(self, labels: np.ndarray) -> None:
+    def require_both_labels(self, labels: np.ndarray) -> None:
         """Raises ValueError unless each part has nodes of either label."""
         for part, nodes in self.parts().items():
             for label, name in ((0, "benign"), (1, "fraudulent")):
@@ -54,7 +54,7 @@ class NodeDataset:
         """SHA-256 of all that a result depends on beside its recipe."""
         graph = self.graph
         arrays = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
-        return fingerprint(*arrays, self.labels, *split.parts().values())
+        return hash_arrays(*arrays, self.labels, *split.parts().values())
 
 
 def random_splits(dataset: NodeDataset, ratio: float, count: int) -> tuple[Split, ...]:

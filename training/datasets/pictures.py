@@ -8,37 +8,41 @@ from functools import cached_property
 
 import numpy as np
 
-from models.tasks.graph_classifier import Task
-from training.common.results_log import fingerprint
+from models.tasks.graph_classifier import ClassificationTask
+from training.common.results_log import hash_arrays
 from training.datasets.nodes import Split
 
 
 @dataclass(frozen=True)
-class PictureDataset:
-    """Pictures (I, C, H, W) as bytes, and S samples: each a picture with a label of the one task.
+class LabeledImageDataset:
+    """Labeled samples of one classification task.
 
-    `picture_of` (S,) names the picture of each sample, and `questions` (S, Q), where there are
-    any, what it asks. `kinds` (S,) parts the samples for the tables; `names` names the kinds.
-    `draw`, where pictures are generated, makes so many more of them with their labels, by a seed.
+    Attributes:
+        pixels: images (I, C, H, W), uint8.
+        labels: class of each sample, (S,).
+        image_ids: row of `pixels` that each sample shows, (S,).
+        questions: what each sample asks, (S, Q), where the task asks.
+        kind_ids: group of each sample in the result tables, (S,); `kind_names` names the groups.
+        generate: draws more images and their labels from a count and a seed.
     """
 
     name: str
     pixels: np.ndarray
     labels: np.ndarray
-    task: Task
+    task: ClassificationTask
     split: Split
-    picture_of: np.ndarray
+    image_ids: np.ndarray
     questions: np.ndarray | None = None
-    kinds: np.ndarray | None = None
-    names: tuple[str, ...] = ()
+    kind_ids: np.ndarray | None = None
+    kind_names: tuple[str, ...] = ()
     note: str = ""
-    draw: Callable[[int, tuple[int, ...]], tuple[np.ndarray, np.ndarray]] | None = None
+    generate: Callable[[int, tuple[int, ...]], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
         samples = len(self.labels)
         if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4:
             raise ValueError(f"{self.name}: pictures must be bytes, by channels")
-        if len(self.picture_of) != samples or self.picture_of.max() >= len(self.pixels):
+        if len(self.image_ids) != samples or self.image_ids.max() >= len(self.pixels):
             raise ValueError(f"{self.name}: labels and pictures do not fit each other")
         if self.questions is not None and len(self.questions) != samples:
             raise ValueError(f"{self.name}: labels and questions do not fit each other")
@@ -48,15 +52,15 @@ class PictureDataset:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that a result depends on beside its recipe."""
-        given = (self.questions, self.kinds)
-        arrays = [self.pixels, self.labels, self.picture_of, *self.split.parts().values()]
-        names = repr((self.task, self.names)).encode()
-        return fingerprint(
+        given = (self.questions, self.kind_ids)
+        arrays = [self.pixels, self.labels, self.image_ids, *self.split.parts().values()]
+        names = repr((self.task, self.kind_names)).encode()
+        return hash_arrays(
             np.frombuffer(names, np.uint8), *arrays, *(a for a in given if a is not None)
         )
 
 
-def in_parts(sizes: Mapping[str, int], name: str) -> Split:
+def consecutive_split(sizes: Mapping[str, int], name: str) -> Split:
     """Samples that lie one part after the other: train, val, test."""
     ends = np.cumsum([sizes[part] for part in ("train", "val", "test")])
     train, val, test = np.split(np.arange(ends[-1]), ends[:-1])

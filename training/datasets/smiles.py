@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, Molecule, MoleculeError, parse
-from models.tasks.graph_classifier import Task
+from models.inputs.molecules import (
+    ATOM_COLUMNS,
+    BOND_COLUMNS,
+    Molecule,
+    MoleculeError,
+    parse_smiles,
+)
+from models.tasks.graph_classifier import ClassificationTask
 from training.datasets.graphs import GraphDataset
 
 _MOST_LABELS = 50
@@ -40,14 +46,16 @@ def load_smiles(
                 f"{path}: column {label!r} has {len(values)} values; labels are 2 to {_MOST_LABELS}"
             )
         columns.append(codes)  # a missing value is -1
-        tasks.append(Task(name=label, labels=tuple(_plain(value) for value in values)))
+        tasks.append(
+            ClassificationTask(name=label, labels=tuple(_plain(value) for value in values))
+        )
     labels_NT = np.stack(columns, 1).astype(np.int64)
     found: dict[str, Molecule] = {}
     rows: dict[str, list[int]] = {}
     refused: Counter[str] = Counter()
     for row, text in enumerate(table[smiles_column].fillna("").astype(str)):
         try:
-            molecule = parse(text)
+            molecule = parse_smiles(text)
         except MoleculeError as error:
             refused[error.code] += 1
             continue

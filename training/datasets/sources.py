@@ -32,7 +32,7 @@ def data_folder() -> Path:
     return beside if beside.is_dir() else Path(__file__).parents[2] / "data"
 
 
-def load(name: str, folder: Path | None = None) -> NodeDataset:
+def load_node_dataset(name: str, folder: Path | None = None) -> NodeDataset:
     """A dataset by name: one of `DATASETS`, or `pyg:NAME` (see `load_pyg`).
 
     Looks for the file in `folder` (default: `data_folder()`); tolokers is downloaded through
@@ -45,9 +45,11 @@ def load(name: str, folder: Path | None = None) -> NodeDataset:
     folder = folder or data_folder()
     if name.startswith("pyg:"):
         return load_pyg(name.removeprefix("pyg:"), folder)
-    if name not in DATASETS:
-        raise ValueError(f"unknown dataset {name!r}; known are {', '.join(DATASETS)} and pyg:NAME")
-    return DATASETS[name](folder)
+    if name not in NODE_DATASETS:
+        raise ValueError(
+            f"unknown dataset {name!r}; known are {', '.join(NODE_DATASETS)} and pyg:NAME"
+        )
+    return NODE_DATASETS[name](folder)
 
 
 def _find(folder: Path, *names: str) -> Path:
@@ -146,10 +148,10 @@ def load_pyg(name: str, folder: Path) -> NodeDataset:
         data = pyg.HeterophilousGraphDataset(root, name)[0]
     else:
         raise ValueError(f"no loader for PyTorch Geometric's {name!r}")
-    return from_pyg(data, name.lower())
+    return node_dataset_from_pyg(data, name.lower())
 
 
-def from_pyg(data: Any, name: str) -> NodeDataset:
+def node_dataset_from_pyg(data: Any, name: str) -> NodeDataset:
     """A `torch_geometric.data.Data` with x, edge_index, binary y and perhaps masks."""
     labels = data.y.numpy().astype(np.int64)
     labels[(labels != 0) & (labels != 1)] = -1
@@ -185,7 +187,7 @@ def _official(data: Any, labels: np.ndarray) -> tuple[Split, ...]:
     )
 
 
-def load_tables(
+def load_node_tables(
     nodes: Path, edges: Path, label: str, id_column: str = "id", name: str | None = None
 ) -> NodeDataset:
     """Your own data: one row per node and one per edge, Parquet or CSV.
@@ -244,7 +246,7 @@ def _read_table(path: Path) -> pd.DataFrame:
     return pd.read_parquet(path) if path.suffix in (".parquet", ".pq") else pd.read_csv(path)
 
 
-DATASETS: dict[str, Callable[[Path], NodeDataset]] = {
+NODE_DATASETS: dict[str, Callable[[Path], NodeDataset]] = {
     "tolokers": load_tolokers,
     "amazon": load_amazon,
     "yelpchi": load_yelpchi,

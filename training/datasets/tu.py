@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from models.inputs.graph import Column, Graph
-from models.tasks.graph_classifier import Task
+from models.tasks.graph_classifier import ClassificationTask
 from training.datasets.graphs import GraphDataset
 from training.datasets.sources import data_folder
 
-TU = ("MUTAG", "PROTEINS", "ENZYMES", "NCI1", "Mutagenicity", "DD")
+TU_DATASETS = ("MUTAG", "PROTEINS", "ENZYMES", "NCI1", "Mutagenicity", "DD")
 _HOME = "https://www.chrsmrrs.com/graphkerneldatasets"
 
 
@@ -24,8 +24,8 @@ def load_tu(name: str, folder: Path | None = None) -> GraphDataset:
     Raises:
         ValueError: for an unknown name, or a file that does not fit the others.
     """
-    if name not in TU:
-        raise ValueError(f"unknown dataset {name!r}; known are {', '.join(TU)}")
+    if name not in TU_DATASETS:
+        raise ValueError(f"unknown dataset {name!r}; known are {', '.join(TU_DATASETS)}")
     folder = folder or data_folder()
     for path in (folder / "tu" / f"{name}.zip", folder / f"{name}.zip"):
         if path.is_file():
@@ -74,7 +74,7 @@ def read_tu(path: Path, name: str) -> GraphDataset:
             )
         )
     values, labels = np.unique(graph_labels[:, 0], return_inverse=True)
-    task = Task(name="class", labels=tuple(f"{value:g}" for value in values))
+    task = ClassificationTask(name="class", labels=tuple(f"{value:g}" for value in values))
     return GraphDataset(name, tuple(graphs), labels[:, None], (task,), node_features, edge_features)
 
 

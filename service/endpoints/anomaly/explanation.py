@@ -10,38 +10,47 @@ import numpy as np
 
 from models.base import Interrupt
 from models.interpret import occlusion
-from models.interpret.occlusion import Variant
-from models.interpret.reasons import Fired
-from service.endpoints.anomaly.parse import ScoreTask
+from models.interpret.occlusion import Perturbation
+from models.interpret.reasons import MemoryActivations
+from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.explanations import causes_to_dict, memory_to_dict
 
 
 def explained_score(
-    task: ScoreTask, node: int, logit: float, fired: list[Fired], place: int, interrupt: Interrupt
+    task: ScoreInputs,
+    node: int,
+    logit: float,
+    fired: list[MemoryActivations],
+    place: int,
+    interrupt: Interrupt,
 ) -> dict[str, Any]:
     """What moved the score of `node`, to which `fired` comes at `place`.
 
     Raises:
         Interrupted: `interrupt` gave a reason.
     """
-    network, graph, knobs = task.model.network, task.graph, task.knobs
-    value = occlusion.score_of(network, knobs, node, interrupt)
+    network, graph, params = task.model.network, task.graph, task.params
+    value = occlusion.build_score_func(network, params, node, interrupt)
     probability = task.model.manifest.calibration(np.array([logit]))[0]
     suspicious = probability >= task.model.manifest.threshold
-    cause = partial(occlusion.causes, value, np.array([logit]), np.array([1 if suspicious else -1]))
-    others = occlusion.neighbours_of(graph, node)
+    cause = partial(
+        occlusion.attribute, value, np.array([logit]), np.array([1 if suspicious else -1])
+    )
+    others = occlusion.find_neighbours(graph, node)
     features = task.model.manifest.features
     instead_F = np.array([feature.mean for feature in features], np.float32)
-    memories = occlusion.memories_of(fired)
+    memories = occlusion.list_memories(fired)
 
-    def apart(parts: Sequence[int]) -> Variant:
-        return Variant(occlusion.without_neighbours(graph, node, others[list(parts)].tolist()))
+    def apart(parts: Sequence[int]) -> Perturbation:
+        return Perturbation(
+            occlusion.remove_neighbour_edges(graph, node, others[list(parts)].tolist())
+        )
 
-    def plain(parts: Sequence[int]) -> Variant:
-        return Variant(occlusion.without_features(graph, node, parts, instead_F))
+    def plain(parts: Sequence[int]) -> Perturbation:
+        return Perturbation(occlusion.replace_features(graph, node, parts, instead_F))
 
-    def quiet(parts: Sequence[int]) -> Variant:
-        return Variant(graph, tuple(memories[part] for part in sorted(parts)))
+    def quiet(parts: Sequence[int]) -> Perturbation:
+        return Perturbation(graph, tuple(memories[part] for part in sorted(parts)))
 
     def called(part: int) -> dict[str, Any]:
         other = int(others[part])
@@ -51,10 +60,10 @@ def explained_score(
         name, value = features[part].name, float(graph.x[node, part])
         return {"feature": name, "value": value, "instead": float(instead_F[part])}
 
-    trying = occlusion.worth_trying(network, graph, knobs, node, others)
+    trying = occlusion.select_neighbours(network, graph, params, node, others)
     [neighbours] = cause(apart, len(others), trying)
     [own] = cause(plain, len(features), range(len(features)))
-    [stored] = cause(quiet, len(memories), occlusion.firing(fired, place))
+    [stored] = cause(quiet, len(memories), occlusion.select_memories(fired, place))
     return {
         "method": "occlusion",
         "neighbours": causes_to_dict(neighbours, called),

@@ -12,13 +12,13 @@ import numpy as np
 from models.base import Interrupt
 from models.checkpoint import Manifest
 from models.inputs.graph_batch import GraphBatch
-from models.interpret.reasons import Reasons
+from models.interpret.reasons import RowReasons
 from service.endpoints.anomaly.explanation import explained_score
-from service.endpoints.anomaly.parse import ScoreTask
+from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.convergence import ConvergenceReports
-from service.endpoints.common.dynamics import as_trained, resolved
+from service.endpoints.common.dynamics import as_trained, resolved_dynamics
 from service.endpoints.common.include import TOKENS
-from service.endpoints.common.reasons import ReasonCollector, told
+from service.endpoints.common.reasons import ReasonCollector, reasons_to_dict
 from service.engine.request_batch import BatchableRequest
 from service.errors import Problem, make_problem
 
@@ -34,36 +34,39 @@ class Scored:
     logits_N: np.ndarray
     dynamics: dict[str, Any]
     convergence: dict[str, Any]
-    reasons: list[Reasons]
+    reasons: list[RowReasons]
     explanations: dict[int, dict[str, Any]]
 
 
-def size_of(task: ScoreTask) -> int:
+def size_of(task: ScoreInputs) -> int:
     """Nodes and edges."""
     return task.graph.num_nodes + task.graph.edge_index.shape[1]
 
 
-def packed(task: ScoreTask) -> GraphBatch | None:
+def pack_if_large(task: ScoreInputs) -> GraphBatch | None:
     """The graph as the model takes it; None where its turn does that, with those of others."""
     return None if size_of(task) <= _SMALL else task.model.network.pack([task.graph])
 
 
 def score(
-    task: ScoreTask, batch: GraphBatch | None, interrupt: Interrupt, room: int | None = None
+    task: ScoreInputs,
+    batch: GraphBatch | None,
+    interrupt: Interrupt,
+    max_tensor_bytes: int | None = None,
 ) -> Scored:
     """Run the model of `task` on its graph; returns early, unfinished, once `interrupt` says so.
 
     Args:
-        batch: the graph, if it is `packed`.
-        room: bytes that reasons may have as tensors, if they are wanted as such.
+        batch: the graph, if `pack_if_large` packed it.
+        max_tensor_bytes: bytes that reasons may have as tensors, if they are wanted as such.
 
     Raises:
         Problem: the dynamics diverged so far that no score is left, or there is no room.
     """
     network = task.model.network
-    gathering, knobs = ReasonCollector(task.include, interrupt, room), [task.knobs]
+    gathering, params = ReasonCollector(task.include, interrupt, max_tensor_bytes), [task.params]
     graph = network.pack([task.graph]) if batch is None else batch
-    output = gathering.run(network, knobs, lambda: network.infer(graph, knobs, interrupt))
+    output = gathering.run(network, params, lambda: network.infer(graph, params, interrupt))
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
         raise _diverged()
@@ -72,29 +75,29 @@ def score(
     reasons = list(gathering.take(1, first))
     return Scored(
         logits_N,
-        resolved(network, task.knobs),
+        resolved_dynamics(network, task.params),
         gathering.courses(output).row(0, nodes, energy, task.include),
         reasons,
         _explained(task, logits_N, gathering, interrupt),
     )
 
 
-def alike(task: ScoreTask) -> BatchableRequest | None:
-    """The same for tasks that begin together, of one model with equal knobs: rows of as many steps
+def batchable(task: ScoreInputs) -> BatchableRequest | None:
+    """The same for tasks that begin together, of one model with equal params: rows of as many steps
     end together. None where a task is to be run by itself."""
-    alone = task.knobs.tolerance or size_of(task) > _SMALL
+    alone = task.params.tolerance or size_of(task) > _SMALL
     if alone or not _OF_COURSES.issuperset(task.include):
         return None
-    knobs = replace(task.knobs, seed=0) if task.knobs.seed else task.knobs
-    key = id(task.model.network), knobs
+    params = replace(task.params, seed=0) if task.params.seed else task.params
+    key = id(task.model.network), params
     return BatchableRequest(key, task, _score_all)
 
 
-def _score_all(tasks: Sequence[ScoreTask], interrupt: Interrupt) -> list[Scored | Problem]:
-    network, knobs = tasks[0].model.network, [task.knobs for task in tasks]
-    output = network.infer(network.pack([task.graph for task in tasks]), knobs, interrupt)
-    courses = ConvergenceReports(output.solutions, as_trained=as_trained(network, knobs[0]))
-    dynamics = resolved(network, knobs[0])
+def _score_all(tasks: Sequence[ScoreInputs], interrupt: Interrupt) -> list[Scored | Problem]:
+    network, params = tasks[0].model.network, [task.params for task in tasks]
+    output = network.infer(network.pack([task.graph for task in tasks]), params, interrupt)
+    courses = ConvergenceReports(output.solutions, as_trained=as_trained(network, params[0]))
+    dynamics = resolved_dynamics(network, params[0])
     bounds = pairwise(accumulate((task.graph.num_nodes for task in tasks), initial=0))
     every_N = output.logits.cpu().numpy()
     found: list[Scored | Problem] = []
@@ -104,7 +107,7 @@ def _score_all(tasks: Sequence[ScoreTask], interrupt: Interrupt) -> list[Scored 
             found.append(_diverged())
             continue
         course = courses.row(row, task.graph.num_nodes, task.model.manifest.energy, task.include)
-        found.append(Scored(logits_N, dynamics | {"seed": task.knobs.seed}, course, [], {}))
+        found.append(Scored(logits_N, dynamics | {"seed": task.params.seed}, course, [], {}))
     return found
 
 
@@ -114,7 +117,7 @@ def _diverged() -> Problem:
 
 
 def _explained(
-    task: ScoreTask, logits_N: np.ndarray, gathering: ReasonCollector, interrupt: Interrupt
+    task: ScoreInputs, logits_N: np.ndarray, gathering: ReasonCollector, interrupt: Interrupt
 ) -> dict[int, dict[str, Any]]:
     """Why each target was scored as it was, where that is asked for."""
     if "explanation" not in task.include or interrupt() is not None:
@@ -127,19 +130,19 @@ def _explained(
     }
 
 
-def suspects(task: ScoreTask, logits_N: np.ndarray) -> np.ndarray:
+def suspects(task: ScoreInputs, logits_N: np.ndarray) -> np.ndarray:
     """The targets, the most suspicious first, ties in order of rows."""
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
     return rows[np.lexsort((rows, -logits_N[rows]))]
 
 
-def named(task: ScoreTask, reasons: Reasons) -> dict[str, Any]:
+def named(task: ScoreInputs, reasons: RowReasons) -> dict[str, Any]:
     """Reasons by the names of nodes."""
     ids = task.node_ids
-    return told(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
+    return reasons_to_dict(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
 
 
-def table(task: ScoreTask, logits_N: np.ndarray) -> dict[str, np.ndarray]:
+def table(task: ScoreInputs, logits_N: np.ndarray) -> dict[str, np.ndarray]:
     """A result for each target, in the order asked, as columns; `row` is that of the node."""
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
     return labelled(task.model.manifest, logits_N, rows)
@@ -161,7 +164,7 @@ def labelled(manifest: Manifest, logits_N: np.ndarray, rows: np.ndarray) -> dict
     }
 
 
-def results(task: ScoreTask, scored: Scored) -> list[dict[str, Any]]:
+def results(task: ScoreInputs, scored: Scored) -> list[dict[str, Any]]:
     """One result per target, in the order asked."""
     columns, threshold = table(task, scored.logits_N), task.model.manifest.threshold
     ids, explained = task.node_ids, scored.explanations

@@ -28,12 +28,22 @@ from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.storage.graphs.dynamic_graph import DynamicGraph
-from service.validation.arrays import fail_at, listing, pointer_builder, require_list
-from service.validation.ids import NodeId, rows_by_id
-from service.validation.json_body import read_object
-from service.validation.json_graph import check_size, read_json
-from service.validation.safetensors_body import TENSORS, Tensors, graph_of, read_safetensors
-from service.validation.schema_errors import invalid, validated
+from service.validation.arrays import (
+    join_names,
+    make_graph_problem_at,
+    pointer_builder,
+    require_list,
+)
+from service.validation.ids import NodeId, index_ids
+from service.validation.json_body import parse_json_object
+from service.validation.json_graph import check_graph_size, parse_json_graph
+from service.validation.safetensors_body import (
+    GRAPH_TENSORS,
+    Tensors,
+    graph_from_tensors,
+    parse_safetensors,
+)
+from service.validation.schema_errors import make_request_problem, validate_fields
 
 _IN_JSON = (
     ArrayScoreRequest.model_fields | RowScoreRequest.model_fields | StoredScoreRequest.model_fields
@@ -41,7 +51,7 @@ _IN_JSON = (
 
 
 @dataclass(frozen=True)
-class ScoreTask:
+class ScoreInputs:
     """What to score and how. `targets` are row numbers, None for all nodes; `taken` tells of what
     stored graph it is a neighbourhood."""
 
@@ -50,13 +60,13 @@ class ScoreTask:
     node_ids: list[NodeId] | None
     targets: np.ndarray | None
     dynamics: Dynamics
-    knobs: DynamicsParams
+    params: DynamicsParams
     include: frozenset[str]
-    taken: Mapping[str, str | int] | None = None
+    subgraph: Mapping[str, str | int] | None = None
 
 
 @dataclass(frozen=True)
-class StoredTask:
+class StoredScoreInputs:
     """The same of nodes of a stored graph, which is to be read first."""
 
     model: Scorer
@@ -66,7 +76,7 @@ class StoredTask:
     dynamics: Dynamics
     include: frozenset[str]
 
-    def of(self, stored: DynamicGraph, settings: Settings) -> ScoreTask:
+    def from_stored(self, stored: DynamicGraph, settings: Settings) -> ScoreInputs:
         """With the neighbourhood of the targets.
 
         Raises:
@@ -75,36 +85,36 @@ class StoredTask:
         """
         _require_same(stored.schema.features, self.model.features, "features")
         _require_same(stored.schema.relations, self.model.relations, "relations")
-        around = stored.neighborhood(
+        around = stored.sample_neighborhood(
             self.targets,
             **self.neighborhood.model_dump(),
             max_nodes=settings.max_neighborhood_nodes,
             max_edges=settings.max_neighborhood_edges,
         )
         nodes, edges = around.graph.num_nodes, around.graph.edge_index.shape[1]
-        check_size(nodes, edges, settings, "/neighborhood", "/neighborhood")
-        taken = {"id": self.graph_id, "revision": around.revision}
-        return ScoreTask(
+        check_graph_size(nodes, edges, settings, "/neighborhood", "/neighborhood")
+        subgraph = {"id": self.graph_id, "revision": around.revision}
+        return ScoreInputs(
             self.model,
             around.graph,
             around.node_ids,
             np.arange(len(self.targets)),
             self.dynamics,
-            self.dynamics.knobs(),
+            self.dynamics.to_params(),
             self.include,
-            taken | {"num_nodes": nodes, "num_edges": edges},
+            subgraph | {"num_nodes": nodes, "num_edges": edges},
         )
 
 
 def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> None:
     if stored != read:
-        rule = f"this model reads other {what} ({listing(read)}) than the graph has"
-        raise fail_at("/graph_id", "not_read", rule)
+        rule = f"this model reads other {what} ({join_names(read)}) than the graph has"
+        raise make_graph_problem_at("/graph_id", "not_read", rule)
 
 
 def parse_score(
     body: bytes, media_type: str, registry: Registry, settings: Settings
-) -> ScoreTask | StoredTask:
+) -> ScoreInputs | StoredScoreInputs:
     """Read a body of `POST /anomaly/score`, as it came or as `service.workers.large_json` left it.
 
     Raises:
@@ -112,7 +122,7 @@ def parse_score(
     """
     opened = _open(body, media_type)
     envelope = read_envelope(opened.fields, opened.known, settings)
-    model = registry.serving(Scorer, envelope.model or settings.default_anomaly_model)
+    model = registry.get_of_kind(Scorer, envelope.model or settings.default_anomaly_model)
     require_supported_params(envelope.dynamics, model.network.config)
     require_supported_includes(model.network, envelope.include)
     if opened.problem is not None:
@@ -120,43 +130,45 @@ def parse_score(
     if opened.fields.get("graph_id") is not None:
         return _stored(opened.fields, envelope, model, settings)
     if opened.fields.get("neighborhood") is not None:
-        raise fail_at("/neighborhood", "not_read", "this goes with graph_id")
+        raise make_graph_problem_at("/neighborhood", "not_read", "this goes with graph_id")
     if opened.tensors is None:
-        named = read_json(opened.fields, model, settings)
+        named = parse_json_graph(opened.fields, model, settings)
     else:
-        named = graph_of(opened.tensors, opened.node_ids, model, settings)
+        named = graph_from_tensors(opened.tensors, opened.node_ids, model, settings)
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
     require_max_explained(envelope.include, count, "/targets", settings)
-    return ScoreTask(
+    return ScoreInputs(
         model,
         named.graph,
         named.node_ids,
         named.targets,
         envelope.dynamics,
-        envelope.dynamics.knobs(),
+        envelope.dynamics.to_params(),
         frozenset(envelope.include),
     )
 
 
 def _stored(
     fields: dict[str, Any], envelope: Envelope, model: Scorer, settings: Settings
-) -> StoredTask:
+) -> StoredScoreInputs:
     if any(fields.get(name) is not None for name in ("graph", "nodes", "edges")):
-        raise fail_at("", "one_of", "give a graph, or the graph_id of one that is stored")
+        raise make_graph_problem_at(
+            "", "one_of", "give a graph, or the graph_id of one that is stored"
+        )
     at = pointer_builder("targets")
     targets = require_list(fields.get("targets"), at)
     if not targets:
-        raise fail_at(at(), "empty", "name at least one node")
-    rows_by_id(targets, at)
+        raise make_graph_problem_at(at(), "empty", "name at least one node")
+    index_ids(targets, at)
     require_max_explained(envelope.include, len(targets), at(), settings)
     given = fields.get("neighborhood")
     if isinstance(given, dict) and (
         faults := unknown_fields(given, NeighborhoodKnobs.model_fields, "neighborhood")
     ):
-        raise invalid(faults)
-    asked = validated(StoredGraph, fields)
+        raise make_request_problem(faults)
+    asked = validate_fields(StoredGraph, fields)
     include = frozenset(envelope.include)
-    return StoredTask(
+    return StoredScoreInputs(
         *(model, asked.graph_id, targets, asked.neighborhood, envelope.dynamics, include)
     )
 
@@ -174,12 +186,14 @@ class _Opened:
 
 def _open(body: bytes, media_type: str) -> _Opened:
     if media_type == JSON:
-        return _Opened(read_object(body, "invalid-json"), _IN_JSON)
+        return _Opened(parse_json_object(body, "invalid-json"), _IN_JSON)
     if media_type == SAFETENSORS:
-        tensors, metadata = read_safetensors(body)
-        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        tensors, metadata = parse_safetensors(body)
+        fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
         return _Opened(fields, TensorEnvelope.model_fields, tensors, fields.get("node_ids"))
-    tensors, metadata = read_safetensors(body, {**TENSORS, "node_ids": ({"U8": np.uint8}, (1,))})
+    tensors, metadata = parse_safetensors(
+        body, {**GRAPH_TENSORS, "node_ids": ({"U8": np.uint8}, (1,))}
+    )
     problem = Problem.loads(metadata["problem"]) if "problem" in metadata else None
     if problem and "request" not in metadata:
         raise problem

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.datastructures import State
 
+from models.base import Interrupt
 from models.inputs.graph_batch import GraphBatch
-from service.context import JSON_WEIGHS, AppContext, get_context
+from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.infer import (
     Scored,
-    alike,
+    batchable,
     named,
-    packed,
+    pack_if_large,
     results,
     score,
     size_of,
     table,
 )
-from service.endpoints.anomaly.parse import ScoreTask, StoredTask, parse_score
+from service.endpoints.anomaly.parse import ScoreInputs, StoredScoreInputs, parse_score
 from service.endpoints.anomaly.schemas import ScoreResponse
-from service.endpoints.common.dynamics import steps_of
-from service.endpoints.common.reasons import tensors
+from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.common.reasons import reasons_to_tensors
 from service.endpoints.fast_path import FastRoute
 from service.endpoints.openapi import also, jobs, problems, score_body
-from service.endpoints.pipeline import handle_inference, run_inference
+from service.endpoints.pipeline import InferenceTask, handle_inference
+from service.engine.engine import Workload
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
-from service.observability.stopwatch import StageTimer
-from service.payload import ResponsePayload, as_json, as_tensors
+from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
 from service.registry.handles import Scorer
 from service.storage.graphs import DynamicGraph
-from service.workers.large_json import CONDENSED, LARGE
+from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
 
 router = APIRouter(tags=["anomaly"], route_class=FastRoute)
-_Read = tuple[ScoreTask, GraphBatch | None]
+_Packed = tuple[ScoreInputs, GraphBatch | None]
 _RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
 """Of a target, as `AppContext.aside` counts them: as columns it takes a tenth of the time and less.
 """
@@ -65,76 +65,79 @@ async def score_nodes(
     file with all of them (the rest as JSON in its metadata entry `response`).
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    form = select_media_type(request, (JSON, SAFETENSORS))
+    accept = select_media_type(request, (JSON, SAFETENSORS))
     context.registry.require_ready()
-    return await handle_inference(
-        request,
-        context,
-        partial(answer, content_type=media_type, form=form, context=context, state=request.state),
-        context.models_fingerprint,
-    )
+    return await handle_inference(request, ScoreTask(request, context, media_type, accept))
 
 
-async def answer(
-    body: bytes, content_type: str, form: str, context: AppContext, state: State
-) -> ResponsePayload:
-    """What a body of this type is answered in this form."""
-    watch: StageTimer = state.stopwatch
-    if content_type == JSON and len(body) > LARGE:
-        readers = {model.name: model for model in context.registry.every(Scorer)}
-        body = await context.large.condense(body, readers, context.settings)
-        content_type = CONDENSED
-        watch.lap("condense")
-    weight = len(body) * (JSON_WEIGHS if content_type == JSON else 1)
-    found = await context.offload_if_large(weight, _read, body, content_type, context)
-    del body
-    if isinstance(found, StoredTask):
-        graph = await context.graphs.get(found.graph_id, "/graph_id")
-        on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
-        found = await on_codec(_taken, found, graph, context)
-    task, batch = found
-    watch.lap("parse")
-    room = context.settings.max_response_bytes if form == SAFETENSORS else None
-    size = size_of(task)
-    scored = await run_inference(
-        context,
-        state,
-        partial(score, task, batch, room=room),
-        task.model.name,
-        size * steps_of(task.model.network, task.knobs),
-        size=size,
-        alone=task.knobs.deterministic,
-        alike=alike(task),
-    )
-    encoded = await context.offload_if_large(weight_of(task, form), _encode, task, scored, form)
-    counted = task.model.name, task.graph.num_nodes, scored.convergence
-    asyncio.get_running_loop().call_soon(context.metrics.observe, *counted)  # once it has gone
-    return encoded if task.taken is None else encoded.passing()  # a graph that is stored changes
+class ScoreTask(InferenceTask[Scored]):
+    """Score the nodes of one graph, sent or stored."""
+
+    inputs: ScoreInputs
+    batch: GraphBatch | None  # the graph as the model takes it, if it is packed before its turn
+
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        context, content_type = self.context, self.content_type
+        if content_type == JSON and len(body) > LARGE_BODY_BYTES:
+            models = context.registry.list_models_of_kind(Scorer)
+            readers = {model.name: model for model in models}
+            body = await context.large_json.condense(body, readers, self.settings)
+            content_type = CONDENSED
+            self.state.timer.lap("condense")
+        weight = len(body) * (JSON_COST_FACTOR if content_type == JSON else 1)
+        parsed = await context.offload_if_large(weight, self._read, body, content_type)
+        if isinstance(parsed, StoredScoreInputs):
+            graph = await context.graphs.get(parsed.graph_id, "/graph_id")
+            parsed = await self.on_codec(self._take_subgraph, parsed, graph)
+        self.inputs, self.batch = parsed
+        self.state.timer.lap("parse")
+
+    def _read(self, body: bytes, content_type: str) -> _Packed | StoredScoreInputs:
+        inputs = parse_score(body, content_type, self.context.registry, self.settings)
+        return inputs if isinstance(inputs, StoredScoreInputs) else _pack(inputs)
+
+    def _take_subgraph(self, inputs: StoredScoreInputs, graph: DynamicGraph) -> _Packed:
+        return _pack(inputs.from_stored(graph, self.settings))
+
+    def workload(self) -> Workload:
+        inputs, size = self.inputs, size_of(self.inputs)
+        return Workload(
+            flow=inputs.model.name,
+            cost=size * max_total_steps(inputs.model.network, inputs.params),
+            size=size,
+            is_isolated=inputs.params.deterministic,
+            batchable=batchable(inputs),
+        )
+
+    def run(self, interrupt: Interrupt) -> Scored:
+        return score(self.inputs, self.batch, interrupt, max_tensor_bytes=self.max_tensor_bytes)
+
+    async def render(self, result: Scored) -> ResponsePayload:
+        inputs, context = self.inputs, self.context
+        weight = response_weight(inputs, self.accept)
+        payload = await context.offload_if_large(weight, _encode, inputs, result, self.accept)
+        # Counted once the response has been handed to the transport.
+        asyncio.get_running_loop().call_soon(
+            context.metrics.observe, inputs.model.name, inputs.graph.num_nodes, result.convergence
+        )
+        # A stored graph may change, and its revision is no part of the cache key.
+        return payload if inputs.subgraph is None else payload.without_caching()
 
 
-def _read(body: bytes, media_type: str, context: AppContext) -> _Read | StoredTask:
-    task = parse_score(body, media_type, context.registry, context.settings)
-    return task if isinstance(task, StoredTask) else _packed(task)
+def _pack(inputs: ScoreInputs) -> _Packed:
+    return inputs, pack_if_large(inputs)
 
 
-def _taken(task: StoredTask, graph: DynamicGraph, context: AppContext) -> _Read:
-    return _packed(task.of(graph, context.settings))
-
-
-def _packed(task: ScoreTask) -> _Read:
-    return task, packed(task)
-
-
-def weight_of(task: ScoreTask, form: str) -> int:
+def response_weight(task: ScoreInputs, form: str) -> int:
     """Of the answer, as `AppContext.aside` counts bytes."""
     told = task.graph.num_nodes if task.targets is None else len(task.targets)
     return told * _RESULT_BYTES[form] + bool(task.include) * size_of(task) * _REASON_BYTES
 
 
-def _encode(task: ScoreTask, scored: Scored, form: str) -> ResponsePayload:
-    rest: dict[str, Any] = {} if task.taken is None else {"graph": task.taken}
+def _encode(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:
+    rest: dict[str, Any] = {} if task.subgraph is None else {"graph": task.subgraph}
     rest |= {
-        "model": task.model.told,
+        "model": task.model.ref_dict,
         "dynamics": scored.dynamics,
         "convergence": scored.convergence,
     }
@@ -145,8 +148,8 @@ def _encode(task: ScoreTask, scored: Scored, form: str) -> ResponsePayload:
         if scored.explanations:
             told = scored.explanations.items()
             rest["explanations"] = [{"row": row, **explanation} for row, explanation in told]
-        return as_tensors(found | tensors(scored.reasons), rest)
+        return make_tensors_payload(found | reasons_to_tensors(scored.reasons), rest)
     listed: dict[str, Any] = {"results": results(task, scored)}
     if scored.reasons:
         listed["reasons"] = named(task, scored.reasons[0])
-    return as_json(listed | rest)
+    return make_json_payload(listed | rest)

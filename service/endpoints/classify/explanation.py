@@ -12,8 +12,8 @@ import numpy as np
 from models.base import DynamicsParams, Interrupt
 from models.inputs.graph import Graph
 from models.interpret import occlusion
-from models.interpret.occlusion import Variant
-from models.interpret.reasons import Fired
+from models.interpret.occlusion import Perturbation
+from models.interpret.reasons import MemoryActivations
 from service.endpoints.common.explanations import causes_to_dict, memory_to_dict
 from service.registry.handles import Classifier
 
@@ -29,9 +29,9 @@ class Explained:
 def explained_graph(
     model: Classifier,
     graph: Graph,
-    knobs: DynamicsParams,
+    params: DynamicsParams,
     logits_C: np.ndarray,
-    fired: list[Fired],
+    fired: list[MemoryActivations],
     interrupt: Interrupt,
 ) -> Explained:
     """What moved the answer to each task.
@@ -42,20 +42,22 @@ def explained_graph(
     ends = np.cumsum([len(task.labels) for task in model.tasks])[:-1]
     parts = [part[None].astype(np.float64) for part in np.split(logits_C, ends)]
     labels = [int(part.argmax()) for part in parts]
-    whole_T = np.array([occlusion.margins(p, at)[0] for p, at in zip(parts, labels, strict=True)])
-    value = occlusion.margin_of(model.network, knobs, labels, interrupt)
-    cause = partial(occlusion.causes, value, whole_T, np.ones(len(labels)))
-    memories = occlusion.memories_of(fired)
+    whole_T = np.array(
+        [occlusion.compute_margins(p, at)[0] for p, at in zip(parts, labels, strict=True)]
+    )
+    value = occlusion.build_margin_func(model.network, params, labels, interrupt)
+    cause = partial(occlusion.attribute, value, whole_T, np.ones(len(labels)))
+    memories = occlusion.list_memories(fired)
 
-    def cut(parts: Sequence[int]) -> Variant:
-        return Variant(occlusion.without_nodes(graph, parts))
+    def cut(parts: Sequence[int]) -> Perturbation:
+        return Perturbation(occlusion.remove_nodes(graph, parts))
 
-    def quiet(parts: Sequence[int]) -> Variant:
-        return Variant(graph, tuple(memories[part] for part in sorted(parts)))
+    def quiet(parts: Sequence[int]) -> Perturbation:
+        return Perturbation(graph, tuple(memories[part] for part in sorted(parts)))
 
     nodes = graph.num_nodes
     by_node = cause(cut, nodes, range(nodes if nodes > 1 else 0))  # of one node nothing would stay
-    by_memory = cause(quiet, len(memories), occlusion.firing(fired))
+    by_memory = cause(quiet, len(memories), occlusion.select_memories(fired))
     told = {
         task.name: {
             "method": "occlusion",

@@ -13,25 +13,25 @@ from service.registry.handles import Classifier
 from service.settings import Settings
 from service.validation.arrays import (
     PointerFn,
-    fail,
-    fail_at,
-    fail_where,
-    listing,
-    numbers,
+    join_names,
+    make_graph_problem,
+    make_graph_problem_at,
+    make_graph_problem_where,
+    parse_number_rows,
     pointer_builder,
     require_list,
     require_range,
     to_float32,
 )
-from service.validation.json_graph import check_size, edge_index_of, ends_of
-from service.validation.safetensors_body import FLOATS, INTEGERS, Allowed, Tensors
+from service.validation.json_graph import check_graph_size, parse_edge_index, require_edge_lists
+from service.validation.safetensors_body import FLOAT_DTYPES, INTEGER_DTYPES, Tensors, TensorSpecs
 
-_NUMBERS = {**FLOATS, **INTEGERS, "U8": np.uint8}
-TENSORS: Allowed = {
+_NUMBERS = {**FLOAT_DTYPES, **INTEGER_DTYPES, "U8": np.uint8}
+TENSORS: TensorSpecs = {
     "x": (_NUMBERS, (2,)),
-    "edge_index": (INTEGERS, (2,)),
+    "edge_index": (INTEGER_DTYPES, (2,)),
     "edge_attr": (_NUMBERS, (2,)),
-    "ptr": (INTEGERS, (1,)),
+    "ptr": (INTEGER_DTYPES, (1,)),
 }
 _FIELDS = ("x", "edge_index", "edge_attr")
 
@@ -56,12 +56,12 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
     """
     for name in ("x", "edge_index"):
         if name not in tensors:
-            raise fail_at(f"/{name}", "missing", "this tensor is needed")
+            raise make_graph_problem_at(f"/{name}", "missing", "this tensor is needed")
     x, edge_index, attr = tensors["x"], tensors["edge_index"], tensors.get("edge_attr")
     if len(edge_index) != 2:
-        raise fail_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
+        raise make_graph_problem_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
     nodes, edges = len(x), edge_index.shape[1]
-    check_size(nodes, edges, settings, "/x", "/edge_index")
+    check_graph_size(nodes, edges, settings, "/x", "/edge_index")
     ptr = _offsets(tensors.get("ptr", np.array([0, nodes])), nodes, settings)
     at_x, at_edges, at_attr = (
         pointer_builder("x"),
@@ -74,7 +74,7 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
         assert attr is not None
         _check_width(attr, model.edge_features, "/edge_attr")
         if len(attr) != edges:
-            raise fail_at("/edge_attr", "wrong_shape", "must hold one row per edge")
+            raise make_graph_problem_at("/edge_attr", "wrong_shape", "must hold one row per edge")
         features = _checked(to_float32(attr, at_attr), model.edge_features, at_attr)
     else:
         features = np.zeros((edges, len(model.edge_features)), np.float32)
@@ -82,7 +82,9 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
     graph_of_E2 = np.searchsorted(ptr, edge_index, side="right") - 1
     if (apart := graph_of_E2[0] != graph_of_E2[1]).any():
         rule = "both ends of an edge must be in the same graph"
-        raise fail_where(apart, pointer_builder("edge_index", "1"), "across_graphs", rule)
+        raise make_graph_problem_where(
+            apart, pointer_builder("edge_index", "1"), "across_graphs", rule
+        )
     order = np.argsort(graph_of_E2[0], kind="stable")
     bounds = np.searchsorted(graph_of_E2[0][order], np.arange(len(ptr)))
     found = []
@@ -97,30 +99,30 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
 def _graph(value: object, i: int, model: Classifier, settings: Settings) -> Graph:
     where = ("graphs", str(i))
     if not isinstance(value, dict):
-        raise fail_at(pointer(*where), "wrong_type", "must be an object")
+        raise make_graph_problem_at(pointer(*where), "wrong_type", "must be an object")
     if faults := unknown_fields(value, _FIELDS, *where):
-        raise fail(faults)
+        raise make_graph_problem(faults)
     at_x, at_edges, at_attr = (pointer_builder(*where, name) for name in _FIELDS)
     rows = require_list(value.get("x"), at_x)
-    ends = ends_of(value.get("edge_index"), at_edges)
+    ends = require_edge_lists(value.get("edge_index"), at_edges)
     edges = len(ends[0])
-    check_size(len(rows), edges, settings, at_x(), at_edges())
+    check_graph_size(len(rows), edges, settings, at_x(), at_edges())
     _check_cost(len(rows), edges, model, settings, pointer(*where))
     x = _table(rows, model.node_features, at_x, "node")
-    edge_index = edge_index_of(ends, len(rows), *where, "edge_index")
+    edge_index = parse_edge_index(ends, len(rows), *where, "edge_index")
     given = value.get("edge_attr")
     attr = np.zeros((edges, len(model.edge_features)), np.float32)
     if _attr_needed(given, edges, model.edge_features, at_attr()):
         if len(require_list(given, at_attr)) != edges:
-            raise fail_at(at_attr(), "wrong_shape", "must hold one row per edge")
+            raise make_graph_problem_at(at_attr(), "wrong_shape", "must hold one row per edge")
         attr = _table(given, model.edge_features, at_attr, "edge")  # type: ignore[arg-type]
     return Graph(x, edge_index, None, attr)
 
 
 def _table(rows: list[object], columns: Sequence[Column], at: PointerFn, of: str) -> np.ndarray:
-    names = listing([column.name for column in columns])
+    names = join_names([column.name for column in columns])
     rule = f"must hold {len(columns)} features per {of} ({names})"
-    return _checked(numbers(rows, len(columns), at, "feature_count", rule), columns, at)
+    return _checked(parse_number_rows(rows, len(columns), at, "feature_count", rule), columns, at)
 
 
 def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.ndarray:
@@ -131,50 +133,56 @@ def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.
         return table
     c = int(wrong.any(0).argmax())
     rule = f"{columns[c].name} must be a whole number from 0 to {size_F[c] - 1:.0f}"
-    raise fail_where(wrong[:, c], lambda *row: at(*row, c), "unknown_category", rule)
+    raise make_graph_problem_where(wrong[:, c], lambda *row: at(*row, c), "unknown_category", rule)
 
 
 def _attr_needed(attr: object, edges: int, columns: Sequence[Column], at: str) -> bool:
     """Does the model read features of these edges? Refused where it does and there are none, or
     the reverse."""
     if attr is not None and not columns:
-        raise fail_at(at, "not_read", "this model reads no edge features")
+        raise make_graph_problem_at(at, "not_read", "this model reads no edge features")
     if attr is None and columns and edges:
-        names = listing([column.name for column in columns])
-        raise fail_at(at, "missing", f"this model reads {len(columns)} features per edge ({names})")
+        names = join_names([column.name for column in columns])
+        raise make_graph_problem_at(
+            at, "missing", f"this model reads {len(columns)} features per edge ({names})"
+        )
     return attr is not None and (edges > 0 or len(attr) > 0)  # type: ignore[arg-type]
 
 
 def _offsets(ptr: np.ndarray, nodes: int, settings: Settings) -> np.ndarray:
     if len(ptr) < 2 or ptr[0] != 0 or ptr[-1] != nodes:
-        raise fail_at(
+        raise make_graph_problem_at(
             "/ptr", "wrong_shape", f"must start with 0 and end with {nodes}, the rows of x"
         )
     _check_count(len(ptr) - 1, settings, "/ptr")
     if (back := ptr[1:] <= ptr[:-1]).any():
         rule = "must be above the one before: every graph has a node"
-        raise fail_where(back, pointer_builder("ptr"), "out_of_range", rule, start=1)
+        raise make_graph_problem_where(back, pointer_builder("ptr"), "out_of_range", rule, start=1)
     return ptr.astype(np.int64)
 
 
 def _check_count(count: int, settings: Settings, at: str) -> None:
     if not count:
-        raise fail_at(at, "empty", "give at least one graph")
+        raise make_graph_problem_at(at, "empty", "give at least one graph")
     if count > settings.max_graphs:
-        raise fail_at(at, "too_many", f"at most {settings.max_graphs} graphs")
+        raise make_graph_problem_at(at, "too_many", f"at most {settings.max_graphs} graphs")
 
 
 def _check_width(table: np.ndarray, columns: Sequence[Column], at: str) -> None:
     if table.shape[1] != len(columns):
-        names = listing([column.name for column in columns])
-        raise fail_at(at, "feature_count", f"must have {len(columns)} columns ({names})")
+        names = join_names([column.name for column in columns])
+        raise make_graph_problem_at(
+            at, "feature_count", f"must have {len(columns)} columns ({names})"
+        )
 
 
 def _check_cost(nodes: int, edges: int, model: Classifier, settings: Settings, at: str) -> None:
     """Refuse a graph that takes too much memory, or too much time that cannot be cut short."""
-    tokeniser = model.network.tokeniser
-    if tokeniser.pairs(nodes, edges) > settings.max_pairs:
+    tokeniser = model.network.tokenizer
+    if tokeniser.max_pairs(nodes, edges) > settings.max_pairs:
         rule = f"at most {settings.max_pairs} pairs of tokens may see each other in one graph"
-        raise fail_at(at, "too_many_pairs", rule)
-    if tokeniser.work(nodes, edges) > settings.max_position_work:
-        raise fail_at(at, "too_much_work", "it would take too long to find where its nodes are")
+        raise make_graph_problem_at(at, "too_many_pairs", rule)
+    if tokeniser.estimate_operations(nodes, edges) > settings.max_position_work:
+        raise make_graph_problem_at(
+            at, "too_much_work", "it would take too long to find where its nodes are"
+        )

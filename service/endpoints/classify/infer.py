@@ -11,14 +11,14 @@ import numpy as np
 
 from models.base import DynamicsParams, Interrupt
 from models.inputs.graph import Graph
-from models.inputs.tokens import Tokens, collate
-from models.interpret.reasons import Reasons
+from models.inputs.tokens import GraphTokens, collate_tokens
+from models.interpret.reasons import RowReasons
 from models.tasks.graph_classifier import GraphClassifier
 from service.endpoints.classify.explanation import Explained, explained_graph
-from service.endpoints.classify.parse import ClassifyTask, Item
+from service.endpoints.classify.parse import ClassifyInputs, Item
 from service.endpoints.common.convergence import ConvergenceReports
-from service.endpoints.common.dynamics import resolved
-from service.endpoints.common.reasons import ReasonCollector, told
+from service.endpoints.common.dynamics import resolved_dynamics
+from service.endpoints.common.reasons import ReasonCollector, reasons_to_dict
 from service.errors import FieldError, Problem, make_problem
 from service.registry.handles import Classifier
 
@@ -35,7 +35,7 @@ class Classified:
     logits_RC: np.ndarray
     batches: list[tuple[ConvergenceReports, int]]
     dynamics: dict[str, Any]
-    reasons: list[Reasons]
+    reasons: list[RowReasons]
     explained: list[Explained]
 
     def rows(self) -> Iterator[tuple[ConvergenceReports, int]]:
@@ -46,25 +46,25 @@ class Classified:
 def classify(
     model: Classifier,
     graphs: Sequence[Graph],
-    knobs: DynamicsParams,
+    params: DynamicsParams,
     interrupt: Interrupt,
     include: Collection[str] = (),
-    room: int | None = None,
+    max_tensor_bytes: int | None = None,
 ) -> Classified:
-    """Run `model` on `graphs`; returns early, unfinished, once `interrupt` says so.
+    """Run `model` on `graphs`; return early, unfinished, once `interrupt` says so.
+
+    Every graph has noise from the same seed, so that its result does not depend on its place.
 
     Args:
-        room: bytes that reasons may have as tensors, if they are wanted as such.
-
-    Every graph has the noise of the same seed, so that none depends on its place.
+        max_tensor_bytes: limit for the reasons, where they are sent as tensors.
     """
     network = model.network
     logits: list[np.ndarray] = []
     batches: list[tuple[ConvergenceReports, int]] = []
-    gathering, reasons = ReasonCollector(include, interrupt, room), list[Reasons]()
+    gathering, reasons = ReasonCollector(include, interrupt, max_tensor_bytes), list[RowReasons]()
     explained: list[Explained] = []
     for tokens in batched(network, graphs, interrupt):
-        batch, rows = collate(tokens), [knobs] * len(tokens)
+        batch, rows = collate_tokens(tokens), [params] * len(tokens)
         output = gathering.run(network, rows, partial(network.infer, batch, rows, interrupt))
         logits.append(output.logits.cpu().numpy())
         batches.append((gathering.courses(output), len(tokens)))
@@ -72,28 +72,28 @@ def classify(
         if "explanation" in include and interrupt() is None:
             first = len(explained)
             explained += [
-                explained_graph(model, graph, knobs, row_C, gathering.fired(row), interrupt)
+                explained_graph(model, graph, params, row_C, gathering.fired(row), interrupt)
                 for row, (graph, row_C) in enumerate(
                     zip(graphs[first : first + len(tokens)], logits[-1], strict=True)
                 )
             ]
         if interrupt() is not None:
             break
-    dynamics = resolved(network, knobs)
+    dynamics = resolved_dynamics(network, params)
     logits_RC = np.concatenate(logits) if logits else np.empty((0, 0))
     return Classified(logits_RC, batches, dynamics, reasons, explained)
 
 
 def batched(
     network: GraphClassifier, graphs: Sequence[Graph], interrupt: Interrupt
-) -> Iterator[list[Tokens]]:
+) -> Iterator[list[GraphTokens]]:
     """Graphs prepared, as many at a time as memory should hold; a large one by itself."""
-    held: list[Tokens] = []
+    held: list[GraphTokens] = []
     size = 0
     for graph in graphs:
         if interrupt() is not None:
             return
-        tokens = network.prepare(graph)
+        tokens = network.tokenize(graph)
         if held and size + len(tokens.indices) > ENTRIES:
             yield held
             held, size = [], 0
@@ -104,7 +104,7 @@ def batched(
 
 
 def graph_results(
-    task: ClassifyTask, items: Sequence[Item], classified: Classified, listed: bool = True
+    task: ClassifyInputs, items: Sequence[Item], classified: Classified, listed: bool = True
 ) -> list[dict[str, Any]]:
     """One result per input, in order; its reasons beside it where they are `listed`."""
     graphs = [item.graph for item in items if item.graph]
@@ -119,7 +119,7 @@ def graph_results(
     ]
 
 
-def require_any(task: ClassifyTask, errors: Sequence[tuple[str, str] | None]) -> None:
+def require_any(task: ClassifyInputs, errors: Sequence[tuple[str, str] | None]) -> None:
     """Refuse a request of which no input has an answer.
 
     Raises:
@@ -144,7 +144,7 @@ def error_of(result: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _answers(
-    task: ClassifyTask, graphs: Sequence[Graph], classified: Classified, listed: bool
+    task: ClassifyInputs, graphs: Sequence[Graph], classified: Classified, listed: bool
 ) -> Iterator[dict[str, Any]]:
     model, logits_RC = task.model, classified.logits_RC
     explained = classified.explained
@@ -162,7 +162,7 @@ def _answers(
             "status": "ok",
             "predictions": {one.name: _prediction(one.labels, p[row]) for one, p in tasks_p},
             "convergence": courses.row(place, graph.num_nodes, energy, task.include),
-            **({"reasons": told(classified.reasons[row], _node)} if listed else {}),
+            **({"reasons": reasons_to_dict(classified.reasons[row], _node)} if listed else {}),
             **({"explanation": explained[row].told} if explained else {}),
         }
 

@@ -23,8 +23,8 @@ from service.registry.handles import Classifier
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.validation.arrays import pointer_builder, require_list, require_types, reraise_as
-from service.validation.json_body import read_object
-from service.validation.safetensors_body import Tensors, read_safetensors
+from service.validation.json_body import parse_json_object
+from service.validation.safetensors_body import Tensors, parse_safetensors
 
 _MOST_NODES = 1000  # each is taken away once
 _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
@@ -41,7 +41,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class ClassifyTask:
+class ClassifyInputs:
     """What to classify and how: either `smiles`, which are yet to be read, or `graphs`.
 
     `places` are the JSON pointers of the inputs.
@@ -51,7 +51,7 @@ class ClassifyTask:
     smiles: list[str] | None
     graphs: list[Graph]
     places: list[str]
-    knobs: DynamicsParams
+    params: DynamicsParams
     include: frozenset[str]
 
     def items(self, molecules: Sequence[Molecule | MoleculeError], longest: int) -> list[Item]:
@@ -74,20 +74,20 @@ def _item(text: str, molecule: Molecule | MoleculeError) -> Item:
 
 def parse_classify(
     body: bytes, media_type: str, registry: Registry, settings: Settings
-) -> ClassifyTask:
+) -> ClassifyInputs:
     """
     Raises:
         Problem: the first stage that fails tells all it found: syntax, envelope, model, inputs.
     """
     tensors: Tensors | None = None
     if media_type == JSON:
-        fields, known = read_object(body, "invalid-json"), _IN_JSON
+        fields, known = parse_json_object(body, "invalid-json"), _IN_JSON
     else:
-        tensors, metadata = read_safetensors(body, TENSORS)
-        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        tensors, metadata = parse_safetensors(body, TENSORS)
+        fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
         known = TensorClassifyRequest.model_fields
     envelope = read_envelope(fields, known, settings)
-    model = registry.serving(Classifier, envelope.model or settings.default_classify_model)
+    model = registry.get_of_kind(Classifier, envelope.model or settings.default_classify_model)
     require_supported_params(envelope.dynamics, model.network.config)
     require_supported_includes(model.network, envelope.include)
     smiles, graphs, places = None, [], []
@@ -99,12 +99,12 @@ def parse_classify(
     else:
         graphs = graphs_of_json(fields["graphs"], model, settings)
         places = [f"/graphs/{i}" for i in range(len(graphs))]
-    task = ClassifyTask(
+    task = ClassifyInputs(
         model,
         smiles,
         graphs,
         places,
-        envelope.dynamics.knobs(),
+        envelope.dynamics.to_params(),
         frozenset(envelope.include),
     )
     require_max_explained(task.include, len(places), "/include", settings)
@@ -114,7 +114,7 @@ def parse_classify(
             raise make_problem("invalid-graph", where, "too_many_nodes", rule)
     sizes = [len(text) for text in smiles or ()] + [graph.num_nodes for graph in graphs]
     tokens = [size + 1 for size in sizes]  # a molecule has no more atoms than characters
-    require_response_size(model.network, task.knobs, task.include, tokens, settings)
+    require_response_size(model.network, task.params, task.include, tokens, settings)
     return task
 
 

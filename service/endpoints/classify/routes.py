@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from functools import partial
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.datastructures import State
 
+from models.base import Interrupt
+from models.inputs.graph import Graph
 from models.inputs.molecules import Molecule, MoleculeError
 from service.context import AppContext, get_context
 from service.endpoints.classify.explanation import Explained
@@ -22,20 +22,20 @@ from service.endpoints.classify.infer import (
     graph_results,
     require_any,
 )
-from service.endpoints.classify.parse import ClassifyTask, Item, parse_classify
+from service.endpoints.classify.parse import ClassifyInputs, Item, parse_classify
 from service.endpoints.classify.schemas import ClassifyResponse
 from service.endpoints.common.convergence import aggregate
-from service.endpoints.common.dynamics import steps_of
-from service.endpoints.common.reasons import tensors
+from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.common.reasons import reasons_to_tensors
 from service.endpoints.fast_path import FastRoute
 from service.endpoints.openapi import also, classify_body, jobs, problems
-from service.endpoints.pipeline import handle_inference, run_inference
+from service.endpoints.pipeline import InferenceTask, handle_inference
+from service.engine.engine import Workload
 from service.http.body import require_media_type, require_small
 from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
-from service.observability.stopwatch import StageTimer
-from service.payload import ResponsePayload, as_json, as_tensors
-from service.workers.smiles_pool import OUT_OF_TIME
+from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
+from service.workers.smiles_pool import TRANSIENT_CODES
 
 _MOST_SVG = 1 << 18  # characters of a drawing
 
@@ -62,49 +62,61 @@ async def classify_graphs(
     (`index` says of which inputs; the rest is JSON in its metadata entry `response`).
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    form = select_media_type(request, (JSON, SAFETENSORS))
+    accept = select_media_type(request, (JSON, SAFETENSORS))
     context.registry.require_ready()
-    return await handle_inference(
-        request,
-        context,
-        partial(answer, content_type=media_type, form=form, context=context, state=request.state),
-        context.models_fingerprint,
-    )
+    return await handle_inference(request, ClassifyTask(request, context, media_type, accept))
 
 
-async def answer(
-    body: bytes, content_type: str, form: str, context: AppContext, state: State
-) -> ResponsePayload:
-    """What a body of this type is answered in this form."""
-    watch: StageTimer = state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
-    require_small(body, content_type)
-    task = await on_codec(parse_classify, body, content_type, context.registry, context.settings)
-    del body
-    watch.lap("parse")
-    molecules: list[Molecule | MoleculeError] = []
-    if task.smiles is not None:
-        molecules = await context.molecules.parse_async(task.smiles)
-        watch.lap("molecules")
-    items = task.items(molecules, context.settings.max_smiles_length)
-    errors = [item.error for item in items]
-    context.metrics.observe_item_errors(task.model.name, errors)
-    require_any(task, errors)
-    graphs = [item.graph for item in items if item.graph is not None]
-    room = context.settings.max_response_bytes if form == SAFETENSORS else None
-    run = partial(classify, task.model, graphs, task.knobs, include=task.include, room=room)
-    size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in graphs)
-    cost = size * steps_of(task.model.network, task.knobs)
-    name, alone = task.model.name, task.knobs.deterministic
-    held = min(size, ENTRIES)
-    classified = await run_inference(context, state, run, name, cost, size=held, alone=alone)
-    drawn = True
-    if task.smiles is not None and classified.explained:
-        drawn = await _draw(task.smiles, items, classified.explained, context)
-        watch.lap("draw")
-    encoded = await on_codec(_encode, task, items, classified, form, context)
-    in_time = drawn and not any(code in OUT_OF_TIME for code, _ in filter(None, errors))
-    return encoded if in_time else encoded.passing()
+class ClassifyTask(InferenceTask[Classified]):
+    """Classify molecules, given as SMILES, or graphs."""
+
+    inputs: ClassifyInputs
+    items: list[Item]
+    graphs: list[Graph]  # of the items that could be read
+
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        context, timer = self.context, self.state.timer
+        require_small(body, self.content_type)
+        inputs = await self.on_codec(
+            parse_classify, body, self.content_type, context.registry, self.settings
+        )
+        timer.lap("parse")
+        molecules: list[Molecule | MoleculeError] = []
+        if inputs.smiles is not None:
+            molecules = await context.smiles_pool.parse_async(inputs.smiles)
+            timer.lap("molecules")
+        self.inputs = inputs
+        self.items = inputs.items(molecules, self.settings.max_smiles_length)
+        errors = [item.error for item in self.items]
+        context.metrics.observe_item_errors(inputs.model.name, errors)
+        require_any(inputs, errors)
+        self.graphs = [item.graph for item in self.items if item.graph is not None]
+
+    def workload(self) -> Workload:
+        model, params = self.inputs.model, self.inputs.params
+        size = sum(graph.num_nodes + graph.edge_index.shape[1] for graph in self.graphs)
+        return Workload(
+            flow=model.name,
+            cost=size * max_total_steps(model.network, params),
+            size=min(size, ENTRIES),
+            is_isolated=params.deterministic,
+        )
+
+    def run(self, interrupt: Interrupt) -> Classified:
+        model, params = self.inputs.model, self.inputs.params
+        include, limit = self.inputs.include, self.max_tensor_bytes
+        return classify(model, self.graphs, params, interrupt, include, limit)
+
+    async def render(self, result: Classified) -> ResponsePayload:
+        inputs, is_complete = self.inputs, True
+        if inputs.smiles is not None and result.explained:
+            is_complete = await _draw(inputs.smiles, self.items, result.explained, self.context)
+            self.state.timer.lap("draw")
+        payload = await self.on_codec(_encode, self, result)
+        if any(item.error is not None and item.error[0] in TRANSIENT_CODES for item in self.items):
+            is_complete = False
+        # Another time there may be time to read or to draw all of the molecules.
+        return payload if is_complete else payload.without_caching()
 
 
 async def _draw(
@@ -126,31 +138,34 @@ async def _draw(
         told["svg"] = None
     if not drawable:
         return True
-    drawn = await context.molecules.draw_async(texts, effects, _MOST_SVG)
+    drawn = await context.smiles_pool.draw_async(texts, effects, _MOST_SVG)
     for (_, told, _), svg in zip(drawable, drawn, strict=True):
         told["svg"] = svg
     return None not in drawn
 
 
-def _encode(
-    task: ClassifyTask,
-    items: list[Item],
-    classified: Classified,
-    form: str,
-    context: AppContext,
-) -> ResponsePayload:
-    found = graph_results(task, items, classified, listed=form == JSON)
-    context.metrics.observe_classified(task.model.name, items, found)
-    require_any(task, [error_of(result) for result in found])
-    rows = [result["convergence"] for result in found if "convergence" in result]
-    rest = {
-        "model": task.model.told,
+def _encode(task: ClassifyTask, classified: Classified) -> ResponsePayload:
+    inputs, items, metrics = task.inputs, task.items, task.context.metrics
+    results = graph_results(inputs, items, classified, listed=task.accept == JSON)
+    for item, result in zip(items, results, strict=True):
+        if item.graph is None:  # it could not be read, and was counted then
+            continue
+        if result["status"] == "ok":
+            nodes = item.graph.num_nodes
+            metrics.observe_classified(inputs.model.name, nodes, result["convergence"])
+        else:
+            metrics.observe_item_errors(inputs.model.name, [error_of(result)])
+    require_any(inputs, [error_of(result) for result in results])
+    rows = [result["convergence"] for result in results if "convergence" in result]
+    document = {
+        "results": results,
+        "model": inputs.model.ref_dict,
         "dynamics": classified.dynamics,
         "convergence": aggregate(rows),
     }
-    if form == JSON:
-        return as_json({"results": found} | rest)
-    arrays = tensors(classified.reasons)
+    if task.accept == JSON:
+        return make_json_payload(document)
+    arrays = reasons_to_tensors(classified.reasons)
     if arrays:
         arrays["index"] = np.flatnonzero([item.graph is not None for item in items])
-    return as_tensors(arrays, {"results": found} | rest)
+    return make_tensors_payload(arrays, document)

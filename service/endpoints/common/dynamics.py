@@ -23,60 +23,60 @@ def _kept(
     every = WeakKeyDictionary[Architecture, dict[DynamicsParams, F]]()
 
     @wraps(of)
-    def once(network: Architecture, knobs: DynamicsParams) -> F:
-        if knobs.seed:
-            knobs = replace(knobs, seed=0)
-        if knobs.resonance is not None:
-            return of(network, knobs)
+    def once(network: Architecture, params: DynamicsParams) -> F:
+        if params.seed:
+            params = replace(params, seed=0)
+        if params.resonance is not None:
+            return of(network, params)
         found = every.setdefault(network, {})
         with suppress(KeyError):
-            return found[knobs]
+            return found[params]
         if len(found) >= _MOST:
             found.clear()
-        told = found[knobs] = of(network, knobs)
+        told = found[params] = of(network, params)
         return told
 
     return once
 
 
-def resolved(network: Architecture, knobs: DynamicsParams) -> dict[str, Any]:
+def resolved_dynamics(network: Architecture, params: DynamicsParams) -> dict[str, Any]:
     """The dynamics that ran: what was asked for, and as trained where nothing was."""
-    return _resolved(network, knobs) | {"seed": knobs.seed}
+    return _resolved(network, params) | {"seed": params.seed}
 
 
 @_kept
-def _resolved(network: Architecture, knobs: DynamicsParams) -> dict[str, Any]:
+def _resolved(network: Architecture, params: DynamicsParams) -> dict[str, Any]:
     blocks = network.blocks_in_order()
-    first, resonance = blocks[0], network.resonance(knobs.resonance)
+    first, resonance = blocks[0], network.resolve_resonance(params.resonance)
     return {
-        "steps": first.steps if knobs.steps is None else knobs.steps,
-        "beta": [block.beta_of(knobs) for block in blocks],
-        "beta_scale": knobs.beta_scale if knobs.beta is None else None,
-        "step_size": first.step_size if knobs.step_size is None else knobs.step_size,
-        "tolerance": knobs.tolerance,
-        "noise": knobs.noise,
-        "seed": knobs.seed,
-        "solver": knobs.solver,
-        "deterministic": knobs.deterministic,
+        "steps": first.steps if params.steps is None else params.steps,
+        "beta": [block.beta_of(params) for block in blocks],
+        "beta_scale": params.beta_scale if params.beta is None else None,
+        "step_size": first.step_size if params.step_size is None else params.step_size,
+        "tolerance": params.tolerance,
+        "noise": params.noise,
+        "seed": params.seed,
+        "solver": params.solver,
+        "deterministic": params.deterministic,
         "resonance": None if resonance is None else resonance.model_dump(mode="json"),
     }
 
 
-def steps_of(network: Architecture, knobs: DynamicsParams) -> int:
+def max_total_steps(network: Architecture, params: DynamicsParams) -> int:
     """Most steps of all blocks together, and one for what comes before and after them."""
     blocks = network.blocks_in_order()
-    return 1 + sum(block.steps if knobs.steps is None else knobs.steps for block in blocks)
+    return 1 + sum(block.steps if params.steps is None else params.steps for block in blocks)
 
 
 @_kept
-def as_trained(network: Architecture, knobs: DynamicsParams) -> bool:
+def as_trained(network: Architecture, params: DynamicsParams) -> bool:
     """Does the state move as it did when the checkpoint's energies were taken?"""
 
-    def moving(knobs: DynamicsParams) -> dict[str, Any]:
-        told = resolved(network, knobs)
+    def moving(params: DynamicsParams) -> dict[str, Any]:
+        told = resolved_dynamics(network, params)
         heard = told["resonance"]
         silent = heard is None or heard["strength"] == 0
         return told | {"resonance": None if silent else heard}
 
-    asked = replace(knobs, seed=0, deterministic=False)
+    asked = replace(params, seed=0, deterministic=False)
     return asked == DynamicsParams() or moving(asked) == moving(DynamicsParams())

@@ -10,7 +10,7 @@ from models.resonance import Resonance
 from service.endpoints.common.schemas import Dynamics, Envelope
 from service.errors import FieldError, pointer, unknown_fields
 from service.settings import Settings
-from service.validation.schema_errors import invalid, validated
+from service.validation.schema_errors import make_request_problem, validate_fields
 
 
 def read_envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Settings) -> Envelope:
@@ -28,17 +28,19 @@ def read_envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Set
         if isinstance(resonance, dict):
             faults += unknown_fields(resonance, Resonance.model_fields, "dynamics", "resonance")
     if faults:
-        raise invalid(faults)
-    envelope = validated(Envelope, fields)
+        raise make_request_problem(faults)
+    envelope = validate_fields(Envelope, fields)
     if (envelope.dynamics.steps or 0) > settings.max_steps:
         rule = f"at most {settings.max_steps} steps"
-        raise invalid([FieldError("/dynamics/steps", "out_of_range", rule)])
+        raise make_request_problem([FieldError("/dynamics/steps", "out_of_range", rule)])
     return envelope
 
 
 def require_supported_params(dynamics: Dynamics, config: Config) -> None:
     """Refuse a knob that a network of this configuration would ignore."""
-    given = [name for name in sorted(config.unread) if getattr(dynamics, name) is not None]
+    given = [name for name in sorted(config.ignored_params) if getattr(dynamics, name) is not None]
     if given:
         rule = "this model has no attention on which it could act"
-        raise invalid(FieldError(pointer("dynamics", name), "not_read", rule) for name in given)
+        raise make_request_problem(
+            FieldError(pointer("dynamics", name), "not_read", rule) for name in given
+        )

@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 
 from models.base import Architecture, DynamicsParams
 from models.energies import AttentionEnergy
-from models.interpret.reasons import TOP, collect_reasons
-from models.nn.transformer import Attention
+from models.interpret.reasons import TOP_K, get_supported_reasons
+from models.nn.transformer import MultiHeadAttention
 from models.nn.workspace import Workspace
 from models.resonance import ResonanceParameter
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
 from service.errors import FieldError, make_problem
 from service.settings import Settings
-from service.validation.schema_errors import invalid
+from service.validation.schema_errors import make_request_problem
 
 TOKENS = 64
 """Tokens of a row that are told of in JSON."""
@@ -34,12 +34,12 @@ def require_supported_includes(network: Architecture, include: Collection[str]) 
     """Refuse to include what there is nothing to say of with this network."""
     if not include:  # which looks at every module
         return
-    there = set(collect_reasons(network))
+    there = set(get_supported_reasons(network))
     if isinstance(network, NodeScorer | GraphClassifier):
         there.add("explanation")
     missing = [rule for name, rule in _MISSING.items() if name in include and name not in there]
     if missing:
-        raise invalid(FieldError("/include", "not_told", rule) for rule in missing)
+        raise make_request_problem(FieldError("/include", "not_told", rule) for rule in missing)
 
 
 def require_max_explained(
@@ -53,14 +53,14 @@ def require_max_explained(
 
 def require_response_size(
     network: Architecture,
-    knobs: DynamicsParams,
+    params: DynamicsParams,
     include: Collection[str],
     tokens: Sequence[int],
     settings: Settings,
 ) -> None:
     """Refuse to include of rows of so many tokens what would make an answer too large, before it is
     begun."""
-    size = sum(bytes_of(network, knobs, include, row) for row in tokens)
+    size = sum(reason_bytes(network, params, include, row) for row in tokens)
     if size > settings.max_response_bytes:
         rule = (
             f"an answer may have about {settings.max_response_bytes} bytes; with this of each row "
@@ -69,23 +69,25 @@ def require_response_size(
         raise make_problem("invalid-request", "/include", "too_large", rule)
 
 
-def bytes_of(
-    network: Architecture, knobs: DynamicsParams, include: Collection[str], tokens: int
+def reason_bytes(
+    network: Architecture, params: DynamicsParams, include: Collection[str], tokens: int
 ) -> int:
     """About how many bytes `include` adds to the answer of a row of so many tokens."""
     blocks = network.blocks_in_order()
-    steps = sum((block.steps if knobs.steps is None else knobs.steps) + 1 for block in blocks)
+    steps = sum((block.steps if params.steps is None else params.steps) + 1 for block in blocks)
     heads = [
-        m.heads for m in network.modules() if isinstance(m, AttentionEnergy | Attention | Workspace)
+        m.heads
+        for m in network.modules()
+        if isinstance(m, AttentionEnergy | MultiHeadAttention | Workspace)
     ]
     resonating = sum(m.heads for m in network.modules() if isinstance(m, ResonanceParameter))
-    seen = sum(_TOKEN + TOP * (_ENTRY + _NUMBER * each) for each in heads)
+    seen = sum(_TOKEN + TOP_K * (_ENTRY + _NUMBER * each) for each in heads)
     told = min(tokens, TOKENS)
     sizes = {
         "trace": steps * _MOMENT,
         "resonance": resonating * _HEAD,
         "attention": told * seen,
-        "memories": (told + 1) * len(blocks) * (_TOKEN + TOP * _ENTRY),
+        "memories": (told + 1) * len(blocks) * (_TOKEN + TOP_K * _ENTRY),
         "components": told * (len(blocks) * 2 * _TOKEN + _NUMBER * sum(heads)),
     }
     return sum(size for name, size in sizes.items() if name in include)

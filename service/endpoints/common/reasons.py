@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from models.base import Architecture, DynamicsParams, Interrupt, Output
-from models.interpret.reasons import TOP, AtRest, Fired, Reasons, Seen
+from models.interpret.reasons import (
+    TOP_K,
+    AttentionWeights,
+    BatchReasons,
+    MemoryActivations,
+    RowReasons,
+)
 from models.nn.attention_recorder import record_attention
 from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
@@ -44,21 +50,21 @@ class ReasonCollector:
     ) -> None:
         self._include, self._interrupt, self._room = include, interrupt, room
         self._pairs = pairs
-        self._rest: AtRest | None = None
+        self._rest: BatchReasons | None = None
         self._as_trained = True
         self._size = 0
 
     def run(
-        self, network: Architecture, knobs: Sequence[DynamicsParams], infer: Callable[[], Output]
+        self, network: Architecture, params: Sequence[DynamicsParams], infer: Callable[[], Output]
     ) -> Output:
-        """What `infer` infers of a batch, which from then on is the one at hand; the knobs of its
+        """What `infer` infers of a batch, which from then on is the one at hand; the params of its
         rows differ in seeds at most."""
         overheard = not _OVERHEARD.isdisjoint(self._include)
         with record_attention() if overheard else nullcontext([]) as heard:
             output = infer()
         asked = not _AT_REST.isdisjoint(self._include) and self._interrupt() is None
-        self._as_trained = as_trained(network, knobs[0])
-        self._rest = AtRest(network, output, knobs, heard) if asked else None
+        self._as_trained = as_trained(network, params[0])
+        self._rest = BatchReasons(network, output, params, heard) if asked else None
         return output
 
     def courses(self, output: Output) -> ConvergenceReports:
@@ -71,14 +77,14 @@ class ReasonCollector:
     def _selectivity(self, row: int) -> list[dict[str, Any]]:
         """Nothing where nobody waits for it."""
         assert self._rest is not None
-        return [] if self._interrupt() else self._rest.selectivity(row, self._pairs)
+        return [] if self._interrupt() else self._rest.compute_selectivity(row, self._pairs)
 
-    def fired(self, row: int, tokens: Sequence[int] = ()) -> list[Fired]:
+    def fired(self, row: int, tokens: Sequence[int] = ()) -> list[MemoryActivations]:
         """The memories that fired in a row of the batch at hand, and at some of its tokens."""
         assert self._rest is not None
-        return self._rest.row(row, {"memories"}, np.array(tokens, np.int64)).memories
+        return self._rest.explain_row(row, {"memories"}, np.array(tokens, np.int64)).memories
 
-    def take(self, rows: int, tokens: Sequence[int] | None = None) -> Iterator[Reasons]:
+    def take(self, rows: int, tokens: Sequence[int] | None = None) -> Iterator[RowReasons]:
         """The reasons of each row of the batch at hand, none where none are asked for: of the first
         of `tokens`, or of the first there are; of all where there is room.
 
@@ -89,7 +95,7 @@ class ReasonCollector:
         if self._rest is None or told.isdisjoint(self._include):
             return
         if self._room is not None:
-            self._size += self._rest.size(self._include)
+            self._size += self._rest.estimate_bytes(self._include)
             if self._size > self._room:
                 rule = f"an answer may have {self._room} bytes; this would have {self._size}"
                 raise make_problem("invalid-request", "/include", "too_large", rule)
@@ -98,18 +104,20 @@ class ReasonCollector:
                 return  # nobody waits for it
             token_K = None
             if self._room is None:
-                first = range(self._rest.length(row)) if tokens is None else tokens
+                first = range(self._rest.count_tokens(row)) if tokens is None else tokens
                 token_K = np.array(first[:TOKENS], np.int64)
-            yield self._rest.row(row, self._include, token_K)
+            yield self._rest.explain_row(row, self._include, token_K)
 
 
-def told(reasons: Reasons, names: Names = lambda token: {}, tiles: bool = False) -> dict[str, Any]:
+def reasons_to_dict(
+    reasons: RowReasons, names: Names = lambda token: {}, tiles: bool = False
+) -> dict[str, Any]:
     """The most telling of one row, as an answer has it.
 
     Args:
         tiles: memories have pictures in the gallery of the model, one after the other.
     """
-    found: dict[str, Any] = {"tokens": reasons.length, "told": len(reasons.token_K)}
+    found: dict[str, Any] = {"tokens": reasons.num_tokens, "told": len(reasons.token_K)}
     if reasons.attention:
         found["attention"] = [
             {"attention": place, "kind": seen.kind, "tokens": list(_seen(seen, names))}
@@ -139,14 +147,14 @@ def told(reasons: Reasons, names: Names = lambda token: {}, tiles: bool = False)
     return found
 
 
-def _seen(seen: Seen, names: Names) -> Iterator[dict[str, Any]]:
+def _seen(seen: AttentionWeights, names: Names) -> Iterator[dict[str, Any]]:
     """Of each token those that it sees most of, by the mean over the heads."""
     mean_P = seen.weight_PH.mean(1)
-    order = np.lexsort((-mean_P, seen.token_P))
-    token_P = seen.token_P[order]
+    order = np.lexsort((-mean_P, seen.query_P))
+    token_P = seen.query_P[order]
     first_T = np.flatnonzero(np.r_[True, token_P[1:] != token_P[:-1]]) if len(order) else order
     for start, end in zip(first_T, [*first_T[1:], len(order)], strict=True):
-        best = order[start : min(end, start + TOP)]
+        best = order[start : min(end, start + TOP_K)]
         token = int(token_P[start])
         yield {
             "token": token,
@@ -154,7 +162,7 @@ def _seen(seen: Seen, names: Names) -> Iterator[dict[str, Any]]:
             "seen": [
                 {"token": other, **names(other), "weight": weight, "heads": heads}
                 for other, weight, heads in zip(
-                    seen.seen_P[best].tolist(),
+                    seen.key_P[best].tolist(),
                     mean_P[best].tolist(),
                     seen.weight_PH[best].tolist(),
                     strict=True,
@@ -164,18 +172,18 @@ def _seen(seen: Seen, names: Names) -> Iterator[dict[str, Any]]:
         }
 
 
-def _top(fired: Fired, block: int | None) -> list[dict[str, Any]]:
+def _top(fired: MemoryActivations, block: int | None) -> list[dict[str, Any]]:
     """The memories with the largest mean share; `tile` is their place in the gallery."""
-    best = _largest(fired.mean_M)
-    tile = 0 if block is None else block * len(fired.mean_M)
+    best = _largest(fired.mean_share_M)
+    tile = 0 if block is None else block * len(fired.mean_share_M)
     return [
-        {"memory": int(m), "share": float(fired.mean_M[m])}
+        {"memory": int(m), "share": float(fired.mean_share_M[m])}
         | ({} if block is None else {"tile": tile + int(m)})
         for m in best
     ]
 
 
-def _fired(fired: Fired, token_K: np.ndarray, names: Names) -> Iterator[dict[str, Any]]:
+def _fired(fired: MemoryActivations, token_K: np.ndarray, names: Names) -> Iterator[dict[str, Any]]:
     for token, r_M, share_M in zip(token_K.tolist(), *fired[:2], strict=True):
         yield {
             "token": token,
@@ -188,20 +196,20 @@ def _fired(fired: Fired, token_K: np.ndarray, names: Names) -> Iterator[dict[str
 
 
 def _largest(share_M: np.ndarray) -> np.ndarray:
-    """The `TOP` largest that are above 0, the first of equals first."""
-    best = np.argsort(-share_M, kind="stable")[:TOP]
+    """The `TOP_K` largest that are above 0, the first of equals first."""
+    best = np.argsort(-share_M, kind="stable")[:TOP_K]
     return best[share_M[best] > 0]
 
 
-def tensors(rows: Sequence[Reasons]) -> dict[str, np.ndarray]:
+def reasons_to_tensors(rows: Sequence[RowReasons]) -> dict[str, np.ndarray]:
     """All of it, row after row: `ptr` counts tokens, `attention_0.ptr` pairs."""
     if not rows:
         return {}
-    found = {"ptr": _ptr([row.length for row in rows])}
+    found = {"ptr": _ptr([row.num_tokens for row in rows])}
     for place, several in enumerate(zip(*(row.attention for row in rows), strict=True)):
         name = f"attention_{place}"
-        found[f"{name}.ptr"] = _ptr([len(seen.token_P) for seen in several])
-        pairs = [np.stack([seen.token_P, seen.seen_P]) for seen in several]
+        found[f"{name}.ptr"] = _ptr([len(seen.query_P) for seen in several])
+        pairs = [np.stack([seen.query_P, seen.key_P]) for seen in several]
         found[f"{name}.pairs"] = np.concatenate(pairs, 1).astype(np.int32)
         found[f"{name}.weight"] = _joined([seen.weight_PH for seen in several])
         r = [seen.resonance_PH for seen in several if seen.resonance_PH is not None]

@@ -77,7 +77,7 @@ class Dynamics(Strict):
             raise ValueError("there is noise with solver euler alone")
         return self
 
-    def knobs(self) -> DynamicsParams:
+    def to_params(self) -> DynamicsParams:
         return DynamicsParams(
             steps=self.steps,
             beta=self.beta,

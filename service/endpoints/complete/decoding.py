@@ -8,8 +8,8 @@ import numpy as np
 
 from service.endpoints.complete.masks import unknown_of
 from service.endpoints.complete.parse import PictureRequest
-from service.imaging.decode import decode
-from service.imaging.image import ImageData, with_pointer
+from service.imaging.decode import decode_image
+from service.imaging.image import ImageData, image_errors_at
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ def open_picture(request: PictureRequest) -> Opened:
     Raises:
         Problem: `invalid-image`, for pixels that cannot be decoded or a mask that says nothing.
     """
-    with with_pointer("/image"):
-        picture = decode(request.image)
+    with image_errors_at("/image"):
+        picture = decode_image(request.image)
     if request.mask is None:
-        with with_pointer("/image"):
+        with image_errors_at("/image"):
             return Opened(picture, unknown_of(request.mask_mode, picture))
-    with with_pointer("/mask"):
-        return Opened(picture, unknown_of(request.mask_mode, decode(request.mask)))
+    with image_errors_at("/mask"):
+        return Opened(picture, unknown_of(request.mask_mode, decode_image(request.mask)))

@@ -12,16 +12,16 @@ from torch import Tensor
 from models.base import DynamicsParams, Interrupt
 from models.dynamics import TracePoint
 from models.inputs.patches import MaskedImage, PatchBatch
-from models.interpret.reasons import Reasons
-from models.sampling import Interrupted
+from models.interpret.reasons import RowReasons
+from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence, aggregate
-from service.endpoints.common.dynamics import resolved
+from service.endpoints.common.dynamics import resolved_dynamics
 from service.endpoints.common.reasons import ReasonCollector
 from service.endpoints.complete.inpaint import Preview, complete
 from service.endpoints.complete.previews import Frame, Frames
 from service.endpoints.complete.tiling import Plan
-from service.engine.progress import Progress
 from service.imaging.image import ImageData
+from service.observability.progress import Progress
 from service.registry.handles import Completer
 
 _APART = 2_654_435_769
@@ -30,14 +30,14 @@ in the 32 bits that count of a seed."""
 
 
 @dataclass(frozen=True)
-class CompleteTask:
+class CompleteInputs:
     """What to complete and how: `plan` has the windows of `picture`, to be filled `count` times."""
 
     model: Completer
     picture: ImageData
     plan: Plan
     count: int
-    knobs: DynamicsParams
+    params: DynamicsParams
     include: frozenset[str]
 
     @property
@@ -59,7 +59,7 @@ class Completion:
     picture: ImageData
     windows: list[dict[str, Any]]
     convergence: dict[str, Any]
-    reasons: Reasons | None
+    reasons: RowReasons | None
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Completed:
 
 
 def complete_picture(
-    task: CompleteTask,
+    task: CompleteInputs,
     progress: Progress,
     interrupt: Interrupt,
     frames: Frames | None = None,
@@ -92,13 +92,13 @@ def complete_picture(
     progress.steps = task.rows
     completions = []
     for place in range(task.count):
-        knobs = replace(task.knobs, seed=task.knobs.seed + place)
-        filler = _Filler(task, knobs, progress, interrupt, frames, place, room)
+        params = replace(task.params, seed=task.params.seed + place)
+        filler = _Filler(task, params, progress, interrupt, frames, place, room)
         channels, preview = task.model.config.channels, filler.preview
         picture = complete(task.picture, task.plan, filler, channels, preview)
         told = filler.windows, filler.convergence(), filler.reasons()
         completions.append(Completion(picture, *told))
-    return Completed(completions, resolved(task.model.network, task.knobs))
+    return Completed(completions, resolved_dynamics(task.model.network, task.params))
 
 
 class _Filler:
@@ -106,8 +106,8 @@ class _Filler:
 
     def __init__(
         self,
-        task: CompleteTask,
-        knobs: DynamicsParams,
+        task: CompleteInputs,
+        params: DynamicsParams,
         progress: Progress,
         interrupt: Interrupt,
         frames: Frames | None,
@@ -117,10 +117,10 @@ class _Filler:
         self._model, self._include = task.model, task.include
         self._frames, self._sample = frames, sample
         self.preview = Preview()
-        self._knobs, self._progress, self._interrupt = knobs, progress, interrupt
+        self._params, self._progress, self._interrupt = params, progress, interrupt
         self._patches = task.patches
         self._gathering = ReasonCollector(task.include, interrupt, room, pairs=False)
-        self._sum: Reasons | None = None
+        self._sum: RowReasons | None = None
         self._mean, self._energy = MeanConvergence(), 0.0
         self.windows: list[dict[str, Any]] = []
 
@@ -129,14 +129,14 @@ class _Filler:
         pixels = np.rint(255 * windows).astype(np.uint8)
         batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
         watch = None if self._frames is None else partial(self._watch, batch)
-        knobs = self._seeded(batch.rows)
-        infer = partial(network.infer, batch, knobs, self._interrupt, watch)
-        output = self._gathering.run(network, knobs, infer)
+        params = self._seeded(batch.rows)
+        infer = partial(network.infer, batch, params, self._interrupt, watch)
+        output = self._gathering.run(network, params, infer)
         if (why := self._interrupt()) is not None:
-            raise Interrupted(why)
+            raise RunInterruptedError(why)
         courses, parts = self._gathering.courses(output), self._include - {"trace"}
         for each in self._gathering.take(batch.rows):
-            self._sum = each if self._sum is None else self._sum.plus(each)
+            self._sum = each if self._sum is None else self._sum.add(each)
         if "trace" in self._include:
             self._mean.add(courses, batch.rows)
         hidden = occluded.mean((1, 2))
@@ -155,7 +155,7 @@ class _Filler:
             return
         network, rows = self._model.network, batch.rows
         blocks = network.blocks_in_order()
-        each = blocks[0].steps if self._knobs.steps is None else self._knobs.steps
+        each = blocks[0].steps if self._params.steps is None else self._params.steps
         done, total = self._progress.step, self._progress.steps or 0
         step = done * len(blocks) * each + rows * (block * each + moment.step)
         steps = total * len(blocks) * each
@@ -175,12 +175,12 @@ class _Filler:
 
     def _seeded(self, rows: int) -> list[DynamicsParams]:
         """Noise of its own for each window; the same in all would show as a pattern."""
-        seen, seed = len(self.windows), self._knobs.seed
-        return [replace(self._knobs, seed=seed + _APART * (seen + row)) for row in range(rows)]
+        seen, seed = len(self.windows), self._params.seed
+        return [replace(self._params, seed=seed + _APART * (seen + row)) for row in range(rows)]
 
-    def reasons(self) -> Reasons | None:
+    def reasons(self) -> RowReasons | None:
         """The mean over all windows, if any reasons are asked for."""
-        return None if self._sum is None else self._sum.over(len(self.windows))
+        return None if self._sum is None else self._sum.divide(len(self.windows))
 
     def convergence(self) -> dict[str, Any]:
         """All windows together; energies per patch, so that pictures compare."""

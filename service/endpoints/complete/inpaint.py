@@ -15,7 +15,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from models.inputs.patches import spread
+from models.inputs.patches import patch_mask_to_pixels
 from service.endpoints.complete.tiling import (
     Level,
     Plan,
@@ -236,7 +236,7 @@ class _Filling:
         answers: np.ndarray,
     ) -> None:
         # Of a patch it was shown whole a filler need not say anything.
-        as_shown = ~spread(occluded, self.plan.patch)
+        as_shown = ~patch_mask_to_pixels(occluded, self.plan.patch)
         answers = np.where(as_shown[..., None], shown, answers)
         for window, answer in zip(windows, answers, strict=True):
             answer = np.clip(self._guided(window, answer)[window.inner], 0, 1)

@@ -25,7 +25,7 @@ def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
             raise ImageError("no_alpha", rule)
         unknown = mask.alpha < THRESHOLD
     else:
-        unknown = (mask.grey() >= THRESHOLD) == (mode == "white_fill")
+        unknown = (mask.to_grayscale() >= THRESHOLD) == (mode == "white_fill")
     if not unknown.any():
         raise ImageError("nothing_to_fill", f"{mode} marks no pixel")
     if unknown.all():

@@ -11,12 +11,12 @@ from service.endpoints.complete.masks import MaskMode
 from service.endpoints.complete.schemas import CompleteKnobs, CompleteRequest
 from service.errors import make_problem
 from service.imaging.header import EncodedImage
-from service.imaging.upload import Body, examined, read_body
+from service.imaging.upload import UploadSpec, inspect_file, parse_upload
 from service.settings import Settings
-from service.validation.schema_errors import validated
+from service.validation.schema_errors import validate_fields
 
 _KNOWN = CompleteRequest.model_fields
-_BODY = Body(_KNOWN, files={"image": 1, "mask": 1}, text=("model", "mask_mode"))
+_BODY = UploadSpec(_KNOWN, max_files={"image": 1, "mask": 1}, text_fields=("model", "mask_mode"))
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
         content_type: the header, of JSON or `MULTIPART`, with its parameters.
 
     Raises:
-        Problem: the first stage that fails tells all it found: syntax, envelope, knobs, files.
+        Problem: the first stage that fails tells all it found: syntax, envelope, params, files.
     """
-    fields, files = read_body(body, content_type, _BODY)
+    fields, files = parse_upload(body, content_type, _BODY)
     envelope = read_envelope(fields, _KNOWN, settings)
-    knobs = validated(CompleteKnobs, fields)
-    _require_files(files, knobs.mask_mode)
+    params = validate_fields(CompleteKnobs, fields)
+    _require_files(files, params.mask_mode)
     image, mask = (
-        examined(files[name][0], settings.max_pixels) if name in files else None
-        for name in _BODY.files
+        inspect_file(files[name][0], settings.max_pixels) if name in files else None
+        for name in _BODY.max_files
     )
     assert image is not None
     if mask is not None and mask.shape != image.shape:
@@ -56,8 +56,8 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
     return PictureRequest(
         image,
         mask,
-        knobs.mask_mode,
-        knobs.num_samples,
+        params.mask_mode,
+        params.num_samples,
         envelope.model,
         envelope.dynamics,
         frozenset(envelope.include),

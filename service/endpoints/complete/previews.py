@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.imaging.encode import base64_png
+from service.imaging.encode import encode_base64_png
 from service.imaging.image import ImageData
 
 
@@ -33,7 +33,7 @@ class Frame:
             "block": self.block,
             "energy": self.energy,
             **self.components,
-            "b64_png": base64_png(self.picture),
+            "b64_png": encode_base64_png(self.picture),
         }
 
 

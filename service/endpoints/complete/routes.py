@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.datastructures import State
 
+from models.base import Interrupt
 from service.context import AppContext, get_context
-from service.endpoints.common.dynamics import steps_of
+from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.envelope import require_supported_params
-from service.endpoints.common.include import bytes_of, require_supported_includes
-from service.endpoints.common.reasons import tensors
-from service.endpoints.common.reasons import told as told_of
-from service.endpoints.complete.infer import Completed, CompleteTask, complete_picture
+from service.endpoints.common.include import reason_bytes, require_supported_includes
+from service.endpoints.common.reasons import reasons_to_dict as told_of
+from service.endpoints.common.reasons import reasons_to_tensors
+from service.endpoints.complete.decoding import open_picture
+from service.endpoints.complete.infer import Completed, CompleteInputs, complete_picture
 from service.endpoints.complete.parse import read_request
 from service.endpoints.complete.previews import Frames
 from service.endpoints.complete.schemas import CompleteResponse
 from service.endpoints.complete.tiling import plan_windows
 from service.endpoints.fast_path import FastRoute
 from service.endpoints.openapi import also, complete_body, jobs, problems
-from service.endpoints.pipeline import handle_inference, run_inference
+from service.endpoints.pipeline import InferenceTask, handle_inference
+from service.engine.engine import Workload
 from service.errors import make_problem
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, EventStream
-from service.imaging.encode import base64_png, sheet
-from service.imaging.image import ImageData, with_pointer
+from service.imaging.encode import encode_base64_png, encode_sheet
+from service.imaging.image import ImageData, image_errors_at
 from service.media_types import JSON, MULTIPART, PNG, SAFETENSORS
-from service.observability.stopwatch import StageTimer
-from service.payload import ResponsePayload, as_json, as_picture, as_tensors
+from service.payload import (
+    ResponsePayload,
+    make_image_payload,
+    make_json_payload,
+    make_tensors_payload,
+)
 from service.registry.handles import Completer
 from service.settings import Settings
 
@@ -61,70 +66,75 @@ async def complete_unknown(
     `failed` with the problem.
     """
     require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
-    form = select_media_type(request, (JSON, PNG, SAFETENSORS, EVENTS))
+    accept = select_media_type(request, (JSON, PNG, SAFETENSORS, EVENTS))
     context.registry.require_ready()
-    content_type = request.headers["content-type"]  # with the boundary of its parts
+    content_type = request.headers["content-type"]  # with the boundary of a form
+    is_stream = accept == EVENTS
     return await handle_inference(
         request,
-        context,
-        partial(
-            answer,
-            content_type=content_type,
-            form=JSON if form == EVENTS else form,
-            context=context,
-            state=request.state,
-        ),
-        context.models_fingerprint,
-        as_events=form == EVENTS,
+        CompleteTask(request, context, content_type, JSON if is_stream else accept, is_stream),
     )
 
 
-async def answer(
-    body: bytes, content_type: str, form: str, context: AppContext, state: State
-) -> ResponsePayload:
-    """What a body of this type is answered in this form."""
-    watch: StageTimer = state.stopwatch
-    settings = context.settings
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
-    asked = await on_codec(read_request, body, content_type, settings)
-    del body
-    name = asked.model or settings.default_completion_model
-    model = context.registry.serving(Completer, name)
-    require_supported_params(asked.dynamics, model.network.config)
-    require_supported_includes(model.network, asked.include)
-    watch.lap("parse")
-    async with context.pictures.open(asked) as opened:
-        c, most = model.config, settings.max_windows // asked.num_samples
-        with with_pointer("/mask" if asked.mask else "/image"):
-            plan = await on_codec(plan_windows, opened.unknown, c.size, c.patch, most)
-        task = CompleteTask(
-            model, opened.picture, plan, asked.num_samples, asked.dynamics.knobs(), asked.include
+class CompleteTask(InferenceTask[Completed]):
+    """Fill the masked pixels of one image."""
+
+    inputs: CompleteInputs
+    frames: Frames | None
+
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        context, settings, timer = self.context, self.settings, self.state.timer
+        upload = await self.on_codec(read_request, body, self.content_type, settings)
+        name = upload.model or settings.default_completion_model
+        model = context.registry.get_of_kind(Completer, name)
+        require_supported_params(upload.dynamics, model.network.config)
+        require_supported_includes(model.network, upload.include)
+        timer.lap("parse")
+        run = await resources.enter_async_context(context.image_decoder.reserve())
+        opened = await run(open_picture, upload)
+        config, max_windows = model.config, settings.max_windows // upload.num_samples
+        with image_errors_at("/mask" if upload.mask else "/image"):
+            plan = await self.on_codec(
+                plan_windows, opened.unknown, config.size, config.patch, max_windows
+            )
+        self.inputs = CompleteInputs(
+            model,
+            opened.picture,
+            plan,
+            upload.num_samples,
+            upload.dynamics.to_params(),
+            upload.include,
         )
-        require_answerable(task, form, settings)
-        watch.lap("decode")
-        frames = _frames(task, state.feed, settings)
-        room = settings.max_response_bytes if form == SAFETENSORS else None
-        completed = await run_inference(
-            context,
-            state,
-            partial(complete_picture, task, state.progress, frames=frames, room=room),
-            task.model.name,
-            task.rows * task.patches * steps_of(task.model.network, task.knobs),
-            alone=task.knobs.deterministic,
+        require_response_fits(self.inputs, self.accept, settings)
+        timer.lap("decode")
+        self.frames = _frames(self.inputs, self.events, settings)
+
+    def workload(self) -> Workload:
+        inputs, network = self.inputs, self.inputs.model.network
+        return Workload(
+            flow=inputs.model.name,
+            cost=inputs.rows * inputs.patches * max_total_steps(network, inputs.params),
+            is_isolated=inputs.params.deterministic,
         )
-        return await on_codec(_encode, task, completed, form, context)
+
+    def run(self, interrupt: Interrupt) -> Completed:
+        progress, limit = self.state.progress, self.max_tensor_bytes
+        return complete_picture(self.inputs, progress, interrupt, self.frames, limit)
+
+    async def render(self, result: Completed) -> ResponsePayload:
+        return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)
 
 
-def require_answerable(task: CompleteTask, form: str, settings: Settings) -> None:
+def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -> None:
     """Refuse what would answer with too much, before it is begun."""
     size = _size(task.picture) * 4 // 3 if form == JSON else _size(task.picture)
-    size += bytes_of(task.model.network, task.knobs, task.include, task.patches)
+    size += reason_bytes(task.model.network, task.params, task.include, task.patches)
     if (size := task.count * size) > settings.max_response_bytes:
         rule = f"an answer may have {settings.max_response_bytes} bytes; this may have {size}"
         raise make_problem("invalid-request", "/num_samples", "too_large", rule)
 
 
-def _frames(task: CompleteTask, feed: EventStream | None, settings: Settings) -> Frames | None:
+def _frames(task: CompleteInputs, feed: EventStream | None, settings: Settings) -> Frames | None:
     """Those that a feed is told: with the answer no more than an answer may have."""
     if feed is None:
         return None
@@ -140,7 +150,7 @@ def _size(picture: ImageData) -> int:
 
 
 def _encode(
-    task: CompleteTask, completed: Completed, form: str, context: AppContext
+    task: CompleteInputs, completed: Completed, form: str, context: AppContext
 ) -> ResponsePayload:
     for one in completed.completions:
         context.metrics.observe_windows(task.model.name, task.patches, one.windows)
@@ -149,13 +159,18 @@ def _encode(
         {"convergence": one.convergence} for one in completed.completions
     ]
     reasons = [one.reasons for one in completed.completions if one.reasons is not None]
-    rest = {"model": task.model.told, "dynamics": completed.dynamics}
+    rest = {"model": task.model.ref_dict, "dynamics": completed.dynamics}
     if form == SAFETENSORS:
-        arrays = {f"image_{i}": np.array(each.array()) for i, each in enumerate(pictures)}
-        return as_tensors(arrays | tensors(reasons), {"images": images, **rest})
+        arrays = {f"image_{i}": np.array(each.to_array()) for i, each in enumerate(pictures)}
+        return make_tensors_payload(
+            arrays | reasons_to_tensors(reasons), {"images": images, **rest}
+        )
     for image, each in zip(images, reasons, strict=False):
         image["reasons"] = told_of(each, tiles=True)
     if form == JSON:
-        told = [{"b64_png": base64_png(p), **one} for p, one in zip(pictures, images, strict=True)]
-        return as_json({"images": told, **rest})
-    return as_picture(sheet(pictures), {"images": images, **rest})
+        told = [
+            {"b64_png": encode_base64_png(p), **one}
+            for p, one in zip(pictures, images, strict=True)
+        ]
+        return make_json_payload({"images": told, **rest})
+    return make_image_payload(encode_sheet(pictures), {"images": images, **rest})

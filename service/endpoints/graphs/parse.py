@@ -17,27 +17,27 @@ from service.settings import Settings
 from service.storage.graphs import DynamicGraph, Edge, GraphSnapshot, Schema, Update
 from service.validation.arrays import (
     PointerFn,
-    fail_at,
-    fail_where,
+    make_graph_problem_at,
+    make_graph_problem_where,
     pointer_builder,
     require_list,
     require_types,
 )
-from service.validation.ids import NodeId, rows_by_id
-from service.validation.json_body import read_object
-from service.validation.json_graph import edge_types_of, nodes_of, read_json
+from service.validation.ids import NodeId, index_ids
+from service.validation.json_body import parse_json_object
+from service.validation.json_graph import parse_edge_types, parse_json_graph, parse_nodes
 from service.validation.safetensors_body import (
-    INTEGERS,
-    TENSORS,
-    Allowed,
-    graph_of,
-    read_safetensors,
+    GRAPH_TENSORS,
+    INTEGER_DTYPES,
+    TensorSpecs,
+    graph_from_tensors,
+    parse_safetensors,
 )
-from service.validation.schema_errors import invalid, validated
+from service.validation.schema_errors import make_request_problem, validate_fields
 
-TENSORS_OF_GRAPH: Allowed = {
-    **{name: kind for name, kind in TENSORS.items() if name != "targets"},
-    "node_ids": ({**INTEGERS, "U8": np.uint8}, (1,)),
+TENSORS_OF_GRAPH: TensorSpecs = {
+    **{name: kind for name, kind in GRAPH_TENSORS.items() if name != "targets"},
+    "node_ids": ({**INTEGER_DTYPES, "U8": np.uint8}, (1,)),
 }
 MAX_CHANGES = 10_000
 """Nodes and edges of one update: while they are worked in, other changes wait."""
@@ -55,26 +55,28 @@ def parse_graph(
         Problem: there is no graph in it that the model can read.
     """
     if media_type == JSON:
-        fields, tensors = read_object(body, "invalid-json"), None
+        fields, tensors = parse_json_object(body, "invalid-json"), None
         known = (*GraphOf.model_fields, *_SHAPES)
     else:
-        tensors, metadata = read_safetensors(body, TENSORS_OF_GRAPH)
-        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+        tensors, metadata = parse_safetensors(body, TENSORS_OF_GRAPH)
+        fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
         known = (*GraphOf.model_fields, "node_ids")
     if faults := unknown_fields(fields, known):
-        raise invalid(faults)
-    name = validated(GraphOf, fields).model or settings.default_anomaly_model
-    model = registry.serving(Scorer, name)
+        raise make_request_problem(faults)
+    name = validate_fields(GraphOf, fields).model or settings.default_anomaly_model
+    model = registry.get_of_kind(Scorer, name)
     as_arrays = tensors is not None or fields.get("nodes") is None
     if tensors is None:
-        found = read_json(fields, model, settings)
+        found = parse_json_graph(fields, model, settings)
     else:
         node_ids = fields.get("node_ids")
         if "node_ids" in tensors:
             if node_ids is not None:
-                raise fail_at("/node_ids", "one_of", "give a tensor, or a list in `request`")
+                raise make_graph_problem_at(
+                    "/node_ids", "one_of", "give a tensor, or a list in `request`"
+                )
             node_ids = _ids_of(tensors["node_ids"])
-        found = graph_of(tensors, node_ids, model, settings)
+        found = graph_from_tensors(tensors, node_ids, model, settings)
     if found.graph.num_nodes > settings.max_stored_nodes:
         detail = f"stored graphs may have {settings.max_stored_nodes} nodes together"
         raise Problem("store-full", detail)
@@ -93,22 +95,24 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     Raises:
         Problem: it is none, or changes nothing.
     """
-    fields = read_object(body, "invalid-json")
+    fields = parse_json_object(body, "invalid-json")
     if faults := unknown_fields(fields, parts):
-        raise invalid(faults)
+        raise make_request_problem(faults)
     given = {part: _list(fields, part) for part in parts}
     if sum(map(len, given.values())) > MAX_CHANGES:
         rule = f"at most {MAX_CHANGES} nodes and edges in one change; send several, or PUT all"
-        raise fail_at("", "too_many", rule)
+        raise make_graph_problem_at("", "too_many", rule)
     if not any(given.values()):
         one = next(iter(parts))
-        raise fail_at(f"/{one}" if len(parts) == 1 else "", "empty", "there is nothing to change")
+        raise make_graph_problem_at(
+            f"/{one}" if len(parts) == 1 else "", "empty", "there is nothing to change"
+        )
     x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
     if nodes := given.get("nodes"):
-        x, node_ids, _ = nodes_of(nodes, schema)
+        x, node_ids, _ = parse_nodes(nodes, schema)
         _require_short(node_ids, pointer_builder("nodes", tail="id"))
     gone = given.get("delete_nodes", [])
-    rows_by_id(gone, pointer_builder("delete_nodes"))
+    index_ids(gone, pointer_builder("delete_nodes"))
     return Update(
         tuple(node_ids),
         x,
@@ -125,14 +129,16 @@ def _ids_of(tensor: np.ndarray) -> object:
     try:
         return orjson.loads(tensor.tobytes())
     except orjson.JSONDecodeError:
-        raise fail_at("/node_ids", "wrong_type", "must be numbers, or JSON as bytes") from None
+        raise make_graph_problem_at(
+            "/node_ids", "wrong_type", "must be numbers, or JSON as bytes"
+        ) from None
 
 
 def _require_short(ids: list[NodeId], at: PointerFn) -> None:
     """So that room can be counted in nodes."""
     long = np.array([type(name) is str and len(name) > _MAX_ID for name in ids], bool)
     if long.any():
-        raise fail_where(
+        raise make_graph_problem_where(
             long, at, "too_long", f"in a stored graph an id has up to {_MAX_ID} characters"
         )
 
@@ -144,7 +150,7 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
 
 def _edges(given: Mapping[str, list[Any]], part: str, schema: Schema) -> tuple[Edge, ...]:
     rows = given.get(part, [])
-    types = edge_types_of(rows, schema, part)
+    types = parse_edge_types(rows, schema, part)
     ends = [[row[end] for row in rows] for end in ("source", "target")]
     for end, ids in zip(("source", "target"), ends, strict=True):
         require_types(ids, {int, str}, pointer_builder(part, tail=end), _RULE)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from service.context import JSON_WEIGHS, AppContext, get_context
+from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.graphs.parse import parse_graph, parse_update
 from service.endpoints.graphs.schemas import (
     EdgesToAdd,
@@ -30,7 +30,7 @@ _WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
 @router.get("/graphs", summary="The graphs that are stored", responses=problems(500, 503))
 async def list_graphs(context: Annotated[AppContext, Depends(get_context)]) -> GraphList:
     """Those of the key that asks."""
-    heads = await context.graphs.heads()
+    heads = await context.graphs.list_metadata()
     return GraphList(graphs=[_body(id, head) for id, head in heads.items()])
 
 
@@ -56,10 +56,10 @@ async def store_graph(
 
     async def stored() -> tuple[GraphMetadata, bool]:
         parse = partial(parse_graph, body, media_type, context.registry, settings)
-        graph, base = await context.graphs.made(parse)
+        graph, base = await context.graphs.build(parse)
         return await context.graphs.put(id, graph, base)
 
-    async with context.bodies.read(request, settings.body_timeout_s) as body:
+    async with context.body_reader.read(request, settings.body_timeout_s) as body:
         require_small(body, media_type)
         head, new = await run_until_deadline_or_disconnect(
             stored(), request.receive, settings.deadline_s
@@ -71,7 +71,7 @@ async def store_graph(
 async def describe_graph(
     id: str, context: Annotated[AppContext, Depends(get_context)]
 ) -> GraphBody:
-    return _body(id, await context.graphs.head(id))
+    return _body(id, await context.graphs.get_metadata(id))
 
 
 @router.patch(
@@ -135,11 +135,11 @@ async def _change(
     schema, settings = (await context.graphs.get(id)).schema, context.settings
 
     async def changed() -> GraphMetadata:
-        weight = JSON_WEIGHS * len(body)
+        weight = JSON_COST_FACTOR * len(body)
         update = await context.offload_if_large(weight, parse_update, body, schema, parts)
         return await context.graphs.update(id, schema, update)
 
-    async with context.bodies.read(request, settings.body_timeout_s) as body:
+    async with context.body_reader.read(request, settings.body_timeout_s) as body:
         require_small(body, JSON)
         head = await run_until_deadline_or_disconnect(
             changed(), request.receive, settings.deadline_s

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
-from service.imaging.image import ImageData
+from service.imaging.decode import decode_image
+from service.imaging.header import EncodedImage
+from service.imaging.image import ImageData, image_errors_at
 
 Fit = Literal["stretch", "crop"]
 _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601
@@ -80,3 +83,15 @@ def _mean(values: np.ndarray, start: int, stop: int, parts: int) -> np.ndarray:
     total -= values[low] * np.float64(start - low * parts)
     total -= values[high - 1] * np.float64(high * parts - stop)
     return total / (stop - start)
+
+
+def decode_and_fit(
+    file: EncodedImage, where: str, fit: Callable[[ImageData], np.ndarray]
+) -> np.ndarray:
+    """Decode an image and bring it to the size of the model, (C, H, W).
+
+    Raises:
+        Problem: `invalid-image`, at the JSON pointer `where`.
+    """
+    with image_errors_at(where):
+        return fit(decode_image(file))

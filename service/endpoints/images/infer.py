@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from models.base import DynamicsParams, Interrupt
-from models.inputs.images import Picture
-from models.interpret.reasons import Reasons
-from models.sampling import Interrupted
-from service.endpoints.common.dynamics import resolved
+from models.inputs.images import ImageInput
+from models.interpret.reasons import RowReasons
+from models.sampling import RunInterruptedError
+from service.endpoints.common.dynamics import resolved_dynamics
 from service.endpoints.common.reasons import ReasonCollector
-from service.engine.progress import Progress
 from service.errors import make_problem
+from service.observability.progress import Progress
 from service.registry.handles import ImageModel
 
 
@@ -27,13 +27,13 @@ class Recognised:
     probabilities_RC: np.ndarray
     convergences: list[dict[str, Any]]
     dynamics: dict[str, Any]
-    reasons: list[Reasons]
+    reasons: list[RowReasons]
 
 
 def recognise(
     model: ImageModel,
-    pictures: Sequence[Picture],
-    knobs: DynamicsParams,
+    pictures: Sequence[ImageInput],
+    params: DynamicsParams,
     include: frozenset[str],
     progress: Progress,
     interrupt: Interrupt,
@@ -54,23 +54,23 @@ def recognise(
     network, energy = model.network, model.manifest.energy
     logits, convergences, total = [], [], 0.0
     progress.steps = len(pictures)
-    gathering, reasons = ReasonCollector(include, interrupt, room), list[Reasons]()
+    gathering, reasons = ReasonCollector(include, interrupt, room), list[RowReasons]()
     for picture in pictures:
         batch = network.pack([picture])
-        infer = partial(network.infer, batch, [knobs], interrupt)
-        output = gathering.run(network, [knobs], infer)
+        infer = partial(network.infer, batch, [params], interrupt)
+        output = gathering.run(network, [params], infer)
         if (why := interrupt()) is not None:
-            raise Interrupted(why)
+            raise RunInterruptedError(why)
         if not output.logits.isfinite().all():
             rule = "no finite answer left; lower step_size, steps or noise"
             raise make_problem("diverged", "/dynamics", "diverged", rule)
         logits.append(output.logits[0].cpu().numpy())
         reasons += gathering.take(1)
-        told = gathering.courses(output).row(0, network.config.tokens, energy, include)
+        told = gathering.courses(output).row(0, network.config.num_tokens, energy, include)
         convergences.append(told)
         total += told["energy_final"]
         progress.step = len(convergences)
         progress.energy = total / progress.step
     [probabilities] = model.probabilities(np.stack(logits))
-    dynamics = resolved(network, knobs)
+    dynamics = resolved_dynamics(network, params)
     return Recognised(probabilities, convergences, dynamics, reasons)

@@ -10,7 +10,7 @@ import orjson
 
 from models.base import DynamicsParams
 from models.inputs import questions
-from models.inputs.questions import COLOURS, Question
+from models.inputs.questions import COLORS, Question
 from service.endpoints.common.envelope import read_envelope, require_supported_params
 from service.endpoints.common.include import require_response_size, require_supported_includes
 from service.endpoints.images.crop import Fit
@@ -23,15 +23,15 @@ from service.endpoints.images.schemas import (
 )
 from service.errors import FieldError, Problem, make_problem, pointer, unknown_fields
 from service.imaging.header import EncodedImage
-from service.imaging.upload import Body, examined, read_body
+from service.imaging.upload import UploadSpec, inspect_file, parse_upload
 from service.registry.handles import ImageClassifier, ImageModel, VisualQuestionModel
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.validation.schema_errors import invalid, validated
+from service.validation.schema_errors import make_request_problem, validate_fields
 
 
 @dataclass(frozen=True)
-class ImageRequest:
+class ImageInputs:
     """Pictures, examined but not decoded, each with the JSON pointer to it, and the questions:
     none, or as many, or one of the two is one."""
 
@@ -39,7 +39,7 @@ class ImageRequest:
     images: list[tuple[str, EncodedImage]]
     questions: list[Question]
     fit: Fit
-    knobs: DynamicsParams
+    params: DynamicsParams
     include: frozenset[str]
 
     @property
@@ -56,7 +56,7 @@ def read_look(
     kind: type[ImageClassifier] | type[VisualQuestionModel],
     registry: Registry,
     settings: Settings,
-) -> ImageRequest:
+) -> ImageInputs:
     """
     Args:
         content_type: the header, of JSON or `MULTIPART`, with its parameters.
@@ -67,26 +67,26 @@ def read_look(
     """
     answers = kind is VisualQuestionModel
     known = (AnswerImagesRequest if answers else ClassifyImagesRequest).model_fields
-    shape = Body(known, {"image": settings.max_images}, ("model", "fit", "question"))
-    fields, files = read_body(body, content_type, shape)
+    shape = UploadSpec(known, {"image": settings.max_images}, ("model", "fit", "question"))
+    fields, files = parse_upload(body, content_type, shape)
     envelope = read_envelope(fields, known, settings)
-    knobs = validated(LookKnobs, fields)
+    params = validate_fields(LookKnobs, fields)
     default = settings.default_answer_model if answers else settings.default_picture_model
-    model = registry.serving(kind, envelope.model or default)
+    model = registry.get_of_kind(kind, envelope.model or default)
     require_supported_params(envelope.dynamics, model.network.config)
     require_supported_includes(model.network, envelope.include)
     asked = _questions(fields, model, settings) if isinstance(model, VisualQuestionModel) else []
     if "image" not in files:
         raise make_problem("invalid-request", "/image", "missing", "there is no picture to look at")
-    images = [(file.where, examined(file, settings.max_pixels)) for file in files["image"]]
+    images = [(file.pointer, inspect_file(file, settings.max_pixels)) for file in files["image"]]
     if asked and 1 != len(asked) != len(images) != 1:
         rule = "as many questions as pictures, or one of either"
         raise make_problem("invalid-request", "/question", "wrong_shape", rule)
-    task = ImageRequest(
-        model, images, asked, knobs.fit, envelope.dynamics.knobs(), frozenset(envelope.include)
+    task = ImageInputs(
+        model, images, asked, params.fit, envelope.dynamics.to_params(), frozenset(envelope.include)
     )
-    tokens = [model.config.tokens] * len(task.rows)
-    require_response_size(model.network, task.knobs, task.include, tokens, settings)
+    tokens = [model.config.num_tokens] * len(task.rows)
+    require_response_size(model.network, task.params, task.include, tokens, settings)
     return task
 
 
@@ -106,20 +106,20 @@ def _questions(
                 "invalid-request", "/question", "wrong_type", "must be JSON"
             ) from None
     if type(given) is not list:
-        return [_question(given, model.kinds, "question")]
+        return [_question(given, model.question_kinds, "question")]
     if not given:
         raise make_problem("invalid-request", "/question", "empty", "give at least one question")
     if len(given) > settings.max_images:
         rule = f"at most {settings.max_images}"
         raise make_problem("invalid-request", "/question", "too_many", rule)
-    return [_question(each, model.kinds, "question", i) for i, each in enumerate(given)]
+    return [_question(each, model.question_kinds, "question", i) for i, each in enumerate(given)]
 
 
 def _question(value: object, kinds: Sequence[str], *where: str | int) -> Question:
     """The question that a sentence or an object asks, of one of `kinds`."""
     try:
         if type(value) is str:
-            found = questions.read(value) if len(value) <= MAX_QUESTION else None
+            found = questions.parse_question(value) if len(value) <= MAX_QUESTION else None
         elif isinstance(value, dict):
             found = _by_parts(value, *where)
         else:
@@ -134,18 +134,21 @@ def _question(value: object, kinds: Sequence[str], *where: str | int) -> Questio
 
 def _by_parts(fields: dict[str, Any], *where: str | int) -> Question:
     if faults := unknown_fields(fields, AskedQuestion.model_fields, *where):
-        raise invalid(faults)
-    asked = validated(AskedQuestion, fields, *where)
+        raise make_request_problem(faults)
+    asked = validate_fields(AskedQuestion, fields, *where)
     return Question(
-        asked.kind or questions.kind_of(asked.asked), asked.asked, asked.colour, asked.other
+        asked.kind or questions.get_question_kind(asked.asked),
+        asked.asked,
+        asked.colour,
+        asked.other,
     )
 
 
 def _not_understood(kinds: Sequence[str], where: str) -> Problem:
     """The forms there are, a fault for each kind."""
-    rule = f"ask in one of these forms, about {', '.join(COLOURS[:-1])} or {COLOURS[-1]}"
+    rule = f"ask in one of these forms, about {', '.join(COLORS[:-1])} or {COLORS[-1]}"
     forms = [
         FieldError(where, "not_a_form", f"{kind}: {' '.join(sentences)}")
-        for kind, sentences in questions.sentences(kinds).items()
+        for kind, sentences in questions.list_example_questions(kinds).items()
     ]
     return Problem("invalid-request", rule, forms)

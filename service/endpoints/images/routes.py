@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.datastructures import State
 
-from models.inputs.images import Picture
+from models.base import Interrupt
+from models.inputs.images import ImageInput
 from models.inputs.questions import Question
-from models.interpret.prototypes import gallery
+from models.interpret.prototypes import list_galleries
 from service.context import AppContext, get_context
 from service.endpoints.common.convergence import aggregate
-from service.endpoints.common.dynamics import steps_of
-from service.endpoints.common.reasons import tensors, told
+from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.common.reasons import reasons_to_dict, reasons_to_tensors
 from service.endpoints.fast_path import FastRoute
-from service.endpoints.images.crop import fitted
+from service.endpoints.images.crop import decode_and_fit, fitted
 from service.endpoints.images.infer import Recognised, recognise
-from service.endpoints.images.parse import ImageRequest, read_look
+from service.endpoints.images.parse import ImageInputs, read_look
 from service.endpoints.images.schemas import (
     AnswerImagesForm,
     AnswerImagesRequest,
@@ -32,12 +32,12 @@ from service.endpoints.images.schemas import (
     ClassifyImagesResponse,
 )
 from service.endpoints.openapi import also, images_body, jobs, problems
-from service.endpoints.pipeline import handle_inference, run_inference
+from service.endpoints.pipeline import InferenceTask, handle_inference
+from service.engine.engine import Workload
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.media_types import JSON, MULTIPART, SAFETENSORS
-from service.observability.stopwatch import StageTimer
-from service.payload import ResponsePayload, as_json, as_tensors
+from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
 from service.registry.handles import ImageClassifier, VisualQuestionModel
 
 router = APIRouter(prefix="/images", tags=["images"], route_class=FastRoute)
@@ -65,7 +65,7 @@ async def classify_images(
     answer is JSON, with the most telling of the reasons that are included, or a safetensors file
     with all of them, picture after picture (the rest as JSON in its metadata entry `response`).
     """
-    return await _exchanged(request, context, ImageClassifier)
+    return await _handle(request, context, ClassifyImagesTask)
 
 
 @router.post(
@@ -83,66 +83,79 @@ async def answer_about_images(
     One result per picture and question, in order; each is what it would be alone. Pictures are
     shown as by POST /images/classify.
     """
-    return await _exchanged(request, context, VisualQuestionModel)
+    return await _handle(request, context, AnswerImagesTask)
 
 
-async def _exchanged(
-    request: Request, context: AppContext, kind: type[ImageClassifier] | type[VisualQuestionModel]
-) -> Response:
+async def _handle(request: Request, context: AppContext, task_type: type[ImagesTask]) -> Response:
     require_media_type(request, (JSON, MULTIPART), f"{JSON} and {MULTIPART}")
     context.registry.require_ready()
-    form = select_media_type(request, (JSON, SAFETENSORS))
-    content_type = request.headers["content-type"]  # with the boundary of its parts
-    work = partial(
-        answer,
-        content_type=content_type,
-        form=form,
-        context=context,
-        state=request.state,
-        kind=kind,
-    )
-    return await handle_inference(request, context, work, context.models_fingerprint)
+    accept = select_media_type(request, (JSON, SAFETENSORS))
+    content_type = request.headers["content-type"]  # with the boundary of a form
+    return await handle_inference(request, task_type(request, context, content_type, accept))
 
 
-async def answer(
-    body: bytes,
-    content_type: str,
-    form: str,
-    context: AppContext,
-    state: State,
-    kind: type[ImageClassifier] | type[VisualQuestionModel],
-) -> ResponsePayload:
-    """What a body of this type is answered in this form."""
-    watch: StageTimer = state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
-    registry, settings = context.registry, context.settings
-    task = await on_codec(read_look, body, content_type, kind, registry, settings)
-    del body
-    watch.lap("parse")
-    model = task.model
-    see = partial(fitted, shape=model.config.shape, blank_C=model.mean, fit=task.fit)
-    shown = [await context.pictures.look(file, where, see) for where, file in task.images]
-    # What is decoded need not be kept; of each file only its size is told.
-    seen = [(where, replace(file, data=b"")) for where, file in task.images]
-    task = replace(task, images=seen)
-    watch.lap("decode")
-    pictures = [
-        Picture(shown[place], None if asked is None else asked.encoded())
-        for place, asked in task.rows
-    ]
-    room = settings.max_response_bytes if form == SAFETENSORS else None
-    recognised = await run_inference(
-        context,
-        state,
-        partial(recognise, model, pictures, task.knobs, task.include, state.progress, room=room),
-        model.name,
-        len(pictures) * model.config.tokens * steps_of(model.network, task.knobs),
-    )
-    context.metrics.observe_images(model.name, model.config.tokens, recognised.convergences)
-    return await on_codec(_encode, task, recognised, form)
+class ImagesTask(InferenceTask[Recognised]):
+    """Classify images, or answer questions about them; each is computed by itself."""
+
+    model_type: ClassVar[type[ImageClassifier] | type[VisualQuestionModel]]
+    inputs: ImageInputs
+    rows: list[ImageInput]  # an image at the model's size, with its question if there is one
+
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        registry, settings = self.context.registry, self.settings
+        inputs = await self.on_codec(
+            read_look, body, self.content_type, self.model_type, registry, settings
+        )
+        self.state.timer.lap("parse")
+        model = inputs.model
+        fit = partial(fitted, shape=model.config.shape, blank_C=model.mean_color, fit=inputs.fit)
+        decoder = self.context.image_decoder
+        images = []
+        for where, file in inputs.images:
+            async with decoder.reserve() as run:
+                images.append(await run(decode_and_fit, file, where, fit))
+        # The encoded files are not needed any more; the response tells only their sizes.
+        sizes = [(where, replace(file, data=b"")) for where, file in inputs.images]
+        self.inputs = replace(inputs, images=sizes)
+        self.rows = [
+            ImageInput(images[place], None if question is None else question.encode())
+            for place, question in inputs.rows
+        ]
+        self.state.timer.lap("decode")
+
+    def workload(self) -> Workload:
+        model = self.inputs.model
+        steps = max_total_steps(model.network, self.inputs.params)
+        return Workload(flow=model.name, cost=len(self.rows) * model.config.num_tokens * steps)
+
+    def run(self, interrupt: Interrupt) -> Recognised:
+        inputs = self.inputs
+        return recognise(
+            inputs.model,
+            self.rows,
+            inputs.params,
+            inputs.include,
+            self.state.progress,
+            interrupt,
+            self.max_tensor_bytes,
+        )
+
+    async def render(self, result: Recognised) -> ResponsePayload:
+        model = self.inputs.model
+        tokens = model.config.num_tokens
+        self.context.metrics.observe_images(model.name, tokens, result.convergences)
+        return await self.on_codec(_encode, self.inputs, result, self.accept)
 
 
-def _encode(task: ImageRequest, recognised: Recognised, form: str) -> ResponsePayload:
+class ClassifyImagesTask(ImagesTask):
+    model_type = ImageClassifier
+
+
+class AnswerImagesTask(ImagesTask):
+    model_type = VisualQuestionModel
+
+
+def _encode(task: ImageInputs, recognised: Recognised, form: str) -> ResponsePayload:
     labels, model = task.model.tasks[0].labels, task.model
     convergences = recognised.convergences
     found = [
@@ -153,16 +166,18 @@ def _encode(task: ImageRequest, recognised: Recognised, form: str) -> ResponsePa
         )
     ]
     rest = {
-        "model": model.told,
+        "model": model.ref_dict,
         "dynamics": recognised.dynamics,
         "convergence": aggregate(convergences),
     }
     if form == SAFETENSORS:
-        return as_tensors(tensors(recognised.reasons), {"results": found} | rest)
-    tiles = "memories" in gallery(model.network)
+        return make_tensors_payload(
+            reasons_to_tensors(recognised.reasons), {"results": found} | rest
+        )
+    tiles = "memories" in list_galleries(model.network)
     for result, reasons in zip(found, recognised.reasons, strict=False):
-        result["reasons"] = told(reasons, tiles=tiles)
-    return as_json({"results": found} | rest)
+        result["reasons"] = reasons_to_dict(reasons, tiles=tiles)
+    return make_json_payload({"results": found} | rest)
 
 
 def _result(
@@ -180,7 +195,7 @@ def _result(
     }
 
 
-def _shown(task: ImageRequest, place: int) -> dict[str, Any]:
+def _shown(task: ImageInputs, place: int) -> dict[str, Any]:
     height, width = task.images[place][1].shape
     _, *size = task.model.config.shape
     return {"width": width, "height": height, "fit": task.fit, "size": size[::-1]}

@@ -9,6 +9,7 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
+from service.auth.keys import get_caller
 from service.context import AppContext, get_context
 from service.endpoints.common.schemas import JobBody
 from service.endpoints.openapi import also, problems
@@ -25,8 +26,8 @@ router = APIRouter(tags=["jobs"])
 async def describe_job(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> JobBody:
-    job = await context.jobs.get(id, request.state.caller.name)
-    return JobBody.model_validate(job.told())
+    job = await context.jobs.get(id, get_caller(request.scope).name)
+    return JobBody.model_validate(job.to_dict())
 
 
 @router.get(
@@ -39,7 +40,7 @@ async def result_of_job(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
     """What the request would have been answered, status and headers included."""
-    return await context.jobs.answer(id, request.state.caller.name)
+    return await context.jobs.get_response(id, get_caller(request.scope).name)
 
 
 @router.get(
@@ -54,7 +55,7 @@ async def events_of_job(
     """Server-sent events: `progress` with step, steps and energy, up to five a second, and at the
     end `done`, `failed` or `cancelled` with the job as `GET /jobs/{id}` has it. Without an end the
     server has gone; the job goes on when it is back."""
-    events = _events(await context.jobs.get(id, request.state.caller.name), context.jobs)
+    events = _events(await context.jobs.get(id, get_caller(request.scope).name), context.jobs)
     return StreamingResponse(events, media_type=EVENTS, headers={"cache-control": "no-store"})
 
 
@@ -67,14 +68,14 @@ async def events_of_job(
 async def delete_job(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    await context.jobs.forget(id, request.state.caller.name)
+    await context.jobs.delete(id, get_caller(request.scope).name)
     return Response(status_code=204)
 
 
 async def _events(job: Job, jobs: JobRunner) -> AsyncIterator[bytes]:
     last, silent_s = None, 0.0
     while True:
-        progress = job.told()["progress"]
+        progress = job.to_dict()["progress"]
         if progress != last:
             yield event("progress", orjson.dumps(progress))
             last, silent_s = progress, 0.0
@@ -82,8 +83,8 @@ async def _events(job: Job, jobs: JobRunner) -> AsyncIterator[bytes]:
             yield KEEPALIVE_COMMENT
             silent_s = 0.0
         if job.status is not Status.RUNNING:
-            yield event(job.status, orjson.dumps(job.told()))
+            yield event(job.status, orjson.dumps(job.to_dict()))
             return
-        if await jobs.over(job, _EVERY_S) and job.status is Status.RUNNING:
+        if await jobs.wait_until_done(job, _EVERY_S) and job.status is Status.RUNNING:
             return
         silent_s += _EVERY_S

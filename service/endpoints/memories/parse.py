@@ -14,10 +14,10 @@ from service.endpoints.sample.memory_body import (
 from service.endpoints.sample.schemas import StoredDescription
 from service.errors import unknown_fields
 from service.media_types import JSON
-from service.validation.arrays import fail_at, reraise_as
-from service.validation.json_body import read_object
-from service.validation.safetensors_body import read_safetensors
-from service.validation.schema_errors import invalid, validated
+from service.validation.arrays import make_graph_problem_at, reraise_as
+from service.validation.json_body import parse_json_object
+from service.validation.safetensors_body import parse_safetensors
+from service.validation.schema_errors import make_request_problem, validate_fields
 
 
 def parse_store(body: bytes, media_type: str) -> tuple[Memory, np.ndarray, StoredDescription]:
@@ -27,18 +27,18 @@ def parse_store(body: bytes, media_type: str) -> tuple[Memory, np.ndarray, Store
         Problem: there is no memory in the body.
     """
     if media_type == JSON:
-        fields, tensors = read_object(body, "invalid-json"), {}
+        fields, tensors = parse_json_object(body, "invalid-json"), {}
         known = ("patterns", "sequences", *DESCRIPTION)
     else:
         with reraise_as("invalid-memory"):
-            tensors, metadata = read_safetensors(body, PATTERNS)
+            tensors, metadata = parse_safetensors(body, PATTERNS)
             if "patterns" not in tensors:
-                raise fail_at("/patterns", "missing", "this tensor is needed")
-        fields = read_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
+                raise make_graph_problem_at("/patterns", "missing", "this tensor is needed")
+        fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
         known = DESCRIPTION
     if faults := unknown_fields(fields, (*StoredDescription.model_fields, *known)):
-        raise invalid(faults)
-    described = validated(StoredDescription, fields)
+        raise make_request_problem(faults)
+    described = validate_fields(StoredDescription, fields)
     spec = {name: value for name, value in fields.items() if name in known}
     if tensors:
         return *memory_of_tensor(tensors, spec), described

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from models.memories import Card, dump
+from models.memories import MemoryCard, dump_memory
 from service.context import AppContext, get_context
 from service.endpoints.memories.parse import parse_store
 from service.endpoints.openapi import also, problems, store_body
@@ -29,7 +29,7 @@ _PART = 1 << 16  # bytes of a file that are read at a time
 
 @router.get("/memories", summary="The memories that are kept", responses=problems(500, 503))
 async def list_memories(context: Annotated[AppContext, Depends(get_context)]) -> MemoryList:
-    cards = await asyncio.to_thread(context.memories.cards)
+    cards = await asyncio.to_thread(context.memories.list_cards)
     return MemoryList(memories=[_body(name, card) for name, card in cards.items()])
 
 
@@ -47,13 +47,13 @@ async def store_memory(
     """The answer is 201 where there was none of this id, and 200 where one was replaced."""
     on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    await asyncio.to_thread(context.memories.require_own, id)
+    await asyncio.to_thread(context.memories.require_writable_id, id)
     settings = context.settings
 
-    async def parsed() -> tuple[Card, bytes]:
+    async def parsed() -> tuple[MemoryCard, bytes]:
         return await on_codec(_file, body, media_type)
 
-    async with context.bodies.read(request, settings.body_timeout_s) as body:
+    async with context.body_reader.read(request, settings.body_timeout_s) as body:
         require_small(body, media_type)
         card, raw = await run_until_deadline_or_disconnect(
             parsed(), request.receive, settings.deadline_s
@@ -76,7 +76,7 @@ async def describe_memory(
     form = select_media_type(request, (JSON, SAFETENSORS))
     if form == SAFETENSORS:
         return _Opened(await asyncio.to_thread(context.memories.open, id), SAFETENSORS)
-    card = await asyncio.to_thread(context.memories.card, id)
+    card = await asyncio.to_thread(context.memories.get_card, id)
     return Response(_body(id, card).model_dump_json(), media_type=JSON)
 
 
@@ -112,12 +112,12 @@ def _parts(file: BufferedReader) -> Iterator[bytes]:
         yield part
 
 
-def _file(body: bytes, media_type: str) -> tuple[Card, bytes]:
+def _file(body: bytes, media_type: str) -> tuple[MemoryCard, bytes]:
     """The memory that a body holds, as it is stored."""
     memory, items, described = parse_store(body, media_type)
-    card = Card.of(memory, items, described.licence, described.note)
-    return card, dump(items, card)
+    card = MemoryCard.from_memory(memory, items, described.licence, described.note)
+    return card, dump_memory(items, card)
 
 
-def _body(name: str, card: Card) -> MemoryBody:
+def _body(name: str, card: MemoryCard) -> MemoryBody:
     return MemoryBody(id=name, **card.model_dump())

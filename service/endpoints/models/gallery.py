@@ -8,16 +8,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from models.interpret.prototypes import gallery
+from models.interpret.prototypes import list_galleries
 from service.context import AppContext, get_context
 from service.endpoints.models.schemas import GalleryBody
 from service.endpoints.openapi import also, problems
 from service.errors import make_problem
 from service.http.negotiation import select_media_type
-from service.imaging.encode import grid, png, telling
+from service.imaging.encode import embed_json, encode_png, make_grid
 from service.media_types import JSON, PNG
+from service.observability.request_state import get_state
 from service.registry.handles import Model
-from service.validation.arrays import listing
+from service.validation.arrays import join_names
 
 VIEWS = ("memories", "attention", "positions")
 
@@ -53,18 +54,20 @@ async def show_memories(
     """
     form = select_media_type(request, (PNG, JSON))
     if show not in VIEWS:
-        rule = f"show is {listing(VIEWS)}"
+        rule = f"show is {join_names(VIEWS)}"
         raise make_problem("invalid-request", "/show", "not_allowed", rule)
     model = context.registry.get(name)
     on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
     with context.engine.admission():  # it takes a thread for as long as a small answer
-        return await on_codec(_shown, model, show, form, request.state.request_id)
+        return await on_codec(_shown, model, show, form, get_state(request.scope).request_id)
 
 
 def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response:
-    views = gallery(model.network)
+    views = list_galleries(model.network)
     if show not in views:
-        rule = f"of this model there are {listing(list(views))}" if views else "it sees no pictures"
+        rule = (
+            f"of this model there are {join_names(list(views))}" if views else "it sees no pictures"
+        )
         raise make_problem("nothing-to-show", "/show", "nothing_to_show", rule)
     found = views[show]()
     *several, height, width, channels = found.tiles.shape
@@ -85,5 +88,7 @@ def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response
     if form == JSON:
         return Response(told.model_dump_json(), media_type=JSON)
     pixels = tiles[..., 0] if channels == 1 else tiles
-    picture = telling(png(grid(pixels, found.columns)), told.model_dump_json().encode())
+    picture = embed_json(
+        encode_png(make_grid(pixels, found.columns)), told.model_dump_json().encode()
+    )
     return Response(picture, media_type=PNG)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
-from models.inputs.questions import sentences
+from models.inputs.questions import list_example_questions
 from service.context import AppContext, get_context
 from service.endpoints.models.schemas import (
     ClassifierDetail,
@@ -82,7 +82,9 @@ async def describe_model(
             channels=channels,
             patch=model.config.patch * 2 ** len(model.config.stem),
             tasks=_tasks(model),
-            questions=sentences(model.kinds) if isinstance(model, VisualQuestionModel) else None,
+            questions=list_example_questions(model.question_kinds)
+            if isinstance(model, VisualQuestionModel)
+            else None,
         )
     assert isinstance(model, Scorer)
     return ScorerDetail(

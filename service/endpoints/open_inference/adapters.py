@@ -12,12 +12,12 @@ import numpy as np
 import orjson
 import safetensors.numpy
 
-from models.memories import Card, sequences_of
+from models.memories import MemoryCard, decode_letters
 from service.endpoints.common.schemas import Dynamics
 from service.endpoints.open_inference.schemas import Datatype, Parameters, TensorMetadata
 from service.endpoints.open_inference.tensors import Inference
 from service.errors import make_problem, pointer
-from service.imaging.encode import png
+from service.imaging.encode import encode_png
 from service.media_types import JSON, MULTIPART, SAFETENSORS
 from service.payload import ResponsePayload
 from service.registry.handles import (
@@ -65,7 +65,7 @@ class ModelAdapter(ABC):
         """Tensors that it answers with."""
 
     @abstractmethod
-    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
+    def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         """What the route is asked; pictures only where it would not refuse them for their size.
 
         Raises:
@@ -73,7 +73,7 @@ class ModelAdapter(ABC):
         """
 
     @abstractmethod
-    def told(self, answer: ResponsePayload) -> Arrays:
+    def from_native(self, answer: ResponsePayload) -> Arrays:
         """The tensors of what the route answers as a safetensors file."""
 
 
@@ -101,10 +101,10 @@ class Scores(CheckpointAdapter[Scorer]):
             _tensor("rank", "INT64", -1),
         ]
 
-    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
+    def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         return _of_tensors(inference, _enveloped(inference.parameters, model=self.name))
 
-    def told(self, answer: ResponsePayload) -> Arrays:
+    def from_native(self, answer: ResponsePayload) -> Arrays:
         found = safetensors.numpy.load(answer.file)
         return {name.removeprefix("results."): array for name, array in found.items()}
 
@@ -127,8 +127,8 @@ class _Labels(CheckpointAdapter[M]):
             ]
         return found
 
-    def told(self, answer: ResponsePayload) -> Arrays:
-        results = orjson.loads(answer.json)["results"]
+    def from_native(self, answer: ResponsePayload) -> Arrays:
+        results = orjson.loads(answer.document)["results"]
         arrays = Arrays()
         for start, labels in self.labelled.items():
             told = [self.prediction(result, start) for result in results]
@@ -163,7 +163,7 @@ class Classifies(_Labels[Classifier]):
     def labelled(self) -> dict[str, Sequence[str]]:
         return {f"{task.name}.": task.labels for task in self.model.tasks}
 
-    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
+    def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         fields = _enveloped(inference.parameters, model=self.name)
         if "smiles" not in inference.inputs:
             return _of_tensors(inference, fields)
@@ -172,10 +172,10 @@ class Classifies(_Labels[Classifier]):
         smiles = _texts(inference, "smiles")
         return NativeRequest(orjson.dumps(fields | {"smiles": smiles}), JSON)
 
-    def told(self, answer: ResponsePayload) -> Arrays:
-        results = orjson.loads(answer.json)["results"]
+    def from_native(self, answer: ResponsePayload) -> Arrays:
+        results = orjson.loads(answer.document)["results"]
         codes = (r["status"] if r["status"] == "ok" else r["error"]["code"] for r in results)
-        return super().told(answer) | {"status": _strings(codes)}
+        return super().from_native(answer) | {"status": _strings(codes)}
 
     def prediction(
         self, result: Mapping[str, Any], start: str
@@ -195,14 +195,14 @@ class Completes(CheckpointAdapter[Completer]):
     def outputs(self) -> list[TensorMetadata]:
         return [_tensor("completed", "UINT8", -1, -1, -1, 3)]
 
-    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
+    def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         files = []
         for name in inference.inputs:
             [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,), settings)
             files.append((name, picture))
         return _form(_enveloped(inference.parameters, model=self.name), files)
 
-    def told(self, answer: ResponsePayload) -> Arrays:
+    def from_native(self, answer: ResponsePayload) -> Arrays:
         found = safetensors.numpy.load(answer.file)
         count = sum(name.startswith("image_") for name in found)
         pictures = [found.pop(f"image_{i}") for i in range(count)]
@@ -221,7 +221,7 @@ class _Looks(_Labels[M]):
         assert isinstance(self.model, ImageModel)
         return [_tensor("image", "UINT8", -1, -1, -1, self.model.config.shape[0])]
 
-    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
+    def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         fields = _enveloped(inference.parameters, model=self.name)
         files = [("image", one) for one in _pictures(inference, "image", (4,), settings)]
         rest = inference.inputs.keys() - {"image"}
@@ -248,7 +248,7 @@ class Samples(ModelAdapter):
 
     route, platform = "/sample", "basin_memory"
 
-    def __init__(self, name: str, card: Card) -> None:
+    def __init__(self, name: str, card: MemoryCard) -> None:
         self.name, self._card, self.sha256 = name, card, card.sha256
         self.version = card.sha256[:12]
 
@@ -263,14 +263,14 @@ class Samples(ModelAdapter):
             return [_tensor("samples", "BYTES", -1)]
         return [_tensor("samples", "FP32", -1, *card.shape)]
 
-    def asked(self, inference: Inference, settings: Settings) -> NativeRequest:
+    def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         return _of_tensors(inference, _parsed(inference.parameters) | {"memory": self.name})
 
-    def told(self, answer: ResponsePayload) -> Arrays:
+    def from_native(self, answer: ResponsePayload) -> Arrays:
         """`samples`, or `samples_0` and so on for several temperatures."""
         found = safetensors.numpy.load(answer.file)
         if self._card.kind == "sequences":
-            return {name: _strings(sequences_of(array)) for name, array in found.items()}
+            return {name: _strings(decode_letters(array)) for name, array in found.items()}
         return {name: array.astype(np.float32, copy=False) for name, array in found.items()}
 
 
@@ -356,7 +356,9 @@ def _pictures(
         raise make_problem("invalid-request", _place(inference, name), "too_large", rule)
     if name == "mask":
         each = (each != 0).astype(np.uint8) * 255
-    return [png(one[:, :, 0] if one.ndim == 3 and one.shape[2] == 1 else one) for one in each]
+    return [
+        encode_png(one[:, :, 0] if one.ndim == 3 and one.shape[2] == 1 else one) for one in each
+    ]
 
 
 def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> NativeRequest:

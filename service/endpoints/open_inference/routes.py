@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.datastructures import State
 
-from service.context import JSON_WEIGHS, AppContext, get_context
+from models.base import Interrupt
+from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly import routes as anomaly
 from service.endpoints.classify import routes as classify
 from service.endpoints.complete import routes as complete
@@ -30,8 +30,9 @@ from service.endpoints.open_inference.schemas import (
 )
 from service.endpoints.open_inference.tensors import BINARY, HEADER, Inference, read, written
 from service.endpoints.openapi import also, faults, infer_body, jobs
-from service.endpoints.pipeline import handle_inference
+from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.sample import routes as sample
+from service.engine.engine import Workload
 from service.errors import Problem, make_problem
 from service.http.body import require_identity
 from service.media_types import SAFETENSORS
@@ -46,14 +47,6 @@ from service.registry.handles import (
 
 _INCLUDED = ("attention_", "memories_", "components_", "samples_", "ptr", "index")
 router = APIRouter(prefix=ROOT, tags=["open inference protocol"])
-_ANSWERS: dict[str, Any] = {
-    Scorer.route: anomaly.answer,
-    Classifier.route: classify.answer,
-    Completer.route: complete.answer,
-    ImageClassifier.route: partial(images.answer, kind=ImageClassifier),
-    VisualQuestionModel.route: partial(images.answer, kind=VisualQuestionModel),
-    Samples.route: sample.answer,
-}
 
 
 @router.get("", summary="The server", responses=faults(500))
@@ -78,7 +71,7 @@ async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Ready:
     "/repository/index", summary="The models and memories there are", responses=faults(500, 503)
 )
 async def index(context: Annotated[AppContext, Depends(get_context)]) -> list[IndexEntry]:
-    cards = await asyncio.to_thread(context.memories.cards)
+    cards = await asyncio.to_thread(context.memories.list_cards)
     models = [of_model(model) for model in context.registry]
     taken = {model.name for model in models}
     memories = [Samples(name, card) for name, card in cards.items() if name not in taken]
@@ -99,7 +92,7 @@ async def _named(name: str, context: Annotated[AppContext, Depends(get_context)]
         if problem.kind == "not-ready":
             raise
         try:
-            return Samples(name, await asyncio.to_thread(context.memories.card, name))
+            return Samples(name, await asyncio.to_thread(context.memories.get_card, name))
         except Problem:
             raise problem from None
 
@@ -169,10 +162,10 @@ async def infer(
     require_identity(request)
     if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
         raise Problem("unsupported-media-type", "this route reads JSON and tensors behind it")
-    header = request.headers.get(HEADER)
-    stamp = context.memories_fingerprint if isinstance(one, Samples) else context.models_fingerprint
-    work = partial(_answer, one=one, header=header, context=context, state=request.state)
-    return await handle_inference(request, context, work, stamp)
+    task = OpenInferenceTask(request, context, request.headers.get(HEADER) or "", SAFETENSORS)
+    task.adapter = one
+    task.native = _TASKS[one.route](request, context, "", SAFETENSORS)
+    return await handle_inference(request, task)
 
 
 @router.post(f"{_VERSION}/infer", summary="Infer with this version", **_INFERRED)
@@ -182,23 +175,54 @@ async def infer_with_version(
     return await infer(one, request, context)
 
 
-async def _answer(
-    body: bytes, one: ModelAdapter, header: str | None, context: AppContext, state: State
-) -> ResponsePayload:
-    weight = len(body) * (JSON_WEIGHS if header is None else 1)
-    inference = await context.offload_if_large(weight, read, body, header)
-    _require_there(one, inference)
-    native = await context.offload_if_large(weight, one.asked, inference, context.settings)
-    inference = replace(inference, inputs={})
-    answers = _ANSWERS[one.route]
-    answering = answers(native.body, native.content_type, SAFETENSORS, context, state)
-    del body, native
-    answer = await answering
-    told = await context.offload_if_large(answer.size, _told, one, inference, answer)
-    return told if answer.lasting else told.passing()
+class OpenInferenceTask(InferenceTask[Any]):
+    """Translate to the native route of the model and back; `content_type` is the header that says
+    how long the JSON before binary tensors is."""
+
+    adapter: ModelAdapter
+    native: InferenceTask[Any]
+    inference: Inference
+
+    async def fingerprint(self) -> bytes:
+        return await self.native.fingerprint()
+
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        context, header = self.context, self.content_type or None
+        weight = len(body) * (JSON_COST_FACTOR if header is None else 1)
+        inference = await context.offload_if_large(weight, read, body, header)
+        _require_known_outputs(self.adapter, inference)
+        request = await context.offload_if_large(
+            weight, self.adapter.to_native, inference, self.settings
+        )
+        self.inference = replace(inference, inputs={})
+        self.native.content_type = request.content_type
+        await self.native.parse(request.body, resources)
+
+    def workload(self) -> Workload:
+        return self.native.workload()
+
+    def run(self, interrupt: Interrupt) -> Any:
+        return self.native.run(interrupt)
+
+    async def render(self, result: Any) -> ResponsePayload:
+        payload = await self.native.render(result)
+        response = await self.context.offload_if_large(
+            payload.size_bytes, _to_response, self.adapter, self.inference, payload
+        )
+        return response if payload.is_cacheable else response.without_caching()
 
 
-def _require_there(one: ModelAdapter, inference: Inference) -> None:
+_TASKS: dict[str, type[InferenceTask[Any]]] = {
+    Scorer.route: anomaly.ScoreTask,
+    Classifier.route: classify.ClassifyTask,
+    Completer.route: complete.CompleteTask,
+    ImageClassifier.route: images.ClassifyImagesTask,
+    VisualQuestionModel.route: images.AnswerImagesTask,
+    Samples.route: sample.SampleTask,
+}
+
+
+def _require_known_outputs(one: ModelAdapter, inference: Inference) -> None:
     """Refuse an output that surely will not be, before it is computed."""
     names = [each.name for each in one.outputs]
     for i, name in enumerate(inference.wanted or ()):
@@ -207,18 +231,20 @@ def _require_there(one: ModelAdapter, inference: Inference) -> None:
             raise make_problem("invalid-request", f"/outputs/{i}/name", "unknown", rule)
 
 
-def _told(one: ModelAdapter, inference: Inference, answer: ResponsePayload) -> ResponsePayload:
+def _to_response(
+    one: ModelAdapter, inference: Inference, answer: ResponsePayload
+) -> ResponsePayload:
     """
     Raises:
         Problem: it is of another model than was asked, which took its place meanwhile.
     """
-    response = orjson.loads(answer.json)
+    response = orjson.loads(answer.document)
     of = response["memory" if isinstance(one, Samples) else "model"]
     if of["sha256"] != one.sha256:
         detail = "it was replaced while this was read; ask again"
         raise Problem("not-ready", detail, headers={"retry-after": "1"})
-    found = one.told(answer)
+    found = one.from_native(answer)
     names = [each.name for each in one.outputs if each.name in found]
     in_order = names + sorted(found.keys() - names)
     arrays = {name: found[name] for name in in_order}
-    return written(inference, one.name, one.version, arrays, answer.json)
+    return written(inference, one.name, one.version, arrays, answer.document)

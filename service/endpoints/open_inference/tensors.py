@@ -23,15 +23,15 @@ from service.errors import FieldError, Problem, make_problem, pointer, unknown_f
 from service.media_types import JSON
 from service.payload import ResponsePayload
 from service.validation.arrays import (
-    fail_at,
+    make_graph_problem_at,
     pointer_builder,
     require_list,
     require_types,
     reraise_as,
 )
-from service.validation.json_body import read_object
-from service.validation.schema_errors import invalid, validated
-from service.workers.large_json import LARGE
+from service.validation.json_body import parse_json_object
+from service.validation.schema_errors import make_request_problem, validate_fields
+from service.workers.large_json import LARGE_BODY_BYTES
 
 HEADER = "inference-header-content-length"
 BINARY = "application/octet-stream"
@@ -65,12 +65,14 @@ def read(body: bytes, header: str | None) -> Inference:
         Problem: it cannot be read.
     """
     size = _header_size(header, len(body))
-    if size > LARGE:
-        detail = f"JSON may have up to {LARGE} bytes here; send tensors behind it, in bytes"
+    if size > LARGE_BODY_BYTES:
+        detail = (
+            f"JSON may have up to {LARGE_BODY_BYTES} bytes here; send tensors behind it, in bytes"
+        )
         raise Problem("body-too-large", detail)
-    fields = read_object(body[:size], "invalid-json")
+    fields = parse_json_object(body[:size], "invalid-json")
     _require_few(fields)
-    asked = validated(InferRequest, fields)
+    asked = validate_fields(InferRequest, fields)
     rest, inputs = memoryview(body)[size:], dict[str, np.ndarray]()
     for i, tensor in enumerate(asked.inputs):
         if tensor.name in inputs:
@@ -158,7 +160,7 @@ def _require_few(fields: dict[str, Any]) -> None:
                     at = pointer(name, i, "shape")
                     faults.append(FieldError(at, "too_long", f"at most {_MOST_DIMS} dimensions"))
     if faults:
-        raise invalid(faults)
+        raise make_request_problem(faults)
 
 
 def _parameter_faults(fields: dict[str, Any], *where: str | int) -> list[FieldError]:
@@ -197,15 +199,19 @@ def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, m
     """The array of a tensor, and the bytes that are left behind its own."""
     at = pointer("inputs", i)
     if math.prod(size for size in tensor.shape if size) > _MOST_ENTRIES:
-        raise fail_at(f"{at}/shape", "out_of_range", f"at most {_MOST_ENTRIES} entries")
+        raise make_graph_problem_at(
+            f"{at}/shape", "out_of_range", f"at most {_MOST_ENTRIES} entries"
+        )
     count, size = math.prod(tensor.shape), tensor.parameters.get("binary_data_size")
     if (size is None) == (tensor.data is None):
-        raise fail_at(at, "one_of", "give `data`, or the parameter `binary_data_size`")
+        raise make_graph_problem_at(
+            at, "one_of", "give `data`, or the parameter `binary_data_size`"
+        )
     if size is None:
         return _of_json(tensor, count, i), rest
     if type(size) is not int or not 0 <= size <= len(rest):
         rule = f"{len(rest)} bytes are there behind the JSON and the inputs before"
-        raise fail_at(f"{at}/parameters/binary_data_size", "out_of_range", rule)
+        raise make_graph_problem_at(f"{at}/parameters/binary_data_size", "out_of_range", rule)
     return _of_bytes(tensor, count, rest[:size], at), rest[size:]
 
 
@@ -219,7 +225,9 @@ def _of_json(tensor: InferTensor, count: int, i: int) -> np.ndarray:
         require_types(flat, {list}, at, "must be a list, as the first is")
         flat = [entry for row in flat for entry in row]
     if len(flat) != count:
-        raise fail_at(at(), "wrong_shape", f"must hold {count} entries, as the shape has it")
+        raise make_graph_problem_at(
+            at(), "wrong_shape", f"must hold {count} entries, as the shape has it"
+        )
     dtype = DATATYPES[tensor.datatype]
     if dtype is None:
         require_types(flat, {str}, at, "must be a string")
@@ -233,7 +241,7 @@ def _of_json(tensor: InferTensor, count: int, i: int) -> np.ndarray:
             return np.array(flat, dtype).reshape(tensor.shape)
     except OverflowError:
         rule = f"a number does not fit {tensor.datatype}"
-        raise fail_at(at(), "out_of_range", rule) from None
+        raise make_graph_problem_at(at(), "out_of_range", rule) from None
 
 
 def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.ndarray:
@@ -243,7 +251,7 @@ def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.
     kind = np.dtype(dtype).newbyteorder("<")
     if len(data) != count * kind.itemsize:
         rule = f"must have {count * kind.itemsize} bytes, as shape and datatype have it"
-        raise fail_at(at, "wrong_shape", rule)
+        raise make_graph_problem_at(at, "wrong_shape", rule)
     if dtype is np.bool_:  # any byte but 0 is true
         return (np.frombuffer(data, np.uint8) != 0).reshape(tensor.shape)
     return np.frombuffer(data, kind).reshape(tensor.shape)
@@ -251,8 +259,10 @@ def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.
 
 def _strings(data: memoryview, count: int, at: str) -> list[str]:
     """Each with its length before it, in four bytes."""
-    if count > _MOST_STRINGS or len(data) > LARGE:
-        raise fail_at(at, "too_large", f"at most {_MOST_STRINGS} strings in {LARGE} bytes")
+    if count > _MOST_STRINGS or len(data) > LARGE_BODY_BYTES:
+        raise make_graph_problem_at(
+            at, "too_large", f"at most {_MOST_STRINGS} strings in {LARGE_BODY_BYTES} bytes"
+        )
     found, start = list[str](), 0
     while start < len(data) and len(found) < count:
         end = start + _ITEM.size
@@ -265,9 +275,11 @@ def _strings(data: memoryview, count: int, at: str) -> list[str]:
         try:
             found.append(str(data[end:start], "utf-8"))
         except UnicodeDecodeError:
-            raise fail_at(at, "wrong_type", "strings must be UTF-8") from None
+            raise make_graph_problem_at(at, "wrong_type", "strings must be UTF-8") from None
     if len(found) != count or start != len(data):
-        raise fail_at(at, "wrong_shape", f"must hold {count} strings, each behind its length")
+        raise make_graph_problem_at(
+            at, "wrong_shape", f"must hold {count} strings, each behind its length"
+        )
     return found
 
 

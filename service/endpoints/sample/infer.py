@@ -11,23 +11,23 @@ import torch
 from models.base import Interrupt
 from models.dynamics import StopReason
 from models.sampling import (
-    Drawn,
-    Interrupted,
     NoInflectionError,
     Regularity,
+    RunInterruptedError,
+    SampleResult,
     TooManyHeadsError,
-    beta_star,
-    beta_star_log,
-    draw,
+    compute_similarities,
+    draw_samples,
+    find_beta_star,
+    find_beta_star_log,
+    init_states,
     null_energy,
     null_novelty,
-    similarities,
     snr,
-    starts,
 )
-from service.endpoints.sample.parse import SampleTask
-from service.engine.progress import Progress
+from service.endpoints.sample.parse import SampleInputs
 from service.errors import make_problem
+from service.observability.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Sampled:
     dynamics: dict[str, Any]
 
 
-def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sampled:
+def sample(task: SampleInputs, progress: Progress, interrupt: Interrupt) -> Sampled:
     """Run the chains of `task`; `interrupt` ends them before their next step.
 
     Raises:
@@ -55,14 +55,14 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
         Interrupted: `interrupt` gave a reason.
     """
     patterns = task.memory.patterns_KD
-    seen = similarities(patterns)
+    seen = compute_similarities(patterns)
 
     def watch() -> None:
         if (why := interrupt()) is not None:
-            raise Interrupted(why)
+            raise RunInterruptedError(why)
 
     try:
-        stars = (beta_star(seen, watch), beta_star_log(seen, watch))
+        stars = (find_beta_star(seen, watch), find_beta_star_log(seen, watch))
     except NoInflectionError:
         stars = (None, None)
     if task.betas is not None:
@@ -72,7 +72,7 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
     else:
         rule = "attention to this memory has no inflection; give a number"
         raise make_problem("invalid-request", "/beta", "no_inflection", rule)
-    progress.steps = len(betas) * task.heads * task.schedule.steps
+    progress.steps = len(betas) * task.heads * task.schedule.num_steps
 
     def asked() -> StopReason | None:
         progress.step += 1
@@ -84,9 +84,9 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
 
     batches = []
     for beta in betas:
-        start = task.start or starts(patterns, task.chains, task.seed, task.known, beta)
+        start = task.start or init_states(patterns, task.chains, task.seed, task.known, beta)
         try:
-            drawn = draw(
+            drawn = draw_samples(
                 patterns,
                 start,
                 beta,
@@ -95,26 +95,26 @@ def sample(task: SampleTask, progress: Progress, interrupt: Interrupt) -> Sample
                 task.count,
                 method=task.method,
                 heads=task.heads,
-                known=task.known,
+                clamped=task.known,
                 seed=task.seed,
                 interrupt=asked,
-                report=told,
+                on_energy=told,
             )
         except TooManyHeadsError as error:  # the memory's rank is not known before
             raise make_problem("invalid-request", "/heads", "out_of_range", str(error)) from None
         watch()
-        items = task.memory.decode(drawn.x_SD, beta, task.known)
+        items = task.memory.decode(drawn.samples_SD, beta, task.known)
         batches.append(Batch(items, _diagnostics(task, beta, drawn)))
     inflection = {
         "beta_star": stars[0],
         "beta_star_log": stars[1],
-        "convex_below": Regularity.of(patterns, 1.0).convex_below,
+        "convex_below": Regularity.from_patterns(patterns, 1.0).convex_below,
     }
     return Sampled(batches, inflection, _resolved(task, betas))
 
 
-def _diagnostics(task: SampleTask, beta: float, drawn: Drawn) -> dict[str, Any]:
-    accepted = drawn.acceptance_C
+def _diagnostics(task: SampleInputs, beta: float, drawn: SampleResult) -> dict[str, Any]:
+    accepted = drawn.acceptance_rate_C
     patterns, free = task.memory.patterns_KD, task.memory.dim
     if task.known is not None:
         unknown = torch.from_numpy(~task.known.mask_D)
@@ -123,27 +123,27 @@ def _diagnostics(task: SampleTask, beta: float, drawn: Drawn) -> dict[str, Any]:
     plain = task.known is None and task.heads == 1
     return {
         "beta": beta,
-        **asdict(drawn.measures),
+        **asdict(drawn.metrics),
         "snr": snr(task.alpha, beta, free),
-        "lipschitz": Regularity.of(patterns, beta).lipschitz,
+        "lipschitz": Regularity.from_patterns(patterns, beta).lipschitz,
         "acceptance": None if accepted is None else float(accepted.mean()),
-        "chain_energy": drawn.energy_C.tolist(),
+        "chain_energy": drawn.mean_energy_C.tolist(),
         "chain_acceptance": None if accepted is None else accepted.tolist(),
-        "r_hat": {"energy": drawn.agreement.r_hat_energy, "state": drawn.agreement.r_hat_state},
-        "ess": drawn.agreement.ess_energy,
+        "r_hat": {"energy": drawn.diagnostics.r_hat_energy, "state": drawn.diagnostics.r_hat_state},
+        "ess": drawn.diagnostics.ess_energy,
         "null": {
-            **asdict(drawn.null),
+            **asdict(drawn.null_metrics),
             "novelty_closed_form": null_novelty(beta, free) if plain else None,
             "energy_closed_form": null_energy(beta, free) if plain else None,
         },
     }
 
 
-def _resolved(task: SampleTask, betas: tuple[float, ...]) -> dict[str, Any]:
+def _resolved(task: SampleInputs, betas: tuple[float, ...]) -> dict[str, Any]:
     return {
         "num_samples": task.count,
         "chains": task.chains,
-        "steps": task.schedule.steps,
+        "steps": task.schedule.num_steps,
         "burn_in": task.schedule.burn_in,
         "thin": task.schedule.thin,
         "step_size": task.alpha,

@@ -8,25 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from models.memories import Memory, MemoryFault, letters_of
+from models.memories import InvalidMemoryError, Memory, encode_letters
 from service.endpoints.sample.schemas import MAX_STATE
-from service.errors import MAX_FAULTS, FieldError, Problem, pointer, unknown_fields
+from service.errors import MAX_FIELD_ERRORS, FieldError, Problem, pointer, unknown_fields
 from service.validation.arrays import (
     PointerFn,
-    fail_at,
-    fail_where,
-    numbers,
+    make_graph_problem_at,
+    make_graph_problem_where,
+    parse_number_rows,
     pointer_builder,
     require_list,
     require_types,
     reraise_as,
     to_float32,
 )
-from service.validation.safetensors_body import FLOATS, Tensors
+from service.validation.safetensors_body import FLOAT_DTYPES, Tensors
 
 KINDS = ("vectors", "images", "returns")
 DESCRIPTION = ("kind", "shape")
-PATTERNS = {"patterns": ({**FLOATS, "U8": np.uint8}, (2, 3, 4))}
+PATTERNS = {"patterns": ({**FLOAT_DTYPES, "U8": np.uint8}, (2, 3, 4))}
 _MAX_DECOMPOSITION = 20_000_000_000
 """K d min(K, d) of a matrix whose axes are all needed: some seconds of one core."""
 
@@ -40,7 +40,9 @@ def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.nda
     at = pointer_builder(*where, "patterns")
     with reraise_as("invalid-memory"):
         if (spec.get("sequences") is None) == (spec.get("patterns") is None):
-            raise fail_at(pointer(*where), "one_of", "give either `patterns` or `sequences`")
+            raise make_graph_problem_at(
+                pointer(*where), "one_of", "give either `patterns` or `sequences`"
+            )
         if spec.get("sequences") is not None:
             if faults := unknown_fields(spec, ("sequences",), *where):
                 raise Problem("invalid-memory", faults[0].detail, faults)
@@ -51,13 +53,13 @@ def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.nda
             raise Problem("invalid-memory", faults[0].detail, faults)
         rows = require_list(spec["patterns"], at)
         if not rows:
-            raise fail_at(at(), "empty", "a memory has at least one pattern")
+            raise make_graph_problem_at(at(), "empty", "a memory has at least one pattern")
         kind, shape = _described(spec, *where)
         first = len(rows[0]) if type(rows[0]) is list else 0
         width = prod(shape) if shape else max(first, 1)
         rule = f"every pattern must hold {width} numbers"
         return _memory(
-            kind, *_shaped(numbers(rows, width, at, "wrong_shape", rule), kind, shape, at)
+            kind, *_shaped(parse_number_rows(rows, width, at, "wrong_shape", rule), kind, shape, at)
         )
 
 
@@ -76,20 +78,26 @@ def memory_of_tensor(
         if faults := unknown_fields(spec, DESCRIPTION, *where):
             raise Problem("invalid-memory", faults[0].detail, faults)
         if not patterns.size:
-            raise fail_at(at(), "empty", "a memory has at least one pattern")
+            raise make_graph_problem_at(at(), "empty", "a memory has at least one pattern")
         kind, shape = _described(spec, *where, needs_shape=patterns.ndim == 2)
         if patterns.ndim > 2:
             if kind != "images":
-                raise fail_at(at(), "wrong_shape", f"{kind} are a matrix with a row per pattern")
+                raise make_graph_problem_at(
+                    at(), "wrong_shape", f"{kind} are a matrix with a row per pattern"
+                )
             if shape and shape != patterns.shape[1:]:
-                raise fail_at(pointer(*where, "shape"), "conflict", "the tensor has another shape")
+                raise make_graph_problem_at(
+                    pointer(*where, "shape"), "conflict", "the tensor has another shape"
+                )
             shape = patterns.shape[1:]
         flat = patterns.reshape(len(patterns), -1)
         if patterns.dtype != np.uint8 or kind != "images":  # bytes of an image stay bytes
             flat = to_float32(flat, at)
         width = prod(shape) if shape else flat.shape[1]
         if flat.shape[1] != width:
-            raise fail_at(at(), "wrong_shape", f"every pattern must hold {width} numbers")
+            raise make_graph_problem_at(
+                at(), "wrong_shape", f"every pattern must hold {width} numbers"
+            )
         return _memory(kind, *_shaped(flat, kind, shape, at))
 
 
@@ -97,7 +105,7 @@ def require_decomposable(count: int, width: int, at: str) -> None:
     """Refuse what would take the machine for minutes and could not be stopped."""
     if count * width * min(count, width) > _MAX_DECOMPOSITION:
         rule = f"patterns x width x the smaller of them may be up to {_MAX_DECOMPOSITION} here"
-        raise fail_at(at, "too_much_work", rule)
+        raise make_graph_problem_at(at, "too_much_work", rule)
 
 
 def _described(
@@ -106,19 +114,25 @@ def _described(
     kind, shape = spec.get("kind", "vectors"), spec.get("shape")
     if kind not in KINDS:
         rule = f"must be one of {', '.join(KINDS)}; sequences come as `sequences`"
-        raise fail_at(pointer(*where, "kind"), "not_allowed", rule)
+        raise make_graph_problem_at(pointer(*where, "kind"), "not_allowed", rule)
     if kind != "images":
         if shape is not None:
-            raise fail_at(pointer(*where, "shape"), "not_read", f"{kind} have no shape but D")
+            raise make_graph_problem_at(
+                pointer(*where, "shape"), "not_read", f"{kind} have no shape but D"
+            )
         return kind, None
     if shape is None:
         if needs_shape:
-            raise fail_at(pointer(*where, "shape"), "missing", "images need [H, W] or [H, W, 3]")
+            raise make_graph_problem_at(
+                pointer(*where, "shape"), "missing", "images need [H, W] or [H, W, 3]"
+            )
         return kind, None
     at = pointer_builder(*where, "shape")
     require_types(require_list(shape, at), {int}, at, "must be an integer")
     if min(shape, default=0) < 1:
-        raise fail_at(at(), "wrong_shape", "an image has at least one row and one column")
+        raise make_graph_problem_at(
+            at(), "wrong_shape", "an image has at least one row and one column"
+        )
     return kind, tuple(shape)
 
 
@@ -126,47 +140,53 @@ def _shaped(
     flat: np.ndarray, kind: str, shape: tuple[int, ...] | None, at: PointerFn
 ) -> tuple[np.ndarray, PointerFn]:
     if kind == "returns" and flat.shape[1] < 2:
-        raise fail_at(at(), "wrong_shape", "returns are centred across assets; give at least two")
+        raise make_graph_problem_at(
+            at(), "wrong_shape", "returns are centred across assets; give at least two"
+        )
     if kind != "images":
         if (large := np.abs(flat) > MAX_STATE).any():
-            raise fail_where(large, at, "out_of_range", f"must be within {MAX_STATE:g} of 0")
+            raise make_graph_problem_where(
+                large, at, "out_of_range", f"must be within {MAX_STATE:g} of 0"
+            )
         return flat, at
     assert shape is not None
     if len(shape) not in (2, 3) or shape[2:] not in ((), (3,)):
-        raise fail_at(at(), "wrong_shape", "an image is (H, W) or (H, W, 3)")
+        raise make_graph_problem_at(at(), "wrong_shape", "an image is (H, W) or (H, W, 3)")
     outside = (flat < 0) | (flat > 1)
     if flat.dtype != np.uint8 and outside.any():
-        raise fail_where(outside, at, "out_of_range", "an image has values from 0 to 1")
+        raise make_graph_problem_where(
+            outside, at, "out_of_range", "an image has values from 0 to 1"
+        )
     return flat.reshape(len(flat), *shape), at
 
 
 def _letters(sequences: object, at: PointerFn) -> tuple[np.ndarray, PointerFn]:
     rows = require_list(sequences, at)
     if not rows:
-        raise fail_at(at(), "empty", "a memory has at least one pattern")
+        raise make_graph_problem_at(at(), "empty", "a memory has at least one pattern")
     require_types(rows, {str}, at, "must be a string of amino acids")
     length = len(rows[0])
     bad = np.array([len(row) != length for row in rows])
     if bad.any() or not length:
         rule = "aligned sequences have one length, gaps included"
         raise (
-            fail_where(bad, at, "wrong_shape", rule)
+            make_graph_problem_where(bad, at, "wrong_shape", rule)
             if length
-            else fail_at(at(0), "wrong_shape", rule)
+            else make_graph_problem_at(at(0), "wrong_shape", rule)
         )
     try:
-        items = letters_of(rows)
+        items = encode_letters(rows)
     except ValueError:
         wrong = np.array([_no_protein(row) for row in rows])
         rule = "may hold the letters of the 20 amino acids, and - or . for a gap"
-        raise fail_where(wrong, at, "unknown_letter", rule) from None
+        raise make_graph_problem_where(wrong, at, "unknown_letter", rule) from None
     require_decomposable(len(rows), 20 * length, at())
     return items, at
 
 
 def _no_protein(row: str) -> bool:
     try:
-        letters_of([row])
+        encode_letters([row])
     except ValueError:
         return True
     return False
@@ -174,8 +194,8 @@ def _no_protein(row: str) -> bool:
 
 def _memory(kind: str, items: np.ndarray, at: PointerFn) -> tuple[Memory, np.ndarray]:
     try:
-        return Memory.of(kind, items), items
-    except MemoryFault as fault:
-        first = fault.items[:MAX_FAULTS].tolist()
+        return Memory.from_items(kind, items), items
+    except InvalidMemoryError as fault:
+        first = fault.items[:MAX_FIELD_ERRORS].tolist()
         faults = [FieldError(at(i), fault.code, fault.rule) for i in first]
         raise Problem("invalid-memory", fault.rule, faults) from None

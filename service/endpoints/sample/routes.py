@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.datastructures import State
 
-from models.memories import sequences_of
+from models.base import Interrupt
+from models.memories import decode_letters
 from service.context import AppContext, get_context
 from service.endpoints.fast_path import FastRoute
 from service.endpoints.openapi import also, jobs, problems, sample_body
-from service.endpoints.pipeline import handle_inference, run_inference
+from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.sample.infer import Sampled, sample
-from service.endpoints.sample.parse import SampleTask, parse_sample
+from service.endpoints.sample.parse import SampleInputs, parse_sample
 from service.endpoints.sample.schemas import SampleResponse
+from service.engine.engine import Workload
 from service.errors import Problem
 from service.http.body import require_media_type, require_small
 from service.http.negotiation import select_media_type
-from service.imaging.encode import grid, png
+from service.imaging.encode import encode_png, make_grid
 from service.media_types import JSON, PNG, SAFETENSORS
-from service.observability.stopwatch import StageTimer
-from service.payload import ResponsePayload, as_json, as_picture, as_tensors
+from service.payload import (
+    ResponsePayload,
+    make_image_payload,
+    make_json_payload,
+    make_tensors_payload,
+)
 
 router = APIRouter(tags=["sample"], route_class=FastRoute)
-_A_STEP = 10_000  # of the unit of `work` in the time that a network takes for a step of a token
+_WORK_PER_COST = 10_000
+"""Units of `SampleInputs.work` in the time that a network takes for one step of one token."""
 
 
 @router.post(
@@ -50,42 +55,57 @@ async def sample_memory(
     PNG of all samples (the rest in its text chunk `basin`), by the Accept header.
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
-    form = select_media_type(request, (JSON, SAFETENSORS, PNG))
-    return await handle_inference(
-        request,
-        context,
-        partial(answer, content_type=media_type, form=form, context=context, state=request.state),
-        context.memories_fingerprint,
-    )
+    accept = select_media_type(request, (JSON, SAFETENSORS, PNG))
+    return await handle_inference(request, SampleTask(request, context, media_type, accept))
 
 
-async def answer(
-    body: bytes, content_type: str, form: str, context: AppContext, state: State
-) -> ResponsePayload:
-    """What a body of this type is answered in this form."""
-    watch: StageTimer = state.stopwatch
-    on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
-    require_small(body, content_type)
-    task = await on_codec(parse_sample, body, content_type, context.memories, context.settings)
-    del body
-    if form == PNG and task.memory.codec.kind != "images":
-        raise Problem("not-acceptable", "only a memory of images answers with a picture")
-    watch.lap("parse")
-    run, cost = partial(sample, task, state.progress), task.work / _A_STEP
-    sampled = await run_inference(context, state, run, "sample", cost)
-    encoded = await on_codec(_encode, task, sampled, form)
-    context.metrics.observe_samples(task, sampled)
-    return encoded
+class SampleTask(InferenceTask[Sampled]):
+    """Run Langevin chains on one memory, stored or sent."""
+
+    inputs: SampleInputs
+
+    async def fingerprint(self) -> bytes:
+        return await self.context.memories_fingerprint()
+
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        require_small(body, self.content_type)
+        memories = self.context.memories
+        self.inputs = await self.on_codec(
+            parse_sample, body, self.content_type, memories, self.settings
+        )
+        if self.accept == PNG and self.inputs.memory.codec.kind != "images":
+            detail = "Only a memory of images can be answered with image/png; accept another type."
+            raise Problem("not-acceptable", detail)
+        self.state.timer.lap("parse")
+
+    def workload(self) -> Workload:
+        return Workload(flow="sample", cost=self.inputs.work / _WORK_PER_COST)
+
+    def run(self, interrupt: Interrupt) -> Sampled:
+        return sample(self.inputs, self.state.progress, interrupt)
+
+    async def render(self, result: Sampled) -> ResponsePayload:
+        inputs, metrics = self.inputs, self.context.metrics
+        payload = await self.on_codec(_encode, inputs, result, self.accept)
+        num_batches = len(result.batches)
+        metrics.observe_samples(
+            kind=inputs.memory.codec.kind,
+            method=inputs.method.value,
+            num_samples=inputs.count * num_batches,
+            num_steps=inputs.chains * inputs.schedule.num_steps * num_batches,
+            acceptance=[batch.diagnostics["acceptance"] for batch in result.batches],
+        )
+        return payload
 
 
-def _encode(task: SampleTask, sampled: Sampled, form: str) -> ResponsePayload:
+def _encode(task: SampleInputs, sampled: Sampled, form: str) -> ResponsePayload:
     memory = task.memory
     rest: dict[str, Any] = {
         "inflection": sampled.inflection,
         "memory": {
             "id": task.memory_id,
             "kind": memory.codec.kind,
-            "patterns": memory.count,
+            "patterns": memory.num_patterns,
             "dim": memory.dim,
             "shape": task.shape,
             "sha256": memory.sha256,
@@ -99,16 +119,18 @@ def _encode(task: SampleTask, sampled: Sampled, form: str) -> ResponsePayload:
             {"samples": _listed(memory.codec.kind, part), "diagnostics": told}
             for part, told in zip(items, diagnostics, strict=True)
         ]
-        return as_json(({"spectrum": batches} if task.spectrum else batches[0]) | rest)
+        return make_json_payload(({"spectrum": batches} if task.spectrum else batches[0]) | rest)
     told = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
     if form == PNG:
         # A row of a spectrum for each temperature, else a square.
         columns = len(items[0]) if len(items) > 1 else None
-        return as_picture(png(grid(np.concatenate(items), columns)), told | rest)
+        return make_image_payload(
+            encode_png(make_grid(np.concatenate(items), columns)), told | rest
+        )
     names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
     arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
-    return as_tensors(arrays, told | rest)
+    return make_tensors_payload(arrays, told | rest)
 
 
 def _listed(kind: str, items: np.ndarray) -> np.ndarray | list[str]:
-    return sequences_of(items) if kind == "sequences" else np.ascontiguousarray(items)
+    return decode_letters(items) if kind == "sequences" else np.ascontiguousarray(items)

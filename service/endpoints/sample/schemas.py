@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from models.memories import Card
+from models.memories import MemoryCard
 from models.sampling import Method
 from service.endpoints.common.schemas import Json, Strict, Timings
 
@@ -212,7 +212,7 @@ class SampleResponse(BaseModel):
     request_id: str
 
 
-class MemoryBody(Card):
+class MemoryBody(MemoryCard):
     """A memory that is kept."""
 
     id: str

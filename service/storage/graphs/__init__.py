@@ -7,7 +7,7 @@ makes it last, in SQLite (`sqlite`) or Redis (`redis`); `writer` is the one thre
 
 from service.storage.graphs.base import GraphLimits, GraphLog, GraphMetadata
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood, Schema
-from service.storage.graphs.sqlite import SqliteJournal
+from service.storage.graphs.sqlite import SqliteGraphLog
 from service.storage.graphs.store import GraphStore
 from service.storage.graphs.update import Edge, Update
 
@@ -21,6 +21,6 @@ __all__ = [
     "GraphStore",
     "Neighborhood",
     "Schema",
-    "SqliteJournal",
+    "SqliteGraphLog",
     "Update",
 ]

@@ -42,15 +42,15 @@ class GraphMetadata:
     def schema(self) -> Schema:
         return Schema(self.features, self.relations)
 
-    def dumps(self) -> bytes:
+    def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
 
     @classmethod
-    def loads(cls, text: bytes | str) -> Self:
+    def from_json(cls, text: bytes | str) -> Self:
         found = orjson.loads(text)
         return cls(**found | {name: tuple(found[name]) for name in ("features", "relations")})
 
-    def changed(self, num_nodes: int, num_edges: int) -> GraphMetadata:
+    def next_revision(self, num_nodes: int, num_edges: int) -> GraphMetadata:
         """After one change more."""
         revision = self.revision + 1
         return replace(self, num_nodes=num_nodes, num_edges=num_edges, revision=revision)
@@ -60,9 +60,9 @@ class GraphMetadata:
 class GraphLimits:
     """How much one owner may store."""
 
-    graphs: int
-    nodes: int
-    edges: int
+    max_graphs: int
+    max_nodes: int
+    max_edges: int
 
 
 class WriteResult(Enum):
@@ -74,11 +74,11 @@ class WriteResult(Enum):
 
 
 @dataclass(frozen=True)
-class StoredGraph:
+class LogContents:
     """A graph to be read: its base, unless that is known, and the changes since."""
 
-    head: GraphMetadata
-    base: bytes | None
+    metadata: GraphMetadata
+    snapshot_file: bytes | None
     updates: list[bytes]
 
 
@@ -86,7 +86,7 @@ class GraphLog(ABC):
     """Called from one thread, which may block. Every change lasts once the `batch` it is in ends;
     what a batch has changed is as it was where that raises. All methods raise `StoreError`."""
 
-    shared: bool
+    is_shared: bool
     """Do others write here too?"""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class GraphLog(ABC):
         yield
 
     @abstractmethod
-    def heads(self, owner: str) -> dict[str, GraphMetadata]:
+    def list_metadata(self, owner: str) -> dict[str, GraphMetadata]:
         """Of all graphs of an owner, by id."""
 
     @abstractmethod
@@ -122,12 +122,12 @@ class GraphLog(ABC):
         """Store a change of the graph that was `before`."""
 
     @abstractmethod
-    def rebase(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
+    def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
         """Put a base in the place of all changes up to the revision of `head`; was it done? It
         need not be: changes last without it."""
 
     @abstractmethod
-    def read(self, place: GraphKey, known: GraphMetadata | None) -> StoredGraph | None:
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
         """A graph; of one that is `known` the changes since, unless it was replaced."""
 
     @abstractmethod
@@ -135,18 +135,18 @@ class GraphLog(ABC):
         """Was there one?"""
 
 
-def outcome(
+def check_limits(
     heads: dict[str, GraphMetadata], place: GraphKey, after: GraphMetadata, room: GraphLimits
 ) -> WriteResult:
     """Is there room for a graph beside the others of its owner?"""
     others = [head for id, head in heads.items() if id != place.id]
     before = heads.get(place.id)
-    if before is None and len(others) >= room.graphs:
+    if before is None and len(others) >= room.max_graphs:
         return WriteResult.TOO_MANY_GRAPHS
     # What makes a graph smaller is never refused.
     for count, most, refusal in (
-        ("num_nodes", room.nodes, WriteResult.TOO_MANY_NODES),
-        ("num_edges", room.edges, WriteResult.TOO_MANY_EDGES),
+        ("num_nodes", room.max_nodes, WriteResult.TOO_MANY_NODES),
+        ("num_edges", room.max_edges, WriteResult.TOO_MANY_EDGES),
     ):
         grows = before is None or getattr(after, count) > getattr(before, count)
         if grows and sum(getattr(head, count) for head in (*others, after)) > most:

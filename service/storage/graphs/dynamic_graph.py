@@ -15,7 +15,12 @@ import orjson
 from models.inputs.graph import Graph
 from service.errors import FieldError, Problem, pointer
 from service.storage.graphs.update import Edge, Update
-from service.validation.arrays import fail, fail_at, fail_where, pointer_builder
+from service.validation.arrays import (
+    make_graph_problem,
+    make_graph_problem_at,
+    make_graph_problem_where,
+    pointer_builder,
+)
 from service.validation.ids import NodeId
 
 # An edge is kept at both its ends, as the row of the other end, the relation, and whether it comes
@@ -88,7 +93,7 @@ class DynamicGraph:
         return len(self._rows)
 
     @property
-    def wasteful(self) -> bool:
+    def should_compact(self) -> bool:
         """Are more rows dead than alive?"""
         return len(self._ids) > 2 * len(self._rows) + 1000
 
@@ -145,7 +150,7 @@ class DynamicGraph:
             self._changed |= change.halves
             self.num_edges, self.revision = change.num_edges, revision
 
-    def whole(self) -> GraphSnapshot:
+    def snapshot(self) -> GraphSnapshot:
         """All of it, each edge once, in order of its ends."""
         with self._lock:
             rows = np.array(list(self._rows.values()), np.int64)
@@ -159,7 +164,7 @@ class DynamicGraph:
         assert graph.edge_index.shape[1] == edges
         return GraphSnapshot(graph, ids, revision)
 
-    def neighborhood(
+    def sample_neighborhood(
         self,
         targets: Sequence[NodeId],
         hops: int,
@@ -209,14 +214,14 @@ class DynamicGraph:
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
         if (unknown := rows < 0).any():
-            raise fail_where(
+            raise make_graph_problem_where(
                 unknown, pointer_builder("targets"), "unknown_node", "must be the id of a node"
             )
         again = np.ones(len(rows), bool)
         again[np.unique(rows, return_index=True)[1]] = False
         if again.any():
             rule = "this node was named before"
-            raise fail_where(again, pointer_builder("targets"), "duplicate", rule)
+            raise make_graph_problem_where(again, pointer_builder("targets"), "duplicate", rule)
         return rows
 
     def _parts(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
@@ -276,7 +281,7 @@ class DynamicGraph:
             if not faults:
                 yield (rows[0], rows[1]), relation
         if faults:
-            raise fail(faults)
+            raise make_graph_problem(faults)
 
     def _merged(
         self, drops: dict[int, list[int]], adds: dict[int, list[int]]
@@ -373,7 +378,7 @@ def _within(many: np.ndarray, few: np.ndarray) -> np.ndarray:
 
 def _too_much(most: int, of: str) -> Problem:
     rule = f"more than {most} {of}; ask for fewer hops or neighbors"
-    return fail_at("/neighborhood", f"too_many_{of}", rule)
+    return make_graph_problem_at("/neighborhood", f"too_many_{of}", rule)
 
 
 def _order(id: NodeId) -> int:

@@ -15,51 +15,51 @@ from service.storage.graphs.base import (
     GraphLimits,
     GraphLog,
     GraphMetadata,
-    StoredGraph,
+    LogContents,
     WriteResult,
-    outcome,
+    check_limits,
 )
-from service.storage.redis_client import PREFIX, RedisClient, Unavailable
+from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 from service.storage.sqlite import StoreError
 
 _TRIES = 64
 
 
 @final
-class RedisJournal(GraphLog):
+class RedisGraphLog(GraphLog):
     """Of each owner a hash of heads; of each graph its base and the list of its changes.
 
     Who writes looks first, and is told where another was faster.
     """
 
-    shared = True
+    is_shared = True
 
     def __init__(self, link: RedisClient) -> None:
-        self._link = link
+        self._redis = link
 
     def open(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def heads(self, owner: str) -> dict[str, GraphMetadata]:
+    def list_metadata(self, owner: str) -> dict[str, GraphMetadata]:
         with self._asking():
-            return _heads(self._link.patient.hgetall(_of(owner)))
+            return _heads(self._redis.blocking_client.hgetall(_of(owner)))
 
     def put(
         self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
     ) -> tuple[WriteResult, int]:
         for _ in range(_TRIES):
-            with self._asking(), self._link.patient.pipeline() as pipeline:
+            with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
                 heads = _watched(pipeline, place.owner)
                 before = heads.get(place.id)
                 revision = 1 if before is None else before.revision + 1
-                found = outcome(heads, place, head, room)
+                found = check_limits(heads, place, head, room)
                 if found is not WriteResult.DONE:
                     return found, revision
                 pipeline.set(_base(place), base)
                 pipeline.delete(_log(place))
                 stored = replace(head, revision=revision, since=revision)
-                pipeline.hset(_of(place.owner), place.id, stored.dumps())
+                pipeline.hset(_of(place.owner), place.id, stored.to_json())
                 if _done(pipeline):
                     return found, revision
         raise StoreError("others change graphs all the time")
@@ -72,47 +72,51 @@ class RedisJournal(GraphLog):
         update: bytes,
         room: GraphLimits,
     ) -> WriteResult:
-        with self._asking(), self._link.patient.pipeline() as pipeline:
+        with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
             heads = _watched(pipeline, place.owner)
             now = heads.get(place.id)
             if now is None or (now.tag, now.revision) != (before.tag, before.revision):
                 return WriteResult.STALE
-            found = outcome(heads, place, after, room)
+            found = check_limits(heads, place, after, room)
             if found is not WriteResult.DONE:
                 return found
             pipeline.rpush(_log(place), update)
             stored = replace(after, since=now.since)
-            pipeline.hset(_of(place.owner), place.id, stored.dumps())
+            pipeline.hset(_of(place.owner), place.id, stored.to_json())
             return found if _done(pipeline) else WriteResult.STALE
 
-    def rebase(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
+    def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
         for _ in range(_TRIES):
-            with suppress(StoreError), self._asking(), self._link.patient.pipeline() as pipeline:
+            with (
+                suppress(StoreError),
+                self._asking(),
+                self._redis.blocking_client.pipeline() as pipeline,
+            ):
                 now = _watched(pipeline, place.owner).get(place.id)
                 if now is None or now.tag != head.tag or now.since >= head.revision:
                     return False  # another has
                 pipeline.set(_base(place), base)
                 pipeline.ltrim(_log(place), head.revision - now.since, -1)
                 stored = replace(now, since=head.revision)
-                pipeline.hset(_of(place.owner), place.id, stored.dumps())
+                pipeline.hset(_of(place.owner), place.id, stored.to_json())
                 if _done(pipeline):
                     return True
                 continue
             return False
         return False
 
-    def read(self, place: GraphKey, known: GraphMetadata | None) -> StoredGraph | None:
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
         with self._asking():
             for _ in range(_TRIES):
-                text = self._link.patient.hget(_of(place.owner), place.id)
+                text = self._redis.blocking_client.hget(_of(place.owner), place.id)
                 if text is None:
                     return None
-                now, start = GraphMetadata.loads(text), None
+                now, start = GraphMetadata.from_json(text), None
                 if known is not None and known.tag == now.tag and known.revision >= now.since:
                     if known.revision == now.revision:
-                        return StoredGraph(now, None, [])
+                        return LogContents(now, None, [])
                     start = known.revision - now.since
-                with self._link.patient.pipeline() as pipeline:
+                with self._redis.blocking_client.pipeline() as pipeline:
                     pipeline.hget(_of(place.owner), place.id)
                     pipeline.lrange(_log(place), start or 0, -1)
                     if start is None:
@@ -120,13 +124,13 @@ class RedisJournal(GraphLog):
                     text, updates, *bases = pipeline.execute()
                 if text is None:
                     return None
-                found = GraphMetadata.loads(text)
+                found = GraphMetadata.from_json(text)
                 if (found.tag, found.since) == (now.tag, now.since):
-                    return StoredGraph(found, bases[0] if bases else None, updates)
+                    return LogContents(found, bases[0] if bases else None, updates)
         raise StoreError("others change the graph all the time")
 
     def delete(self, place: GraphKey) -> bool:
-        with self._asking(), self._link.patient.pipeline() as pipeline:
+        with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
             pipeline.hdel(_of(place.owner), place.id)
             pipeline.delete(_base(place), _log(place))
             return bool(pipeline.execute()[0])
@@ -134,9 +138,9 @@ class RedisJournal(GraphLog):
     @contextmanager
     def _asking(self) -> Iterator[None]:
         try:
-            with self._link.guard("graphs"):
+            with self._redis.guard("graphs"):
                 yield
-        except Unavailable as error:
+        except RedisUnavailableError as error:
             raise StoreError(str(error)) from error
 
 
@@ -157,7 +161,7 @@ def _done(pipeline: Pipeline) -> bool:
 
 
 def _heads(found: Any) -> dict[str, GraphMetadata]:
-    return {id.decode(): GraphMetadata.loads(head) for id, head in sorted(found.items())}
+    return {id.decode(): GraphMetadata.from_json(head) for id, head in sorted(found.items())}
 
 
 def _of(owner: str) -> str:

@@ -7,12 +7,12 @@ import orjson
 import safetensors.numpy
 
 from models.inputs.graph import Graph
-from service.storage.graphs.base import StoredGraph
+from service.storage.graphs.base import LogContents
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot
 from service.storage.graphs.update import Update
 
 
-def dump(whole: GraphSnapshot) -> bytes:
+def encode_snapshot(whole: GraphSnapshot) -> bytes:
     """As a safetensors file."""
     graph, ids = whole.graph, orjson.dumps(whole.node_ids)
     arrays = {
@@ -25,10 +25,10 @@ def dump(whole: GraphSnapshot) -> bytes:
     return safetensors.numpy.save(arrays)
 
 
-def live(stored: StoredGraph) -> DynamicGraph:
+def restore_graph(stored: LogContents) -> DynamicGraph:
     """A graph that is stored, with all that has changed in it."""
-    assert stored.base is not None
-    arrays = safetensors.numpy.load(stored.base)
+    assert stored.snapshot_file is not None
+    arrays = safetensors.numpy.load(stored.snapshot_file)
     relation = arrays.get("edge_type")
     graph = Graph(
         arrays["x"],
@@ -36,16 +36,18 @@ def live(stored: StoredGraph) -> DynamicGraph:
         None if relation is None else relation.astype(np.int64),
     )
     node_ids = orjson.loads(arrays["node_ids"].tobytes())
-    found = DynamicGraph(stored.head.schema, GraphSnapshot(graph, node_ids, stored.head.since))
-    follow(found, stored)
+    found = DynamicGraph(
+        stored.metadata.schema, GraphSnapshot(graph, node_ids, stored.metadata.since)
+    )
+    apply_updates(found, stored)
     return found
 
 
-def follow(graph: DynamicGraph, stored: StoredGraph) -> None:
+def apply_updates(graph: DynamicGraph, stored: LogContents) -> None:
     """Make the changes in `graph` that it has not."""
-    width = len(stored.head.features)
+    width = len(stored.metadata.features)
     for made in stored.updates:
-        change = graph.plan(Update.loads(made, width))
+        change = graph.plan(Update.from_json(made, width))
         if change is None:  # each was a change when it was written
             graph.revision += 1
         else:

@@ -14,9 +14,9 @@ from service.storage.graphs.base import (
     GraphLimits,
     GraphLog,
     GraphMetadata,
-    StoredGraph,
+    LogContents,
     WriteResult,
-    outcome,
+    check_limits,
 )
 from service.storage.sqlite import Database, SchemaVersion, StoreError
 
@@ -32,11 +32,11 @@ _KIND = SchemaVersion(0x42617367, 1, "graphs", _TABLES)  # "Basg"
 
 
 @final
-class SqliteJournal(GraphLog):
+class SqliteGraphLog(GraphLog):
     """A file for one server. A batch is a transaction: it is as long on the way to the disk
     whatever is in it."""
 
-    shared = False
+    is_shared = False
 
     def __init__(self, path: Path) -> None:
         self._database = Database(path, _KIND)
@@ -56,17 +56,17 @@ class SqliteJournal(GraphLog):
             finally:
                 self._db = None
 
-    def heads(self, owner: str) -> dict[str, GraphMetadata]:
+    def list_metadata(self, owner: str) -> dict[str, GraphMetadata]:
         rows = self._ask("SELECT id, head FROM heads WHERE owner = ? ORDER BY id", [owner])
-        return {id: GraphMetadata.loads(head) for id, head in rows}
+        return {id: GraphMetadata.from_json(head) for id, head in rows}
 
     def put(
         self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
     ) -> tuple[WriteResult, int]:
-        heads = self.heads(place.owner)
+        heads = self.list_metadata(place.owner)
         before = heads.get(place.id)
         revision = 1 if before is None else before.revision + 1
-        found = outcome(heads, place, head, room)
+        found = check_limits(heads, place, head, room)
         if found is WriteResult.DONE:
             self.delete(place)
             self._set(place, replace(head, revision=revision, since=revision))
@@ -81,13 +81,13 @@ class SqliteJournal(GraphLog):
         update: bytes,
         room: GraphLimits,
     ) -> WriteResult:
-        found = outcome(self.heads(place.owner), place, after, room)
+        found = check_limits(self.list_metadata(place.owner), place, after, room)
         if found is WriteResult.DONE:
             self._ask("INSERT INTO updates VALUES (?, ?, ?, ?)", [*place, after.revision, update])
             self._set(place, after)
         return found
 
-    def rebase(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
+    def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
         if len(base) > _MAX_BASE:
             return False
         self._ask("UPDATE bases SET base = ? WHERE owner = ? AND id = ?", [base, *place])
@@ -96,14 +96,16 @@ class SqliteJournal(GraphLog):
         self._set(place, replace(head, since=head.revision))
         return True
 
-    def read(self, place: GraphKey, known: GraphMetadata | None) -> StoredGraph | None:
+    def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
         here = "WHERE owner = ? AND id = ?"
         heads = self._ask(f"SELECT head FROM heads {here}", [*place])
         if not heads:
             return None
         ((base,),) = self._ask(f"SELECT base FROM bases {here}", [*place])
         updates = self._ask(f"SELECT made FROM updates {here} ORDER BY revision", [*place])
-        return StoredGraph(GraphMetadata.loads(heads[0][0]), base, [made for (made,) in updates])
+        return LogContents(
+            GraphMetadata.from_json(heads[0][0]), base, [made for (made,) in updates]
+        )
 
     def delete(self, place: GraphKey) -> bool:
         for table in ("updates", "bases"):
@@ -112,7 +114,7 @@ class SqliteJournal(GraphLog):
         return bool(self._ask(gone, [*place]))
 
     def _set(self, place: GraphKey, head: GraphMetadata) -> None:
-        self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.dumps()])
+        self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_json()])
 
     def _ask(self, statement: str, values: list[object]) -> list[tuple]:
         if self._db is None:

@@ -15,7 +15,7 @@ from typing import final
 from service.errors import Problem, make_problem
 from service.storage.graphs.base import GraphKey, GraphLimits, GraphLog, GraphMetadata, WriteResult
 from service.storage.graphs.dynamic_graph import DynamicGraph, Schema
-from service.storage.graphs.snapshot_file import dump, follow, live
+from service.storage.graphs.snapshot_file import apply_updates, encode_snapshot, restore_graph
 from service.storage.graphs.update import Update
 from service.storage.graphs.writer import GroupCommitWriter, unavailable
 from service.storage.sqlite import StoreError
@@ -47,13 +47,13 @@ class GraphStore:
     """
 
     def __init__(self, journal: GraphLog, room: GraphLimits, memory_bytes: int) -> None:
-        self._journal, self._room, self._memory_bytes = journal, room, memory_bytes
-        self._held = dict[GraphKey, _CachedGraph]()  # changed by the keeper alone
-        self._keeper = GroupCommitWriter(journal, self._held.clear)
+        self._log, self._room, self._memory_bytes = journal, room, memory_bytes
+        self._cache = dict[GraphKey, _CachedGraph]()  # changed by the keeper alone
+        self._writer = GroupCommitWriter(journal, self._cache.clear)
         self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
         self._owner = ""
 
-    def within(self, owner: str) -> GraphStore:
+    def scoped_to(self, owner: str) -> GraphStore:
         """The same store, as the key of this name sees it."""
         if not owner:
             return self
@@ -62,28 +62,30 @@ class GraphStore:
         return view
 
     def start(self) -> None:
-        self._keeper.start()
+        self._writer.start()
 
     def close(self) -> None:
-        self._keeper.close()
+        self._writer.close()
         self._builder.shutdown(cancel_futures=True)
 
     @property
-    def bytes_held(self) -> int:
+    def cached_bytes(self) -> int:
         """Memory that graphs take, about."""
-        return sum(held.live.nbytes for held in list(self._held.values()))
+        return sum(held.live.nbytes for held in list(self._cache.values()))
 
-    async def heads(self) -> dict[str, GraphMetadata]:
+    async def list_metadata(self) -> dict[str, GraphMetadata]:
         """Every graph there is, by id."""
         owner = self._owner
-        return await asyncio.wrap_future(self._keeper.submit(lambda: self._journal.heads(owner)))
+        return await asyncio.wrap_future(
+            self._writer.submit(lambda: self._log.list_metadata(owner))
+        )
 
-    async def head(self, id: str) -> GraphMetadata:
+    async def get_metadata(self, id: str) -> GraphMetadata:
         """
         Raises:
             Problem: there is no such graph.
         """
-        if (found := (await self.heads()).get(id)) is None:
+        if (found := (await self.list_metadata()).get(id)) is None:
             raise _unknown("/id")
         return found
 
@@ -97,19 +99,19 @@ class GraphStore:
             Problem: there is no such graph, or it cannot be read.
         """
         place = self._place(id, at)
-        held = self._held.get(place)
-        if held is not None and not self._journal.shared:
+        held = self._cache.get(place)
+        if held is not None and not self._log.is_shared:
             held.used = time.monotonic()
             return held.live
-        held = await asyncio.wrap_future(self._keeper.submit(lambda: self._read(place, at)))
+        held = await asyncio.wrap_future(self._writer.submit(lambda: self._read(place, at)))
         return held.live
 
-    async def made(self, parse: Callable[[], DynamicGraph]) -> tuple[DynamicGraph, bytes]:
+    async def build(self, parse: Callable[[], DynamicGraph]) -> tuple[DynamicGraph, bytes]:
         """What `parse` makes of a body, and its file: one at a time, for it may take seconds."""
 
         def work() -> tuple[DynamicGraph, bytes]:
             graph = parse()
-            return graph, dump(graph.whole())
+            return graph, encode_snapshot(graph.snapshot())
 
         async with self._one:
             return await asyncio.get_running_loop().run_in_executor(self._builder, work)
@@ -127,14 +129,14 @@ class GraphStore:
         head = GraphMetadata(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
 
         def work() -> tuple[GraphMetadata, bool]:
-            outcome, revision = self._journal.put(place, head, base, self._room)
+            outcome, revision = self._log.put(place, head, base, self._room)
             self._require_done(outcome)
             graph.revision = revision
             stored = replace(head, revision=revision, since=revision)
             self._hold(place, _CachedGraph(graph, stored, 0, len(base), time.monotonic()))
             return stored, revision == 1
 
-        return await asyncio.wrap_future(self._keeper.submit(work))
+        return await asyncio.wrap_future(self._writer.submit(work))
 
     async def update(self, id: str, schema: Schema, update: Update) -> GraphMetadata:
         """Change a graph, all at once.
@@ -148,7 +150,7 @@ class GraphStore:
         """
         place = self._place(id)
         work = partial(self._update, place, schema, update)
-        return await asyncio.wrap_future(self._keeper.submit(work))
+        return await asyncio.wrap_future(self._writer.submit(work))
 
     async def delete(self, id: str) -> None:
         """
@@ -158,11 +160,11 @@ class GraphStore:
         place = self._place(id)
 
         def work() -> None:
-            self._held.pop(place, None)
-            if not self._journal.delete(place):
+            self._cache.pop(place, None)
+            if not self._log.delete(place):
                 raise _unknown("/id")
 
-        await asyncio.wrap_future(self._keeper.submit(work))
+        await asyncio.wrap_future(self._writer.submit(work))
 
     def _place(self, id: str, at: str = "/id") -> GraphKey:
         if not ID.fullmatch(id):
@@ -172,30 +174,36 @@ class GraphStore:
     # What follows is done by the keeper.
 
     def _read(self, place: GraphKey, at: str = "/id") -> _CachedGraph:
-        held = self._held.get(place)
-        if held is None or self._journal.shared:
+        held = self._cache.get(place)
+        if held is None or self._log.is_shared:
             held = self._fetched(place, held, at)
         held.used = time.monotonic()
         return held
 
     def _fetched(self, place: GraphKey, held: _CachedGraph | None, at: str) -> _CachedGraph:
         try:
-            stored = self._journal.read(place, None if held is None else held.head)
+            stored = self._log.read(place, None if held is None else held.head)
         except StoreError:
-            if held is None or not self._journal.shared:
+            if held is None or not self._log.is_shared:
                 raise
             return held  # as it last was
         if stored is None:
-            self._held.pop(place, None)
+            self._cache.pop(place, None)
             raise _unknown(at)
         logged = sum(map(len, stored.updates))
-        if held is not None and stored.base is None:
-            follow(held.live, stored)
-            held.head, held.logged = stored.head, held.logged + logged
+        if held is not None and stored.snapshot_file is None:
+            apply_updates(held.live, stored)
+            held.head, held.logged = stored.metadata, held.logged + logged
             self._compact(held)
             return held
-        assert stored.base is not None
-        held = _CachedGraph(live(stored), stored.head, logged, len(stored.base), time.monotonic())
+        assert stored.snapshot_file is not None
+        held = _CachedGraph(
+            restore_graph(stored),
+            stored.metadata,
+            logged,
+            len(stored.snapshot_file),
+            time.monotonic(),
+        )
         self._hold(place, held)
         return held
 
@@ -206,8 +214,11 @@ class GraphStore:
                 raise Problem("graph-replaced", "it has other features or relations now")
             if (change := held.live.plan(update)) is None:
                 return held.head
-            after, made = held.head.changed(change.num_nodes, change.num_edges), update.dumps()
-            outcome = self._journal.append(place, held.head, after, made, self._room)
+            after, made = (
+                held.head.next_revision(change.num_nodes, change.num_edges),
+                update.to_json(),
+            )
+            outcome = self._log.append(place, held.head, after, made, self._room)
             if outcome is WriteResult.STALE:
                 continue
             self._require_done(outcome)
@@ -223,12 +234,12 @@ class GraphStore:
 
     def _compact(self, held: _CachedGraph) -> None:
         """Leave out what was deleted, once that is most of it."""
-        if held.live.wasteful:
-            held.live = DynamicGraph(held.live.schema, held.live.whole())
+        if held.live.should_compact:
+            held.live = DynamicGraph(held.live.schema, held.live.snapshot())
 
     def _write_snapshot(self, place: GraphKey, held: _CachedGraph) -> None:
-        base = dump(held.live.whole())
-        if self._journal.rebase(place, held.head, base):
+        base = encode_snapshot(held.live.snapshot())
+        if self._log.replace_snapshot(place, held.head, base):
             held.head = replace(held.head, since=held.head.revision)
             held.logged, held.base_bytes = 0, len(base)
         else:  # after as much again
@@ -236,25 +247,25 @@ class GraphStore:
 
     def _hold(self, place: GraphKey, held: _CachedGraph) -> None:
         """Keep it in memory."""
-        self._held[place] = held
+        self._cache[place] = held
         self._evict(place)
 
     def _evict(self, place: GraphKey) -> None:
         """Those leave the memory that nobody has used for longest, while there is too much; but for
         this one."""
-        others = sorted((p for p in self._held if p != place), key=lambda p: self._held[p].used)
-        taken = sum(each.live.nbytes for each in self._held.values())
+        others = sorted((p for p in self._cache if p != place), key=lambda p: self._cache[p].used)
+        taken = sum(each.live.nbytes for each in self._cache.values())
         for other in others:
             if taken <= self._memory_bytes:
                 break
-            taken -= self._held.pop(other).live.nbytes
+            taken -= self._cache.pop(other).live.nbytes
 
     def _require_done(self, outcome: WriteResult) -> None:
         room = self._room
         detail = {
-            WriteResult.TOO_MANY_GRAPHS: f"{room.graphs} graphs may be stored; delete one first",
-            WriteResult.TOO_MANY_NODES: f"stored graphs may have {room.nodes} nodes together",
-            WriteResult.TOO_MANY_EDGES: f"stored graphs may have {room.edges} edges together",
+            WriteResult.TOO_MANY_GRAPHS: f"{room.max_graphs} graphs may be stored; delete one",
+            WriteResult.TOO_MANY_NODES: f"stored graphs may have {room.max_nodes} nodes together",
+            WriteResult.TOO_MANY_EDGES: f"stored graphs may have {room.max_edges} edges together",
         }.get(outcome)
         if detail is not None:
             raise Problem("store-full", detail)

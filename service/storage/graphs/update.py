@@ -29,12 +29,12 @@ class Update:
     delete_nodes: tuple[NodeId, ...] = ()
     delete_edges: tuple[Edge, ...] = ()
 
-    def dumps(self) -> bytes:
+    def to_json(self) -> bytes:
         parts = (self.nodes, self.x.tolist(), self.edges, self.delete_nodes, self.delete_edges)
         return orjson.dumps(parts)
 
     @classmethod
-    def loads(cls, text: bytes, width: int) -> Self:
+    def from_json(cls, text: bytes, width: int) -> Self:
         """What `dumps` wrote, of nodes with `width` features."""
         nodes, x, edges, delete_nodes, delete_edges = orjson.loads(text)
         table = np.array(x, np.float32).reshape(len(nodes), width)

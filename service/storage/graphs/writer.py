@@ -100,7 +100,7 @@ class GroupCommitWriter:
         if self._refused is not None:
             for _, future in works:
                 future.set_exception(unavailable("the log says why"))
-        elif self._journal.shared:
+        elif self._journal.is_shared:
             for work, future in works:
                 _resolve(future, self._outcome(work))
         elif works:
@@ -130,7 +130,7 @@ class GroupCommitWriter:
         except Problem as problem:
             return None, problem
         except Exception as error:
-            if not self._journal.shared:
+            if not self._journal.is_shared:
                 raise
             if not isinstance(error, StoreError):
                 self._forget()

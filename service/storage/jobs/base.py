@@ -16,7 +16,7 @@ OVERHEAD = 4096  # bytes of a job beside its body or answer
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """What may be kept: jobs that are not over, bytes of requests and answers, and seconds for
     which a job that is over stays. A key may begin no more once it has half of the jobs or of the
     bytes. Where bytes run out its own oldest answers go first, then others'."""
@@ -26,7 +26,7 @@ class Limits:
     keep_s: float
 
 
-def no_room(count: int, half: bool = False) -> Problem:
+def queue_full_error(count: int, half: bool = False) -> Problem:
     """So many jobs are not over, or so many of one key, which may have half."""
     detail = f"{count} jobs{' of this key' * half} run or wait already"
     return Problem("queue-full", detail, headers={"retry-after": "1"})
@@ -75,15 +75,15 @@ class JobStore(ABC):
         """Tell that these run, and how far they have come; ids of those forgotten meanwhile."""
 
     @abstractmethod
-    def unfinished(self) -> int:
+    def count_unfinished(self) -> int:
         """How many jobs wait or run, of all processes."""
 
     @abstractmethod
-    def sent(self, id: str) -> StoredRequest:
+    def get_request(self, id: str) -> StoredRequest:
         """The request of a job that is not over."""
 
     @abstractmethod
-    def body(self, id: str) -> bytes:
+    def get_body(self, id: str) -> bytes:
         """The body of that request."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class JobStore(ABC):
         """A job, while it is kept."""
 
     @abstractmethod
-    def answer(self, id: str) -> Response | None:
+    def get_response(self, id: str) -> Response | None:
         """Its answer, once there is one."""
 
     @abstractmethod

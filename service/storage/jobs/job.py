@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from service.engine.progress import Progress
+from service.observability.progress import Progress
 
 POISON_THRESHOLD = 2
 """Starts from which a job is suspected of ending the process."""
@@ -37,7 +37,7 @@ class Job:
     progress: Progress = field(default_factory=Progress)
     owner: str = ""
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What a client is told of it."""
         answered = self.status in (Status.DONE, Status.FAILED)
         return {

@@ -17,12 +17,12 @@ from typing import Any, cast, final
 import orjson
 from starlette.responses import Response
 
-from service.engine.progress import Progress
 from service.errors import Problem
-from service.storage.jobs.base import OVERHEAD, JobStore, Limits, no_room
+from service.observability.progress import Progress
+from service.storage.jobs.base import OVERHEAD, JobLimits, JobStore, queue_full_error
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
-from service.storage.redis_client import PREFIX, RedisClient, Unavailable
+from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 from service.storage.sqlite import StoreError
 
 _ABOUT = ("route", "request_id", "created", "owner", "starts", "status", "progress")
@@ -211,7 +211,7 @@ class RedisJobStore(JobStore):
         lease_s: how long its holder may not be heard of before a job is another's.
     """
 
-    def __init__(self, link: RedisClient, limits: Limits, lease_s: float = 15.0) -> None:
+    def __init__(self, link: RedisClient, limits: JobLimits, lease_s: float = 15.0) -> None:
         self._link, self._limits = link, limits
         self._holder = secrets.token_hex(8)
         scripts = {
@@ -228,7 +228,8 @@ class RedisJobStore(JobStore):
         }
         common = f"local LEASE = {lease_s}\n{_COMMON}"
         self._scripts = {
-            name: link.patient.register_script(common + script) for name, script in scripts.items()
+            name: link.blocking_client.register_script(common + script)
+            for name, script in scripts.items()
         }
 
     def open(self) -> None:
@@ -259,7 +260,7 @@ class RedisJobStore(JobStore):
         asked = (job.id, size, key or "", fingerprint, *limits, job.owner)
         what, told = self._run("add", *asked, *pairs)
         if what in (b"full", b"half"):
-            raise no_room(told, half=what == b"half")
+            raise queue_full_error(told, half=what == b"half")
         if what == b"reused":
             raise Problem("key-reused", "take a new key for another request")
         if what == b"added":
@@ -282,16 +283,16 @@ class RedisJobStore(JobStore):
         told = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]
         return [id.decode() for id in self._run("still", self._holder, *told)] if told else []
 
-    def unfinished(self) -> int:
+    def count_unfinished(self) -> int:
         return self._run("unfinished")
 
-    def sent(self, id: str) -> StoredRequest:
+    def get_request(self, id: str) -> StoredRequest:
         with _readable():
             method, path, query, headers = orjson.loads(self._field(id, "sent"))
             pairs = tuple((str(name), str(value)) for name, value in headers)
             return StoredRequest(str(method), str(path), query.encode("latin-1"), pairs)
 
-    def body(self, id: str) -> bytes:
+    def get_body(self, id: str) -> bytes:
         return self._field(id, "body")
 
     def complete(self, job: Job, status: Status, answer: Response) -> bool:
@@ -313,7 +314,7 @@ class RedisJobStore(JobStore):
         found = self._kept(id, *_ABOUT)
         return None if found is None else _job(id, found[1:])
 
-    def answer(self, id: str) -> Response | None:
+    def get_response(self, id: str) -> Response | None:
         found = self._kept(id, "code", "headers", "answer")
         if found is None or found[1] is None:
             return None
@@ -344,7 +345,7 @@ class RedisJobStore(JobStore):
         try:
             with self._link.guard("jobs"):
                 return self._scripts[name](args=args)
-        except Unavailable as error:
+        except RedisUnavailableError as error:
             raise StoreError(str(error)) from error
 
 

@@ -25,7 +25,7 @@ class StoredRequest:
     headers: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, request: Request) -> StoredRequest:
+    def from_request(cls, request: Request) -> StoredRequest:
         scope = request.scope
         headers = [pair for pair in request.headers.items() if pair[0] in _HEADERS]
         return cls(scope["method"], scope["path"], scope["query_string"], tuple(headers))

@@ -12,9 +12,9 @@ from typing import Any, final
 import orjson
 from starlette.responses import Response
 
-from service.engine.progress import Progress
 from service.errors import Problem
-from service.storage.jobs.base import OVERHEAD, JobStore, Limits, no_room
+from service.observability.progress import Progress
+from service.storage.jobs.base import OVERHEAD, JobLimits, JobStore, queue_full_error
 from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
 from service.storage.sqlite import Database, SchemaVersion, StoreError
@@ -39,7 +39,7 @@ _JOB = "id, route, request_id, created, starts, status, progress, owner"
 class SqliteJobStore(JobStore):
     """A file for one server."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: JobLimits) -> None:
         self._limits, self._database = limits, Database(path, _KIND)
         self._transaction = self._database.transaction
 
@@ -98,16 +98,16 @@ class SqliteJobStore(JobStore):
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
         return []  # this process alone forgets, and knows what it did
 
-    def unfinished(self) -> int:
+    def count_unfinished(self) -> int:
         with self._transaction() as db:
             return db.execute("SELECT COUNT(*) FROM jobs WHERE ended IS NULL").fetchone()[0]
 
-    def sent(self, id: str) -> StoredRequest:
+    def get_request(self, id: str) -> StoredRequest:
         method, route, query, headers = self._row("method, route, query, headers", id)
         pairs = tuple((name, value) for name, value in orjson.loads(headers))
         return StoredRequest(method, route, query, pairs)
 
-    def body(self, id: str) -> bytes:
+    def get_body(self, id: str) -> bytes:
         return self._row("body", id)[0]
 
     def complete(self, job: Job, status: Status, answer: Response) -> bool:
@@ -132,7 +132,7 @@ class SqliteJobStore(JobStore):
         row = self._kept(_JOB, id)
         return None if row is None else _job(row)
 
-    def answer(self, id: str) -> Response | None:
+    def get_response(self, id: str) -> Response | None:
         row = self._kept("code, answer_headers, answer", id)
         if row is None or row[0] is None:
             return None
@@ -164,12 +164,12 @@ class SqliteJobStore(JobStore):
             detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
             raise Problem("body-too-large", detail)
         if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
-            raise no_room(count)
+            raise queue_full_error(count)
         if owner:
             count, held = db.execute(f"{waiting} AND owner = ?", [owner]).fetchone()
             most = max(self._limits.max_jobs / 2, 1)
             if count >= most or held > self._limits.max_bytes / 2:
-                raise no_room(count, half=True)
+                raise queue_full_error(count, half=True)
 
     def _make_room(self, db: sqlite3.Connection, new: Job) -> None:
         """Drop the oldest answers until the rest fits, its owner's before others'; that of `new`

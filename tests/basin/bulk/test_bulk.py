@@ -1,4 +1,4 @@
-"""A graph scored in parts: as whole, however it is cut and however often it is begun."""
+"""A graph scored in parts gets the scores of the whole, also after the run was killed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from basin.bulk import BulkError, score_tables
 from basin.bulk.part_store import PartStore
-from basin.bulk.plan import Plan, held
-from basin.bulk.run import here, score
+from basin.bulk.plan import Plan, lock_folder
+from basin.bulk.run import run_in_process, score
 from basin.cli import app
 from models import checkpoint
 from models.architectures.cdat import CDAT
@@ -32,46 +32,48 @@ from service.endpoints.common.dynamics import as_trained
 ENERGY = EnergyReference(levels=(0.0, 0.5, 1.0), values=(-50.0, -10.0, 10.0))
 
 
-def saved(folder: Path, kind: type[NodeScorer], graph: Graph, **config: Any) -> Path:
-    """A checkpoint of the kind's example with another configuration."""
-    example, _ = kind.example(3)
-    settings = kind.config_type.model_validate(example.config.model_dump() | config)
-    network, _ = kind.fitted(cast(Any, settings), [graph], 1)
+def save_model(folder: Path, architecture: type[NodeScorer], graph: Graph, **config: Any) -> Path:
+    """Save a checkpoint of the architecture's example, with changes to its configuration."""
+    example, _ = architecture.build_example(3)
+    settings = architecture.config_type.model_validate(example.config.model_dump() | config)
+    network, _ = architecture.from_data(cast(Any, settings), [graph], 1)
     manifest = Manifest(
         name="random",
         version="1",
-        architecture=kind.name,
+        architecture=architecture.name,
         task="anomaly",
         config=network.config.model_dump(mode="json"),
-        knobs=checkpoint.trained_knobs(network),
+        knobs=checkpoint.read_trained_params(network),
         features=tuple(Feature(name=f, minimum=-4, maximum=4, mean=0) for f in "abcde"),
         energy=ENERGY,
         training={},
         metrics={},
     )
-    checkpoint.save(folder / "random", network, manifest, "# Random\n")
+    checkpoint.save_checkpoint(folder / "random", network, manifest, "# Random\n")
     return folder / "random"
 
 
-def market(nodes: int = 90, edges: int = 400, seed: int = 0) -> Graph:
-    """Some of the nodes have no neighbour."""
-    chance = np.random.default_rng(seed)
-    ends = (nodes * 0.9 * chance.random((2, edges)) ** 2).astype(np.int64)
-    x = chance.standard_normal((nodes, 5)).astype(np.float32)
-    return Graph(x, ends, chance.integers(0, 2, edges))
+def random_graph(nodes: int = 90, edges: int = 400, seed: int = 0) -> Graph:
+    """A graph with two relations, in which some nodes have no neighbour."""
+    rng = np.random.default_rng(seed)
+    ends = (nodes * 0.9 * rng.random((2, edges)) ** 2).astype(np.int64)
+    x = rng.standard_normal((nodes, 5)).astype(np.float32)
+    return Graph(x, ends, rng.integers(0, 2, edges))
 
 
-def whole(model: Path, graph: Graph, knobs: DynamicsParams) -> tuple[np.ndarray, dict[str, Any]]:
-    network = cast(NodeScorer, checkpoint.load(model).network)
-    output = network.infer(network.pack([graph]), [knobs])
-    courses = ConvergenceReports(output.solutions, as_trained=as_trained(network, knobs))
-    return output.logits.numpy(), courses.row(0, graph.num_nodes, ENERGY, ())
+def score_whole(
+    model: Path, graph: Graph, params: DynamicsParams
+) -> tuple[np.ndarray, dict[str, Any]]:
+    network = cast(NodeScorer, checkpoint.load_checkpoint(model).network)
+    output = network.infer(network.pack([graph]), [params])
+    reports = ConvergenceReports(output.solutions, as_trained=as_trained(network, params))
+    return output.logits.numpy(), reports.row(0, graph.num_nodes, ENERGY, ())
 
 
-def begun(
-    folder: Path, model: Path, graph: Graph, knobs: DynamicsParams, parts: int | None
+def start(
+    folder: Path, model: Path, graph: Graph, params: DynamicsParams, parts: int | None
 ) -> tuple[Path, Plan]:
-    return folder, Plan.of(model, "a graph", knobs, parts).begin(folder, graph)
+    return folder, Plan.from_model(model, "a graph", params, parts).start(folder, graph)
 
 
 CONFIGS = {
@@ -84,166 +86,181 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("kind", [ET, CDAT])
+@pytest.mark.parametrize("architecture", [ET, CDAT])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_as_whole(tmp_path: Path, kind: type[NodeScorer], name: str) -> None:
-    graph, model = market(), saved(tmp_path, kind, market(), **CONFIGS[name])
-    for parts, knobs in (
+def test_parts_equal_the_whole(tmp_path: Path, architecture: type[NodeScorer], name: str) -> None:
+    graph = random_graph()
+    model = save_model(tmp_path, architecture, graph, **CONFIGS[name])
+    for parts, params in (
         (1, DynamicsParams()),
         (7, DynamicsParams(steps=4, beta_scale=1.5, step_size=0.2)),
     ):
-        expected, course = whole(model, graph, knobs)
-        logits, convergence = score(*begun(tmp_path / f"{parts}", model, graph, knobs, parts), here)
+        expected, expected_convergence = score_whole(model, graph, params)
+        run = start(tmp_path / f"{parts}", model, graph, params, parts)
+        logits, convergence = score(*run, run_in_process)
         np.testing.assert_allclose(logits, expected, atol=2e-5)
-        assert convergence.keys() == course.keys()
-        for what, value in course.items():
-            found = convergence[what]
-            assert found == (
-                pytest.approx(value, rel=1e-4, abs=1e-4) if value.__class__ is float else value
+        assert convergence.keys() == expected_convergence.keys()
+        for name, value in expected_convergence.items():
+            is_float = isinstance(value, float)
+            assert convergence[name] == (
+                pytest.approx(value, rel=1e-4, abs=1e-4) if is_float else value
             )
 
 
-def test_a_resonance_that_is_silenced(tmp_path: Path) -> None:
-    """It moves as nothing that was trained did, so nothing is told of what that would mean."""
-    loud = {"strength": 0.7, "vigilance": 0.1}
-    graph, model = market(), saved(tmp_path, CDAT, market(), resonance=loud)
-    with pytest.raises(BulkError, match="strength 0"):
-        Plan.of(model, "a graph", DynamicsParams(), 2)
-    silent = DynamicsParams(resonance=Resonance.model_validate({"strength": 0.0}))
-    expected, course = whole(model, graph, silent)
-    logits, convergence = score(*begun(tmp_path / "work", model, graph, silent, 2), here)
+def test_resonance_turned_off(tmp_path: Path) -> None:
+    """The dynamics are not those of training, so that no energy is out of distribution."""
+    graph = random_graph()
+    resonance = {"strength": 0.7, "vigilance": 0.1}
+    model = save_model(tmp_path, CDAT, graph, resonance=resonance)
+    with pytest.raises(BulkError, match="Resonance is not supported"):
+        Plan.from_model(model, "a graph", DynamicsParams(), 2)
+    params = DynamicsParams(resonance=Resonance.model_validate({"strength": 0.0}))
+    expected, expected_convergence = score_whole(model, graph, params)
+    logits, convergence = score(*start(tmp_path / "run", model, graph, params, 2), run_in_process)
     np.testing.assert_allclose(logits, expected, atol=2e-5)
-    assert convergence["out_of_distribution"] is course["out_of_distribution"] is None
+    assert convergence["out_of_distribution"] is None
+    assert expected_convergence["out_of_distribution"] is None
 
 
-def test_more_parts_than_nodes_and_no_edge(tmp_path: Path) -> None:
-    graph = replace(market(3, 0), edge_type=np.zeros(0, np.int64))
-    model = saved(tmp_path, CDAT, market())
-    expected, _ = whole(model, graph, DynamicsParams())
-    logits, _ = score(*begun(tmp_path / "work", model, graph, DynamicsParams(), 50), here)
+def test_more_parts_than_nodes_and_no_edges(tmp_path: Path) -> None:
+    graph = replace(random_graph(3, 0), edge_type=np.zeros(0, np.int64))
+    model = save_model(tmp_path, CDAT, random_graph())
+    expected, _ = score_whole(model, graph, DynamicsParams())
+    logits, _ = score(*start(tmp_path / "run", model, graph, DynamicsParams(), 50), run_in_process)
     np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
-class Killed(Exception):  # noqa: N818
+class KilledError(Exception):
     pass
 
 
 @pytest.fixture
-def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Whoever works dies before it has written, marked or dropped so many things more."""
-    left = 0
+def kill_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Set after how many calls that write, mark or delete something the next one is killed."""
+    remaining = 0
 
-    def dies(self: PartStore, *given: Any, does: Callable[..., None]) -> None:
-        nonlocal left
-        if not left:
-            raise Killed
-        left -= 1
-        does(self, *given)
+    def call_or_die(self: PartStore, *args: Any, method: Callable[..., None]) -> None:
+        nonlocal remaining
+        if not remaining:
+            raise KilledError
+        remaining -= 1
+        method(self, *args)
 
-    for name in ("put", "mark", "drop"):
-        monkeypatch.setattr(PartStore, name, partialmethod(dies, does=getattr(PartStore, name)))
+    for name in ("write", "mark_done", "delete"):
+        method = partialmethod(call_or_die, method=getattr(PartStore, name))
+        monkeypatch.setattr(PartStore, name, method)
 
-    def after(count: int) -> None:
-        nonlocal left
-        left = count
+    def set_remaining(count: int) -> None:
+        nonlocal remaining
+        remaining = count
 
-    return after
+    return set_remaining
 
 
-@pytest.mark.parametrize("apart", [1, 2, 7])
-def test_killed_anywhere_it_goes_on_to_the_same_bits(
-    tmp_path: Path, dying: Callable[[int], None], apart: int
+@pytest.mark.parametrize("calls", [1, 2, 7])
+def test_a_killed_run_resumes_to_the_same_bits(
+    tmp_path: Path, kill_after: Callable[[int], None], calls: int
 ) -> None:
-    graph, knobs = market(40, 150), DynamicsParams(steps=2)
-    model = saved(tmp_path, CDAT, market())
-    plan = Plan.of(model, "a graph", knobs, 2)
-    dying(10**9)
-    expected, course = score(tmp_path / "once", plan.begin(tmp_path / "once", graph), here)
-    folder, kills, after = tmp_path / "often", 0, apart
+    graph = random_graph(40, 150)
+    model = save_model(tmp_path, CDAT, random_graph())
+    plan = Plan.from_model(model, "a graph", DynamicsParams(steps=2), 2)
+    kill_after(10**9)
+    expected_logits, expected_convergence = score(
+        tmp_path / "once", plan.start(tmp_path / "once", graph), run_in_process
+    )
+    folder = tmp_path / "often"
     folder.mkdir()
+    kills = 0
+    max_calls = calls
     while True:
-        dying(after)
+        kill_after(max_calls)
         try:
-            cut = plan.begun(folder) or plan.begin(folder, graph)
-            found = score(folder, cut, here)
+            started = plan.find_started(folder) or plan.start(folder, graph)
+            logits, convergence = score(folder, started, run_in_process)
             break
-        except Killed:
+        except KilledError:
             kills += 1
-            after += apart  # else it would never come past what one go has to write
+            max_calls += calls  # else it would never get past what has to be written in one go
             assert kills < 1000
     assert kills > 4
-    assert found[0].tobytes() == expected.tobytes()
-    assert found[1] == course
+    assert logits.tobytes() == expected_logits.tobytes()
+    assert convergence == expected_convergence
 
 
 def test_parts_in_any_order_and_twice(tmp_path: Path) -> None:
-    graph = market()
-    model = saved(tmp_path, ET, graph)
-    expected, _ = score(*begun(tmp_path / "once", model, graph, DynamicsParams(), 4), here)
-
-    def over(do: Callable[[int], None], parts: Sequence[int]) -> None:
-        for part in (*reversed(parts), *parts):
-            do(part)
-
-    found, _ = score(*begun(tmp_path / "twice", model, graph, DynamicsParams(), 4), over)
-    assert found.tobytes() == expected.tobytes()
-
-
-def test_what_is_no_longer_needed_is_gone(tmp_path: Path) -> None:
-    graph = market()
-    folder, plan = begun(
-        tmp_path / "work", saved(tmp_path, CDAT, graph), graph, DynamicsParams(), 3
+    graph = random_graph()
+    model = save_model(tmp_path, ET, graph)
+    expected, _ = score(
+        *start(tmp_path / "once", model, graph, DynamicsParams(), 4), run_in_process
     )
-    score(folder, plan, here)
-    left = {path.name for path in folder.iterdir()}
-    assert left == {"plan.json", "cut", "done", "embedded", "course", "logits"}
+
+    def execute(run_part: Callable[[int], None], parts: Sequence[int]) -> None:
+        for part in (*reversed(parts), *parts):
+            run_part(part)
+
+    logits, _ = score(*start(tmp_path / "twice", model, graph, DynamicsParams(), 4), execute)
+    assert logits.tobytes() == expected.tobytes()
+
+
+def test_obsolete_arrays_are_deleted(tmp_path: Path) -> None:
+    graph = random_graph()
+    model = save_model(tmp_path, CDAT, graph)
+    folder, plan = start(tmp_path / "run", model, graph, DynamicsParams(), 3)
+    score(folder, plan, run_in_process)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"plan.json", "cut", "done", "embedded", "course", "logits"}
 
 
 @pytest.mark.parametrize(
-    ("knobs", "told"),
+    ("params", "message"),
     [
-        (DynamicsParams(tolerance=0.1), "all steps"),
-        (DynamicsParams(noise=0.1), "without noise"),
-        (DynamicsParams(solver="nesterov"), "as in training"),
-        (DynamicsParams(resonance=Resonance.model_validate({})), "resonance"),
+        (DynamicsParams(tolerance=0.1), "tolerance, noise and other solvers"),
+        (DynamicsParams(noise=0.1), "tolerance, noise and other solvers"),
+        (DynamicsParams(solver="nesterov"), "tolerance, noise and other solvers"),
+        (DynamicsParams(resonance=Resonance.model_validate({})), "Resonance is not supported"),
     ],
 )
-def test_knobs_that_need_the_whole(tmp_path: Path, knobs: DynamicsParams, told: str) -> None:
-    with pytest.raises(BulkError, match=told):
-        Plan.of(saved(tmp_path, CDAT, market()), "", knobs, None)
+def test_unsupported_params(tmp_path: Path, params: DynamicsParams, message: str) -> None:
+    with pytest.raises(BulkError, match=message):
+        Plan.from_model(save_model(tmp_path, CDAT, random_graph()), "", params, None)
 
 
 @pytest.mark.parametrize("steps", [4, 60])
-def test_a_step_too_large_is_told(tmp_path: Path, steps: int) -> None:
-    """Also where a norm of what is far too large makes it finite again."""
-    graph = market()
-    model, knobs = saved(tmp_path, CDAT, graph), DynamicsParams(steps=steps, step_size=1e6)
+def test_divergence_is_an_error(tmp_path: Path, steps: int) -> None:
+    """Also where a norm makes values finite again that are far too large."""
+    graph = random_graph()
+    model = save_model(tmp_path, CDAT, graph)
+    params = DynamicsParams(steps=steps, step_size=1e6)
     with pytest.raises(BulkError, match="diverged"):
-        score(*begun(tmp_path / "work", model, graph, knobs, 2), here)
+        score(*start(tmp_path / "run", model, graph, params, 2), run_in_process)
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(BulkError, match="another command"), held(tmp_path):
+def test_one_command_at_a_time(tmp_path: Path) -> None:
+    with (
+        lock_folder(tmp_path),
+        pytest.raises(BulkError, match="in use by another command"),
+        lock_folder(tmp_path),
+    ):
         pass
-    with held(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
-def test_a_checkpoint_that_changes(tmp_path: Path) -> None:
-    graph = market()
-    model = saved(tmp_path, CDAT, graph)
-    work = begun(tmp_path / "work", model, graph, DynamicsParams(), 2)
-    saved(tmp_path, CDAT, market(seed=5))
+def test_changed_checkpoint(tmp_path: Path) -> None:
+    graph = random_graph()
+    model = save_model(tmp_path, CDAT, graph)
+    run = start(tmp_path / "run", model, graph, DynamicsParams(), 2)
+    save_model(tmp_path, CDAT, random_graph(seed=5))
     with pytest.raises(BulkError, match="has changed"):
-        score(*work, here)
+        score(*run, run_in_process)
 
 
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    graph = market()
+    graph = random_graph()
     assert graph.edge_type is not None
     monkeypatch.setenv("BASIN_CHECKPOINTS", str(tmp_path / "models"))
-    saved(tmp_path / "models", CDAT, graph)
+    save_model(tmp_path / "models", CDAT, graph)
     names = np.array([f"n{i}" for i in range(graph.num_nodes)])
     frame = pd.DataFrame(graph.x, columns=list("abcde")).assign(id=names)
     ends = dict(zip(("source", "target"), names[graph.edge_index], strict=True))
@@ -256,84 +273,91 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 
 
 def test_tables(tables: tuple[Path, Path], tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    told, convergence = score_tables(*tables, work, model="random", parts=3)
-    expected, course = whole(tmp_path / "models/random", market(), DynamicsParams())
-    np.testing.assert_allclose(told["score"], expected, atol=2e-5)
-    assert told["node_id"].tolist() == [f"n{i}" for i in range(90)]
-    assert sorted(told["rank"]) == list(range(1, 91))
-    assert convergence["energy_percentile"] == pytest.approx(course["energy_percentile"], abs=0.01)
-    again, _ = score_tables(*tables, work, model="random", parts=3)
-    pd.testing.assert_frame_equal(told, again)
-    some, _ = score_tables(*tables, work, targets=["n7", "n2"], model="random", parts=3)
+    folder = tmp_path / "run"
+    scores, convergence = score_tables(*tables, folder, model="random", parts=3)
+    expected, expected_convergence = score_whole(
+        tmp_path / "models/random", random_graph(), DynamicsParams()
+    )
+    np.testing.assert_allclose(scores["score"], expected, atol=2e-5)
+    assert scores["node_id"].tolist() == [f"n{i}" for i in range(90)]
+    assert sorted(scores["rank"]) == list(range(1, 91))
+    percentile = expected_convergence["energy_percentile"]
+    assert convergence["energy_percentile"] == pytest.approx(percentile, abs=0.01)
+    again, _ = score_tables(*tables, folder, model="random", parts=3)
+    pd.testing.assert_frame_equal(scores, again)
+    some, _ = score_tables(*tables, folder, targets=["n7", "n2"], model="random", parts=3)
     assert some["node_id"].tolist() == ["n7", "n2"]
-    assert some["score"].tolist() == [told["score"][7], told["score"][2]]
+    assert some["score"].tolist() == [scores["score"][7], scores["score"][2]]
     assert sorted(some["rank"]) == [1, 2]
-    with pytest.raises(KeyError, match="no node n200"):
-        score_tables(*tables, work, targets=["n7", "n200"], model="random", parts=3)
+    with pytest.raises(KeyError, match="Unknown node n200"):
+        score_tables(*tables, folder, targets=["n7", "n200"], model="random", parts=3)
 
 
-def test_work_of_something_else(tables: tuple[Path, Path], tmp_path: Path) -> None:
+def test_folder_of_another_run(tables: tuple[Path, Path], tmp_path: Path) -> None:
     nodes, edges = tables
-    score_tables(nodes, edges, tmp_path / "work", model="random")
+    score_tables(nodes, edges, tmp_path / "run", model="random")
     with pytest.raises(BulkError, match="another graph, model, dynamics"):
-        score_tables(nodes, edges, tmp_path / "work", model="random", knobs=DynamicsParams(steps=3))
+        score_tables(nodes, edges, tmp_path / "run", model="random", params=DynamicsParams(steps=3))
     with edges.open("a") as file:
         file.write("n1,n2,0\n")
     with pytest.raises(BulkError, match="another graph, model, dynamics"):
-        score_tables(nodes, edges, tmp_path / "work", model="random")
-    with pytest.raises(BulkError, match="something else"):
+        score_tables(nodes, edges, tmp_path / "run", model="random")
+    with pytest.raises(BulkError, match="contains other files"):
         score_tables(nodes, edges, nodes, model="random")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
-    [("n1,n200,0", "no node 'n200'"), ("n1,n2,2", "from 0 to 1"), ("n1,n2,-1", "from 0 to 1")],
+    ("line", "message"),
+    [
+        ("n1,n200,0", "unknown node 'n200'"),
+        ("n1,n2,2", "from 0 to 1"),
+        ("n1,n2,-1", "from 0 to 1"),
+    ],
 )
-def test_edges_that_are_none(tables, tmp_path: Path, line: str, told: str) -> None:
+def test_invalid_edges(tables, tmp_path: Path, line: str, message: str) -> None:
     with tables[1].open("a") as file:
         file.write(line + "\n")
-    with pytest.raises((BulkError, KeyError), match=told):
-        score_tables(*tables, tmp_path / "work", model="random")
+    with pytest.raises((BulkError, KeyError), match=message):
+        score_tables(*tables, tmp_path / "run", model="random")
 
 
-def test_nodes_that_are_none(tables, tmp_path: Path) -> None:
+def test_invalid_nodes(tables, tmp_path: Path) -> None:
     nodes, edges = tables
     frame = pd.read_parquet(nodes)
     frame.loc[3, "b"] = np.inf
     frame.to_parquet(tmp_path / "a.parquet")
     with pytest.raises(BulkError, match="node n3 are not finite"):
-        score_tables(tmp_path / "a.parquet", edges, tmp_path / "work", model="random")
+        score_tables(tmp_path / "a.parquet", edges, tmp_path / "run", model="random")
     frame.drop(columns="c").to_parquet(tmp_path / "b.parquet")
     with pytest.raises(Exception, match="no column c"):
-        score_tables(tmp_path / "b.parquet", edges, tmp_path / "work", model="random")
+        score_tables(tmp_path / "b.parquet", edges, tmp_path / "run", model="random")
     pd.concat([frame, frame[:1]]).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(KeyError, match="'n0' is there twice"):
-        score_tables(tmp_path / "c.parquet", edges, tmp_path / "work", model="random")
+    with pytest.raises(KeyError, match="Two nodes have the id 'n0'"):
+        score_tables(tmp_path / "c.parquet", edges, tmp_path / "run", model="random")
 
 
-def test_the_command(tables, tmp_path: Path) -> None:
+def test_command(tables, tmp_path: Path) -> None:
     def run(*arguments: object) -> Any:
-        asked = ["score", *map(str, tables), "--model", "random", *map(str, arguments)]
-        return CliRunner().invoke(app, asked)
+        command = ["score", *map(str, tables), "--model", "random", *map(str, arguments)]
+        return CliRunner().invoke(app, command)
 
     pd.DataFrame({"id": ["n7", "n2"]}).to_csv(tmp_path / "targets.csv", index=False)
-    work, out = tmp_path / "work", tmp_path / "scores.parquet"
-    done = run("--bulk", work, "--parts", 3, "--set", "steps=2", "--out", out)
-    assert done.exit_code == 0, done.stderr
-    assert "steps 8" in done.stderr  # two relations, two blocks
-    told = pd.read_parquet(out)
-    expected, _ = whole(tmp_path / "models/random", market(), DynamicsParams(steps=2))
-    np.testing.assert_allclose(told["score"], expected, atol=2e-5)
+    folder, out = tmp_path / "run", tmp_path / "scores.parquet"
+    result = run("--bulk", folder, "--parts", 3, "--set", "steps=2", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "steps 8" in result.stderr  # two relations, two blocks
+    scores = pd.read_parquet(out)
+    expected, _ = score_whole(tmp_path / "models/random", random_graph(), DynamicsParams(steps=2))
+    np.testing.assert_allclose(scores["score"], expected, atol=2e-5)
     some = run(
-        "--bulk", work, "--parts", 3, "--set", "steps=2", "--targets", tmp_path / "targets.csv"
+        "--bulk", folder, "--parts", 3, "--set", "steps=2", "--targets", tmp_path / "targets.csv"
     )
     assert [line.split(",")[0] for line in some.stdout.split()] == ["node_id", "n7", "n2"]
-    for wrong, why in (
-        (["--bulk", work, "--server", "http://127.0.0.1:1"], "without a server"),
-        (["--parts", 3], "go with --bulk"),
-        (["--bulk", work, "--set", "noise=1"], "without noise"),
-        (["--bulk", work, "--set", "steps=3"], "another graph, model, dynamics"),
-        (["--bulk", tmp_path / "other", "--model", "none"], "no model none"),
+    for arguments, message in (
+        (["--bulk", folder, "--server", "http://127.0.0.1:1"], "runs without a server"),
+        (["--parts", 3], "need --bulk"),
+        (["--bulk", folder, "--set", "noise=1"], "noise and other solvers"),
+        (["--bulk", folder, "--set", "steps=3"], "another graph, model, dynamics"),
+        (["--bulk", tmp_path / "other", "--model", "none"], "No model none"),
     ):
-        assert why in str(run(*wrong).exception)
+        assert message in str(run(*arguments).exception)

@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from models.architectures.ait import AiT, AiTConfig
 from models.base import DynamicsParams
-from models.inputs.images import Picture, PictureBatch
-from models.inputs.questions import ANSWERS, COLOURS, QUESTIONS, WIDTH, encode
-from models.interpret.prototypes import gallery
+from models.inputs.images import ImageBatch, ImageInput
+from models.inputs.questions import ANSWERS, COLORS, QUESTION_WIDTH, QUESTIONS, encode_question
+from models.interpret.prototypes import list_galleries
 from training.tasks.images.configs import ABLATIONS
 
 
-def _example(**changed) -> tuple[AiT, list[Picture]]:
-    network, pictures = AiT.example(0)
+def _example(**changed) -> tuple[AiT, list[ImageInput]]:
+    network, pictures = AiT.build_example(0)
     assert isinstance(network, AiT)
     if not changed:
         return network.eval(), pictures
@@ -27,10 +27,10 @@ def _example(**changed) -> tuple[AiT, list[Picture]]:
     return AiT(config).eval(), pictures
 
 
-def _others(seed: int) -> list[Picture]:
+def _others(seed: int) -> list[ImageInput]:
     rng = np.random.default_rng(seed)
     return [
-        Picture(
+        ImageInput(
             rng.random((2, 4, 6)).astype(np.float32),
             (10 * rng.standard_normal(5)).astype(np.float32),
         )
@@ -52,18 +52,18 @@ def test_questions_apart_do_not_hear_of_each_other(trained: bool) -> None:
     network.load_state_dict(state)
     asked_RKQ = torch.from_numpy(np.stack([questions, questions[::-1]]))
     pixels_RCHW = torch.from_numpy(np.stack([picture.pixels] * 2))
-    tokens = network.config.patches + 3
-    together = network(PictureBatch(pixels_RCHW, asked_RKQ, tokens))
+    tokens = network.config.num_patches + 3
+    together = network(ImageBatch(pixels_RCHW, asked_RKQ, tokens))
     torch.testing.assert_close(together, torch.cat(alone + alone[::-1]))
     assert (alone[0] - alone[1]).abs().max() > 1e-4
-    assert [layout.length for layout in network.layouts(network.pack([picture]))] == [7, 7]
+    assert [layout.length for layout in network.build_layouts(network.pack([picture]))] == [7, 7]
 
 
 def test_convolutions_before_the_patches() -> None:
     """They halve the sides, rounded up; in service they know of one picture alone."""
     network, pictures = _example(stem=(6, 5), patch=1)
     assert network.config.grid == (1, 2)
-    assert network.config.tokens == 3
+    assert network.config.num_tokens == 3
     network.train()
     for _ in range(3):
         network(network.pack(_others(1))).sum().backward()
@@ -72,28 +72,28 @@ def test_convolutions_before_the_patches() -> None:
     for row, picture in enumerate(pictures):
         alone = network.infer(network.pack([picture]), [DynamicsParams()]).logits[0]
         torch.testing.assert_close(whole[row], alone)
-    assert gallery(network).keys() == {"positions"}, "no token is a patch of pixels"
-    assert gallery(network)["positions"]().tiles.shape == (1, 2, 1, 2, 1)
+    assert list_galleries(network).keys() == {"positions"}, "no token is a patch of pixels"
+    assert list_galleries(network)["positions"]().tiles.shape == (1, 2, 1, 2, 1)
     with pytest.raises(ValidationError, match="multiples of the patch"):
         _example(stem=(6,), patch=2)
 
 
 def test_requests_of_one_batch_are_independent_bit_for_bit() -> None:
     network, pictures = _example()
-    knobs = [
+    params = [
         DynamicsParams(steps=2, beta=3.0, noise=0.1, seed=4),
         DynamicsParams(),
         DynamicsParams(),
     ]
-    first = network.infer(network.pack(pictures), knobs)
+    first = network.infer(network.pack(pictures), params)
     for seed, other in enumerate(
         (DynamicsParams(), DynamicsParams(steps=9, beta=50.0), DynamicsParams(tolerance=1e3))
     ):
         batch = network.pack([pictures[0], *_others(seed)])
-        again = network.infer(batch, [knobs[0], other, other])
+        again = network.infer(batch, [params[0], other, other])
         assert torch.equal(first.logits[0], again.logits[0])
         for one, two in zip(first.solutions, again.solutions, strict=True):
-            tokens = network.config.tokens
+            tokens = network.config.num_tokens
             assert torch.equal(one.x_ND[:tokens], two.x_ND[:tokens])
             assert one.steps_R[0] == two.steps_R[0]
             for a, b in zip(one.trace[:3], two.trace[:3], strict=True):
@@ -137,7 +137,9 @@ def test_trained_with_pools_of_one_picture_is_trained_as_is_served() -> None:
 
 def test_without_writing_the_memory_is_read_as_it_is() -> None:
     network, pictures = _example(write=False)
-    for layer, layout in zip(network.layers, network.layouts(network.pack(pictures)), strict=True):
+    for layer, layout in zip(
+        network.layers, network.build_layouts(network.pack(pictures)), strict=True
+    ):
         expected = layer.lift(layer.workspace.memory_MD)  # type: ignore[operator, union-attr]
         assert torch.equal(layout.patterns_PMD[0], expected)  # type: ignore[attr-defined]
 
@@ -183,23 +185,26 @@ def test_what_the_network_cannot_see_is_refused() -> None:
 def test_channels_are_standardised_on_the_pictures_given() -> None:
     config = _example()[0].config
     pixels = np.random.default_rng(0).integers(0, 256, (9, 2, 4, 6)).astype(np.uint8)
-    network = AiT.fitted(config, pixels, 0)
+    network = AiT.from_images(config, pixels, 0)
     unit = torch.from_numpy(pixels).double() / 255
     torch.testing.assert_close(network.mean_C.double(), unit.mean((0, 2, 3)))
     torch.testing.assert_close(network.std_C.double(), unit.std((0, 2, 3), correction=0))
-    again = AiT.fitted(config, pixels.astype(np.float32) / 255, 0).state_dict()
+    again = AiT.from_images(config, pixels.astype(np.float32) / 255, 0).state_dict()
     for name, tensor in network.state_dict().items():
         torch.testing.assert_close(tensor, again[name])
 
 
 def test_questions() -> None:
-    assert (len(ANSWERS), WIDTH) == (10, 18)
-    question = encode("relational", "others of its shape", "green")
+    assert (len(ANSWERS), QUESTION_WIDTH) == (10, 18)
+    question = encode_question("relational", "others of its shape", "green")
     assert np.flatnonzero(question).tolist() == [1, 13, 17]
-    pair = encode("ternary", "objects between", "red", "grey")
+    pair = encode_question("ternary", "objects between", "red", "grey")
     assert np.flatnonzero(pair).tolist() == [0, 10, 14, 15]
     every = [
-        encode(k, asked, c) for k in list(QUESTIONS)[:2] for asked in QUESTIONS[k] for c in COLOURS
+        encode_question(k, asked, c)
+        for k in list(QUESTIONS)[:2]
+        for asked in QUESTIONS[k]
+        for c in COLORS
     ]
     assert len({q.tobytes() for q in every}) == 36
     for wrong in (
@@ -211,4 +216,4 @@ def test_questions() -> None:
         ("ternary", "objects between", "red", "red"),
     ):
         with pytest.raises(ValueError, match=r"question|colour"):
-            encode(*wrong)
+            encode_question(*wrong)

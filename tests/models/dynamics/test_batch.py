@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.dynamics.test_relaxation import DIM, _cdat, _et, _graphs, _knobs
 
 from models.dynamics import (
     Relaxation,
@@ -20,6 +19,7 @@ from models.dynamics import (
 from models.dynamics.system import StepBackend
 from models.layouts import Dense, EdgeList, Layout
 from models.resonance import Resonance, ResonanceParameter
+from tests.models.dynamics.test_relaxation import DIM, _cdat, _et, _graphs, _params
 
 SYSTEMS = {"et": _et(), "cdat": _cdat()}
 
@@ -52,7 +52,7 @@ def _same(one: Solution, other: Solution) -> None:
 @given(data=st.data())
 def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.DataObject) -> None:
     """Whoever joins whenever, with whatever knobs, and whoever leaves early."""
-    system = StepBackend.of(*SYSTEMS[name])
+    system = StepBackend.from_parts(*SYSTEMS[name])
     resonance = Resonance.model_validate({"strength": 0.7})
     prior = ResonanceParameter(2)([resonance], torch.zeros(1, dtype=torch.float64))
     posed = []
@@ -66,7 +66,7 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
         noisy = torch.tensor(data.draw(several, "noise")) > 6
         loose = torch.tensor(data.draw(several, "tolerance")) > 6
         wild = torch.tensor(data.draw(several, "step size")) > 8
-        knobs = _knobs(
+        params = _params(
             rows,
             steps=steps,
             noise=0.2 * noisy,
@@ -75,15 +75,15 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
             nesterov=np.array(data.draw(several, "momentum")) > 4,
             seeds=range(10 * seed, 10 * seed + rows),
         )
-        posed.append((x, layout, knobs, data.draw(st.integers(0, 6), "joins at")))
+        posed.append((x, layout, params, data.draw(st.integers(0, 6), "joins at")))
     companies: dict[object, RelaxationBatch] = {}
     found: dict[int, Solution] = {}
     there = {}
     with torch.no_grad():
         for step in range(40):
-            for place, (x, layout, knobs, at) in enumerate(posed):
+            for place, (x, layout, params, at) in enumerate(posed):
                 if at == step:
-                    relaxation = Relaxation.begin(system, x, layout, knobs)
+                    relaxation = Relaxation.from_state(system, x, layout, params)
                     there[id(relaxation)] = place
                     companies.setdefault(batch_key(relaxation), RelaxationBatch()).add(relaxation)
             for company in companies.values():
@@ -93,15 +93,15 @@ def test_rows_come_to_what_they_come_to_alone(name: str, dense: bool, data: st.D
             kept = {id(r) for company in companies.values() for r in company.members}
             there = {key: place for key, place in there.items() if key in kept}
     assert sorted(found) == list(range(len(posed)))
-    for place, (x, layout, knobs, _) in enumerate(posed):
-        _same(found[place], solve_system(system, x, layout, knobs))
+    for place, (x, layout, params, _) in enumerate(posed):
+        _same(found[place], solve_system(system, x, layout, params))
 
 
 def test_who_leaves_early_keeps_the_state_it_has() -> None:
-    system = StepBackend.of(*_cdat())
+    system = StepBackend.from_parts(*_cdat())
     company = RelaxationBatch()
-    posed = [(*_graphs(3, seed), _knobs(3, steps=30)) for seed in range(3)]
-    several = [Relaxation.begin(system, x, layout, knobs) for layout, x, knobs in posed]
+    posed = [(*_graphs(3, seed), _params(3, steps=30)) for seed in range(3)]
+    several = [Relaxation.from_state(system, x, layout, params) for layout, x, params in posed]
     with torch.no_grad():
         for relaxation in several:
             company.add(relaxation)
@@ -111,9 +111,9 @@ def test_who_leaves_early_keeps_the_state_it_has() -> None:
         several[1].stop(StopReason.CANCELLED)
         while len(company):
             company.step()
-    for place, (layout, x, knobs) in enumerate(posed):
+    for place, (layout, x, params) in enumerate(posed):
         asked = iter([None] * (5 if place == 1 else 30) + [StopReason.CANCELLED])
-        alone = solve_system(system, x, layout, knobs, asked.__next__)
+        alone = solve_system(system, x, layout, params, asked.__next__)
         _same(several[place].solution(), alone)
 
 

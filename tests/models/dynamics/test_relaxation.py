@@ -11,7 +11,7 @@ import torch
 from models.dynamics import (
     ControlledDynamics,
     Descent,
-    LayerNorm,
+    EnergyLayerNorm,
     RowParams,
     Solution,
     StopReason,
@@ -51,7 +51,7 @@ def _graphs(count: int, seed: int) -> tuple[EdgeList, torch.Tensor]:
     return layout, x
 
 
-def _knobs(rows: int, **changed) -> RowParams:
+def _params(rows: int, **changed) -> RowParams:
     values = {"steps": 40, "beta": 0.8, "step_size": 0.02, "tolerance": 0.0, "noise": 0.0} | changed
 
     def column(name: str) -> torch.Tensor:
@@ -71,7 +71,7 @@ def _knobs(rows: int, **changed) -> RowParams:
 def _et(seed: int = 0):
     torch.manual_seed(seed)
     energy = Sum(DotProductAttention(DIM, 2, 4), Hopfield(DIM, 12, "relu2"))
-    return energy.double(), Descent(), LayerNorm(DIM).double()
+    return energy.double(), Descent(), EnergyLayerNorm(DIM).double()
 
 
 def _cdat(seed: int = 0, kind="relu2"):
@@ -80,7 +80,7 @@ def _cdat(seed: int = 0, kind="relu2"):
     motion = ControlledDynamics(DIM, coupling_rank=3, locality=(0.1, 1.5))
     with torch.no_grad():
         motion.strength_r.normal_()
-    return energy.double(), motion.double(), LayerNorm(DIM).double()
+    return energy.double(), motion.double(), EnergyLayerNorm(DIM).double()
 
 
 def _rises(values: list[np.ndarray]) -> float:
@@ -93,7 +93,7 @@ def _rises(values: list[np.ndarray]) -> float:
 @pytest.mark.parametrize("seed", range(3))
 def test_energy_never_rises_in_et(seed: int, nesterov: bool) -> None:
     layout, x = _graphs(150, seed)
-    solution = solve(*_et(seed), x, layout, _knobs(150, nesterov=nesterov))
+    solution = solve(*_et(seed), x, layout, _params(150, nesterov=nesterov))
     assert _rises([moment.energy_R for moment in solution.trace]) < 1e-12
     dropped = solution.trace[0].energy_R - solution.trace[-1].energy_R
     assert (dropped > 0).all()
@@ -105,12 +105,12 @@ def test_energy_never_rises_in_et(seed: int, nesterov: bool) -> None:
 def test_storage_never_rises_in_cdat(seed: int, kind: str, nesterov: bool) -> None:
     """CDAT theorem 3.3, while its energy itself may rise.
 
-    States start with spread: where damping takes one through zero variance, LayerNorm turns over
+    States start with spread: where damping takes one through zero variance, the norm turns over
     within a step however small, and no discretisation follows it.
     """
     layout, x = _graphs(150, seed)
-    knobs = _knobs(150, step_size=0.01, nesterov=nesterov)
-    solution = solve(*_cdat(seed, kind), 3 * x, layout, knobs)
+    params = _params(150, step_size=0.01, nesterov=nesterov)
+    solution = solve(*_cdat(seed, kind), 3 * x, layout, params)
     storage = [m.storage_R for m in solution.trace if m.storage_R is not None]
     assert len(storage) == 41
     assert _rises(storage) < 1e-12
@@ -122,9 +122,9 @@ def test_storage_falls_at_the_rate_of_the_theorem() -> None:
     energy, motion, norm = _cdat(3)
     errors = []
     for step in (1e-3, 5e-4):
-        knobs = _knobs(1, steps=1, step_size=step)
-        solution = solve(energy, motion, norm, x, layout, knobs)
-        force = energy(norm(x), layout, knobs.beta_RH).force_ND
+        params = _params(1, steps=1, step_size=step)
+        solution = solve(energy, motion, norm, x, layout, params)
+        force = energy(norm(x), layout, params.beta_RH).force_ND
         speed = motion.drift(x, force).detach()
         _, pushed = torch.func.jvp(norm, (x,), (speed,))
         first, last = (m.storage_R for m in solution.trace)
@@ -139,7 +139,7 @@ def test_storage_falls_at_the_rate_of_the_theorem() -> None:
 def test_storage_never_rises_with_a_kinked_energy() -> None:
     """CDAT eq. 15 has corners, so the theorem holds only up to the step across one."""
     layout, x = _graphs(100, 5)
-    solution = solve(*_cdat(5, "relu"), x, layout, _knobs(100, step_size=1e-3, steps=100))
+    solution = solve(*_cdat(5, "relu"), x, layout, _params(100, step_size=1e-3, steps=100))
     storage = np.stack([m.storage_R for m in solution.trace if m.storage_R is not None])
     assert (storage[-1] < storage[0]).all()
     assert np.diff(storage, axis=0).max() < 1e-3 * np.abs(storage).max()
@@ -148,7 +148,7 @@ def test_storage_never_rises_with_a_kinked_energy() -> None:
 def test_a_rising_energy_would_be_noticed() -> None:
     layout, x = _graphs(20, 0)
     energy, motion, norm = _et()
-    solution = solve(energy, motion, norm, x, layout, _knobs(20, step_size=-0.02))
+    solution = solve(energy, motion, norm, x, layout, _params(20, step_size=-0.02))
     assert _rises([moment.energy_R for moment in solution.trace]) > 1e-6
 
 
@@ -178,7 +178,7 @@ def test_euler_converges_with_order_one() -> None:
     errors = [
         float(
             (
-                solve(energy, motion, norm, x, layout, _knobs(1, steps=n, step_size=1 / n)).x_ND
+                solve(energy, motion, norm, x, layout, _params(1, steps=n, step_size=1 / n)).x_ND
                 - exact
             ).norm()
         )
@@ -212,14 +212,14 @@ def test_knobs_are_per_row() -> None:
         "tolerance": torch.tensor([0.0, 0.0, 0.0, 0.4]),
         "noise": torch.tensor([0.0, 0.3, 0.0, 0.0]),
     }
-    many = solve(*_cdat(), x, layout, _knobs(4, **changed, seeds=(7, 8, 9, 10)))
+    many = solve(*_cdat(), x, layout, _params(4, **changed, seeds=(7, 8, 9, 10)))
     for row, part in enumerate(parts):
         alone = {name: value[row] for name, value in changed.items()}
         one = solve(
             *_cdat(),
             x[6 * row : 6 * row + 6],
             EdgeList.from_edges(part, 6),
-            _knobs(1, **alone, seeds=(7 + row,)),
+            _params(1, **alone, seeds=(7 + row,)),
         )
         _rows_equal(many, one, layout, row)
     assert many.steps_R.tolist()[:3] == [0, 3, 9]
@@ -248,8 +248,8 @@ def _in_a_bowl(
     layout = EdgeList.from_edges(
         np.zeros((2, 0), np.int64), len(x), row_of_N=torch.arange(len(x)), rows=len(x)
     )
-    knobs = _knobs(len(x), step_size=step_size, **changed)
-    return solve(_Bowl(curved_D), Descent(), torch.nn.Identity(), x, layout, knobs)
+    params = _params(len(x), step_size=step_size, **changed)
+    return solve(_Bowl(curved_D), Descent(), torch.nn.Identity(), x, layout, params)
 
 
 def test_momentum_is_that_of_the_method() -> None:
@@ -306,7 +306,7 @@ def test_divergence_is_not_convergence() -> None:
         norm,
         x,
         layout,
-        _knobs(2, step_size=torch.tensor([1e200, 0.01]), tolerance=1e-9),
+        _params(2, step_size=torch.tensor([1e200, 0.01]), tolerance=1e-9),
     )
     assert solution.stop_reasons[0] is StopReason.DIVERGED
     assert solution.stop_reasons[1] is StopReason.STEP_LIMIT
@@ -317,7 +317,7 @@ def test_divergence_is_not_convergence() -> None:
 def test_a_state_that_is_not_finite_has_diverged() -> None:
     layout, x = _graphs(2, 0)
     x[0] = torch.nan
-    solution = solve(*_et(), x, layout, _knobs(2))
+    solution = solve(*_et(), x, layout, _params(2))
     assert solution.stop_reasons[0] is StopReason.DIVERGED
     assert solution.steps_R.tolist() == [0, 40]
 
@@ -325,24 +325,24 @@ def test_a_state_that_is_not_finite_has_diverged() -> None:
 def test_interrupt_stops_within_a_step() -> None:
     layout, x = _graphs(3, 0)
     asked = iter([None, None, StopReason.CANCELLED])
-    solution = solve(*_et(), x, layout, _knobs(3), lambda: next(asked))
+    solution = solve(*_et(), x, layout, _params(3), lambda: next(asked))
     assert set(solution.stop_reasons) == {StopReason.CANCELLED}
     assert solution.steps_R.tolist() == [2, 2, 2]
 
 
 def test_relax_is_solve_without_the_measuring() -> None:
     layout, x = _graphs(5, 1)
-    knobs = _knobs(5, noise=0.1, steps=torch.tensor([1, 2, 3, 4, 5]))
+    params = _params(5, noise=0.1, steps=torch.tensor([1, 2, 3, 4, 5]))
     for make in (_et, _cdat):
         torch.testing.assert_close(
-            relax_differentiable(*make(), x, layout, knobs), solve(*make(), x, layout, knobs).x_ND
+            relax_differentiable(*make(), x, layout, params), solve(*make(), x, layout, params).x_ND
         )
 
 
 def test_noise_comes_from_the_seed_of_the_row() -> None:
     layout, x = _graphs(2, 1)
     first, again, other = (
-        solve(*_et(), x, layout, _knobs(2, noise=0.5, seeds=seeds)).x_ND
+        solve(*_et(), x, layout, _params(2, noise=0.5, seeds=seeds)).x_ND
         for seeds in ((1, 2), (1, 2), (1, 3))
     )
     mine = layout.row_of_N == 0

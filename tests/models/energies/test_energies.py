@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.dynamics import LayerNorm
+from models.dynamics import EnergyLayerNorm
 from models.energies import (
     Balanced,
     DotProductAttention,
@@ -42,7 +42,7 @@ ENERGIES = {
     "hopfield_power": lambda: Hopfield(DIM, 9, "power"),
     "hopfield_softmax": lambda: Hopfield(DIM, 9, "softmax"),
     "modern_hopfield": lambda: ModernHopfield(torch.randn(9, DIM)),
-    "modern_hopfield_given": lambda: ModernHopfield(torch.randn(9, DIM + 2)).given(
+    "modern_hopfield_given": lambda: ModernHopfield(torch.randn(9, DIM + 2)).condition_on(
         torch.arange(DIM + 2) < 2, torch.tensor([0.3, -0.5])
     ),
     "sum": lambda: Sum(DotProductAttention(DIM, 2, 4), Hopfield(DIM, 9, "relu2")),
@@ -184,7 +184,7 @@ def test_what_is_given_is_a_slice_of_the_whole() -> None:
     known = torch.tensor([True, False, False, True, False, False, False])
     x = _state()
     x[:, known] = x[0, known]
-    part = whole.given(known, x[0, known])
+    part = whole.condition_on(known, x[0, known])
     layout, beta = _layout("dense", "full"), _beta(3.0, 1)
     of_whole, of_part = whole(x, layout, beta), part(x[:, ~known], layout, beta)
     for name in of_whole.parts:
@@ -192,7 +192,9 @@ def test_what_is_given_is_a_slice_of_the_whole() -> None:
     torch.testing.assert_close(
         of_whole.force_ND[:, ~known], of_part.force_ND, rtol=1e-12, atol=1e-12
     )
-    twice = whole.given(known & (torch.arange(DIM) == 0), x[0, :1]).given(known[1:], x[0, 3:4])
+    twice = whole.condition_on(known & (torch.arange(DIM) == 0), x[0, :1]).condition_on(
+        known[1:], x[0, 3:4]
+    )
     torch.testing.assert_close(twice.value(x[:, ~known], 3.0), part.value(x[:, ~known], 3.0))
     torch.testing.assert_close(part.value(x[:, ~known], 3.0), whole.value(x, 3.0))
 
@@ -217,7 +219,7 @@ def test_balance_sums_to_one() -> None:
 def test_layer_norm_is_the_gradient_of_its_lagrangian() -> None:
     """Energy Transformer eq. 1-2, and a positive semi-definite Jacobian (CDAT lemma 3.2)."""
     torch.manual_seed(0)
-    norm = LayerNorm(DIM).double()
+    norm = EnergyLayerNorm(DIM).double()
     with torch.no_grad():
         norm.log_gamma.fill_(0.4)
         norm.delta_D.normal_()

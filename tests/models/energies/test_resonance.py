@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.dynamics import Descent, LayerNorm, RowParams, solve
+from models.dynamics import Descent, EnergyLayerNorm, RowParams, solve
 from models.layouts import Dense, edge_list, spmm
 from models.resonance import ResonanceParameter
 from tests.models.energies import test_energies as energies
@@ -139,7 +139,7 @@ def test_the_energy_never_rises(name: str, gate: str, layout: str) -> None:
     """Energy Transformer eq. 6 descends the energy with the prior in it, by small steps."""
     places = energies._layout(layout, "others")
     places = places.resonating(prior_of(*(turned(gate, 3, row) for row in range(3))))
-    knobs = RowParams(
+    params = RowParams(
         steps_R=np.full(3, 200),
         beta_RH=energies._beta(0.5),
         step_size_R=torch.full((3,), 2e-3, dtype=torch.float64),
@@ -148,8 +148,8 @@ def test_the_energy_never_rises(name: str, gate: str, layout: str) -> None:
         nesterov_R=np.zeros(3, bool),
         seeds=(0, 0, 0),
     )
-    norm = LayerNorm(energies.DIM).double()
-    solution = solve(energies._energy(name), Descent(), norm, energies._state(), places, knobs)
+    norm = EnergyLayerNorm(energies.DIM).double()
+    solution = solve(energies._energy(name), Descent(), norm, energies._state(), places, params)
     course = np.stack([moment.energy_R for moment in solution.trace])
     assert (np.diff(course, axis=0) <= 1e-12).all()
     assert (course[-1] < course[0] - 1e-3).all()

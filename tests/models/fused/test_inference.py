@@ -14,7 +14,7 @@ from models.base import Architecture, DynamicsParams
 from models.fused.system import FusedSystem
 from models.inputs.graph import Graph
 from models.inputs.patches import MaskedImage
-from models.registry import architectures
+from models.registry import find_architectures
 from models.tasks.image_completer import ImageCompleter
 from models.tasks.node_scorer import NodeScorer
 from tests.support.paths import CHECKPOINTS
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.usefixtures("threads")
 SHIPPED = sorted(CHECKPOINTS.iterdir())
 
 
-@pytest.mark.parametrize("architecture", architectures().values(), ids=lambda a: a.name)
+@pytest.mark.parametrize("architecture", find_architectures().values(), ids=lambda a: a.name)
 def test_every_architecture_infers_the_same(architecture: type[Architecture]) -> None:
-    network, items = architecture.example(3)
+    network, items = architecture.build_example(3)
     _infers_the_same(network.eval(), items, 1e-4)
 
 
@@ -33,12 +33,12 @@ def test_every_architecture_infers_the_same(architecture: type[Architecture]) ->
     "path", [path for path in SHIPPED if "tolokers" in path.name], ids=lambda p: p.name
 )
 def test_shipped_checkpoints_infer_the_same(path: Path) -> None:
-    network = checkpoint.load(path).network
+    network = checkpoint.load_checkpoint(path).network
     _infers_the_same(network, _graphs(network), 1e-4)
 
 
 def test_shipped_pictures_are_completed_the_same() -> None:
-    network = checkpoint.load(SHIPPED[0].with_name("et-mnist")).network
+    network = checkpoint.load_checkpoint(SHIPPED[0].with_name("et-mnist")).network
     assert isinstance(network, ImageCompleter)
     config, rng = network.config, np.random.default_rng(5)
     shape = config.size, config.size, config.channels
@@ -62,15 +62,15 @@ def _graphs(network: Architecture) -> list:
 
 
 def _infers_the_same(network: Architecture, items: list, tolerance: float) -> None:
-    knobs = [
+    params = [
         DynamicsParams(),
         DynamicsParams(beta_scale=0.5, tolerance=1e-3),
         DynamicsParams(noise=0.1, seed=5, steps=4),
     ]
     fused = deepcopy(network)
     for block in fused.blocks_in_order():
-        block.prepared = FusedSystem.of_block(block, block.system())
-    known, found = (net.infer(net.pack(items), knobs) for net in (network, fused))
+        block.prepared_backend = FusedSystem.of_block(block, block.build_backend())
+    known, found = (net.infer(net.pack(items), params) for net in (network, fused))
     close = {"rtol": tolerance, "atol": tolerance}
     torch.testing.assert_close(found.logits, known.logits, **close)
     for one, other in zip(found.solutions, known.solutions, strict=True):

@@ -10,8 +10,8 @@ from models.base import Block, Config, DynamicsParams
 from models.dynamics import (
     ControlledDynamics,
     Descent,
+    EnergyLayerNorm,
     Evaluation,
-    LayerNorm,
     Motion,
     PreviousStep,
     Relaxation,
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("threads")
 def _block(energy: Energy, motion: Motion | None = None) -> Block:
     torch.manual_seed(1)
     config = Config(dim=DIM, heads=HEADS, head_dim=WIDTH, memories=7, step_size=0.1)
-    block = Block(energy, motion or Descent(), LayerNorm(DIM), config)
+    block = Block(energy, motion or Descent(), EnergyLayerNorm(DIM), config)
     with torch.no_grad():
         for parameter in block.parameters():
             parameter.normal_()
@@ -112,12 +112,12 @@ def _same(found: Evaluation, known: Evaluation, tolerance: float = 1e-9) -> None
     for name, part_N in known.terms.parts.items():
         torch.testing.assert_close(found.terms.parts[name], part_N, **close)
         np.testing.assert_allclose(found.components[name], known.components[name], tolerance)
-    pairs = (found.terms.force_ND, known.terms.force_ND), (found.held_ND, known.held_ND)
+    pairs = (found.terms.force_ND, known.terms.force_ND), (found.control_ND, known.control_ND)
     for one, other in pairs:
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, **close)
-    for name in ("size_R", "speed_R", "work_R"):
+    for name in ("squared_norm_R", "squared_speed_R", "control_work_R"):
         one, other = getattr(found, name), getattr(known, name)
         assert (one is None) == (other is None)
         if one is not None:
@@ -130,7 +130,7 @@ def _same(found: Evaluation, known: Evaluation, tolerance: float = 1e-9) -> None
 def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     block, places = _block(ENERGIES[energy]()), _layouts()[layout]
     x_ND, beta_RH = _states()
-    fused, plain = FusedSystem.of_block(block, block.system()), block.system()
+    fused, plain = FusedSystem.of_block(block, block.build_backend()), block.build_backend()
     assert isinstance(fused, FusedSystem)
     for with_force in (True, False):
         seen = fused.evaluate_with_stats(x_ND, places, beta_RH, with_force, None)
@@ -144,17 +144,17 @@ def test_it_moves_as_torch_does(energy: str, motion: str) -> None:
     block, places = _block(ENERGIES[energy](), MOTIONS[motion]()), _edges()
     x_ND, beta_RH = _states()
     steps_R = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
-    fused, plain = FusedSystem.of_block(block, block.system()), block.system()
+    fused, plain = FusedSystem.of_block(block, block.build_backend()), block.build_backend()
     seen = plain.evaluate_with_stats(x_ND, places, beta_RH, True, None)
     _same(fused.evaluate_with_stats(x_ND, places, beta_RH, True, None), seen)
     force_ND = seen.terms.force_ND
     assert force_ND is not None
     moved, known = (
-        system.step(x_ND, places, steps_R, force_ND, seen.held_ND) for system in (fused, plain)
+        system.step(x_ND, places, steps_R, force_ND, seen.control_ND) for system in (fused, plain)
     )
     for one, other in zip(moved, known, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    came = PreviousStep(known[1], seen.held_ND, seen.g_ND)
+    came = PreviousStep(known[1], seen.control_ND, seen.g_ND)
     both = (
         system.evaluate_with_stats(known[0], places, beta_RH, True, came)
         for system in (fused, plain)
@@ -168,17 +168,17 @@ def test_what_is_not_finite_is_seen(layout: str) -> None:
     block, places = _block(ENERGIES["et"]()), _layouts()[layout]
     x_ND, beta_RH = _states()
     x_ND[0, 0], x_ND[-1, 0] = torch.nan, torch.inf
-    seen = FusedSystem.of_block(block, block.system()).evaluate_with_stats(
+    seen = FusedSystem.of_block(block, block.build_backend()).evaluate_with_stats(
         x_ND, places, beta_RH, True, None
     )
-    known = block.system().evaluate_with_stats(x_ND, places, beta_RH, True, None)
+    known = block.build_backend().evaluate_with_stats(x_ND, places, beta_RH, True, None)
     for found, other in (
-        (seen.size_R, known.size_R),
+        (seen.squared_norm_R, known.squared_norm_R),
         *zip(seen.components.values(), known.components.values(), strict=True),
     ):
         assert np.isfinite(found).tolist() == np.isfinite(other).tolist()
-    assert not np.isfinite(seen.size_R[[0, -1]]).any()
-    assert np.isfinite(seen.size_R[1])
+    assert not np.isfinite(seen.squared_norm_R[[0, -1]]).any()
+    assert np.isfinite(seen.squared_norm_R[1])
 
 
 class _Counting(StepBackend):
@@ -194,8 +194,8 @@ class _Counting(StepBackend):
 @torch.no_grad()
 def test_the_other_looks_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     block, edges = _block(ENERGIES["et"]()), _edges()
-    plain = block.system()
-    other = _Counting(plain.energy, plain.motion, plain.norm, plain.field)
+    plain = block.build_backend()
+    other = _Counting(plain.energy, plain.motion, plain.norm, plain.energy_fn)
     fused = FusedSystem.of_block(block, other)
     x_ND, beta_RH = _states()
 
@@ -226,7 +226,7 @@ def test_what_is_little_is_looked_at_by_one(
 ) -> None:
     block, places = _block(ENERGIES["et"]()), _layouts()[layout]
     x_ND, beta_RH = _states()
-    fused, asked = FusedSystem.of_block(block, block.system()), []
+    fused, asked = FusedSystem.of_block(block, block.build_backend()), []
 
     def counted(threads: int, *args) -> None:
         asked.append(threads)
@@ -273,7 +273,7 @@ def test_edges_are_looked_at_some_at_a_time(
     block, places = _block(ENERGIES["attention"]()), _layouts()[layout]
     assert isinstance(places, EdgeList)
     x_ND, beta_RH = _states()
-    fused = FusedSystem.of_block(block, block.system())
+    fused = FusedSystem.of_block(block, block.build_backend())
     monkeypatch.setattr(parallel, "_AT_A_TIME", most)
     monkeypatch.setattr(edge_attention, "_PARALLEL_WORK", 0)
     with force_parallel_path():
@@ -293,7 +293,7 @@ def test_a_few_pictures_are_for_the_other_where_there_are_threads(
 ) -> None:
     block, pictures = _block(ENERGIES["et"]()), Dense(_masks()["all"])
     x_ND, _ = _states()
-    fused = FusedSystem.of_block(block, block.system())
+    fused = FusedSystem.of_block(block, block.build_backend())
     assert isinstance(fused, FusedSystem)
 
     def takes(layout: Layout) -> bool:
@@ -311,9 +311,9 @@ def test_a_few_pictures_are_for_the_other_where_there_are_threads(
 def test_pictures_in_single_precision_are_as_near_as_torch(mask: str) -> None:
     block, places = _block(ENERGIES["et"]()), Dense(_masks()[mask])
     x_ND, beta_RH = _states()
-    known = block.system().evaluate_with_stats(x_ND, places, beta_RH, True, None)
+    known = block.build_backend().evaluate_with_stats(x_ND, places, beta_RH, True, None)
     block = block.float()
-    plain = block.system()
+    plain = block.build_backend()
     systems = FusedSystem.of_block(block, plain), plain
     seen = [
         each.evaluate_with_stats(x_ND.float(), places, beta_RH.float(), True, None)
@@ -339,11 +339,11 @@ def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
     twice = Sum(Hopfield(DIM, 7), Hopfield(DIM, 5))
     for energy in (twice, Sum(AssociativeMemory())):
         block = _block(energy)
-        plain = block.system()
+        plain = block.build_backend()
         assert FusedSystem.of_block(block, plain) is plain
     block = _block(ENERGIES["et"]())
     block.norm = torch.nn.Identity()
-    plain = block.system()
+    plain = block.build_backend()
     assert FusedSystem.of_block(block, plain) is plain
 
 
@@ -351,16 +351,16 @@ def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
 def test_momentum_and_rows_that_stay_are_as_ever() -> None:
     block, places = _block(ENERGIES["cdat"](), MOTIONS["controlled"]()), _edges()
     x_ND, _ = _states()
-    knobs = block.resolve(
+    params = block.resolve_params(
         [
             DynamicsParams(steps=6, solver="nesterov"),
             DynamicsParams(steps=2),
             DynamicsParams(steps=6, step_size=5.0),
         ]
     )
-    fused, plain = FusedSystem.of_block(block, block.system()), block.system()
-    ways = [Relaxation.begin(system, x_ND, places, knobs) for system in (fused, plain)]
-    while ways[0].moving:
+    fused, plain = FusedSystem.of_block(block, block.build_backend()), block.build_backend()
+    ways = [Relaxation.from_state(system, x_ND, places, params) for system in (fused, plain)]
+    while ways[0].moving_rows:
         for way in ways:
             way.step()
     found, known = (way.solution() for way in ways)

@@ -8,7 +8,7 @@ import torch
 
 from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
-from models.inputs.graph_batch import pack
+from models.inputs.graph_batch import pack_graphs
 from models.kernels import edge_attention
 
 
@@ -18,7 +18,7 @@ def _path() -> Graph:
 
 
 def test_table() -> None:
-    table = NodeFeatures(1, hops=2, bins=2, hop_bins=2).table(pack([_path()]))
+    table = NodeFeatures(1, hops=2, bins=2, hop_bins=2).compute_table(pack_graphs([_path()]))
     two, one = np.log(3), np.log(2)
     # x, log degree, mean of both over neighbours, their deviation, mean over two hops
     expected = [
@@ -33,25 +33,25 @@ def test_table() -> None:
 def test_bins_are_linear_between_quantiles_and_clipped_beyond() -> None:
     x = np.arange(5, dtype=np.float32)[:, None]
     features = NodeFeatures(1, hops=0, bins=2, hop_bins=2).fit(
-        pack([Graph(x, np.zeros((2, 0), np.int64))])
+        pack_graphs([Graph(x, np.zeros((2, 0), np.int64))])
     )
     assert features.lower_P.tolist() == [0, 2]  # the constant degree has no bin
     asked = np.array([[1.0], [3.0], [-100.0], [100.0]], np.float32)
-    encoded = features(pack([Graph(asked, np.zeros((2, 0), np.int64))]))
+    encoded = features(pack_graphs([Graph(asked, np.zeros((2, 0), np.int64))]))
     assert encoded.tolist() == [[0.5, 0.0], [1.0, 0.5], [0.0, 0.0], [1.0, 1.0]]
 
 
 def test_a_value_that_prevails() -> None:
     """Mostly zero: the quantiles see nothing else, the distinct values do."""
     x = np.r_[np.zeros(10), np.arange(1, 11)].astype(np.float32)[:, None]
-    batch = pack([Graph(x, np.zeros((2, 0), np.int64))])
+    batch = pack_graphs([Graph(x, np.zeros((2, 0), np.int64))])
     plain = NodeFeatures(1, hops=0, bins=4, hop_bins=4).fit(batch)
     distinct = NodeFeatures(1, hops=0, bins=4, hop_bins=4, distinct=True).fit(batch)
     assert plain.lower_P.tolist() == [0, 1, 5]
     assert distinct.lower_P.tolist() == [0, 1, 2, 5, 8]
     nearly = np.r_[np.zeros(99), [7]].astype(np.float32)[:, None]
     only = NodeFeatures(1, hops=0, bins=4, hop_bins=4).fit(
-        pack([Graph(nearly, np.zeros((2, 0), np.int64))])
+        pack_graphs([Graph(nearly, np.zeros((2, 0), np.int64))])
     )
     assert (only.lower_P.tolist(), only.width_P.tolist()) == ([0], [7])
 
@@ -62,9 +62,9 @@ def test_a_graph_in_a_batch_reads_as_alone() -> None:
         Graph(rng.standard_normal((n, 3)).astype(np.float32), rng.integers(0, n, (2, 2 * n)))
         for n in (5, 1, 8)
     ]
-    features = NodeFeatures(3, hops=3, bins=4, hop_bins=2).fit(pack(graphs))
-    together = features(pack(graphs))
-    alone = torch.cat([features(pack([graph])) for graph in graphs])
+    features = NodeFeatures(3, hops=3, bins=4, hop_bins=2).fit(pack_graphs(graphs))
+    together = features(pack_graphs(graphs))
+    alone = torch.cat([features(pack_graphs([graph])) for graph in graphs])
     torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
 
 
@@ -77,11 +77,11 @@ def test_kernels_tell_what_torch_does(
     edges, kinds = rng.integers(0, 200, (2, 900)), rng.integers(0, 2, 900)
     x = rng.standard_normal((200, 3)).astype(np.float32)
     x[7, 1] = np.nan
-    batch = pack([Graph(x, edges, kinds)], relations=2)
+    batch = pack_graphs([Graph(x, edges, kinds)], num_relations=2)
     features = NodeFeatures(3, hops, bins=4, hop_bins=4)
     monkeypatch.setattr(edge_attention, "_PARALLEL_WORK", 0)
     monkeypatch.setattr(edge_attention.torch, "get_num_threads", lambda: threads)
-    table, expected = features.table(batch), features._table_by_torch(batch)
+    table, expected = features.compute_table(batch), features._compute_table_torch(batch)
     # A spread of nothing is the root of what rounding leaves.
     torch.testing.assert_close(table, expected, rtol=1e-12, atol=1e-7, equal_nan=True)
     features.column_P = torch.arange(expected.shape[1])

@@ -9,14 +9,20 @@ import pytest
 from rdkit import Chem
 
 from models.base import DynamicsParams
-from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, Limits, MoleculeError, parse
-from models.registry import architectures
+from models.inputs.molecules import (
+    ATOM_COLUMNS,
+    BOND_COLUMNS,
+    MoleculeError,
+    MoleculeLimits,
+    parse_smiles,
+)
+from models.registry import find_architectures
 from models.tasks.graph_classifier import GraphClassifier
 from tests.support.paths import DATA
 
 
 def _named(smiles: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    graph = parse(smiles).graph
+    graph = parse_smiles(smiles).graph
     assert graph.edge_attr is not None
 
     def rows(table: np.ndarray, columns) -> list[dict[str, str]]:
@@ -51,14 +57,14 @@ def test_named_features() -> None:
 
 def test_numbers_of_atoms() -> None:
     columns = [column.name for column in ATOM_COLUMNS]
-    x = parse("CC(=O)Oc1ccccc1C(=O)[O-]").graph.x
+    x = parse_smiles("CC(=O)Oc1ccccc1C(=O)[O-]").graph.x
     assert x[:, columns.index("polar surface")].sum() == pytest.approx(66.43, abs=0.01)
     assert x[:, columns.index("partial charge")].argmin() in (11, 12)  # of the carboxylate
-    aromatic, aliphatic = (parse(text).graph.x.sum(0) for text in ("c1ccccc1", "O"))
+    aromatic, aliphatic = (parse_smiles(text).graph.x.sum(0) for text in ("c1ccccc1", "O"))
     at = columns.index("lipophilicity")
     assert aromatic[at] > 0 > aliphatic[at]
     for strange in ("[U]", "C[Hg]C", "[Na+].[Cl-]", "F[Pt](F)F", "[H][H]"):
-        assert np.isfinite(parse(strange).graph.x).all()
+        assert np.isfinite(parse_smiles(strange).graph.x).all()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +79,7 @@ def test_numbers_of_atoms() -> None:
     ],
 )
 def test_as_rdkit_does(smiles: str, canonical: str, atoms: int) -> None:
-    molecule = parse(smiles)
+    molecule = parse_smiles(smiles)
     assert molecule.smiles == canonical == Chem.MolToSmiles(Chem.MolFromSmiles(smiles))
     assert molecule.graph.num_nodes == atoms
 
@@ -97,7 +103,7 @@ def test_as_rdkit_does(smiles: str, canonical: str, atoms: int) -> None:
 )
 def test_errors_name_the_cause_and_not_the_input(smiles: str, code: str, capfd) -> None:
     with pytest.raises(MoleculeError) as caught:
-        parse(smiles, Limits(max_characters=20, max_atoms=14))
+        parse_smiles(smiles, MoleculeLimits(max_characters=20, max_atoms=14))
     assert caught.value.code == code
     assert smiles.strip() not in str(caught.value) or not smiles.strip()
     assert capfd.readouterr().err == ""
@@ -106,7 +112,7 @@ def test_errors_name_the_cause_and_not_the_input(smiles: str, code: str, capfd) 
 @pytest.mark.parametrize("name", ["cdat-graph", "et-graph"])
 def test_the_way_a_smiles_is_written_changes_nothing(name: str) -> None:
     """Another order of atoms and bonds of the same molecule, stereo and all."""
-    kind = architectures()[name]
+    kind = find_architectures()[name]
     small = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 8, "blocks": 2}
     config = {"node_features": ATOM_COLUMNS, "edge_features": BOND_COLUMNS, **small}
     config["tasks"] = [{"name": "t", "labels": ["0", "1"]}]
@@ -120,7 +126,7 @@ def test_the_way_a_smiles_is_written_changes_nothing(name: str) -> None:
     ):
         mol = Chem.MolFromSmiles(smiles)
         written = Chem.MolToRandomSmilesVect(mol, 6, randomSeed=1)
-        graphs = [parse(text).graph for text in (smiles, *written)]
+        graphs = [parse_smiles(text).graph for text in (smiles, *written)]
         logits = network.infer(network.pack(graphs), [DynamicsParams()] * len(graphs)).logits
         assert (logits - logits[0]).abs().max() < 1e-5
 
@@ -135,7 +141,7 @@ def test_every_smiles_gives_a_graph_or_a_clear_error(name: str) -> None:
     errors = 0
     for text in smiles[:: max(1, len(smiles) // 500)]:
         try:
-            graph = parse(text).graph
+            graph = parse_smiles(text).graph
         except MoleculeError:
             errors += 1
             continue

@@ -7,22 +7,29 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from models.inputs.questions import COLOURS, QUESTIONS, Question, kind_of, read, sentences
+from models.inputs.questions import (
+    COLORS,
+    QUESTIONS,
+    Question,
+    get_question_kind,
+    list_example_questions,
+    parse_question,
+)
 
 EVERY = [
     Question(kind, asked, *colours)
     for kind, every in QUESTIONS.items()
     for asked in every
-    for colours in permutations(COLOURS, 2 if kind == "ternary" else 1)
+    for colours in permutations(COLORS, 2 if kind == "ternary" else 1)
 ]
 
 
 def test_every_question_is_read_as_itself_and_seen_as_no_other():
     assert len(EVERY) == 6 * 6 + 3 * 30
-    assert all(read(question.text) == question for question in EVERY)
-    assert all(question.encoded().sum() in (3, 4) for question in EVERY)
-    assert len(np.unique([question.encoded() for question in EVERY], axis=0)) == len(EVERY)
-    assert [kind_of(question.asked) for question in EVERY] == [q.kind for q in EVERY]
+    assert all(parse_question(question.text) == question for question in EVERY)
+    assert all(question.encode().sum() in (3, 4) for question in EVERY)
+    assert len(np.unique([question.encode() for question in EVERY], axis=0)) == len(EVERY)
+    assert [get_question_kind(question.asked) for question in EVERY] == [q.kind for q in EVERY]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_every_question_is_read_as_itself_and_seen_as_no_other():
     ],
 )
 def test_other_words_for_it(text, asked, colours):
-    assert read(text) == Question(kind_of(asked), asked, *colours)
+    assert parse_question(text) == Question(get_question_kind(asked), asked, *colours)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def test_other_words_for_it(text, asked, colours):
     ],
 )
 def test_what_is_none_of_the_forms(text):
-    assert read(text) is None
+    assert parse_question(text) is None
 
 
 def test_questions_there_are_none_of():
@@ -82,7 +89,7 @@ def test_questions_there_are_none_of():
 
 
 def test_sentences_are_examples_of_every_form():
-    told = sentences()
+    told = list_example_questions()
     assert {kind: len(every) for kind, every in told.items()} == dict.fromkeys(QUESTIONS, 3)
-    assert list(sentences(("relational",))) == ["relational"]
-    assert all(read(sentence) for every in told.values() for sentence in every)
+    assert list(list_example_questions(("relational",))) == ["relational"]
+    assert all(parse_question(sentence) for every in told.values() for sentence in every)

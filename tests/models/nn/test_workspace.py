@@ -12,8 +12,8 @@ from models.dynamics import Descent, RowParams, StopReason, solve
 from models.energies import AssociativeMemory
 from models.inputs.patches import patchify
 from models.layouts import Dense, PatternLayout
-from models.nn.transformer import Attention
-from models.nn.workspace import Workspace, balance
+from models.nn.transformer import MultiHeadAttention
+from models.nn.workspace import Workspace, compute_balance_loss
 
 ROWS, LENGTH, DIM, SLOTS = 3, 4, 6, 5
 
@@ -53,7 +53,7 @@ def test_energy_and_force(own: bool, beta: float) -> None:
 
 def test_a_step_of_one_is_the_retrieval_and_the_energy_falls() -> None:
     layout, x_ND = _layout(True), _random(ROWS * LENGTH, DIM)
-    knobs = RowParams(
+    params = RowParams(
         steps_R=np.array([1, 6, 40]),
         beta_RH=torch.tensor([[0.5], [2.0], [8.0]], dtype=torch.float64),
         step_size_R=torch.ones(ROWS, dtype=torch.float64),
@@ -63,7 +63,7 @@ def test_a_step_of_one_is_the_retrieval_and_the_energy_falls() -> None:
         seeds=(0, 0, 0),
     )
     energy, rest = AssociativeMemory(), torch.nn.Identity()
-    solution = solve(energy, Descent(), rest, x_ND, layout, knobs)
+    solution = solve(energy, Descent(), rest, x_ND, layout, params)
     for token in range(LENGTH):  # of the first row, which takes one step
         p_M = torch.softmax(0.5 * layout.patterns_PMD[0] @ x_ND[token], 0)
         torch.testing.assert_close(solution.x_ND[token], p_M @ layout.patterns_PMD[0])
@@ -97,7 +97,7 @@ def test_writing_by_loops(share: float) -> None:
     kept = workspace.memory_MD.clone()
     written = workspace(x_PLE).memory_PMD
     k = {0.3: 2, 1.0: 7}[share]
-    assert workspace.bottleneck(7) == k
+    assert workspace.bottleneck_size(7) == k
     for pool in range(2):
         heads = []
         for i in range(2):
@@ -122,11 +122,11 @@ def test_what_is_kept() -> None:
     """The memory becomes gamma^(t+1); of several pools the mean, each feature of unit length."""
     workspace = _workspace()
     written = workspace(_random(1, 9, DIM)).memory_PMD
-    workspace.keep(written)
+    workspace.store_memory(written)
     torch.testing.assert_close(workspace.memory_MD, written[0].detach(), rtol=1e-9, atol=1e-12)
     several = torch.tensor([[[3.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [4.0, 1.0]]]).double()
     small = Workspace(DIM, 2, 2, 1, 1.0, 0.9).double()
-    small.keep(several)
+    small.store_memory(several)
     expected = torch.tensor([[2.0, 0.0], [2.0, 1.0]]).double()
     expected[:, 0] /= math.sqrt(8)
     torch.testing.assert_close(small.memory_MD, expected)
@@ -136,7 +136,7 @@ def test_gradients_pass_while_the_memory_is_written() -> None:
     """Through W^V and W^O too, which the released code cuts off; never into the memory."""
     workspace = _workspace()
     written = workspace(_random(1, 9, DIM))
-    workspace.keep(written.memory_PMD)
+    workspace.store_memory(written.memory_PMD)
     written.memory_PMD.square().sum(-1).log().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in workspace.parameters())
     assert not workspace.memory_MD.requires_grad
@@ -146,18 +146,18 @@ def test_balance_by_hand() -> None:
     """Eq. 5-6: two slots choose two of four patches each."""
     score = torch.tensor([[[[0.6, 0.2, 0.0, 0.0], [0.4, 0.0, 0.4, 0.0]]]])
     # importance 1, 0.2, 0.4, 0: mean 0.4, variance 0.14; loads 2, 1, 1, 0: mean 1, variance 0.5.
-    assert balance(score).item() == pytest.approx(0.14 / 0.16 + 0.5)
+    assert compute_balance_loss(score).item() == pytest.approx(0.14 / 0.16 + 0.5)
     even = torch.full((1, 1, 2, 4), 0.25)
-    assert balance(even).item() == pytest.approx(0, abs=1e-6)
+    assert compute_balance_loss(even).item() == pytest.approx(0, abs=1e-6)
     # Summed over heads, the mean over pools.
     both = torch.stack([torch.cat([score[0], score[0]]), torch.cat([even[0], score[0]])])
-    assert balance(both).item() == pytest.approx(1.5 * (0.14 / 0.16 + 0.5))
+    assert compute_balance_loss(both).item() == pytest.approx(1.5 * (0.14 / 0.16 + 0.5))
 
 
 def test_the_bottleneck_is_a_share_of_the_pool() -> None:
     workspace = _workspace(share=1 / 64)
-    assert [workspace.bottleneck(pool) for pool in (1, 64, 512 * 64)] == [1, 1, 512]
-    score = _workspace(share=0.5).attention(_workspace().memory_MD, _random(1, 8, DIM))
+    assert [workspace.bottleneck_size(pool) for pool in (1, 64, 512 * 64)] == [1, 1, 512]
+    score = _workspace(share=0.5).compute_attention(_workspace().memory_MD, _random(1, 8, DIM))
     assert ((score > 0).sum(-1) == 4).all()
 
 
@@ -173,7 +173,7 @@ def test_patches_by_loops() -> None:
 
 def test_attention_by_loops() -> None:
     torch.manual_seed(0)
-    layer = Attention(DIM, 2, 3, 0.0).double()
+    layer = MultiHeadAttention(DIM, 2, 3, 0.0).double()
     x_RLD, context_RKD = _random(2, 4, DIM), _random(2, 5, DIM, seed=1)
     key, value = (context_RKD @ layer.key_value.weight.T).chunk(2, -1)
     query = x_RLD @ layer.query.weight.T

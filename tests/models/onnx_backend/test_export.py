@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from models import checkpoint
 from models.architectures.ait import AiT
 from models.base import Architecture, Block, Config, DynamicsParams
-from models.dynamics import ControlledDynamics, Descent, LayerNorm
+from models.dynamics import ControlledDynamics, Descent, EnergyLayerNorm
 from models.energies import (
     AssociativeMemory,
     Balanced,
@@ -29,12 +29,12 @@ from models.energies import (
     VonMisesFisherAttention,
 )
 from models.inputs.graph import Graph
-from models.inputs.molecules import ATOM_COLUMNS, parse
+from models.inputs.molecules import ATOM_COLUMNS, parse_smiles
 from models.inputs.patches import MaskedImage
 from models.layouts import Dense, EdgeList, Layout
 from models.onnx_backend.export import Form, NotExportableError, _checked, _Graph, export, form_of
 from models.onnx_backend.system import OnnxField, OnnxSystem, _feeds, _session
-from models.registry import architectures
+from models.registry import find_architectures
 from models.resonance import Resonance
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.image_completer import ImageCompleter
@@ -53,7 +53,7 @@ ENERGIES = {
 
 def _block(energy: Energy) -> Block:
     config = Config(dim=DIM, heads=HEADS, head_dim=WIDTH, memories=7, step_size=0.1)
-    block = Block(energy, Descent(), LayerNorm(DIM), config)
+    block = Block(energy, Descent(), EnergyLayerNorm(DIM), config)
     with torch.no_grad():
         block.norm.delta_D.normal_()  # type: ignore[union-attr, operator]
         block.norm.log_gamma.fill_(0.3)  # type: ignore[union-attr, operator]
@@ -116,7 +116,7 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
     seen, known = (
         OnnxSystem.of_block(block, 1),
-        block.system().evaluate(x_ND, places, beta_RH, True),
+        block.build_backend().evaluate(x_ND, places, beta_RH, True),
     )
     _same(seen.evaluate(x_ND, places, beta_RH, True), known)
     assert bool(seen.sessions) is isinstance(places, Dense)
@@ -130,7 +130,7 @@ def test_of_whole_numbers_it_sees_nearly_that(energy: str, layout: str) -> None:
     torch.manual_seed(1)
     block, places = _block(ENERGIES[energy]()), _layouts()[layout]
     x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
-    g_ND, known = block.system().evaluate(x_ND, places, beta_RH, True)
+    g_ND, known = block.build_backend().evaluate(x_ND, places, beta_RH, True)
     system = OnnxSystem.of_block(block, 1, int8=True)
     assert system.runtime == "onnxruntime, int8"
     found_ND, terms = system.evaluate(x_ND, places, beta_RH, True)
@@ -209,7 +209,7 @@ def test_threads_lose_no_edge() -> None:
     hub = np.where(rng.random(60_000) < 0.5, 0, rng.integers(0, 500, 60_000))
     places = EdgeList.from_edges(np.stack([hub, rng.integers(0, 500, 60_000)]), 500)
     x_ND, beta_RH = torch.randn(500, DIM), torch.full((1, HEADS), 0.5)
-    known = block.system().evaluate(x_ND, places, beta_RH, True)
+    known = block.build_backend().evaluate(x_ND, places, beta_RH, True)
     for _ in range(5):
         found = _by_file(block, places, x_ND, beta_RH)
         torch.testing.assert_close(found[1].force_ND, known[1].force_ND, rtol=1e-3, atol=1e-3)
@@ -219,9 +219,9 @@ def test_threads_lose_no_edge() -> None:
 def test_a_row_that_diverges_stops_and_no_other() -> None:
     torch.manual_seed(4)
     block, places = _block(ENERGIES["et"]()), _layouts()["every"]
-    block.prepared = OnnxSystem.of_block(block, 1)
-    knobs = [DynamicsParams(steps=4, step_size=size) for size in (0.1, 1e38, 0.1)]
-    solution = block.solve(torch.randn(24, DIM), places, knobs, lambda: None)
+    block.prepared_backend = OnnxSystem.of_block(block, 1)
+    params = [DynamicsParams(steps=4, step_size=size) for size in (0.1, 1e38, 0.1)]
+    solution = block.solve(torch.randn(24, DIM), places, params, lambda: None)
     assert [reason.value for reason in solution.stop_reasons] == [
         "step_limit",
         "diverged",
@@ -233,10 +233,10 @@ def test_a_row_that_diverges_stops_and_no_other() -> None:
 
 def test_copies_and_moved_blocks_are_not_prepared() -> None:
     block = _block(ENERGIES["et"]())
-    block.prepared = block.system()
-    assert deepcopy(block).prepared is None
-    assert block.prepared is not None
-    assert block.double().prepared is None
+    block.prepared_backend = block.build_backend()
+    assert deepcopy(block).prepared_backend is None
+    assert block.prepared_backend is not None
+    assert block.double().prepared_backend is None
 
 
 @pytest.mark.parametrize("layout", ["dense", "edges"])
@@ -267,8 +267,8 @@ def test_a_step_from_the_file_alone(layout: str, tmp_path: Path) -> None:
         given = {"x": x_ND.numpy(), "receivers": ends[0], "sources": ends[1]}
         given |= {"beta": beta[row_of_N], "step_size": alpha[row_of_N]}
     (found,) = session.run(["next"], given)
-    knobs = [DynamicsParams(steps=1, beta=0.7, step_size=float(each)) for each in alpha]
-    solution = block.solve(x_ND, places, knobs, lambda: None)
+    params = [DynamicsParams(steps=1, beta=0.7, step_size=float(each)) for each in alpha]
+    solution = block.solve(x_ND, places, params, lambda: None)
     np.testing.assert_allclose(found.reshape(24, DIM), solution.x_ND.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -283,7 +283,7 @@ def _items(network: Architecture) -> list[Any]:
         return [Graph(x, joined, kinds), Graph(x[::-1].copy(), joined, kinds)]
     if isinstance(network, GraphClassifier):
         if network.config.node_features == ATOM_COLUMNS:
-            return [parse(smiles).graph for smiles in ("CCO", "c1ccccc1C(=O)O")]
+            return [parse_smiles(smiles).graph for smiles in ("CCO", "c1ccccc1C(=O)O")]
         columns = len(network.config.node_features)
         return [
             Graph(np.ones((n, columns), np.float32), rng.integers(0, n, (2, 2 * n))) for n in (4, 9)
@@ -297,18 +297,18 @@ def _items(network: Architecture) -> list[Any]:
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
 def test_of_every_shipped_checkpoint(folder: Path) -> None:
-    network = checkpoint.load(folder).network
+    network = checkpoint.load_checkpoint(folder).network
     if isinstance(network, AiT):  # whose step is small beside what leads to it
         with pytest.raises(NotExportableError, match="is not exported"):
             OnnxSystem.of_block(network.blocks_in_order()[0])
         return
     items = _items(network)
-    batch, knobs = network.pack(items), [DynamicsParams()] * len(items)
-    plain = network.infer(batch, knobs)
+    batch, params = network.pack(items), [DynamicsParams()] * len(items)
+    plain = network.infer(batch, params)
     systems = [OnnxSystem.of_block(block, 1) for block in network.blocks_in_order()]
     for block, system in zip(network.blocks_in_order(), systems, strict=True):
-        block.prepared = system
-    found = network.infer(batch, knobs)
+        block.prepared_backend = system
+    found = network.infer(batch, params)
     scale = float(plain.logits.abs().max())
     torch.testing.assert_close(found.logits, plain.logits, rtol=1e-3, atol=1e-4 * scale)
     for one, other in zip(found.solutions, plain.solutions, strict=True):
@@ -317,9 +317,9 @@ def test_of_every_shipped_checkpoint(folder: Path) -> None:
             np.testing.assert_allclose(mine.energy_R, its.energy_R, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.parametrize("name", [a.name for a in architectures().values()])
+@pytest.mark.parametrize("name", [a.name for a in find_architectures().values()])
 def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
-    made, items = architectures()[name].example(0)
+    made, items = find_architectures()[name].build_example(0)
     network = made.eval()
     batch = network.pack(items)
     plain = network.infer(batch, [DynamicsParams()] * batch.rows)
@@ -330,7 +330,7 @@ def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
         return
     systems = [OnnxSystem.of_block(block, 1) for block in blocks]
     for block, system in zip(blocks, systems, strict=True):
-        block.prepared = system
+        block.prepared_backend = system
     found = network.infer(batch, [DynamicsParams()] * batch.rows)
     torch.testing.assert_close(found.logits, plain.logits, rtol=1e-4, atol=1e-4)
     for one, other in zip(found.solutions, plain.solutions, strict=True):
@@ -343,6 +343,6 @@ def test_of_every_architecture_or_it_says_why_not(name: str) -> None:
     asked = network.infer(batch, resonant)
     assert (asked.logits - found.logits).abs().max() > 1e-6
     for block in blocks:
-        block.prepared = None
+        block.prepared_backend = None
     known = network.infer(batch, resonant)
     torch.testing.assert_close(asked.logits, known.logits, rtol=1e-4, atol=1e-4)

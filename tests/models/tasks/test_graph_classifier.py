@@ -11,19 +11,19 @@ import torch
 
 from models.base import DynamicsParams
 from models.inputs.graph import Column, Graph
-from models.inputs.positions import laplacian, walk
-from models.inputs.tokens import Kind, Tokeniser, collate
-from models.inputs.wl_colors import ColourEncoder, frequent_colors
+from models.inputs.positions import compute_laplacian_pe, compute_random_walk_pe
+from models.inputs.tokens import AttentionKind, GraphTokenizer, collate_tokens
+from models.inputs.wl_colors import WLColorEncoder, find_frequent_colors
 from models.layouts import Dense
-from models.registry import architectures
+from models.registry import find_architectures
 from models.tasks.graph_classifier import GraphClassifier
 
 NAMES = ("cdat-graph", "et-graph")
 
 
 def _network(name: str, **changed: Any) -> tuple[GraphClassifier, list[Graph]]:
-    kind = architectures()[name]
-    network, graphs = kind.example(0)
+    kind = find_architectures()[name]
+    network, graphs = kind.build_example(0)
     config = network.config.model_dump() | changed
     torch.manual_seed(0)
     again = kind(kind.config_type.model_validate(config))  # type: ignore[call-arg]
@@ -123,14 +123,14 @@ def test_the_weighed_layout_is_the_dense_one(name: str, weighting: str) -> None:
     where = batch.row_of_N[i], at[i], at[j]
     mask = torch.zeros(batch.rows, length, length, dtype=torch.bool)
     mask[where] = True
-    for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
+    for block, layout in zip(network.blocks_in_order(), network.build_layouts(batch), strict=True):
         terms = {}
         for key in ("weight", "bias"):
             if (value := getattr(layout, f"{key}_EH")) is not None:
                 full = torch.zeros(batch.rows, length, length, value.shape[1], dtype=value.dtype)
                 full[where] = value
                 terms[f"{key}_RHLL"] = full.permute(0, 3, 1, 2)
-        beta = block.resolve([DynamicsParams()] * batch.rows).beta_RH
+        beta = block.resolve_params([DynamicsParams()] * batch.rows).beta_RH
         sparse = block.energy(g, layout, beta)
         dense = block.energy(padded, Dense(mask).weighed(**terms), beta)
         difference = dense.force_ND[place] - sparse.force_ND
@@ -145,7 +145,7 @@ def test_tokens_are_cls_then_nodes() -> None:
         None,
         np.array([[5.0], [7.0]], np.float32),
     )
-    tokens = Tokeniser(positions="none")(graph)
+    tokens = GraphTokenizer(positions="none")(graph)
     seen = [
         tokens.indices[a:b].tolist() for a, b in zip(tokens.indptr, tokens.indptr[1:], strict=False)
     ]
@@ -153,11 +153,11 @@ def test_tokens_are_cls_then_nodes() -> None:
     assert tokens.kind.tolist() == [1, 1, 1, 2, 0, 2, 2, 0]
     assert tokens.edge_attr.ravel().tolist() == [5.0, 7.0]  # each direction has its own
     np.testing.assert_allclose(np.expm1(tokens.positions[:, 0]), [3, 1, 0, 1])
-    batch = collate([tokens, tokens])
+    batch = collate_tokens([tokens, tokens])
     assert batch.edges_2e.tolist() == [[2, 0, 5, 3], [0, 2, 3, 5]]
-    every = Tokeniser(attend="all")(graph)
+    every = GraphTokenizer(attend="all")(graph)
     assert np.diff(every.indptr).tolist() == [3, 3, 3, 3]
-    assert (every.kind == Kind.PAIR).sum() == 4
+    assert (every.kind == AttentionKind.NON_EDGE).sum() == 4
 
 
 def test_positions() -> None:
@@ -170,10 +170,12 @@ def test_positions() -> None:
     indptr = np.r_[0, np.cumsum(np.bincount(receivers, minlength=9))]
     step = dense / np.maximum(dense.sum(1, keepdims=True), 1)
     expected = [np.diag(np.linalg.matrix_power(step, k)) for k in range(1, 8)]
-    np.testing.assert_allclose(walk(indptr, sources, 7), np.stack(expected, 1), atol=1e-12)
+    np.testing.assert_allclose(
+        compute_random_walk_pe(indptr, sources, 7), np.stack(expected, 1), atol=1e-12
+    )
     scale = np.where(dense.sum(1) > 0, np.maximum(dense.sum(1), 1) ** -0.5, 0)
     matrix = np.eye(9) - scale[:, None] * dense * scale
-    vectors = laplacian(indptr, sources, 12)
+    vectors = compute_laplacian_pe(indptr, sources, 12)
     assert vectors.shape == (9, 12)
     assert not vectors[:, 9:].any()
     values = np.diag(vectors[:, :9].T @ matrix @ vectors[:, :9])
@@ -182,12 +184,14 @@ def test_positions() -> None:
 
 def test_colours_name_surroundings() -> None:
     """What two nodes see decides, as far as the round reaches, and how often they see it."""
-    make = Tokeniser(positions="none", rounds=3, categories=(0,), edge_categories=(0,))
+    make = GraphTokenizer(
+        positions="none", color_rounds=3, categorical_columns=(0,), categorical_edge_columns=(0,)
+    )
 
     def colours(labels: str, edges: list[tuple[int, int]], bonds: str) -> np.ndarray:
         x = np.array([[ord(label), i] for i, label in enumerate(labels)], np.float32)
         attr = np.array([[ord(bond)] for bond in bonds], np.float32).reshape(-1, 1)
-        return make(Graph(x, np.array(edges).reshape(-1, 2).T, None, attr)).colours
+        return make(Graph(x, np.array(edges).reshape(-1, 2).T, None, attr)).colors
 
     path = colours("ABAB", [(0, 1), (1, 2), (2, 3)], "--=")
     assert path[0, 0] == path[2, 0] != path[1, 0]  # by their own label; numbers do not count
@@ -205,9 +209,9 @@ def test_colours_name_surroundings() -> None:
 
 def test_colours_that_few_graphs_have_are_left_out() -> None:
     graphs = [np.array([[7, 1], [7, 1]]), np.array([[7, 2]]), np.array([[3, 1]])]
-    names = frequent_colors(graphs, least=2)
+    names = find_frequent_colors(graphs, min_graphs=2)
     assert names.tolist() == [1, 7]
-    encoder = ColourEncoder(len(names), width=3, dropout=0.5).eval()
+    encoder = WLColorEncoder(len(names), width=3, dropout=0.5).eval()
     encoder.names_V.copy_(torch.from_numpy(names))
     known = torch.tensor([[7, 1], [7, 2], [3, 9]])  # by both rounds, by the first, by none
     second, first = encoder.weight
@@ -243,8 +247,8 @@ def test_what_does_not_fit_is_named() -> None:
 
 
 def test_numbers_are_standardised() -> None:
-    kind = architectures()["et-graph"]
-    network, graphs = kind.example(0)
+    kind = find_architectures()["et-graph"]
+    network, graphs = kind.build_example(0)
     assert isinstance(network, GraphClassifier)
     values = np.concatenate([g.x[:, 1] for g in graphs])
     assert network.nodes.mean_F.item() == pytest.approx(values.mean(), abs=1e-6)
@@ -268,8 +272,10 @@ def test_the_force_of_every_variant_is_exact(name: str, variant: dict[str, str])
     batch = network.pack(graphs)
     generator = torch.Generator().manual_seed(0)
     shape = (len(batch.row_of_N), network.config.dim)
-    for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
+    for block, layout in zip(network.blocks_in_order(), network.build_layouts(batch), strict=True):
         g = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        terms = block.energy(g, layout, block.resolve([DynamicsParams()] * batch.rows).beta_RH)
+        terms = block.energy(
+            g, layout, block.resolve_params([DynamicsParams()] * batch.rows).beta_RH
+        )
         (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g, retain_graph=True)
         assert (terms.force_ND + gradient).abs().max() < 1e-9

@@ -15,16 +15,16 @@ from safetensors.numpy import load_file
 
 from models.architectures.et import ETImage, ETImageConfig
 from models.base import DynamicsParams
-from models.checkpoint import load
+from models.checkpoint import load_checkpoint
 from models.inputs.patches import (
     MaskedImage,
     PatchCodec,
+    build_sincos_positions,
     composite,
+    patch_mask_to_pixels,
     patchify,
-    spread,
-    touched,
+    pixel_mask_to_patches,
     unpatchify,
-    waves,
 )
 from models.tasks.image_completer import ImageCompleter
 from tests.support.paths import REPO
@@ -48,7 +48,7 @@ def _pictures(
 def _network(seed: int = 0, **changed: Any) -> ImageCompleter:
     config = ETImageConfig.model_validate(SMALL | changed)
     pixels = np.stack([p.pixels for p in _pictures(8, config.size, config.patch, config.channels)])
-    return ETImage.fitted(config, pixels, seed).eval()
+    return ETImage.from_data(config, pixels, seed).eval()
 
 
 @pytest.mark.parametrize(("size", "patch", "channels"), [(28, 4, 1), (32, 8, 3), (8, 8, 3)])
@@ -65,7 +65,7 @@ def test_cutting_and_pasting_is_identity(size: int, patch: int, channels: int) -
 def test_places_are_alike_by_how_far_apart_they_are() -> None:
     """Whatever the place: the likeness of two is a function of the rows and columns between."""
     for along, dim in ((4, 16), (8, 128), (7, 30)):
-        place_RCD = waves(along, dim).double().unflatten(0, (along, along))
+        place_RCD = build_sincos_positions(along, dim).double().unflatten(0, (along, along))
         alike = torch.einsum("rcd,std->rcst", place_RCD, place_RCD)
         torch.testing.assert_close(alike[0, 0, 1, 2], alike[2, 1, 3, 3])
         torch.testing.assert_close(alike[0, 0, 3, 0], alike[0, 3, 3, 3])
@@ -74,16 +74,16 @@ def test_places_are_alike_by_how_far_apart_they_are() -> None:
         rest = alike[1, 1].clone()
         rest[1, 1] = -1
         assert rest.max() < 0.98 * itself  # and no two are the same
-    assert waves(1, 3).tolist() == [[0, 0, 0]]
+    assert build_sincos_positions(1, 3).tolist() == [[0, 0, 0]]
 
 
 def test_masks_of_pixels_and_of_patches() -> None:
     mask = np.zeros((6, 6), bool)
     mask[1, 4] = mask[5, 0] = True
-    assert touched(mask, 3).tolist() == [[False, True], [True, False]]
+    assert pixel_mask_to_patches(mask, 3).tolist() == [[False, True], [True, False]]
     occluded = np.random.default_rng(0).random((4, 5, 5)) < 0.5
-    assert all((touched(spread(o, 3), 3) == o).all() for o in occluded)
-    assert spread(occluded, 3).shape == (4, 15, 15)
+    assert all((pixel_mask_to_patches(patch_mask_to_pixels(o, 3), 3) == o).all() for o in occluded)
+    assert patch_mask_to_pixels(occluded, 3).shape == (4, 15, 15)
 
 
 def test_known_pixels_come_back_byte_for_byte() -> None:
@@ -107,7 +107,7 @@ def test_only_occluded_patches_are_masked() -> None:
     hidden = torch.from_numpy(np.stack([p.occluded for p in pictures])).flatten()
     assert hidden.any()
     torch.testing.assert_close(x[hidden], codec.mask_D.expand(int(hidden.sum()), -1))
-    mean, std = codec.scale()
+    mean, std = codec.get_training_scale()
     open_patches = codec.encoder((batch.patches_NP - mean) / std)
     torch.testing.assert_close(x[~hidden], open_patches[~hidden])
 
@@ -118,7 +118,9 @@ def test_what_is_occluded_has_no_part(contrast: float) -> None:
     network, pictures = _network(contrast=contrast), _pictures(4, 12, 3)
     others = _pictures(4, 12, 3, seed=9)
     swapped = [
-        replace(a, pixels=np.where(spread(a.occluded, 3)[..., None], b.pixels, a.pixels))
+        replace(
+            a, pixels=np.where(patch_mask_to_pixels(a.occluded, 3)[..., None], b.pixels, a.pixels)
+        )
         for a, b in zip(pictures, others, strict=True)
     ]
     one, two = (network.infer(network.pack(p), [DynamicsParams()] * 4) for p in (pictures, swapped))
@@ -181,7 +183,7 @@ def test_energy_never_rises_in_small_steps(variant: dict[str, Any]) -> None:
 def test_who_sees_whom() -> None:
     batch = _network().pack(_pictures(2, 12, 3))
     for own, network in ((False, _network()), (True, _network(self_attention=True))):
-        (layout,) = network.layouts(batch)
+        (layout,) = network.build_layouts(batch)
         mask = layout.mask_RLL  # type: ignore[attr-defined]
         assert (mask.diagonal(dim1=1, dim2=2) == own).all()
         assert mask.sum() == 2 * 16 * (16 if own else 15)
@@ -204,9 +206,9 @@ def test_the_force_of_every_variant_is_exact(variant: dict[str, Any]) -> None:
     batch = network.pack(_pictures(3, c.size, c.patch, c.channels))
     generator = torch.Generator().manual_seed(0)
     shape = (len(batch.row_of_N), c.dim)
-    for block, layout in zip(network.blocks_in_order(), network.layouts(batch), strict=True):
+    for block, layout in zip(network.blocks_in_order(), network.build_layouts(batch), strict=True):
         g = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        terms = block.energy(g, layout, block.resolve([DynamicsParams()] * 3).beta_RH)
+        terms = block.energy(g, layout, block.resolve_params([DynamicsParams()] * 3).beta_RH)
         (gradient,) = torch.autograd.grad(terms.token_energy_N.sum(), g)
         assert (terms.force_ND + gradient).abs().max() < 1e-9
     assert network.infer(batch, [DynamicsParams()] * 3).logits.isfinite().all()
@@ -228,15 +230,15 @@ def _even(deviation: float, seed: int = 0) -> MaskedImage:
     rng = np.random.default_rng(seed)
     pixels = np.rint(200 + deviation * rng.standard_normal((12, 12, 3))).astype(np.uint8)
     occluded = rng.random((4, 4)) < 0.5
-    return MaskedImage(np.where(spread(occluded, 3)[..., None], 9, pixels), occluded)
+    return MaskedImage(np.where(patch_mask_to_pixels(occluded, 3)[..., None], 9, pixels), occluded)
 
 
 @pytest.mark.parametrize("deviation", [12.0, 1.0])
 def test_an_even_picture_is_standardised_by_itself(deviation: float) -> None:
     network, picture = _network(contrast=0.5), _even(deviation)
     batch = network.pack([picture])
-    mean_NP, std_NP = network.codec.scale_of(batch)
-    known = picture.pixels[~spread(picture.occluded, 3)].astype(np.float64) / 255
+    mean_NP, std_NP = network.codec.compute_scale(batch)
+    known = picture.pixels[~patch_mask_to_pixels(picture.occluded, 3)].astype(np.float64) / 255
     mean, std = (v.double().numpy() for v in (network.codec.mean_C, network.codec.std_C))
     w = max((known.var(0) / std**2).mean() / 0.5**2, 1 / 256)
     assert (w == 1 / 256) == (deviation == 1)
@@ -248,7 +250,7 @@ def test_an_even_picture_is_standardised_by_itself(deviation: float) -> None:
 def test_an_even_picture_is_filled_evenly() -> None:
     """What an untrained network draws is off by a deviation; in a clear sky by a sixteenth."""
     picture = _even(1.0)
-    hidden = torch.from_numpy(spread(picture.occluded, 3))
+    hidden = torch.from_numpy(patch_mask_to_pixels(picture.occluded, 3))
     rough, smooth = (
         network(network.pack([picture]))[0, :, hidden].detach() - 200 / 255
         for network in (_network(), _network(contrast=0.5))
@@ -306,7 +308,7 @@ def _threes() -> list[np.ndarray]:
 def test_the_energy_of_what_ships_falls_at_every_step(
     name: str, pictures: Callable[[], list[np.ndarray]]
 ) -> None:
-    network, shown = load(REPO / "checkpoints" / name).network, pictures()
+    network, shown = load_checkpoint(REPO / "checkpoints" / name).network, pictures()
     assert isinstance(network, ImageCompleter)
     along, rng = network.config.size // network.config.patch, np.random.default_rng(1)
     masked = [MaskedImage(p, rng.random((along, along)) < rng.random()) for p in shown]

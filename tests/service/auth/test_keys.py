@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.auth.key_store import ApiKeyStore, KeysError, parse
-from service.auth.keys import ANONYMOUS, SECRET, ApiKey, hash_of, new_secret
+from service.auth.key_store import ApiKeyFileError, ApiKeyStore, parse_key_file
+from service.auth.keys import ANONYMOUS, SECRET_PATTERN, ApiKey, hash_secret, new_secret
 from service.auth.usage_limits import UsageLimits
 from service.engine.engine import Engine
 from service.errors import Problem
@@ -36,7 +36,7 @@ def write(path: Path, *entries: dict[str, object]) -> Path:
 def test_a_secret_is_256_bits_and_known_by_its_beginning() -> None:
     secrets = {new_secret() for _ in range(100)}
     assert len(secrets) == 100
-    assert all(SECRET.fullmatch(secret) for secret in secrets)
+    assert all(SECRET_PATTERN.fullmatch(secret) for secret in secrets)
 
 
 @pytest.mark.parametrize(
@@ -87,36 +87,36 @@ def test_what_a_key_admits(routes: object, admitted: list[str], refused: list[st
     ids=str,
 )
 def test_what_is_no_key(bad: dict[str, object]) -> None:
-    with pytest.raises(KeysError):
-        parse(json.dumps({"keys": [entry(**bad)]}).encode())
+    with pytest.raises(ApiKeyFileError):
+        parse_key_file(json.dumps({"keys": [entry(**bad)]}).encode())
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"{}", b"[]", b'{"keys": 1}', b"\xff", b'{"keys": [], "a": 1}']
 )
 def test_what_is_no_file_of_keys(raw: bytes) -> None:
-    with pytest.raises(KeysError):
-        parse(raw)
+    with pytest.raises(ApiKeyFileError):
+        parse_key_file(raw)
 
 
 def test_a_fault_tells_where_and_not_what() -> None:
-    with pytest.raises(KeysError) as caught:
-        parse(json.dumps({"keys": [entry(sha256=["basin_not-hashed"])]}).encode())
+    with pytest.raises(ApiKeyFileError) as caught:
+        parse_key_file(json.dumps({"keys": [entry(sha256=["basin_not-hashed"])]}).encode())
     assert "keys.0.sha256.0" in str(caught.value)
     assert "not-hashed" not in str(caught.value)
 
 
 def test_names_and_hashes_stand_once() -> None:
     for other in ({"sha256": ["1" * 64]}, {"name": "two"}):
-        with pytest.raises(KeysError, match="once"):
-            parse(json.dumps({"keys": [ENTRY, entry(**other)]}).encode())
+        with pytest.raises(ApiKeyFileError, match="once"):
+            parse_key_file(json.dumps({"keys": [ENTRY, entry(**other)]}).encode())
 
 
 def test_a_key_is_found_and_every_hash_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets = [new_secret() for _ in range(3)]
-    first, *others = map(hash_of, secrets)
+    first, *others = map(hash_secret, secrets)
     file = write(tmp_path / "keys", entry(sha256=[first]), entry(name="two", sha256=others))
     ring, compared, compare_digest = ApiKeyStore(file), [], hmac.compare_digest
 
@@ -125,10 +125,14 @@ def test_a_key_is_found_and_every_hash_is_compared(
         return compare_digest(known, sent)
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    found = [ring.holder(secret) for secret in (*secrets, new_secret(), "")]
+    found = [ring.find_by_secret(secret) for secret in (*secrets, new_secret(), "")]
     assert [key and key.name for key in found] == ["one", "two", "two", None, None]
     assert compared == [first, *others] * 5, "whichever it is, all are compared"
-    assert (ring.named("two"), ring.named("three"), ring.named("")) == (found[1], None, None)
+    assert (ring.find_by_name("two"), ring.find_by_name("three"), ring.find_by_name("")) == (
+        found[1],
+        None,
+        None,
+    )
 
 
 def test_a_file_is_read_again_all_of_it_or_nothing(tmp_path: Path) -> None:
@@ -136,8 +140,8 @@ def test_a_file_is_read_again_all_of_it_or_nothing(tmp_path: Path) -> None:
     ring = ApiKeyStore(file, lambda: faults.append(1))
 
     def known(name: str) -> bool:
-        ring.reread()
-        return ring.named(name) is not None
+        ring.reload()
+        return ring.find_by_name(name) is not None
 
     assert known("one")
     write(file, entry(name="two"))
@@ -159,7 +163,7 @@ def test_a_file_is_read_again_all_of_it_or_nothing(tmp_path: Path) -> None:
 def test_no_file_no_ring(tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("{")
     for path in (tmp_path / "none", tmp_path, tmp_path / "bad"):
-        with pytest.raises(KeysError):
+        with pytest.raises(ApiKeyFileError):
             ApiKeyStore(path)
 
 
@@ -167,8 +171,8 @@ def test_keys_expire() -> None:
     now = datetime.now(UTC)
     for expires, over in ((None, False), (now - timedelta(1), True), (now + timedelta(1), False)):
         key = ApiKey.model_validate(entry(expires=expires and expires.isoformat()))
-        assert key.expired is over
-    assert not ANONYMOUS.expired
+        assert key.is_expired is over
+    assert not ANONYMOUS.is_expired
 
 
 class Clock:
@@ -181,7 +185,7 @@ class Clock:
 
 def test_what_is_taken_comes_back_evenly() -> None:
     clock = Clock()
-    limiter, limit = LocalLimiter(clock), TokenBucket(most=3, per_second=2)
+    limiter, limit = LocalLimiter(clock), TokenBucket(capacity=3, refill_per_s=2)
 
     def take(amount: float, name: str = "a") -> float:
         return asyncio.run(limiter.take(name, amount, limit))
@@ -228,7 +232,7 @@ def test_no_more_than_the_most_and_what_came_back(
 
 def test_what_found_no_place_is_given_back() -> None:
     engine = Engine(1, 1)
-    tolls = UsageLimits(LocalLimiter(Clock()), metrics := Metrics(engine))
+    tolls = UsageLimits(LocalLimiter(Clock()), metrics := Metrics())
     key = ApiKey.model_validate(entry(quota={"cost": 10, "seconds": 60}))
 
     async def spend(cost: float, kind: str | None = None) -> None:

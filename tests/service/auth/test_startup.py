@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from service.auth import cli
 from service.auth.key_store import ApiKeyStore
-from service.auth.keys import SECRET
+from service.auth.keys import SECRET_PATTERN
 from service.http import server as http_server
 from service.settings import Settings
 from tests.service.endpoints.anomaly.test_bad_input import check
@@ -194,7 +194,7 @@ def make(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]
     cli.main(arguments)
     out, told = capsys.readouterr()
     secret = out.splitlines()[-1]
-    assert SECRET.fullmatch(secret)
+    assert SECRET_PATTERN.fullmatch(secret)
     return secret, told
 
 
@@ -209,22 +209,26 @@ def test_keys_are_made_and_turned(
     assert file.stat().st_mode & 0o077 == 0
     made = make(capsys, "two", *at, "--rate", "2", "5", "--quota", "1e6", "60")[0]
     ring = ApiKeyStore(file)
-    one, two = ring.holder(first), ring.holder(made)
+    one, two = ring.find_by_secret(first), ring.find_by_secret(made)
     assert one is not None
     assert two is not None
     assert (one.routes, one.models, one.rate) == (("GET /jobs", "/classify"), ("m",), None)
     assert (two.routes, two.models) == ("*", "*")
     assert two.rate is not None
-    assert two.rate.limit.most == 5
+    assert two.rate.bucket.capacity == 5
     file.chmod(0o640)
     second = make(capsys, "one", *at)[0]
-    ring.reread()
-    assert ring.holder(first) == ring.holder(second) == ring.named("one")
-    assert (ring.named("one") or two).routes == one.routes
+    ring.reload()
+    assert ring.find_by_secret(first) == ring.find_by_secret(second) == ring.find_by_name("one")
+    assert (ring.find_by_name("one") or two).routes == one.routes
     third = make(capsys, "one", *at, "--only", "--expires", "2031-01-01T00:00:00Z")[0]
-    ring.reread()
-    assert [ring.holder(secret) is None for secret in (first, second, third)] == [True, True, False]
-    assert ring.holder(made) == two
+    ring.reload()
+    assert [ring.find_by_secret(secret) is None for secret in (first, second, third)] == [
+        True,
+        True,
+        False,
+    ]
+    assert ring.find_by_secret(made) == two
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir()] == ["keys.json"]
 
@@ -235,7 +239,7 @@ def test_without_a_file_the_entry_is_told(
     monkeypatch.delenv("BASIN_KEYS", raising=False)
     secret, told = make(capsys, "one", "--models", "*")
     (tmp_path / "keys").write_text(json.dumps({"keys": [json.loads(told)]}))
-    assert ApiKeyStore(tmp_path / "keys").holder(secret) is not None
+    assert ApiKeyStore(tmp_path / "keys").find_by_secret(secret) is not None
     assert secret not in told
 
 
@@ -259,4 +263,4 @@ def test_the_command_is_one_of_the_server() -> None:
         [sys.executable, "-m", "service", "key", "one"], cwd=REPO, capture_output=True, text=True
     )
     assert made.returncode == 0
-    assert SECRET.fullmatch(made.stdout.strip())
+    assert SECRET_PATTERN.fullmatch(made.stdout.strip())

@@ -42,12 +42,12 @@ def admin(start: Start, folder: Path) -> Iterator[tuple[Server, httpx.Client]]:
 
 def _save(folder: Path, name: str, version: str, scale: float) -> None:
     """Another version, whose head is scaled."""
-    loaded = checkpoint.load(folder / name)
+    loaded = checkpoint.load_checkpoint(folder / name)
     for parameter in loaded.network.head.parameters():
         parameter.data *= scale
     manifest = loaded.manifest.model_copy(update={"version": version})
     shutil.rmtree(folder / name)
-    checkpoint.save(folder / name, loaded.network, manifest, "# Another\n")
+    checkpoint.save_checkpoint(folder / name, loaded.network, manifest, "# Another\n")
 
 
 def test_a_new_version_takes_over_and_nothing_fails(admin, folder: Path, sample: Callable) -> None:

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 from PIL import Image
 
-from service.payload import ResponsePayload, as_tensors
+from service.payload import ResponsePayload, make_tensors_payload
 from service.storage.cache import LocalCache
 from service.storage.jobs.request import StoredRequest
 from tests.service.endpoints.anomaly.test_bad_input import check
@@ -228,7 +228,7 @@ def test_what_was_not_asked_for_the_longest_goes_first():
         for key in (b"d", b"e"):
             await cache.put(key, ResponsePayload("t", b"x" * 1900))
         assert await _held(cache, b"a", b"b", b"d", b"e") == [True, False, True, True]
-        assert cache.bytes_held <= 10_000
+        assert cache.size_bytes <= 10_000
         await cache.put(b"f", ResponsePayload("t", b"x" * 2000))  # more than its share
         assert await _held(cache, b"f") == [False]
 
@@ -238,7 +238,7 @@ def test_what_was_not_asked_for_the_longest_goes_first():
 def test_a_signed_file_holds_the_same_tensors():
     arrays = {"a": np.arange(5, dtype=np.int8), "b": np.ones((2, 3)), "c": np.zeros((0, 2))}
     for told in ({"x": "é"}, {"x": "y" * 7}):
-        raw = as_tensors(arrays, told).render({"total": 1.0}, "id")
+        raw = make_tensors_payload(arrays, told).render({"total": 1.0}, "id")
         assert (8 + int.from_bytes(raw[:8], "little")) % 8 == 0
         loaded = safetensors.numpy.load(raw)
         assert all(np.array_equal(loaded[name], array) for name, array in arrays.items())

@@ -12,9 +12,9 @@ import pytest
 
 from models.base import Interrupt
 from service.engine import engine
-from service.engine.engine import Engine
-from service.engine.progress import Progress
+from service.engine.engine import Engine, Workload
 from service.engine.request_batch import BatchableRequest
+from service.observability.progress import Progress
 
 
 class Kitchen:
@@ -46,12 +46,14 @@ class Kitchen:
                 raise MemoryError
             return f"{item} alone"
 
-        alike = BatchableRequest(key, item, self.many)
-        return (await self.engine.run(alone, "model", alike=alike, **rest)).value
+        workload = Workload("model", batchable=BatchableRequest(key, item, self.many), **rest)
+        return (await self.engine.run(alone, workload)).value
 
     async def together(self, *orders: Any) -> list[Any]:
         """What comes of orders that wait for the same gate."""
-        gate = asyncio.ensure_future(self.engine.run(lambda _: self.gate.wait(30), "model"))
+        gate = asyncio.ensure_future(
+            self.engine.run(lambda _: self.gate.wait(30), Workload("model"))
+        )
         await asyncio.sleep(0.05)
         waiting = [asyncio.ensure_future(order) for order in orders]
         await asyncio.sleep(0.05)
@@ -193,7 +195,7 @@ def test_what_all_have_left_before_does_not_begin(kitchen: Kitchen) -> None:
 
 def test_what_is_not_alike_does_not(kitchen: Kitchen) -> None:
     orders = [kitchen.order(1), kitchen.order(2, "other"), kitchen.order(3)]
-    orders.append(kitchen.order(4, alone=True))
+    orders.append(kitchen.order(4, is_isolated=True))
     assert asyncio.run(kitchen.together(*orders)) == ["1!", "2!", "3!", "4 alone"]
     assert sorted(map(len, kitchen.took)) == [1, 2]
 
@@ -218,7 +220,9 @@ def test_where_all_are_too_much_each_is_tried_alone(kitchen: Kitchen) -> None:
 
 def test_who_leaves_takes_nobody_along(kitchen: Kitchen) -> None:
     async def play() -> None:
-        gate = asyncio.ensure_future(kitchen.engine.run(lambda _: kitchen.gate.wait(30), "model"))
+        gate = asyncio.ensure_future(
+            kitchen.engine.run(lambda _: kitchen.gate.wait(30), Workload("model"))
+        )
         await asyncio.sleep(0.05)
         gone, stays = (asyncio.ensure_future(kitchen.order(name)) for name in ("gone", "stays"))
         await asyncio.sleep(0.02)
@@ -234,7 +238,9 @@ def test_who_leaves_takes_nobody_along(kitchen: Kitchen) -> None:
 
 def test_who_joins_while_the_others_leave_is_answered(kitchen: Kitchen) -> None:
     async def play() -> None:
-        gate = asyncio.ensure_future(kitchen.engine.run(lambda _: kitchen.gate.wait(30), "model"))
+        gate = asyncio.ensure_future(
+            kitchen.engine.run(lambda _: kitchen.gate.wait(30), Workload("model"))
+        )
         await asyncio.sleep(0.05)
         first, second = (asyncio.ensure_future(kitchen.order(name)) for name in ("a", "b"))
         await asyncio.sleep(0.02)
@@ -252,7 +258,9 @@ def test_who_joins_while_the_others_leave_is_answered(kitchen: Kitchen) -> None:
 
 def test_where_all_have_left_it_stops(kitchen: Kitchen) -> None:
     async def play() -> None:
-        gate = asyncio.ensure_future(kitchen.engine.run(lambda _: kitchen.gate.wait(30), "model"))
+        gate = asyncio.ensure_future(
+            kitchen.engine.run(lambda _: kitchen.gate.wait(30), Workload("model"))
+        )
         await asyncio.sleep(0.05)
         orders = [asyncio.ensure_future(kitchen.order("endless")) for _ in range(3)]
         await asyncio.sleep(0.05)
@@ -287,7 +295,9 @@ def test_all_are_told_of_each_step(kitchen: Kitchen) -> None:
     async def play() -> None:
         orders = (
             kitchen.engine.run(
-                lambda _: None, "model", alike=BatchableRequest("k", place, many), progress=progress
+                lambda _: None,
+                Workload("model", batchable=BatchableRequest("k", place, many)),
+                progress=progress,
             )
             for place, progress in enumerate(several)
         )

@@ -48,7 +48,7 @@ class Chain(Schedulable):
     def __len__(self) -> int:
         return 1
 
-    def turn(self) -> bool:
+    def run_turn(self) -> bool:
         return True
 
     def fail(self, error: Exception) -> bool:
@@ -169,13 +169,13 @@ def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
 
 def counted(energy: Any, calls: list[int]) -> None:
     """Add to `calls` whenever its field is asked."""
-    field_of = energy.field
+    field_of = energy.prepare
 
     def field() -> Any:
         found = field_of()
         return lambda *args: (calls.append(1), found(*args))[1]
 
-    energy.field = field
+    energy.prepare = field
 
 
 @pytest.mark.usefixtures("patient")
@@ -185,8 +185,8 @@ def test_rows_step_together(scheduler: Scheduler) -> None:
     for block in network.blocks_in_order():
         counted(block.energy, calls)
     with held(scheduler):
-        knobs = DynamicsParams(steps=9)
-        runs = [scheduler.submit(work_of(network, items[0], knobs, False)) for _ in range(20)]
+        params = DynamicsParams(steps=9)
+        runs = [scheduler.submit(work_of(network, items[0], params, False)) for _ in range(20)]
     for run in runs:
         run.future.result(30)
     blocks = len(network.blocks_in_order())
@@ -249,9 +249,9 @@ def test_by_itself_too_what_has_stopped_is_dropped(
         step(relaxation)
 
     monkeypatch.setattr(Relaxation, "step", counted_step)
-    knobs = [DynamicsParams(steps=2)] * 15 + [DynamicsParams(steps=60)]
+    params = [DynamicsParams(steps=2)] * 15 + [DynamicsParams(steps=60)]
     scheduler.submit(
-        lambda interrupt: network.infer(network.pack([items[0]] * 16), knobs, interrupt)
+        lambda interrupt: network.infer(network.pack([items[0]] * 16), params, interrupt)
     ).future.result(30)
     assert sum(looked) < len(network.blocks_in_order()) * (16 * 5 + 60)
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from models.base import Architecture, DynamicsParams
 from models.dynamics import StopReason
-from models.sampling import Interrupted
+from models.sampling import RunInterruptedError
 from service.engine.memory_budget import BUDGET_TOKENS
 from service.engine.scheduler import Scheduler, Task
 from tests.support.scheduler_work import Failed, example, work_of
@@ -45,7 +45,7 @@ class _Posed:
     run: Task
     network: Architecture
     item: object
-    knobs: DynamicsParams
+    params: DynamicsParams
     fails: bool
     stopped: bool = False
 
@@ -77,7 +77,7 @@ class Engine(RuleBasedStateMachine):
     def submit(self, model, item, steps, noise, tolerance, solver, alone, job, fails, size) -> None:
         network, items = self.models[model]
         seed = len(self.posed)
-        knobs = DynamicsParams(
+        params = DynamicsParams(
             steps=steps,
             noise=noise,
             tolerance=tolerance,
@@ -85,11 +85,11 @@ class Engine(RuleBasedStateMachine):
             solver="euler" if noise else solver,
             deterministic=alone,
         )
-        work = work_of(network, items[item], knobs, fails)
+        work = work_of(network, items[item], params, fails)
         self.submitted += 1
         weight = 0.25 if job else 1.0
         run = self.scheduler.submit(work, (model, job), weight, alone, size=size)
-        self.posed.append(_Posed(run, network, items[item], knobs, fails))
+        self.posed.append(_Posed(run, network, items[item], params, fails))
 
     @precondition(lambda self: self.posed)
     @rule(data=st.data())
@@ -131,10 +131,10 @@ class Engine(RuleBasedStateMachine):
         ended = [id(run) for run in self.over]
         assert len(ended) == len(set(ended))
         assert len(ended) == self.submitted
-        assert not len(self.scheduler.turns)
-        assert not self.scheduler.together
-        assert not self.scheduler.room._taken
-        assert not self.scheduler.room._waiting
+        assert not len(self.scheduler.queue)
+        assert not self.scheduler.shared_tasks
+        assert not self.scheduler.memory._taken
+        assert not self.scheduler.memory._waiting
         held = [weakref.ref(run) for run in self.over]
         self.over.clear()
         gc.collect()
@@ -147,7 +147,7 @@ class Engine(RuleBasedStateMachine):
         except CancelledError:
             assert posed.stopped
             return
-        except Interrupted:
+        except RunInterruptedError:
             assert posed.stopped
             return
         except Failed:
@@ -159,8 +159,8 @@ class Engine(RuleBasedStateMachine):
             assert posed.stopped
             return
         with _as_many_threads():
-            alone = posed.network.infer(posed.network.pack([posed.item]), [posed.knobs])
-        rounded = 0.0 if posed.knobs.deterministic else 1e-4
+            alone = posed.network.infer(posed.network.pack([posed.item]), [posed.params])
+        rounded = 0.0 if posed.params.deterministic else 1e-4
         close = {"rtol": rounded, "atol": rounded}
         torch.testing.assert_close(logits, alone.logits, **close)
         for mine, theirs in zip(solutions, alone.solutions, strict=True):

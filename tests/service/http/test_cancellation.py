@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.engine.progress import Progress
 from service.errors import Problem
 from service.http.cancellation import ClientDisconnected, run_until_deadline_or_disconnect
+from service.observability.progress import Progress
 
 
 class Work:

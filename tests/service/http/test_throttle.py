@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.http.throttle import RefusalThrottle, ThrottleMiddleware
+from service.observability.request_state import RequestState, get_state, set_state
 
 
 class Clock:
@@ -66,13 +67,13 @@ def test_a_flood_is_many_a_second():
     for _ in range(200):
         clock.now += 1 / 40
         pace.refuse()
-        assert not pace.flooded
+        assert not pace.is_flooded
     for _ in range(200):
         clock.now += 1 / 80
         pace.refuse()
-    assert pace.flooded
+    assert pace.is_flooded
     clock.now += 2
-    assert not pace.flooded
+    assert not pace.is_flooded
 
 
 @given(st.lists(st.floats(0, 0.1), min_size=1, max_size=300), st.floats(1, 1000))
@@ -97,7 +98,7 @@ def refusing() -> Iterator[tuple[str, list[int]]]:
 
     async def refuse(scope, receive, send):
         kind = scope["path"].strip("/")
-        scope["state"]["problem"] = kind
+        set_state(scope, RequestState("r", problem=kind))
         body = kind.encode()
         length = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 429, "headers": length})
@@ -155,7 +156,7 @@ def test_an_answer_is_what_was_computed(path: str, counts: bool):
     async def answer(scope, receive, send):
         status = 500 if scope["path"] == "/failed" else 200
         if scope["path"] != "/metrics":
-            scope["state"]["cost"] = 1.0
+            get_state(scope).cost = 1.0
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -166,7 +167,8 @@ def test_an_answer_is_what_was_computed(path: str, counts: bool):
     pace = RefusalThrottle(0.5, clock)
     app = ThrottleMiddleware(answer, pace, lambda: None)
     for _ in range(5):
-        scope = {"type": "http", "path": path, "state": {}}
+        scope = {"type": "http", "path": path}
+        set_state(scope, RequestState("r"))
         asyncio.run(app(scope, None, ignore))  # type: ignore[arg-type]
     # Five of late are 2.5 a second, and for each two may be refused.
     wait_s = pace.refuse()

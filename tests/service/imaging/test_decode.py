@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms, ImageOps
 
 from service.endpoints.complete.masks import unknown_of
-from service.imaging.decode import decode
+from service.imaging.decode import decode_image
 from service.imaging.header import inspect_header
 from service.imaging.image import ImageData, ImageError
 from tests.support.image_files import (
@@ -38,7 +38,7 @@ LIMIT = 4_000_000
 
 def read(data: bytes, limit: int = LIMIT) -> ImageData:
     found = inspect_header(data, limit)
-    picture = decode(found)
+    picture = decode_image(found)
     assert picture.shape == found.shape
     return picture
 
@@ -61,7 +61,7 @@ def test_pixels_are_those_that_pillow_reads(name):
         assert (picture.alpha is not None) == transparent
         grey = image.mode in ("1", "L", "LA")
         wanted = ("LA" if grey else "RGBA") if transparent else ("L" if grey else "RGB")
-        np.testing.assert_array_equal(picture.array(), np.asarray(image.convert(wanted)))
+        np.testing.assert_array_equal(picture.to_array(), np.asarray(image.convert(wanted)))
     assert picture.pixels.dtype == np.uint8
 
 
@@ -79,7 +79,7 @@ def test_pictures_are_turned_upright(kind, orientation):
     data = saved(smooth(16, 24), kind, exif=exif(orientation), **options)
     with Image.open(io.BytesIO(data)) as image:
         np.testing.assert_array_equal(
-            read(data).array(), np.asarray(ImageOps.exif_transpose(image))
+            read(data).to_array(), np.asarray(ImageOps.exif_transpose(image))
         )
 
 
@@ -163,7 +163,7 @@ def test_texts_are_not_read_whatever_they_hold():
 def test_a_photograph_with_more_pictures_in_it_is_the_first():
     first, *rest = (Image.fromarray(smooth(9, 9) + np.uint8(i)) for i in range(3))
     data = saved(first, "MPO", save_all=True, append_images=rest)
-    np.testing.assert_array_equal(read(data).array(), read(saved(first, "JPEG")).array())
+    np.testing.assert_array_equal(read(data).to_array(), read(saved(first, "JPEG")).to_array())
 
 
 @settings(max_examples=250, deadline=None)

@@ -19,7 +19,7 @@ from service.endpoints.complete.parse import read_request
 from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
 from service.imaging.decoder_pool import ImageDecoder
-from service.imaging.encode import base64_png, grid, sheet, telling
+from service.imaging.encode import embed_json, encode_base64_png, encode_sheet, make_grid
 from service.imaging.image import ImageData
 from service.settings import Settings
 from tests.service.endpoints.complete.test_inpaint import mean
@@ -32,13 +32,15 @@ SCRIPT = """
 import asyncio, collections, json, pathlib, sys
 from service.errors import Problem
 from service.imaging.decoder_pool import ImageDecoder
+from service.endpoints.complete.decoding import open_picture
 from service.endpoints.complete.parse import read_request
 from service.settings import Settings
 
 async def one(reader, body):
     try:
         request = read_request(body, "application/json", Settings())
-        async with reader.open(request) as opened:
+        async with reader.reserve() as run:
+            await run(open_picture, request)
             await asyncio.sleep(0.2)
             return "read"
     except Problem as problem:
@@ -95,14 +97,15 @@ def test_a_place_is_free_again_whatever_happened():
         reader = ImageDecoder(places=1)
         for _ in range(3):
             with pytest.raises(Problem):
-                async with reader.open(broken):
-                    pass
-        async with reader.open(request) as opened:
-            waiting = asyncio.ensure_future(reader.open(request).__aenter__())
+                async with reader.reserve() as run:
+                    await run(open_picture, broken)
+        async with reader.reserve() as run:
+            opened = await run(open_picture, request)
+            waiting = asyncio.ensure_future(reader.reserve().__aenter__())
             done, _ = await asyncio.wait({waiting}, timeout=0.1)
             waiting.cancel()
-        async with reader.open(request):
-            pass
+        async with reader.reserve() as run:
+            await run(open_picture, request)
         reader.close()
         return opened, bool(done)
 
@@ -114,8 +117,8 @@ def test_a_place_is_free_again_whatever_happened():
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("png")))
 def test_what_is_written_is_what_was_read(name):
     picture = read(FILES[name])
-    again = read(sheet([picture]))
-    np.testing.assert_array_equal(again.array(), picture.array())
+    again = read(encode_sheet([picture]))
+    np.testing.assert_array_equal(again.to_array(), picture.to_array())
     assert again.pixels.dtype == picture.pixels.dtype
 
 
@@ -125,7 +128,7 @@ def test_from_a_body_to_a_png(name):
     request = read_request(body(image=text(FILES[name])), "application/json", Settings())
     opened = open_picture(request)
     plan = plan_windows(opened.unknown, 16, 4, 100)
-    again = read(sheet([complete(opened.picture, plan, mean)]))
+    again = read(encode_sheet([complete(opened.picture, plan, mean)]))
     assert again.pixels.dtype == opened.picture.pixels.dtype
     known = ~opened.unknown
     np.testing.assert_array_equal(again.pixels[known], opened.picture.pixels[known])
@@ -137,23 +140,25 @@ def test_from_a_body_to_a_png(name):
 
 def test_a_png_tells_what_goes_with_it():
     picture = ImageData(smooth(5, 7), None, b"profile")
-    with Image.open(io.BytesIO(telling(sheet([picture]), '{"seed":"é"}'.encode()))) as image:
+    with Image.open(
+        io.BytesIO(embed_json(encode_sheet([picture]), '{"seed":"é"}'.encode()))
+    ) as image:
         image.load()
         assert json.loads(image.text["basin"]) == {"seed": "é"}  # type: ignore[attr-defined]
         assert image.info["icc_profile"] == b"profile"
         np.testing.assert_array_equal(np.asarray(image), picture.pixels)
-    assert base64_png(picture) == text(sheet([picture]))
+    assert encode_base64_png(picture) == text(encode_sheet([picture]))
 
 
 def test_several_are_one_sheet():
     planes = [ImageData(smooth(5, 7, 4)[:, :, :3], smooth(5, 7, 4)[:, :, 3], b"profile")] * 3
-    with Image.open(io.BytesIO(sheet(planes))) as image:
+    with Image.open(io.BytesIO(encode_sheet(planes))) as image:
         assert (image.mode, image.size) == ("RGBA", (2 * 7 + 2, 2 * 5 + 2))
         assert image.info["icc_profile"] == b"profile"
         np.testing.assert_array_equal(np.asarray(image)[:5, :7], smooth(5, 7, 4))
     fine = ImageData(np.full((5, 7, 1), 0x8040, np.uint16))
-    with Image.open(io.BytesIO(sheet([fine, fine]))) as image:
+    with Image.open(io.BytesIO(encode_sheet([fine, fine]))) as image:
         assert (image.mode, image.getpixel((0, 0))) == ("L", 0x80)
-    assert read(sheet([fine])).pixels.dtype == np.uint16
-    as_numbers = grid(np.stack([smooth(5, 7)] * 2) / 255)
-    np.testing.assert_array_equal(as_numbers, grid(np.stack([smooth(5, 7)] * 2)))
+    assert read(encode_sheet([fine])).pixels.dtype == np.uint16
+    as_numbers = make_grid(np.stack([smooth(5, 7)] * 2) / 255)
+    np.testing.assert_array_equal(as_numbers, make_grid(np.stack([smooth(5, 7)] * 2)))

@@ -6,20 +6,23 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 from starlette.responses import PlainTextResponse
 
 from service.errors import Problem
+from service.http.replay import replay
 from service.jobs.runner import JobRunner
-from service.storage.jobs.base import Limits
+from service.observability.request_state import RequestState, get_state
+from service.storage.jobs.base import JobLimits
 from service.storage.jobs.job import Job, Status
 from service.storage.jobs.request import StoredRequest
 from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.sqlite import StoreError
 
 SENT = StoredRequest("POST", "/work", b"q", (("accept", "text/plain"),))
-Work = Callable[[dict, bytes], Awaitable[str]]
+Work = Callable[[RequestState, bytes], Awaitable[str]]
 
 
 class App:
@@ -31,12 +34,11 @@ class App:
     async def __call__(self, scope, receive, send) -> None:
         assert (scope["method"], scope["path"], scope["query_string"]) == ("POST", "/work", b"q")
         assert scope["headers"] == [(b"accept", b"text/plain")]
-        self.calls[scope["state"]["request_id"]] += 1
+        state = get_state(scope)
+        self.calls[state.request_id] += 1
         body = (await receive())["body"]
-        text = await self.work(scope["state"], body)
-        await PlainTextResponse(text, 429 if "problem" in scope["state"] else 200)(
-            scope, receive, send
-        )
+        text = await self.work(state, body)
+        await PlainTextResponse(text, 429 if state.problem else 200)(scope, receive, send)
 
 
 @pytest.fixture
@@ -46,9 +48,9 @@ def running(tmp_path):
     @asynccontextmanager
     async def one(work: Work, grace_s: float = 0.0, places: int = 2):
         ended: list[Status] = []
-        store = SqliteJobStore(tmp_path / "jobs.sqlite", Limits(20, 1 << 20, 600))
+        store = SqliteJobStore(tmp_path / "jobs.sqlite", JobLimits(20, 1 << 20, 600))
         jobs, app = JobRunner(store, places, 20, ended.append), App(work)
-        await jobs.start(app, asyncio.create_task(asyncio.sleep(0)))
+        await jobs.start(partial(replay, app), asyncio.create_task(asyncio.sleep(0)))
         try:
             yield jobs, app, ended
         finally:
@@ -63,7 +65,7 @@ async def accept(jobs: JobRunner, body: bytes = b"b", request_id: str = "r") -> 
 
 async def settled(jobs: JobRunner, *accepted: Job) -> None:
     for job in accepted:
-        assert await jobs.over(job, 30)
+        assert await jobs.wait_until_done(job, 30)
 
 
 async def never(_, __) -> str:
@@ -72,12 +74,12 @@ async def never(_, __) -> str:
 
 
 async def echo(state, body) -> str:
-    state["progress"].step += 1
+    state.progress.step += 1
     return body.decode()
 
 
 async def ask_again(jobs: JobRunner, job: Job) -> str:
-    return bytes((await jobs.answer(job.id)).body).decode()
+    return bytes((await jobs.get_response(job.id)).body).decode()
 
 
 def test_what_one_process_leaves_the_next_one_does(running):
@@ -121,7 +123,7 @@ def test_what_runs_has_time_to_end_and_what_waits_stays(running):
             while not app.calls:
                 await asyncio.sleep(0)
             jobs.drain()
-            assert await jobs.over(other, 30)
+            assert await jobs.wait_until_done(other, 30)
             late = await accept(jobs, b"3", "3")  # kept, and not begun
             go.set()
         assert (ended, app.calls) == ([Status.DONE], {"1": 1})
@@ -134,7 +136,7 @@ def test_what_runs_has_time_to_end_and_what_waits_stays(running):
 
 
 def test_who_was_there_at_every_crash_runs_alone_and_fails_at_last(running, tmp_path):
-    store = SqliteJobStore(tmp_path / "jobs.sqlite", Limits(20, 1 << 20, 600))
+    store = SqliteJobStore(tmp_path / "jobs.sqlite", JobLimits(20, 1 << 20, 600))
     crashes = {"new": 0, "a": 2, "once": 1, "b": 2, "bad": 3}
     store.open()
     left = {id: store.add(Job("/work", id), SENT, b"b", None, b"") for id in crashes}
@@ -154,7 +156,7 @@ def test_who_was_there_at_every_crash_runs_alone_and_fails_at_last(running, tmp_
             nonlocal now
             now += 1
             for _ in range(20):
-                at_once[state["request_id"]] = now
+                at_once[state.request_id] = now
                 await asyncio.sleep(0.001)
             now -= 1
             return await echo(state, body)
@@ -164,7 +166,7 @@ def test_who_was_there_at_every_crash_runs_alone_and_fails_at_last(running, tmp_
             assert app.calls == dict.fromkeys(("new", "a", "once", "b"), 1)
             assert (at_once["a"], at_once["b"]) == (1, 1)
             assert list(at_once) == ["a", "b", "new", "once"]
-            answer = await jobs.answer(left["bad"].id)
+            answer = await jobs.get_response(left["bad"].id)
             assert answer.status_code == 500
             assert b"urn:basin:problem:job-crashed" in answer.body
             assert Counter(ended) == {Status.DONE: 4, Status.FAILED: 1}
@@ -176,7 +178,7 @@ def test_no_place_is_no_answer(running):
     async def play() -> None:
         async def work(state, body) -> str:
             if app.calls["r"] < 3:
-                state["problem"] = "queue-full"
+                state.problem = "queue-full"
             return await echo(state, body)
 
         async with running(work) as (jobs, app, _):
@@ -245,7 +247,7 @@ def test_an_app_that_breaks_is_a_problem(running):
         async with running(work) as (jobs, _, _):
             job = await accept(jobs)
             await settled(jobs, job)
-            answer = await jobs.answer(job.id)
+            answer = await jobs.get_response(job.id)
             assert (job.status, answer.status_code) == (Status.FAILED, 500)
             assert b"secret" not in answer.body
 
@@ -259,7 +261,7 @@ def test_a_file_that_holds_no_jobs_is_told_and_waited_for(running, monkeypatch, 
 
     async def play() -> None:
         async with running(echo) as (jobs, _, _):
-            for ask in (jobs.require_room, lambda: accept(jobs), lambda: jobs.get("x")):
+            for ask in (jobs.require_capacity, lambda: accept(jobs), lambda: jobs.get("x")):
                 with pytest.raises(Problem) as error:
                     await ask()
                 assert error.value.kind == "jobs-unavailable"

@@ -21,7 +21,7 @@ SCRIPT = """
 import asyncio, psutil
 from service.observability import malloc
 
-malloc._EVERY_S = 0.05
+malloc._TRIM_INTERVAL_S = 0.05
 held = lambda: psutil.Process().memory_info().rss / 2**20
 
 async def play():
@@ -49,7 +49,7 @@ LOOPS = """
 import asyncio, gc, weakref
 from service.observability import malloc
 
-malloc._EVERY_S = 0.05
+malloc._TRIM_INTERVAL_S = 0.05
 gc.disable()  # as good as: what is old is looked at once in hours
 
 class Loop:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import structlog
 
-from service.registry.loader import MachineError, ModelLoader
+from service.registry.loader import BackendUnavailableError, ModelLoader
 from service.registry.registry import Registry
 from service.settings import Settings
 from tests.support.completion import completed, pictures, told
@@ -51,28 +51,28 @@ def test_models_tell_whose_kernels_they_have(servers: list[Server]) -> None:
 
 
 def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ModelLoader.of(Settings(threads=1)).onnx
-    assert not ModelLoader.of(Settings(threads=2)).onnx
-    assert not ModelLoader.of(Settings(threads=1, backend="torch")).onnx
+    assert ModelLoader.from_settings(Settings(threads=1)).onnx
+    assert not ModelLoader.from_settings(Settings(threads=2)).onnx
+    assert not ModelLoader.from_settings(Settings(threads=1, backend="torch")).onnx
     monkeypatch.setattr("service.registry.loader.find_spec", lambda name: None)
-    assert not ModelLoader.of(Settings(threads=1)).onnx
-    with pytest.raises(MachineError, match="BASIN_BACKEND"):
-        ModelLoader.of(Settings(backend="onnx"))
-    with pytest.raises(MachineError, match="BASIN_INT8"):
-        ModelLoader.of(Settings(threads=1, int8=("et-tile",)))
-    with pytest.raises(MachineError, match="BASIN_DEVICE"):
-        ModelLoader.of(Settings(device="cuda:99"))
+    assert not ModelLoader.from_settings(Settings(threads=1)).onnx
+    with pytest.raises(BackendUnavailableError, match="BASIN_BACKEND"):
+        ModelLoader.from_settings(Settings(backend="onnx"))
+    with pytest.raises(BackendUnavailableError, match="BASIN_INT8"):
+        ModelLoader.from_settings(Settings(threads=1, int8=("et-tile",)))
+    with pytest.raises(BackendUnavailableError, match="BASIN_DEVICE"):
+        ModelLoader.from_settings(Settings(device="cuda:99"))
 
 
 def test_the_models_that_are_named_compute_with_whole_numbers(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BASIN_INT8", "et-tile et-none")
-    machine = ModelLoader.of(Settings(threads=1))
-    assert machine.ready(checkpoints / "et-tile").runtime == "onnxruntime, int8"
-    assert machine.ready(checkpoints / "et-small").runtime == "onnxruntime"
+    machine = ModelLoader.from_settings(Settings(threads=1))
+    assert machine.load(checkpoints / "et-tile").runtime == "onnxruntime, int8"
+    assert machine.load(checkpoints / "et-small").runtime == "onnxruntime"
     monkeypatch.setenv("BASIN_INT8", "et-small et-none")
-    registry = Registry(ModelLoader.of(Settings(threads=1)))
+    registry = Registry(ModelLoader.from_settings(Settings(threads=1)))
     with structlog.testing.capture_logs() as logs:
         registry.load(checkpoints)
     told = [(line["event"], line["model"]) for line in logs if "INT8" in line["event"]]
@@ -89,4 +89,4 @@ def test_where_there_is_no_graph_torch_looks(
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr("models.onnx_backend.system.export", fails)
-    assert ModelLoader(onnx=True).ready(checkpoints / "et-tile").runtime == "torch"
+    assert ModelLoader(onnx=True).load(checkpoints / "et-tile").runtime == "torch"

@@ -15,17 +15,17 @@ from service.registry.registry import Registry
 def test_a_server_that_ends_loads_no_more(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, read, ready = Registry(), [], ModelLoader.ready
+    registry, read, ready = Registry(), [], ModelLoader.load
 
     def first(machine: ModelLoader, path: Path) -> object:
         read.append(path)
-        registry.leave()
+        registry.stop_loading()
         return ready(machine, path)
 
-    monkeypatch.setattr(ModelLoader, "ready", first)
+    monkeypatch.setattr(ModelLoader, "load", first)
     registry.load(checkpoints)
     assert len(read) == 1
-    assert registry.loaded() == []
+    assert registry.list_models() == []
     with pytest.raises(Problem, match="not-ready"):
         registry.require_loaded()
 
@@ -34,8 +34,8 @@ def test_a_view_has_its_models_alone(checkpoints: Path) -> None:
     registry = Registry()
     registry.load(checkpoints)
     view = registry.scoped(frozenset({"et-small", "not-there"}))
-    assert [model.name for model in view.loaded()] == ["et-small"]
-    assert view.serving(Scorer, "et-small").name == "et-small"
+    assert [model.name for model in view.list_models()] == ["et-small"]
+    assert view.get_of_kind(Scorer, "et-small").name == "et-small"
     refused = {}
     for name in ("cdat-small", "not-there", "nothing"):
         with pytest.raises(Problem) as caught:
@@ -47,6 +47,6 @@ def test_a_view_has_its_models_alone(checkpoints: Path) -> None:
         "nothing": "forbidden",
         "not-there": "unknown-model",
     }
-    assert len(registry.scoped(None).loaded()) == len(registry.loaded()) > 1
+    assert len(registry.scoped(None).list_models()) == len(registry.list_models()) > 1
     registry.drop("et-small")
-    assert view.loaded() == []
+    assert view.list_models() == []

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import service.storage.memories
-from models.memories import SUFFIX, Card, Memory, dump
+from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, dump_memory
 from service.errors import Problem
 from service.storage.memories import MemoryStore
 
 
 def file_of(seed: int) -> bytes:
     items = np.random.default_rng(seed).standard_normal((20, 6)).astype(np.float32)
-    return dump(items, Card.of(Memory.of("vectors", items), items))
+    return dump_memory(items, MemoryCard.from_memory(Memory.from_items("vectors", items), items))
 
 
 ONE = 20 * 6 * 4 + 20 * 4  # bytes of patterns and lengths
@@ -37,13 +37,13 @@ def store(tmp_path: Path) -> MemoryStore:
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each file that was decoded."""
     calls: list[int] = []
-    load = service.storage.memories.load
+    load = service.storage.memories.load_memory
 
-    def counted(raw: bytes) -> tuple[Card, Memory]:
+    def counted(raw: bytes) -> tuple[MemoryCard, Memory]:
         calls.append(len(raw))
         return load(raw)
 
-    monkeypatch.setattr(service.storage.memories, "load", counted)
+    monkeypatch.setattr(service.storage.memories, "load_memory", counted)
     return calls
 
 
@@ -72,7 +72,7 @@ def test_what_is_replaced_or_deleted_is_not_held(store: MemoryStore) -> None:
 
 
 def test_a_cache_that_threads_share(store: MemoryStore) -> None:
-    hashes = {name: store.card(name).sha256 for name in "abc"}
+    hashes = {name: store.get_card(name).sha256 for name in "abc"}
 
     def read(i: int) -> bool:
         name = "abc"[i % 3]
@@ -86,7 +86,7 @@ def test_a_cache_that_threads_share(store: MemoryStore) -> None:
 def test_a_reader_keeps_the_memory_it_opened(store: MemoryStore) -> None:
     for change in (lambda: store.put("a", file_of(7)), lambda: store.delete("a")):
         with store.open("a") as file:
-            before = (store._own / f"a{SUFFIX}").read_bytes()
+            before = (store._own / f"a{MEMORY_FILE_SUFFIX}").read_bytes()
             change()
             assert file.read() == before
 
@@ -102,7 +102,7 @@ def test_a_memory_that_goes_between_finding_and_opening(
         return there
 
     monkeypatch.setattr(Path, "is_file", then_gone)
-    for name, read in (("a", store.get), ("b", store.card), ("c", store.open)):
+    for name, read in (("a", store.get), ("b", store.get_card), ("c", store.open)):
         with pytest.raises(Problem) as problem:
             read(name)
         assert problem.value.kind == "unknown-memory"
@@ -122,5 +122,5 @@ def test_a_full_disk_keeps_what_is_there(
                 store.put(name, file_of(9))
             assert error.value.kind == "memories-unavailable"
     assert store.get("a")[0] == before
-    assert list(store.cards()) == ["a", "b", "c"]
+    assert list(store.list_cards()) == ["a", "b", "c"]
     assert store.put("d", file_of(9))

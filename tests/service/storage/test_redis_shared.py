@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.memories import Card, Memory, dump, load
+from models.memories import Memory, MemoryCard, dump_memory, load_memory
 from service.errors import Problem
 from service.payload import ResponsePayload
 from service.storage.cache import LocalCache
-from service.storage.cache_redis import SharedCache
+from service.storage.cache_redis import RedisCache
 from service.storage.limiter import TokenBucket
-from service.storage.limiter_redis import SharedLimiter
-from service.storage.memories_redis import SharedMemories
-from service.storage.redis_client import RedisClient, Unavailable
+from service.storage.limiter_redis import RedisLimiter
+from service.storage.memories_redis import RedisMemoryStore
+from service.storage.redis_client import RedisClient, RedisUnavailableError
 from tests.support.redis_server import RedisServer
 
 RedisStart = Callable[..., RedisServer]
@@ -49,8 +49,8 @@ def test_what_one_server_answered_another_knows(redis_server: RedisStart) -> Non
     async def play() -> None:
         server = redis_server()
         async with linked(server) as one, linked(server) as two:
-            first = SharedCache(one, LocalCache(1 << 20))
-            second = SharedCache(two, LocalCache(1 << 20))
+            first = RedisCache(one, LocalCache(1 << 20))
+            second = RedisCache(two, LocalCache(1 << 20))
             assert await second.get(KEY) is None
             await first.put(KEY, ANSWER)
             await in_redis(server, "basin:answer:*", 1)
@@ -66,7 +66,7 @@ def test_an_answer_that_is_not_of_the_key_is_none(redis_server: RedisStart) -> N
     async def play() -> None:
         server = redis_server()
         async with linked(server) as link:
-            await SharedCache(link, LocalCache(1 << 20)).put(KEY, ANSWER)
+            await RedisCache(link, LocalCache(1 << 20)).put(KEY, ANSWER)
             await in_redis(server, "basin:answer:*", 1)
             [name] = server.client.keys("basin:answer:*")
             kept = server.client.get(name)
@@ -74,7 +74,7 @@ def test_an_answer_that_is_not_of_the_key_is_none(redis_server: RedisStart) -> N
             other = b"basin:answer:" + hashlib.sha256(OTHER).digest()
             for wrong in (kept, b"", b"\x00\x00\x00\x02{}", b"\xff" * 9, kept[:-12], b"\x80\x04."):
                 server.client.set(other, wrong)
-                assert await SharedCache(link, LocalCache(1 << 20)).get(OTHER) is None
+                assert await RedisCache(link, LocalCache(1 << 20)).get(OTHER) is None
 
     asyncio.run(play())
 
@@ -83,17 +83,17 @@ def test_without_redis_a_server_remembers_by_itself(redis_server: RedisStart) ->
     async def play() -> None:
         server = redis_server()
         async with linked(server) as link:
-            cache = SharedCache(link, LocalCache(1 << 20))
+            cache = RedisCache(link, LocalCache(1 << 20))
             server.kill()
             await cache.put(KEY, ANSWER)
             assert await cache.get(KEY) == ANSWER
             assert await cache.get(OTHER) is None
-            assert not link.up
+            assert not link.is_available
             await link.probe()
-            assert not link.up
+            assert not link.is_available
             server.start()
             await link.probe()
-            assert link.up
+            assert link.is_available
             await cache.put(OTHER, ANSWER)
             await in_redis(server, "basin:answer:*", 1)
 
@@ -105,7 +105,7 @@ def test_nobody_waits_for_a_redis_that_hangs_but_the_first(redis_server: RedisSt
         server = redis_server()
         failed: list[str] = []
         link = RedisClient(server.url, 0.2, failed.append)
-        cache = SharedCache(link, LocalCache(1 << 20))
+        cache = RedisCache(link, LocalCache(1 << 20))
         assert await cache.get(KEY) is None
         server.pause()
         began = time.monotonic()
@@ -118,7 +118,7 @@ def test_nobody_waits_for_a_redis_that_hangs_but_the_first(redis_server: RedisSt
         assert failed == ["cache"]
         server.resume()
         await link.probe()
-        assert link.up
+        assert link.is_available
         await link.close()
 
     asyncio.run(play())
@@ -128,12 +128,12 @@ def test_many_that_ask_at_once_are_no_failure_of_redis(redis_server: RedisStart)
     async def play() -> None:
         server = redis_server()
         async with linked(server, 5.0) as link:
-            cache = SharedCache(link, LocalCache(1 << 20))
+            cache = RedisCache(link, LocalCache(1 << 20))
             await asyncio.gather(*[cache.get(bytes([i % 256, i // 256])) for i in range(500)])
-            assert link.up
+            assert link.is_available
             assert server.client.info("clients")["connected_clients"] < 100  # type: ignore[index]
         async with linked(server, 1e-4) as link:  # and where there is no time, nobody is blamed
-            limiter = SharedLimiter(link)
+            limiter = RedisLimiter(link)
             await asyncio.gather(*[limiter.take("k", 1, TokenBucket(9, 1)) for _ in range(500)])
 
     asyncio.run(play())
@@ -146,21 +146,21 @@ def test_one_slow_answer_is_doubted_at_once(redis_server: RedisStart) -> None:
             watching = asyncio.create_task(link.watch())
             await asyncio.sleep(0.1)
             server.pause()
-            with pytest.raises(Unavailable), link.guard("cache"):
-                await link.swift.get("x")
+            with pytest.raises(RedisUnavailableError), link.guard("cache"):
+                await link.async_client.get("x")
             server.resume()
-            assert not link.up
+            assert not link.is_available
             async with asyncio.timeout(0.9):  # sooner than the next second
-                while not link.up:
+                while not link.is_available:
                     await asyncio.sleep(0.005)
             server.kill()
             async with asyncio.timeout(5):  # though nobody asks
-                while link.up:
+                while link.is_available:
                     await asyncio.sleep(0.005)
             await asyncio.sleep(1.5)
             server.start()
             async with asyncio.timeout(5):
-                while not link.up:
+                while not link.is_available:
                     await asyncio.sleep(0.005)
             watching.cancel()
 
@@ -171,10 +171,10 @@ def test_servers_that_answer_otherwise_share_nothing(redis_server: RedisStart) -
     async def play() -> None:
         server = redis_server()
         async with linked(server) as link:
-            await SharedCache(link, LocalCache(1 << 20), b"one").put(KEY, ANSWER)
+            await RedisCache(link, LocalCache(1 << 20), b"one").put(KEY, ANSWER)
             await in_redis(server, "basin:answer:*", 1)
-            assert await SharedCache(link, LocalCache(1 << 20), b"one").get(KEY) == ANSWER
-            assert await SharedCache(link, LocalCache(1 << 20), b"two").get(KEY) is None
+            assert await RedisCache(link, LocalCache(1 << 20), b"one").get(KEY) == ANSWER
+            assert await RedisCache(link, LocalCache(1 << 20), b"two").get(KEY) is None
 
     asyncio.run(play())
 
@@ -185,14 +185,14 @@ def test_a_redis_that_is_full_takes_no_answers_and_is_not_away(redis_server: Red
         server.client.config_set("maxmemory", 1)
         failed: list[str] = []
         link = RedisClient(server.url, 1.0, failed.append)
-        cache = SharedCache(link, LocalCache(1 << 20))
+        cache = RedisCache(link, LocalCache(1 << 20))
         await cache.put(KEY, ANSWER)
         async with asyncio.timeout(10):
             while not failed:
                 await asyncio.sleep(0.005)
-        assert link.up
+        assert link.is_available
         assert await cache.get(KEY) == ANSWER
-        assert await SharedLimiter(link).take("k", 1, TokenBucket(2, 1)) == 0  # counted here
+        assert await RedisLimiter(link).take("k", 1, TokenBucket(2, 1)) == 0  # counted here
         assert set(failed) == {"cache", "limits"}
         await link.close()
 
@@ -202,9 +202,9 @@ def test_a_redis_that_is_full_takes_no_answers_and_is_not_away(redis_server: Red
 def test_buckets_that_all_servers_take_from(redis_server: RedisStart) -> None:
     async def play() -> None:
         server = redis_server()
-        limit = TokenBucket(most=5, per_second=0.01)
+        limit = TokenBucket(capacity=5, refill_per_s=0.01)
         async with linked(server) as one, linked(server) as two:
-            first, second = SharedLimiter(one), SharedLimiter(two)
+            first, second = RedisLimiter(one), RedisLimiter(two)
             assert await first.take("k", 3, limit) == 0
             assert await second.take("k", 2, limit) == 0
             late = await first.take("k", 1, limit)
@@ -224,7 +224,7 @@ def test_buckets_that_all_servers_take_from(redis_server: RedisStart) -> None:
 def test_many_at_once_take_no_more_than_there_is(redis_server: RedisStart) -> None:
     async def play() -> None:
         async with linked(redis_server(), 5) as link:
-            limiter, limit = SharedLimiter(link), TokenBucket(most=10, per_second=1e-3)
+            limiter, limit = RedisLimiter(link), TokenBucket(capacity=10, refill_per_s=1e-3)
             late = await asyncio.gather(*[limiter.take("k", 1, limit) for _ in range(50)])
             assert late.count(0) == 10
 
@@ -233,36 +233,36 @@ def test_many_at_once_take_no_more_than_there_is(redis_server: RedisStart) -> No
 
 def file_of(seed: int) -> bytes:
     items = np.random.default_rng(seed).standard_normal((20, 6)).astype(np.float32)
-    return dump(items, Card.of(Memory.of("vectors", items), items))
+    return dump_memory(items, MemoryCard.from_memory(Memory.from_items("vectors", items), items))
 
 
 @pytest.fixture
-def store_on(tmp_path: Path) -> Callable[..., SharedMemories]:
+def store_on(tmp_path: Path) -> Callable[..., RedisMemoryStore]:
     """The store of a server by this name."""
 
-    def one(link: RedisClient, name: str, most: int = 3) -> SharedMemories:
-        store = SharedMemories(tmp_path / "ships", tmp_path / name / "own", most, 1 << 20, link)
-        store.clean()
+    def one(link: RedisClient, name: str, most: int = 3) -> RedisMemoryStore:
+        store = RedisMemoryStore(tmp_path / "ships", tmp_path / name / "own", most, 1 << 20, link)
+        store.prepare()
         return store
 
     return one
 
 
 def test_a_memory_stored_on_one_server_is_on_all(
-    redis_server: RedisStart, store_on: Callable[..., SharedMemories]
+    redis_server: RedisStart, store_on: Callable[..., RedisMemoryStore]
 ) -> None:
     server = redis_server()
     links = [RedisClient(server.url, 1.0) for _ in range(2)]
     one, two = (store_on(link, name) for link, name in zip(links, "ab", strict=True))
-    empty = one.stamp()
+    empty = one.fingerprint()
     assert one.put("m", file_of(0))
-    assert one.stamp() == two.stamp() != empty
+    assert one.fingerprint() == two.fingerprint() != empty
     assert two.get("m")[0] == one.get("m")[0]
     assert not two.put("m", file_of(1))
     assert one.get("m")[0] == two.get("m")[0]
-    assert one.within("alice").put("m", file_of(2))
-    assert two.within("alice").get("m")[0].sha256 != two.get("m")[0].sha256
-    assert list(two.within("alice").cards()) == ["m"]
+    assert one.scoped_to("alice").put("m", file_of(2))
+    assert two.scoped_to("alice").get("m")[0].sha256 != two.get("m")[0].sha256
+    assert list(two.scoped_to("alice").list_cards()) == ["m"]
     assert two.put("n", file_of(3))
     with pytest.raises(Problem) as error:
         two.put("o", file_of(4))
@@ -273,11 +273,11 @@ def test_a_memory_stored_on_one_server_is_on_all(
             store.get("m")
         with pytest.raises(Problem):
             store.delete("m")
-    assert list(one.cards()) == ["n"]
+    assert list(one.list_cards()) == ["n"]
 
 
 def test_what_a_writer_writes_now_is_not_cleaned_away(
-    redis_server: RedisStart, store_on: Callable[..., SharedMemories]
+    redis_server: RedisStart, store_on: Callable[..., RedisMemoryStore]
 ) -> None:
     link = RedisClient(redis_server().url, 1.0)
     store = store_on(link, "a")
@@ -287,13 +287,13 @@ def test_what_a_writer_writes_now_is_not_cleaned_away(
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    store.clean()
+    store.prepare()
     assert new.exists()
     assert not old.exists()
 
 
 def test_while_redis_is_away_memories_are_read_and_not_stored(
-    redis_server: RedisStart, store_on: Callable[..., SharedMemories]
+    redis_server: RedisStart, store_on: Callable[..., RedisMemoryStore]
 ) -> None:
     async def play() -> None:
         server = redis_server()
@@ -320,7 +320,7 @@ def test_while_redis_is_away_memories_are_read_and_not_stored(
 
 
 def test_a_redis_that_lost_its_memories_gets_them_back(
-    redis_server: RedisStart, store_on: Callable[..., SharedMemories]
+    redis_server: RedisStart, store_on: Callable[..., RedisMemoryStore]
 ) -> None:
     server = redis_server()
     links = [RedisClient(server.url, 1.0) for _ in range(2)]
@@ -332,12 +332,12 @@ def test_a_redis_that_lost_its_memories_gets_them_back(
     assert two.get("m")[0] == card
     assert server.client.hlen("basin:memories") == 1
     two.delete("m")
-    assert one.cards() == two.cards() == {}
+    assert one.list_cards() == two.list_cards() == {}
 
 
 def test_a_server_whose_disk_is_full_tells_nothing_old(
     redis_server: RedisStart,
-    store_on: Callable[..., SharedMemories],
+    store_on: Callable[..., RedisMemoryStore],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(_: int) -> None:
@@ -353,12 +353,12 @@ def test_a_server_whose_disk_is_full_tells_nothing_old(
         with pytest.raises(Problem) as error:
             store.get("m")
         assert error.value.kind == "memories-unavailable"
-        assert store.cards() == {}
-    assert store.get("m")[0] == load(file_of(1))[0]
+        assert store.list_cards() == {}
+    assert store.get("m")[0] == load_memory(file_of(1))[0]
 
 
 def test_what_others_write_into_redis_is_no_path_and_no_memory(
-    redis_server: RedisStart, store_on: Callable[..., SharedMemories], tmp_path: Path
+    redis_server: RedisStart, store_on: Callable[..., RedisMemoryStore], tmp_path: Path
 ) -> None:
     server = redis_server()
     store = store_on(RedisClient(server.url, 1.0), "a")
@@ -370,7 +370,7 @@ def test_what_others_write_into_redis_is_no_path_and_no_memory(
     server.client.set("basin:memory:altered", file_of(1))
     server.client.hset("basin:memories", "junk", hashlib.sha256(b"\x80\x04.").hexdigest())
     server.client.set("basin:memory:junk", b"\x80\x04.")
-    assert store.cards() == {}
+    assert store.list_cards() == {}
     files = [p.relative_to(tmp_path) for p in tmp_path.rglob("*.safetensors")]
     assert [str(path) for path in files] == ["a/own-of-redis/junk.safetensors"]
 
@@ -379,6 +379,6 @@ def test_what_redis_refuses_is_told(redis_server: RedisStart) -> None:
     server = redis_server()
     server.client.config_set("requirepass", "secret-word")
     link = RedisClient(server.url, 1.0)
-    with pytest.raises(Unavailable), link.guard("cache"):
-        link.patient.ping()
-    assert not link.up
+    with pytest.raises(RedisUnavailableError), link.guard("cache"):
+        link.blocking_client.ping()
+    assert not link.is_available

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from service.context import get_context
-from service.endpoints.fast_path import direct
+from service.endpoints.fast_path import fast_routes
 from service.endpoints.routers import ROUTERS
 from service.http.request_log import security_headers
 from tests.service.endpoints.anomaly.test_bad_input import check
@@ -23,7 +23,7 @@ from tests.service.system.test_load import send
 from tests.support.prometheus import families, value
 from tests.support.server import Sample, Server, answers_with, depth, gauge, wait_until
 
-COMPUTING = direct(route for router in ROUTERS for route in router.routes)
+COMPUTING = fast_routes(route for router in ROUTERS for route in router.routes)
 FLOOD = 300  # two seconds remember enough of it
 
 
@@ -245,26 +245,6 @@ def crowd(server: Server) -> Iterator[list[socket.socket]]:
     with ExitStack() as opened:
         where = ("127.0.0.1", server.port)
         yield [opened.enter_context(socket.create_connection(where, 20)) for _ in range(40)]
-
-
-def test_of_those_who_come_together_the_app_refuses_none(crowd, full, server, sample):
-    """Whoever is let in takes the place before it is known that it does."""
-    bodies = [json.dumps(sample(100 + i).arrays()).encode() for i in range(len(crowd))]
-    full.close()
-    wait_until(lambda: gauge(server, "basin_queue_depth") == 0)
-    server.process.send_signal(signal.SIGSTOP)
-    for i, (line, body) in enumerate(zip(crowd, bodies, strict=True)):
-        line.sendall(head("/anomaly/score", len(body), f"X-Request-ID: burst{i}") + body)
-    server.process.send_signal(signal.SIGCONT)
-    told = [replies(line, 1)[0].split(b" ")[1] for line in crowd]
-    assert set(told) == {b"200", b"429"}
-
-    def by_app() -> list[int]:
-        lines = server.log_lines()
-        return [line["status"] for line in lines if "burst" in str(line.get("request_id"))]
-
-    wait_until(lambda: len(by_app()) >= told.count(b"200"))
-    assert by_app() == [200] * told.count(b"200")
 
 
 def test_what_waits_behind_another_takes_no_place(crowd, full, server, sample):

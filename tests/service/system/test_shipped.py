@@ -20,7 +20,7 @@ from basin_client import Client
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from models.inputs.questions import COLOURS, QUESTIONS
+from models.inputs.questions import COLORS, QUESTIONS
 from tests.support.paths import REPO
 from training.datasets import (
     GraphDataset,
@@ -31,7 +31,7 @@ from training.datasets import (
     scaffold_split,
 )
 from training.datasets.cifar import load_cifar10
-from training.datasets.clevr import KINDS, answer_on, scenes
+from training.datasets.clevr import KINDS, answer_about_object, random_scenes
 
 EXAMPLES = sorted((REPO / "examples").glob("*.json"))
 SHIPPED = sorted(path.name for path in (REPO / "checkpoints").iterdir() if path.is_dir())
@@ -93,11 +93,11 @@ def test_pictures_are_of_ten_kinds(shipped: str) -> None:
     assert len(told) == 10
     assert sum(told.values()) == pytest.approx(1, abs=1e-4)
     try:
-        data = load_cifar10(each=10)
+        data = load_cifar10(max_per_class=10)
     except FileNotFoundError as error:
         pytest.skip(f"half of this needs CIFAR-10: {error}")
     test = data.split.test[::3]
-    files = [("image", _png(data.pixels[i].transpose(1, 2, 0))) for i in data.picture_of[test]]
+    files = [("image", _png(data.pixels[i].transpose(1, 2, 0))) for i in data.image_ids[test]]
     results = httpx.post(f"{shipped}/images/classify", files=files, timeout=60).json()["results"]
     true = [data.task.labels[data.labels[i]] for i in test]
     right = [found["label"] == name for found, name in zip(results, true, strict=True)]
@@ -112,14 +112,14 @@ def _png(pixels: np.ndarray) -> bytes:
 
 def test_questions_about_the_scene_are_answered(shipped: str) -> None:
     """All that there are on one of its objects, of which it was trained on none."""
-    scene = scenes(1, (0, 2))[0]
+    scene = random_scenes(1, (0, 2))[0]
     image = base64.b64encode((REPO / "examples" / "scene.png").read_bytes()).decode()
     right = []
-    for kind, at, colour in product(KINDS, range(3), range(len(COLOURS))):
-        asked = {"asked": QUESTIONS[kind][at], "colour": COLOURS[colour]}
+    for kind, at, colour in product(KINDS, range(3), range(len(COLORS))):
+        asked = {"asked": QUESTIONS[kind][at], "colour": COLORS[colour]}
         told = httpx.post(f"{shipped}/images/answer", json={"image": image, "question": asked})
         assert told.json()["model"]["name"] == "ait-clevr"
-        truth = answer_on(scene, kind, at, colour)
+        truth = answer_about_object(scene, kind, at, colour)
         right.append(truth is None or told.json()["results"][0]["answer"] == truth)
     assert sum(right) >= 33
 

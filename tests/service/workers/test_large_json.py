@@ -18,7 +18,7 @@ from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.workers import large_json, large_json_worker
-from service.workers.large_json import CONDENSED, LARGE, LargeJsonParser
+from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES, LargeJsonParser
 from tests.support.bad_score_bodies import BAD_ENVELOPE, BAD_GRAPHS, BAD_JSON, text
 
 BAD = BAD_JSON | BAD_ENVELOPE | BAD_GRAPHS
@@ -52,7 +52,7 @@ def refusal(body, media_type, registry):
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_body_is_refused_in_the_same_words(name, registry):
     body = text(BAD[name][0])
-    models = {m.name: [m.features, m.relations] for m in registry.every(Scorer)}
+    models = {m.name: [m.features, m.relations] for m in registry.list_models_of_kind(Scorer)}
     limits = {"max_nodes": settings().max_nodes, "max_edges": settings().max_edges}
     rules = orjson.loads(orjson.dumps({"models": models, "default": "et-small", **limits}))
     condensed = large_json_worker.condense(body, rules)
@@ -61,7 +61,7 @@ def test_a_bad_body_is_refused_in_the_same_words(name, registry):
 
 def padded(body) -> bytes:
     """The same JSON, as large as it takes."""
-    return json.dumps(body).encode() + b" " * LARGE
+    return json.dumps(body).encode() + b" " * LARGE_BODY_BYTES
 
 
 @pytest.mark.parametrize("shape", ["arrays", "rows"])
@@ -89,7 +89,7 @@ def test_a_large_bad_body(client, sample):
 
 
 def test_what_is_beside_the_graph_is_small(client, sample):
-    body = sample(3).arrays(model="x" * LARGE)
+    body = sample(3).arrays(model="x" * LARGE_BODY_BYTES)
     answer = client.post("/anomaly/score", json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["code"] == "too_long"
@@ -103,7 +103,7 @@ def condense(body):
 def test_a_process_that_dies_is_told(monkeypatch):
     monkeypatch.setattr(large_json.sys, "executable", "/bin/false")
     with pytest.raises(Problem) as caught:
-        condense(b"{}" * LARGE)
+        condense(b"{}" * LARGE_BODY_BYTES)
     assert caught.value.kind == "internal-error"
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.inputs.molecules import Limits, Molecule, MoleculeError, parse
+from models.inputs.molecules import Molecule, MoleculeError, MoleculeLimits, parse_smiles
 from service.errors import Problem
-from service.workers.smiles_frames import PREFIX, pack, unpack
+from service.workers.smiles_frames import FRAME_PREFIX, pack_molecule, unpack_molecule
 from service.workers.smiles_pool import SmilesParserPool
 from tests.support.paths import REPO
 from training.datasets.sources import data_folder
@@ -28,7 +28,7 @@ TROUBLED = (sys.executable, str(REPO / "tests" / "support" / "failing_smiles_wor
 
 @pytest.fixture
 def parser() -> Iterator[SmilesParserPool]:
-    made = SmilesParserPool(Limits(max_atoms=10), seconds=1.0, command=TROUBLED)
+    made = SmilesParserPool(MoleculeLimits(max_atoms=10), seconds=1.0, command=TROUBLED)
     yield made
     made.close()
 
@@ -42,7 +42,7 @@ def test_the_answer_is_that_of_the_parser_itself() -> None:
     smiles = ["OCC", "C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].[Cl-]", "[NH4+]", "[2H]C"]
     for text, answer in zip(smiles, parser.parse(smiles), strict=True):
         assert isinstance(answer, Molecule)
-        here = parse(text)
+        here = parse_smiles(text)
         assert answer.smiles == here.smiles
         for name in ("x", "edge_index", "edge_attr"):
             ours, theirs = getattr(here.graph, name), getattr(answer.graph, name)
@@ -78,7 +78,7 @@ def test_a_crash_is_answered(parser: SmilesParserPool) -> None:
 
 def test_a_real_molecule_that_takes_too_long() -> None:
     chain = "C" * 16_000  # RDKit takes seconds for its canonical SMILES
-    limits = Limits(max_characters=16_384, max_atoms=65_535)
+    limits = MoleculeLimits(max_characters=16_384, max_atoms=65_535)
     parser = SmilesParserPool(limits, seconds=1)
     parser.start()
     answers = parser.parse(["CCO", chain, "CCN"])
@@ -91,7 +91,7 @@ def test_a_molecule_that_takes_too_much_memory_ends_its_process_only() -> None:
     ring = (
         f"C1{'C' * 15_990}1"  # the distances of all pairs of atoms are more than the child may have
     )
-    limits = Limits(max_characters=16_384, max_atoms=65_535)
+    limits = MoleculeLimits(max_characters=16_384, max_atoms=65_535)
     parser = SmilesParserPool(limits, seconds=60)
     answers = parser.parse(["CCO", ring, "CCN"])
     parser.close()
@@ -104,7 +104,7 @@ def test_every_molecule_of_a_dataset_has_an_answer(name: str) -> None:
     if not path.is_file():
         pytest.skip(f"{path} is absent")
     smiles = pd.read_csv(path)["smiles"].tolist()
-    parser = SmilesParserPool(workers=2, batch_seconds=600)
+    parser = SmilesParserPool(num_workers=2, batch_seconds=600)
     parts = [smiles[i::2] for i in range(2)]
     with ThreadPoolExecutor(2) as pool:
         answers = [answer for part in pool.map(parser.parse, parts) for answer in part]
@@ -158,7 +158,7 @@ def test_a_process_that_does_not_start_is_no_fault_of_a_molecule() -> None:
 
 
 def test_where_no_process_can_start_nothing_else_ends() -> None:
-    parser = SmilesParserPool(workers=2, batch_seconds=0.5, command=("/no/such/program",))
+    parser = SmilesParserPool(num_workers=2, batch_seconds=0.5, command=("/no/such/program",))
     parser.start()
     assert parser._idle.qsize() == 2
     assert set(_codes(parser.parse(["C"] * 3))) <= {"parser_crashed", "not_reached"}
@@ -180,7 +180,7 @@ def test_closing_ends_a_call_under_way() -> None:
 
 
 def test_many_threads_at_once() -> None:
-    parser = SmilesParserPool(workers=2, seconds=1.0, command=TROUBLED)
+    parser = SmilesParserPool(num_workers=2, seconds=1.0, command=TROUBLED)
     results: dict[int, list[str]] = {}
 
     def ask(i: int) -> None:
@@ -256,7 +256,7 @@ def test_an_answer_that_makes_no_sense_ends_the_process(monkeypatch: pytest.Monk
     """What it has yet to say must not be taken for the answer to another call."""
     parser = SmilesParserPool(command=TROUBLED)
     with monkeypatch.context() as patched:
-        patched.setattr("service.workers.smiles_pool.unpack", lambda *_: {}["what"])
+        patched.setattr("service.workers.smiles_pool.unpack_molecule", lambda *_: {}["what"])
         with pytest.raises(KeyError):
             parser.parse(["CC", "CCC", "CCCC"])
     assert _codes(parser.parse(["CO"])) == ["CO"]
@@ -264,7 +264,7 @@ def test_an_answer_that_makes_no_sense_ends_the_process(monkeypatch: pytest.Monk
 
 
 def test_more_than_a_pipe_holds() -> None:
-    parser = SmilesParserPool(Limits(max_atoms=5000, max_characters=10_000), seconds=20)
+    parser = SmilesParserPool(MoleculeLimits(max_atoms=5000, max_characters=10_000), seconds=20)
     answers = parser.parse(["C" * 4000, "CO", "C" * 4500] * 4 + ["c1ccccc1"] * 3000)
     assert _codes(answers[:2]) == ["C" * 4000, "CO"]
     assert set(_codes(answers[12:])) == {"c1ccccc1"}
@@ -272,8 +272,8 @@ def test_more_than_a_pipe_holds() -> None:
 
 
 def test_a_frame_that_does_not_fit_is_refused() -> None:
-    raw = pack(parse("CCO"))
-    header, body = PREFIX.unpack(raw[: PREFIX.size])
-    assert len(raw) == PREFIX.size + header + body
+    raw = pack_molecule(parse_smiles("CCO"))
+    header, body = FRAME_PREFIX.unpack(raw[: FRAME_PREFIX.size])
+    assert len(raw) == FRAME_PREFIX.size + header + body
     with pytest.raises(ValueError, match="wrong length"):
-        unpack({"smiles": "C", "x": [1, 8], "edge_attr": [0, 4]}, b"")
+        unpack_molecule({"smiles": "C", "x": [1, 8], "edge_attr": [0, 4]}, b"")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.common.muon import Muon, orthogonal
+from training.common.muon import Muon, orthogonalize
 
 HOW: dict[str, Any] = {"lr": 0.02, "betas": (0.9, 0.99), "weight_decay": 0.1}
 
@@ -17,7 +17,7 @@ HOW: dict[str, Any] = {"lr": 0.02, "betas": (0.9, 0.99), "weight_decay": 0.1}
 def test_singular_values_are_about_one(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     u, s, vt = torch.linalg.svd(x, full_matrices=False)
-    found = orthogonal(100 * x)
+    found = orthogonalize(100 * x)
     values = torch.linalg.svdvals(found)
     assert values.max() < 1.25
     kept = values[s > 0.05 * s.amax(-1, keepdim=True)]
@@ -27,7 +27,7 @@ def test_singular_values_are_about_one(shape: tuple[int, ...]) -> None:
 
 def test_a_stack_is_its_matrices() -> None:
     x = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(orthogonal(x), torch.stack([orthogonal(one) for one in x]))
+    torch.testing.assert_close(orthogonalize(x), torch.stack([orthogonalize(one) for one in x]))
 
 
 def test_a_step_by_hand() -> None:
@@ -44,7 +44,7 @@ def test_a_step_by_hand() -> None:
         optimizer.step()
         adamw.step()
         momentum = 0.95 * momentum + 0.05 * of_matrix
-        step = orthogonal(0.05 * of_matrix + 0.95 * momentum) * 0.2 * 6**0.5
+        step = orthogonalize(0.05 * of_matrix + 0.95 * momentum) * 0.2 * 6**0.5
         expected = expected * (1 - 0.02 * 0.1) - 0.02 * step
     torch.testing.assert_close(matrix.detach(), expected)
     torch.testing.assert_close(vector, alone)

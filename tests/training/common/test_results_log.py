@@ -22,9 +22,9 @@ def makes() -> Iterator[dict[str, Any]]:
 
 def test_what_is_there_is_not_made_again(tmp_path: Path, makes: Iterator[dict[str, Any]]) -> None:
     path = tmp_path / "rows.jsonl"
-    first = ResultsLog(path).row(KEY, lambda: next(makes))
-    assert ResultsLog(path).row(KEY, lambda: next(makes)) == first
-    assert ResultsLog(path).row(("vit", *KEY[1:]), lambda: next(makes))["value"] == 1
+    first = ResultsLog(path).get_or_compute(KEY, lambda: next(makes))
+    assert ResultsLog(path).get_or_compute(KEY, lambda: next(makes)) == first
+    assert ResultsLog(path).get_or_compute(("vit", *KEY[1:]), lambda: next(makes))["value"] == 1
     assert len(path.read_text().splitlines()) == 2
 
 
@@ -35,12 +35,13 @@ def test_another_precision_is_another_result(
     plain = Fabric(accelerator="cpu", devices=1)
     mixed = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     rows = [
-        ResultsLog(path, fabric).row(KEY, lambda: next(makes)) for fabric in (plain, mixed, plain)
+        ResultsLog(path, fabric).get_or_compute(KEY, lambda: next(makes))
+        for fabric in (plain, mixed, plain)
     ]
     assert [row["value"] for row in rows] == [0, 1, 0]
     assert [row["precision"] for row in rows] == ["32-true", "bf16-mixed", "32-true"]
 
 
 def test_who_knows_better_how_long_it_took_tells(tmp_path: Path) -> None:
-    row = ResultsLog(tmp_path / "rows.jsonl").row(KEY, lambda: {"seconds": 1234.5})
+    row = ResultsLog(tmp_path / "rows.jsonl").get_or_compute(KEY, lambda: {"seconds": 1234.5})
     assert row["seconds"] == 1234.5

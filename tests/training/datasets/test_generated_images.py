@@ -12,14 +12,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.inputs.questions import ANSWERS, COLOURS, QUESTIONS
-from models.tasks.graph_classifier import Task
+from models.inputs.questions import ANSWERS, COLORS, QUESTIONS
+from models.tasks.graph_classifier import ClassificationTask
 from training.datasets import Split
 from training.datasets.cifar import load_cifar10
-from training.datasets.clevr import KINDS, Scene, ask, draw, load_clevr, scenes
-from training.datasets.pictures import PictureDataset
+from training.datasets.clevr import (
+    KINDS,
+    Scene,
+    load_clevr,
+    random_question,
+    random_scenes,
+    render_scene,
+)
+from training.datasets.pictures import LabeledImageDataset
 from training.datasets.sources import data_folder
-from training.datasets.triangle import equilateral, load_triangle, third, triangles
+from training.datasets.triangle import is_equilateral, load_triangle, random_triangles, third_corner
 
 FEW = {"train": 30, "val": 10, "test": 10}
 
@@ -31,7 +38,7 @@ def _angle(at: np.ndarray, one: np.ndarray, other: np.ndarray) -> float:
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return triangles(400, 7)
+    return random_triangles(400, 7)
 
 
 def test_triangles_are_what_their_labels_say(drawn: tuple[np.ndarray, ...]) -> None:
@@ -40,7 +47,7 @@ def test_triangles_are_what_their_labels_say(drawn: tuple[np.ndarray, ...]) -> N
     assert ((centres >= 1) & (centres <= 63)).all()
     for label, three in zip(labels, centres, strict=True):
         sides = sorted(math.dist(a, b) for a, b in itertools.combinations(three, 2))
-        if label == 0:  # to the pixel that the third corner is cut to
+        if label == 0:  # to the pixel that the third_corner corner is cut to
             assert sides[0] >= 1
             assert sides[2] - sides[0] <= math.sqrt(2) + 1e-9
             x, y = three[0]
@@ -49,16 +56,16 @@ def test_triangles_are_what_their_labels_say(drawn: tuple[np.ndarray, ...]) -> N
             assert three[2][0] == int(x + half * dx + root * dy + 1e-12)
             assert three[2][1] == int(y - root * dx + half * dy + 1e-12)
         else:
-            assert not equilateral(three[None]).any()
+            assert not is_equilateral(three[None]).any()
 
 
 def test_equilateral_whichever_corner_was_the_third() -> None:
     one, two = np.array([[20, 30]]), np.array([[41, 37]])
-    corners = np.stack([one[0], two[0], third(one, two)[0]])
+    corners = np.stack([one[0], two[0], third_corner(one, two)[0]])
     for order in itertools.permutations(range(3)):
-        assert equilateral(corners[list(order)][None]).all()
+        assert is_equilateral(corners[list(order)][None]).all()
     moved = corners + np.array([[0, 0], [0, 0], [3, 0]])
-    assert not equilateral(moved[None]).any()
+    assert not is_equilateral(moved[None]).any()
 
 
 def test_triangles_are_painted_round_their_centres(drawn: tuple[np.ndarray, ...]) -> None:
@@ -87,7 +94,7 @@ def test_parts_are_drawn_from_seeds_of_their_own(load) -> None:
     more = load(FEW | {"train": 40}, seed=1)  # which leaves the other parts as they were
     for part in ("val", "test"):
         one, other = (
-            (d.pixels[d.picture_of[s]], d.labels[s])
+            (d.pixels[d.image_ids[s]], d.labels[s])
             for d, s in ((first, first.split.parts()[part]), (more, more.split.parts()[part]))
         )
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
@@ -98,39 +105,39 @@ def test_parts_are_drawn_from_seeds_of_their_own(load) -> None:
 
 
 def test_scenes_follow_the_rules() -> None:
-    for scene in scenes(60, 3):
-        assert ((scene.centres >= 5) & (scene.centres < 70)).all()
-        for a, b in itertools.combinations(scene.centres, 2):
+    for scene in random_scenes(60, 3):
+        assert ((scene.centers >= 5) & (scene.centers < 70)).all()
+        for a, b in itertools.combinations(scene.centers, 2):
             assert ((a - b) ** 2).sum() >= 100
-        picture = draw(scene)
+        picture = render_scene(scene)
         assert picture.shape == (3, 75, 75)
         assert picture.dtype == np.uint8
-        x, y = scene.centres[5]  # yellow lies on top
+        x, y = scene.centers[5]  # yellow lies on top
         window = picture[:, y - 5 : y + 6, x - 5 : x + 6]
         yellow = (window == np.array([255, 255, 0])[:, None, None]).all(0)
         i, j = np.mgrid[-5:6, -5:6]
-        expected = i**2 + j**2 <= 25 if scene.circle[5] else np.ones((11, 11), bool)
+        expected = i**2 + j**2 <= 25 if scene.is_circle[5] else np.ones((11, 11), bool)
         assert np.array_equal(yellow, expected)
         colours = {tuple(colour) for colour in picture.reshape(3, -1).T}
         assert colours <= {
             *((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 156, 0), (128, 128, 128)),
             *((255, 255, 0), (255, 255, 255)),
         }
-    circles = np.stack([scene.circle for scene in scenes(300, 4)])
+    circles = np.stack([scene.is_circle for scene in random_scenes(300, 4)])
     assert circles.mean() == pytest.approx(0.5, abs=0.05)
 
 
 def _answers(scene: Scene, question: np.ndarray) -> set[str]:
     """Every answer that the rules allow, whichever way ties are broken."""
-    a = COLOURS[question[:6].argmax()]
+    a = COLORS[question[:6].argmax()]
     kind = list(QUESTIONS)[question[12:15].argmax()]
     asked = QUESTIONS[kind][question[15:].argmax()]
-    objects = dict(zip(COLOURS, zip(scene.centres, scene.circle, strict=True), strict=True))
+    objects = dict(zip(COLORS, zip(scene.centers, scene.is_circle, strict=True), strict=True))
     at, circle = objects.pop(a)
     shape = {True: "circle", False: "square"}
     distance = {c: math.dist(at, other) for c, (other, _) in objects.items()}
     if kind == "ternary":
-        end, _ = objects.pop(COLOURS[question[6:12].argmax()])
+        end, _ = objects.pop(COLORS[question[6:12].argmax()])
         others = [other for other, _ in objects.values()]
         if asked == "objects between":
             x, y = sorted([at[0], end[0]]), sorted([at[1], end[1]])
@@ -159,10 +166,10 @@ def _answers(scene: Scene, question: np.ndarray) -> set[str]:
 def test_every_answer_is_the_only_one() -> None:
     rng = np.random.default_rng(0)
     seen = set()
-    for scene in scenes(150, 5):
+    for scene in random_scenes(150, 5):
         for kind in QUESTIONS:
             for _ in range(8):
-                question, label = ask(scene, kind, rng)
+                question, label = random_question(scene, kind, rng)
                 assert _answers(scene, question) == {ANSWERS[label]}
                 seen.add((kind, ANSWERS[label]))
     assert {answer for kind, answer in seen if kind == "non-relational"} == set(ANSWERS[:4])
@@ -175,7 +182,7 @@ def test_no_question_that_a_tie_leaves_open() -> None:
     centres = np.array([[35, 35], [45, 35], [25, 35], [60, 60], [10, 65], [65, 10]])
     scene = Scene(centres, np.array([0, 1, 0, 0, 1, 1], bool))
     rng = np.random.default_rng(0)
-    asked = [ask(scene, "relational", rng)[0] for _ in range(300)]
+    asked = [random_question(scene, "relational", rng)[0] for _ in range(300)]
     assert not any(q[0] and q[15] for q in asked)
     assert any(q[0] and q[16] for q in asked)
     assert any(q[0] and q[17] for q in asked)
@@ -187,7 +194,9 @@ def test_an_object_far_from_all_others_is_not_its_own_closest() -> None:
     scene = Scene(centres, np.array([1, 0, 0, 0, 0, 0], bool))
     rng = np.random.default_rng(0)
     labels = [
-        label for q, label in (ask(scene, "relational", rng) for _ in range(200)) if q[0] and q[15]
+        label
+        for q, label in (random_question(scene, "relational", rng) for _ in range(200))
+        if q[0] and q[15]
     ]
     assert labels
     assert {ANSWERS[label] for label in labels} == {"square"}
@@ -196,13 +205,13 @@ def test_an_object_far_from_all_others_is_not_its_own_closest() -> None:
 def test_questions_of_a_dataset() -> None:
     dataset = load_clevr(FEW)
     assert dataset.questions is not None
-    assert dataset.kinds is not None
-    assert dataset.names == KINDS
+    assert dataset.kind_ids is not None
+    assert dataset.kind_names == KINDS
     assert len(dataset.labels) == 20 * 50
     for picture in range(50):
-        mine = dataset.picture_of == picture
-        assert np.bincount(dataset.kinds[mine]).tolist() == [10, 10]
-    assert np.array_equal(dataset.questions[:, 12:15].argmax(1), dataset.kinds)
+        mine = dataset.image_ids == picture
+        assert np.bincount(dataset.kind_ids[mine]).tolist() == [10, 10]
+    assert np.array_equal(dataset.questions[:, 12:15].argmax(1), dataset.kind_ids)
     every = load_clevr(FEW, kinds=tuple(QUESTIONS))
     assert len(every.labels) == 30 * 50
 
@@ -241,13 +250,13 @@ def test_cifar_from_its_archive_and_from_what_is_in_it(tmp_path: Path) -> None:
     assert parts == {"train": [18, 18], "val": [2, 2], "test": [3, 3]}
     shades = one.pixels.mean((1, 2, 3))
     assert np.array_equal(shades > 120, one.labels == 1)
-    few = load_cifar10(tmp_path / "unpacked", each=10)
+    few = load_cifar10(tmp_path / "unpacked", max_per_class=10)
     assert np.bincount(few.labels).tolist() == [13, 13]
 
 
 def test_cifar_as_it_is() -> None:
     try:
-        dataset = load_cifar10(each=10)
+        dataset = load_cifar10(max_per_class=10)
     except FileNotFoundError:
         pytest.skip(f"CIFAR-10 is not in {data_folder()}")
     assert dataset.pixels.shape == (200, 3, 32, 32)
@@ -256,10 +265,10 @@ def test_cifar_as_it_is() -> None:
 
 
 def test_pictures_and_labels_must_fit() -> None:
-    pixels, task = np.zeros((4, 1, 2, 2), np.uint8), Task(name="t", labels=("a", "b"))
+    pixels, task = np.zeros((4, 1, 2, 2), np.uint8), ClassificationTask(name="t", labels=("a", "b"))
     split = Split("s", np.arange(2), np.arange(2, 3), np.arange(3, 4))
     labels, every = np.array([0, 1, 0, 1]), np.arange(4)
-    PictureDataset("d", pixels, labels, task, split, every)
+    LabeledImageDataset("d", pixels, labels, task, split, every)
     for wrong, why in (
         ((pixels / 1.0, labels, task, split, every), "bytes"),
         ((pixels, labels, task, split, every[:3]), "pictures do not fit"),
@@ -268,4 +277,4 @@ def test_pictures_and_labels_must_fit() -> None:
         ((pixels, labels, task, split, every, np.zeros((3, 2))), "questions do not fit"),
     ):
         with pytest.raises(ValueError, match=why):
-            PictureDataset("d", *wrong)  # type: ignore[arg-type]
+            LabeledImageDataset("d", *wrong)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from PIL import Image
 
 from training.datasets import ImageDataset, Split, load_folder, load_images
 from training.datasets.sources import data_folder
-from training.tasks.complete.configs import image_recipe
+from training.tasks.complete.configs import completion_train_config
 
 
 def _jpeg(rng: np.random.Generator, size: int) -> bytes:
@@ -102,7 +102,7 @@ def test_your_own_images(tmp_path: Path) -> None:
     assert dataset.images.shape == (12, 16, 16, 3)
     assert dataset.note == "Left out: 1 that came again."
     assert [len(part) for part in dataset.split.parts().values()] == [10, 1, 1]
-    assert image_recipe("et", dataset).config["patch"] == 2
+    assert completion_train_config("et", dataset).config["patch"] == 2
     (tmp_path / "broken.png").write_bytes(b"not a picture")
     with pytest.raises(ValueError, match=r"broken\.png: not an image"):
         load_folder(tmp_path, 16)

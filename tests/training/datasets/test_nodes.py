@@ -13,8 +13,14 @@ import scipy.sparse
 import torch
 from torch_geometric.data import Data
 
-from training.datasets import DATASETS, NodeDataset, load, load_tables, random_splits
-from training.datasets.sources import data_folder, from_pyg, load_mat
+from training.datasets import (
+    NODE_DATASETS,
+    NodeDataset,
+    load_node_dataset,
+    load_node_tables,
+    random_splits,
+)
+from training.datasets.sources import data_folder, load_mat, node_dataset_from_pyg
 
 
 def _adjacency(nodes: int, seed: int) -> scipy.sparse.csc_matrix:
@@ -32,7 +38,7 @@ def test_care_gnn_files(tmp_path: Path) -> None:
         tmp_path / "YelpChi.mat",
         {**relations, "homo": _adjacency(30, 9), "features": features, "label": labels},
     )
-    dataset = load("yelpchi", tmp_path)
+    dataset = load_node_dataset("yelpchi", tmp_path)
     assert dataset.name == "yelpchi"
     assert dataset.relations == ("net_rur", "net_rtr", "net_rsr")
     np.testing.assert_allclose(dataset.graph.x, features.toarray(), rtol=1e-6)
@@ -55,7 +61,7 @@ def test_care_gnn_amazon_has_unlabelled_nodes(tmp_path: Path) -> None:
             "label": np.ones((1, nodes)),
         },
     )
-    labels = load("amazon", tmp_path).labels
+    labels = load_node_dataset("amazon", tmp_path).labels
     assert (labels[:3305] == -1).all()
     assert (labels[3305:] == 1).all()
 
@@ -93,7 +99,7 @@ def test_pyg_data() -> None:
         val_mask=masks.roll(1, 0),
         test_mask=masks.roll(2, 0),
     )
-    dataset = from_pyg(data, "small")
+    dataset = node_dataset_from_pyg(data, "small")
     assert dataset.labels.tolist() == [0, 1, -1, 0]
     assert [s.train.tolist() for s in dataset.official] == [[0], [1]]
     assert dataset.official[1].test.tolist() == [3]
@@ -114,7 +120,7 @@ def test_your_own_tables(tables: tuple[pd.DataFrame, pd.DataFrame, Path], kind: 
     for name, frame in (("nodes", nodes), ("edges", edges)):
         path = folder / f"{name}.{kind}"
         frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
-    dataset = load_tables(folder / f"nodes.{kind}", folder / f"edges.{kind}", "is_fraud")
+    dataset = load_node_tables(folder / f"nodes.{kind}", folder / f"edges.{kind}", "is_fraud")
     assert dataset.features == ("age", "sum")
     assert dataset.labels.tolist() == [1, 0, -1]
     assert dataset.graph.edge_index.tolist() == [[0, 2], [1, 0]]
@@ -126,7 +132,7 @@ def test_your_own_tables_with_relations(
     nodes, edges, folder = tables
     nodes.to_csv(folder / "n.csv", index=False)
     edges.assign(type=["pays", "knows"]).to_csv(folder / "e.csv", index=False)
-    dataset = load_tables(folder / "n.csv", folder / "e.csv", "is_fraud")
+    dataset = load_node_tables(folder / "n.csv", folder / "e.csv", "is_fraud")
     assert dataset.relations == ("knows", "pays")
     assert dataset.graph.edge_type is not None
     assert dataset.graph.edge_type.tolist() == [1, 0]
@@ -151,7 +157,7 @@ def test_tables_that_do_not_fit(
     nodes.assign(**nodes_change).to_csv(folder / "n.csv", index=False)
     edges.assign(**edges_change).to_csv(folder / "e.csv", index=False)
     with pytest.raises(ValueError, match=message):
-        load_tables(folder / "n.csv", folder / "e.csv", "is_fraud")
+        load_node_tables(folder / "n.csv", folder / "e.csv", "is_fraud")
 
 
 def _toy(labels: np.ndarray) -> NodeDataset:
@@ -176,9 +182,9 @@ def test_random_splits_follow_the_protocol() -> None:
 
 def test_unknown_dataset_and_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown dataset"):
-        load("nonsense", tmp_path)
+        load_node_dataset("nonsense", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"put Amazon\.mat"):
-        load("amazon", tmp_path)
+        load_node_dataset("amazon", tmp_path)
 
 
 @pytest.mark.skipif(
@@ -189,7 +195,7 @@ def test_unknown_dataset_and_missing_file(tmp_path: Path) -> None:
     [("tolokers", 11758, 2566), ("amazon", 10224, 693), ("yelpchi", 23831, 1217)],
 )
 def test_real_files(name: str, nodes: int, frauds: int) -> None:
-    assert name in DATASETS
-    dataset = load(name)
+    assert name in NODE_DATASETS
+    dataset = load_node_dataset(name)
     assert dataset.graph.num_nodes == nodes
     assert (dataset.labels == 1).sum() == frauds

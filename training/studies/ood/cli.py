@@ -7,25 +7,27 @@ from typing import Annotated
 
 import typer
 
-from models.checkpoint import load
-from training.cli_options import Data, Rows, Smoke
+from models.checkpoint import load_checkpoint
+from training.cli_options import DataOption, ResultsLogOption, SmokeOption
 from training.studies.ood import results_table
-from training.studies.ood.rows import FITTED, MOST
+from training.studies.ood.rows import MAX_ROWS, MAX_TRAIN_ROWS
 
 
 def out_of_distribution(
     folder: Annotated[Path, typer.Option(help="folder of checkpoints")] = Path("checkpoints"),
     only: Annotated[str | None, typer.Option(help="some of them, comma-separated")] = None,
-    out: Rows = None,
-    data: Data = None,
-    smoke: Smoke = False,
+    out: ResultsLogOption = None,
+    data: DataOption = None,
+    smoke: SmokeOption = False,
 ) -> None:
     """Test rows of each checkpoint against rows from elsewhere, as tables in Markdown."""
     wanted = None if only is None else only.split(",")
     names = sorted(path.name for path in folder.iterdir() if path.is_dir())
     if unknown := sorted({*(wanted or ())} - {*names}):
         raise typer.BadParameter(f"{folder} has no {unknown[0]}")
-    chosen = [load(folder / name) for name in names if wanted is None or name in wanted]
+    chosen = [load_checkpoint(folder / name) for name in names if wanted is None or name in wanted]
     path = out or Path("runs/tables") / f"out-of-distribution{'-smoke' * smoke}.jsonl"
-    most, fitted = (16, 256) if smoke else (MOST, FITTED)
-    typer.echo(results_table.markdown(results_table.run(chosen, path, data, most, fitted)))
+    most, fitted = (16, 256) if smoke else (MAX_ROWS, MAX_TRAIN_ROWS)
+    typer.echo(
+        results_table.format_tables(results_table.run_study(chosen, path, data, most, fitted))
+    )

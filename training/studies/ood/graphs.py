@@ -17,57 +17,59 @@ import pandas as pd
 from models.checkpoint import Checkpoint
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch
-from models.inputs.molecules import MoleculeError, parse
+from models.inputs.molecules import MoleculeError, parse_smiles
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
-from training.datasets import GraphDataset, load, load_tu
-from training.export import drawn
-from training.provenance import graphs_of, molecules, nodes_of
-from training.studies.ood.rows import SAME, Posed, Rows, Source
-from training.tasks.anomaly.export import FANOUTS, neighbourhoods
+from training.datasets import GraphDataset, load_node_dataset, load_tu
+from training.export import draw_sample
+from training.provenance import find_molecule_table, load_graph_data, load_node_data
+from training.studies.ood.rows import SAME_ROWS, RowBatches, RowSet, StudyRows
+from training.tasks.anomaly.export import REQUEST_FANOUTS, sample_neighborhoods
 
 _AT_A_TIME = 64
 _LARGEST = 1000  # nodes; a few proteins of DD would take longer than all others
 
 
-def rows_of_nodes(checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int) -> Source:
+def load_node_rows(
+    checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int
+) -> StudyRows:
     network = cast(NodeScorer, checkpoint.network)
-    dataset, split = nodes_of(checkpoint.manifest, folder)
+    dataset, split = load_node_data(checkpoint.manifest, folder)
     graph, rng = dataset.graph, np.random.default_rng(0)
 
     def of(
         posed: Graph, nodes: np.ndarray, labels: np.ndarray | None = None, *fanouts: int
-    ) -> Rows:
+    ) -> RowSet:
         batch = network.pack([posed])
 
-        def pose() -> Posed:
-            parts = map(_as_graph, neighbourhoods(batch, nodes, fanouts or FANOUTS))
+        def pose() -> RowBatches:
+            parts = map(_as_graph, sample_neighborhoods(batch, nodes, fanouts or REQUEST_FANOUTS))
             while some := list(islice(parts, _AT_A_TIME)):
                 sizes = np.array([part.num_nodes for part in some])
                 yield network.pack(some), sizes, np.cumsum(sizes) - sizes
 
-        return Rows(pose, labels)
+        return RowSet(pose, labels)
 
-    train, val = drawn(split.train, fitted), drawn(split.val, most)
-    test = drawn(split.test, most)
+    train, val = draw_sample(split.train, fitted), draw_sample(split.val, most)
+    test = draw_sample(split.test, most)
     mixed, ends = rng.permutation(graph.num_nodes), rng.permutation(graph.edge_index.shape[1])
     rewired = np.stack([graph.edge_index[0], graph.edge_index[1][ends]])
-    other = load("amazon" if dataset.name == "yelpchi-single" else "yelpchi", folder)
+    other = load_node_dataset("amazon" if dataset.name == "yelpchi-single" else "yelpchi", folder)
     foreign = _fitting(other.graph, graph)
-    return Source(
+    return StudyRows(
         {
             "train": of(graph, train, dataset.labels[train]),
             "val": of(graph, val),
             "test": of(graph, test),
         },
         {
-            other.name: of(foreign, drawn(np.arange(foreign.num_nodes), most)),
+            other.name: of(foreign, draw_sample(np.arange(foreign.num_nodes), most)),
             "columns reversed": of(_with(graph, x=graph.x[:, ::-1]), test),
             "a hundred times the unit": of(_with(graph, x=100 * graph.x), test),
             "features of other nodes": of(_with(graph, x=graph.x[mixed]), test),
             "edges at random": of(_with(graph, edge_index=rewired), test),
-            f"{SAME}, 4 neighbours": of(graph, test, None, 4),
-            f"{SAME}, 64 and 32 neighbours": of(graph, test, None, 64, 32),
+            f"{SAME_ROWS}, 4 neighbours": of(graph, test, None, 4),
+            f"{SAME_ROWS}, 64 and 32 neighbours": of(graph, test, None, 64, 32),
         },
     )
 
@@ -82,12 +84,14 @@ def _as_graph(part: GraphBatch) -> Graph:
     return Graph(part.x_NF.numpy(), np.concatenate(ends, 1), np.concatenate(types))
 
 
-def rows_of_graphs(checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int) -> Source:
+def load_graph_rows(
+    checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int
+) -> StudyRows:
     network = cast(GraphClassifier, checkpoint.network)
-    dataset, split = graphs_of(checkpoint.manifest, folder)
+    dataset, split = load_graph_data(checkpoint.manifest, folder)
 
-    def of(graphs: Sequence[Graph], labels: np.ndarray | None = None) -> Rows:
-        def pose() -> Posed:
+    def of(graphs: Sequence[Graph], labels: np.ndarray | None = None) -> RowSet:
+        def pose() -> RowBatches:
             for start in range(0, len(graphs), _AT_A_TIME):
                 part = graphs[start : start + _AT_A_TIME]
                 yield (
@@ -96,18 +100,18 @@ def rows_of_graphs(checkpoint: Checkpoint, folder: Path | None, most: int, fitte
                     np.arange(len(part)),
                 )
 
-        return Rows(pose, labels)
+        return RowSet(pose, labels)
 
     def those(graphs: np.ndarray) -> list[Graph]:
         return [dataset.graphs[i] for i in graphs]
 
-    train = drawn(split.train[dataset.labels[split.train, 0] >= 0], fitted)
-    test = those(drawn(split.test, most))
+    train = draw_sample(split.train[dataset.labels[split.train, 0] >= 0], fitted)
+    test = those(draw_sample(split.test, most))
     others = _other_molecules if dataset.smiles is not None else _other_proteins
-    return Source(
+    return StudyRows(
         {
             "train": of(those(train), dataset.labels[train, 0]),
-            "val": of(those(drawn(split.val, most))),
+            "val": of(those(draw_sample(split.val, most))),
             "test": of(test),
         },
         {name: of(graphs) for name, graphs in others(dataset, test, folder, most)},
@@ -120,7 +124,7 @@ def _other_molecules(
     known = set(dataset.smiles or ())
     for name in ("AMES", "BBBP", "HIV", "ESOL_delaney-processed"):
         if name.lower() != dataset.name:
-            yield name.partition("_")[0], _of_table(molecules(name, folder), known, most)
+            yield name.partition("_")[0], _of_table(find_molecule_table(name, folder), known, most)
     yield "features of other atoms", _mixed(test)
 
 
@@ -132,7 +136,7 @@ def _of_table(path: Path, known: set[str], most: int) -> list[Graph]:
         if len(found) == most:
             break
         try:
-            molecule = parse(text)
+            molecule = parse_smiles(text)
         except MoleculeError:
             continue
         if molecule.smiles not in known:
@@ -153,7 +157,7 @@ def _other_proteins(
     mean = float(np.mean(np.concatenate([graph.x[:, 1] for graph in dataset.graphs])))
     for name in ("ENZYMES", "DD", "MUTAG"):
         graphs = [g for g in load_tu(name, folder).graphs if g.num_nodes <= _LARGEST]
-        chosen = [graphs[i] for i in drawn(np.arange(len(graphs)), most)]
+        chosen = [graphs[i] for i in draw_sample(np.arange(len(graphs)), most)]
         yield name, [_as_protein(graph, mean) for graph in chosen]
     yield "ten times the unit", [_with(g, x=g.x * np.array([1, 10], np.float32)) for g in test]
     yield "features of other nodes", _mixed(test)

@@ -17,62 +17,68 @@ from models.checkpoint import Checkpoint
 from models.inputs.patches import MaskedImage
 from models.tasks.image_completer import ImageCompleter
 from training.datasets import load_images
-from training.export import drawn
-from training.provenance import images_of, recognised_of
-from training.studies.ood.rows import SAME, Posed, Rows, Source
-from training.tasks.complete.evaluate import occlude
-from training.tasks.images.export import pictures_of
+from training.export import draw_sample
+from training.provenance import load_image_data, load_labeled_image_data
+from training.studies.ood.rows import SAME_ROWS, RowBatches, RowSet, StudyRows
+from training.tasks.complete.evaluate import draw_occlusion
+from training.tasks.images.export import samples_to_inputs
 
 _AT_A_TIME = 64
 _OTHER = ("mnist", "cifar10", "tiny-imagenet")
 
 
-def rows_of_images(checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int) -> Source:
+def load_completion_rows(
+    checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int
+) -> StudyRows:
     """Images of which the share is hidden that the network was trained to fill most of the time."""
     network = cast(ImageCompleter, checkpoint.network)
-    dataset, c = images_of(checkpoint.manifest, folder), network.config
+    dataset, c = load_image_data(checkpoint.manifest, folder), network.config
     usual = cast(dict[str, float], checkpoint.manifest.training["recipe"])["occluded"]
 
-    def of(images: np.ndarray, share: float = usual) -> Rows:
-        masks = occlude(0, len(images), c.size // c.patch, share)
-        return _rows(network, list(map(MaskedImage, images, masks)), network.codec.length)
+    def of(images: np.ndarray, share: float = usual) -> RowSet:
+        masks = draw_occlusion(0, len(images), c.size // c.patch, share)
+        return _rows(network, list(map(MaskedImage, images, masks)), network.codec.num_patches)
 
     train, val, test = (
-        dataset.images[drawn(part, count)]
+        dataset.images[draw_sample(part, count)]
         for part, count in zip(dataset.split.parts().values(), (fitted, most, most), strict=True)
     )
     others = _foreign(dataset.name, c.size, c.channels, folder, most) | _spoiled(test)
     one_class = np.zeros(len(train), np.int64)
-    return Source(
+    return StudyRows(
         {"train": replace(of(train), labels=one_class), "val": of(val), "test": of(test)},
         {name: of(images) for name, images in others.items()}
-        | {f"{SAME}, {100 * share:g} % hidden": of(test, share) for share in (0.15, 0.85)},
+        | {f"{SAME_ROWS}, {100 * share:g} % hidden": of(test, share) for share in (0.15, 0.85)},
     )
 
 
-def rows_of_pictures(checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int) -> Source:
+def load_labeled_image_rows(
+    checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int
+) -> StudyRows:
     """Pictures with a question where the network answers one; others get that of a test sample."""
     network = cast(AiT, checkpoint.network)
-    dataset, c = recognised_of(checkpoint.manifest, folder), network.config
+    dataset, c = load_labeled_image_data(checkpoint.manifest, folder), network.config
     parts = dataset.split.parts()
     train, val, test = (
-        drawn(parts[part], count)
+        draw_sample(parts[part], count)
         for part, count in (("train", fitted), ("val", most), ("test", most))
     )
 
-    def own(samples: np.ndarray) -> Rows:
-        return _rows(network, pictures_of(dataset, samples), c.tokens, dataset.labels[samples])
+    def own(samples: np.ndarray) -> RowSet:
+        return _rows(
+            network, samples_to_inputs(dataset, samples), c.num_tokens, dataset.labels[samples]
+        )
 
-    def of(images: np.ndarray) -> Rows:
-        asked = pictures_of(dataset, test[: len(images)])
+    def of(images: np.ndarray) -> RowSet:
+        asked = samples_to_inputs(dataset, test[: len(images)])
         shown = images.transpose(0, 3, 1, 2).astype(np.float32) / 255
         told = zip(asked, shown, strict=True)
-        return _rows(network, [replace(one, pixels=pixels) for one, pixels in told], c.tokens)
+        return _rows(network, [replace(one, pixels=pixels) for one, pixels in told], c.num_tokens)
 
-    images = dataset.pixels[dataset.picture_of[test]].transpose(0, 2, 3, 1)
+    images = dataset.pixels[dataset.image_ids[test]].transpose(0, 2, 3, 1)
     channels, _, size = c.shape
     others = _foreign(dataset.name, size, channels, folder, most) | _spoiled(images)
-    return Source(
+    return StudyRows(
         {"train": own(train), "val": own(val), "test": own(test)},
         {name: of(images) for name, images in others.items()},
     )
@@ -80,13 +86,13 @@ def rows_of_pictures(checkpoint: Checkpoint, folder: Path | None, most: int, fit
 
 def _rows(
     network: Architecture, items: Sequence[Any], tokens: int, labels: np.ndarray | None = None
-) -> Rows:
-    def pose() -> Posed:
+) -> RowSet:
+    def pose() -> RowBatches:
         left = iter(items)
         while part := list(islice(left, _AT_A_TIME)):
             yield network.pack(part), np.full(len(part), tokens), np.arange(len(part))
 
-    return Rows(pose, labels)
+    return RowSet(pose, labels)
 
 
 def _foreign(
@@ -98,7 +104,7 @@ def _foreign(
     for name in _OTHER:
         if name not in held:
             other = load_images(name, folder)
-            images = other.images[drawn(other.split.test, most)]
+            images = other.images[draw_sample(other.split.test, most)]
             found[name] = np.stack([_as(image, size, channels) for image in images])
     return found
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from models.checkpoint import Checkpoint
-from training.common.hardware import machines
-from training.common.results_log import ResultsLog, mark
-from training.studies.ood.rows import SAME
-from training.studies.ood.scores import Mahalanobis, Seen, auroc, detectors, see
-from training.studies.ood.sources import source_of
+from training.common.hardware import format_machines
+from training.common.results_log import ResultsLog, config_hash
+from training.studies.ood.rows import SAME_ROWS
+from training.studies.ood.scores import Mahalanobis, RowOutputs, auroc, evaluate_rows, score_rows
+from training.studies.ood.sources import load_study_rows
 
 DETECTORS = {
     "energy": "energy",
@@ -26,7 +26,7 @@ _PARTS = ("train", "val", "test")
 _CENTRAL = (90, 95, 98)  # percent; what the rule might have been
 
 
-def run(
+def run_study(
     checkpoints: Iterable[Checkpoint],
     out: Path,
     data: Path | None,
@@ -43,28 +43,28 @@ def run(
     rows = []
     for one in checkpoints:
         split = str(one.manifest.training["split"])
-        key = one.manifest.name, split, mark([one.sha256, most, fitted])
+        key = one.manifest.name, split, config_hash([one.sha256, most, fitted])
         make = partial(_row, one, data, most, fitted)
-        rows.append(ledger.row(key, make))
+        rows.append(ledger.get_or_compute(key, make))
     return rows
 
 
 def _row(checkpoint: Checkpoint, data: Path | None, most: int, fitted: int) -> dict[str, Any]:
-    source, reference = source_of(checkpoint, data, most, fitted), checkpoint.manifest.energy
-    own = {part: see(checkpoint, source.own[part]) for part in _PARTS}
+    source, reference = load_study_rows(checkpoint, data, most, fitted), checkpoint.manifest.energy
+    own = {part: evaluate_rows(checkpoint, source.own[part]) for part in _PARTS}
     labels = source.own["train"].labels
     assert labels is not None
-    mahalanobis = Mahalanobis(own["train"].read_RK, labels)
-    inside = detectors(own["test"], mahalanobis)
+    mahalanobis = Mahalanobis(own["train"].head_input_RK, labels)
+    inside = score_rows(own["test"], mahalanobis)
 
-    def flagged(seen: Seen) -> dict[str, Any]:
+    def flagged(seen: RowOutputs) -> dict[str, Any]:
         told = [reference.out_of_distribution(p) for p in seen.percentile_R]
         return {"rows": len(told), "flagged": float(np.mean(told))}
 
     others = {}
     for name, rows in source.others.items():
-        seen = see(checkpoint, rows)
-        outside = detectors(seen, mahalanobis)
+        seen = evaluate_rows(checkpoint, rows)
+        outside = score_rows(seen, mahalanobis)
         others[name] = flagged(seen) | {d: auroc(inside[d], outside[d]) for d in outside}
     return {
         "dataset": str(checkpoint.manifest.training["dataset"]),
@@ -76,32 +76,32 @@ def _row(checkpoint: Checkpoint, data: Path | None, most: int, fitted: int) -> d
     }
 
 
-def _outside(seen: Seen, central: float) -> float:
+def _outside(seen: RowOutputs, central: float) -> float:
     """Share of rows whose percentile is not among the `central` percent in the middle."""
     return float(np.mean(np.abs(seen.percentile_R - 50) > central / 2))
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
+def format_tables(rows: Sequence[dict[str, Any]]) -> str:
     """Both tables, with the machines under them."""
     names = " | ".join(DETECTORS.values())
     lines = [
         f"| checkpoint | against | {names} | flagged |",
         "|---|---|" + "---|" * (len(DETECTORS) + 1),
-        *(line_of(row, name) for row in rows for name in row["others"]),
-        medians(rows),
+        *(format_line(row, name) for row in rows for name in row["others"]),
+        format_median_line(rows),
         "",
         "| checkpoint | validation rows | "
         + " | ".join(f"outside the central {c} %" for c in _CENTRAL)
         + " | 99 %: flagged | training rows flagged | test rows flagged |",
         "|---|---|" + "---|" * (len(_CENTRAL) + 3),
-        *(own_line(row) for row in rows),
+        *(format_own_line(row) for row in rows),
         "",
-        machines(rows),
+        format_machines(rows),
     ]
     return "\n".join(lines)
 
 
-def line_of(row: dict[str, Any], name: str) -> str:
+def format_line(row: dict[str, Any], name: str) -> str:
     """AUROC of each detector between a checkpoint's test rows and others, and of how many of those
     it says `out_of_distribution`."""
     other = row["others"][name]
@@ -110,18 +110,23 @@ def line_of(row: dict[str, Any], name: str) -> str:
     return f"| `{row['model']}` | {name} | {' | '.join(cells)} | {flagged} |"
 
 
-def medians(rows: Sequence[dict[str, Any]]) -> str:
+def format_median_line(rows: Sequence[dict[str, Any]]) -> str:
     """Of what is foreign: what is a checkpoint's own, asked for otherwise, is left out."""
     found = [
-        other for row in rows for name, other in row["others"].items() if not name.startswith(SAME)
+        other
+        for row in rows
+        for name, other in row["others"].items()
+        if not name.startswith(SAME_ROWS)
     ]
     columns = ([other[d] for other in found if d in other] for d in (*DETECTORS, "flagged"))
     cells = [f"{np.median(column):.3f}" if column else "-" for column in columns]
     share = f"{100 * float(cells.pop()):.1f} %"
-    return f"| all | median of {len(found)}, without `{SAME}` | {' | '.join(cells)} | {share} |"
+    return (
+        f"| all | median of {len(found)}, without `{SAME_ROWS}` | {' | '.join(cells)} | {share} |"
+    )
 
 
-def own_line(row: dict[str, Any]) -> str:
+def format_own_line(row: dict[str, Any]) -> str:
     """How many of a checkpoint's own rows this rule or that would take for others."""
     train, val, test = (row["own"][part] for part in _PARTS)
     shares = [val[f"outside_{c}"] for c in _CENTRAL]

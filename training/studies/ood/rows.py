@@ -8,26 +8,26 @@ from typing import Any
 
 import numpy as np
 
-MOST = 400  # rows of one kind
-FITTED = 1500  # training rows
-SAME = "the same"  # rows of its own, asked for otherwise than in the reference
+MAX_ROWS = 400  # rows of one kind
+MAX_TRAIN_ROWS = 1500  # training rows
+SAME_ROWS = "the same"  # rows of its own, asked for otherwise than in the reference
 
-Posed = Iterator[tuple[Any, np.ndarray, np.ndarray]]
+RowBatches = Iterator[tuple[Any, np.ndarray, np.ndarray]]
 """Batches, with the nodes, tokens or patches of each row and the place of what stands for it in
 the output and in what the head reads."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSet:
     """Rows of one kind: what is posed anew each time it is asked for, and labels where known."""
 
-    pose: Callable[[], Posed]
+    batches: Callable[[], RowBatches]
     labels: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
-class Source:
+class StudyRows:
     """A checkpoint's own rows by part, `train`, `val` and `test`, and others by what they are."""
 
-    own: Mapping[str, Rows]
-    others: Mapping[str, Rows]
+    own: Mapping[str, RowSet]
+    others: Mapping[str, RowSet]

@@ -16,14 +16,14 @@ from models.architectures.ait import AiT
 from models.base import Architecture, DynamicsParams
 from models.checkpoint import Checkpoint
 from models.inputs.patches import PatchBatch
-from models.tasks.graph_classifier import Task
+from models.tasks.graph_classifier import ClassificationTask
 from models.tasks.image_completer import ImageCompleter
 from training.metrics import split_logits
-from training.studies.ood.rows import Rows
+from training.studies.ood.rows import RowSet
 
 
 @dataclass(frozen=True)
-class Seen:
+class RowOutputs:
     """What a network makes of rows.
 
     Attributes:
@@ -34,14 +34,14 @@ class Seen:
 
     percentile_R: np.ndarray
     probability_R: np.ndarray | None
-    read_RK: np.ndarray
+    head_input_RK: np.ndarray
 
 
-def see(checkpoint: Checkpoint, rows: Rows) -> Seen:
+def evaluate_rows(checkpoint: Checkpoint, rows: RowSet) -> RowOutputs:
     """Pose `rows` as a client does, with the dynamics as trained."""
     network, manifest = checkpoint.network, checkpoint.manifest
     percentile, logits, read = [], [], []
-    for batch, sizes, at in rows.pose():
+    for batch, sizes, at in rows.batches():
         with _overheard(_reader(network)) as heard:
             output = network.infer(batch, [DynamicsParams()] * len(sizes))
         final_R = sum(s.trace[-1].energy_R for s in output.solutions)
@@ -53,7 +53,7 @@ def see(checkpoint: Checkpoint, rows: Rows) -> Seen:
             states = states.view(len(sizes), -1, states.shape[1]).mean(1)
         read.append(states.numpy()[at])
     confidence = _confidence(checkpoint, np.concatenate(logits))
-    return Seen(np.array(percentile), confidence, np.concatenate(read))
+    return RowOutputs(np.array(percentile), confidence, np.concatenate(read))
 
 
 def _hidden(batch: Any) -> list[float | None]:
@@ -89,7 +89,7 @@ def _confidence(checkpoint: Checkpoint, logits: np.ndarray) -> np.ndarray | None
     if manifest.task == "anomaly":
         p = manifest.calibration(logits)
         return np.maximum(p, 1 - p)
-    tasks = cast(tuple[Task, ...], cast(Any, checkpoint.network).config.tasks)
+    tasks = cast(tuple[ClassificationTask, ...], cast(Any, checkpoint.network).config.tasks)
     first = split_logits(logits, tasks)[0]
     return softmax(first / manifest.temperatures[0], -1).max(-1)
 
@@ -114,12 +114,12 @@ class Mahalanobis:
         return np.einsum("crk,kl,crl->cr", apart_CRK, self._inverse_KK, apart_CRK).min(0)
 
 
-def detectors(seen: Seen, mahalanobis: Mahalanobis) -> dict[str, np.ndarray]:
+def score_rows(seen: RowOutputs, mahalanobis: Mahalanobis) -> dict[str, np.ndarray]:
     """By name, a score of each row (R,), of those that there are."""
     found = {
         "energy": seen.percentile_R,
         "energy_two_sided": np.abs(seen.percentile_R - 50),
-        "mahalanobis": mahalanobis(seen.read_RK),
+        "mahalanobis": mahalanobis(seen.head_input_RK),
     }
     return found if seen.probability_R is None else found | {"max_softmax": -seen.probability_R}
 

@@ -6,21 +6,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.checkpoint import Checkpoint
-from training.studies.ood.graphs import rows_of_graphs, rows_of_nodes
-from training.studies.ood.pictures import rows_of_images, rows_of_pictures
-from training.studies.ood.rows import FITTED, MOST, Source
+from training.studies.ood.graphs import load_graph_rows, load_node_rows
+from training.studies.ood.pictures import load_completion_rows, load_labeled_image_rows
+from training.studies.ood.rows import MAX_ROWS, MAX_TRAIN_ROWS, StudyRows
 
-_SOURCES: dict[str, Callable[[Checkpoint, Path | None, int, int], Source]] = {
-    "anomaly": rows_of_nodes,
-    "classification": rows_of_graphs,
-    "completion": rows_of_images,
-    "images": rows_of_pictures,
+_SOURCES: dict[str, Callable[[Checkpoint, Path | None, int, int], StudyRows]] = {
+    "anomaly": load_node_rows,
+    "classification": load_graph_rows,
+    "completion": load_completion_rows,
+    "images": load_labeled_image_rows,
 }
 
 
-def source_of(
-    checkpoint: Checkpoint, folder: Path | None = None, most: int = MOST, fitted: int = FITTED
-) -> Source:
+def load_study_rows(
+    checkpoint: Checkpoint,
+    folder: Path | None = None,
+    max_rows: int = MAX_ROWS,
+    max_train_rows: int = MAX_TRAIN_ROWS,
+) -> StudyRows:
     """The rows to tell apart, no more than `most` of a kind and `fitted` to train on.
 
     Raises:
@@ -28,4 +31,4 @@ def source_of(
         ValueError: the data are not those of the checkpoint, or nobody has said what else it may
             meet.
     """
-    return _SOURCES[checkpoint.manifest.task](checkpoint, folder, most, fitted)
+    return _SOURCES[checkpoint.manifest.task](checkpoint, folder, max_rows, max_train_rows)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from models.memories import SUFFIX, Card, Memory, dump
-from training.cli_options import Data
-from training.datasets.memories import digits, rrm
+from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, dump_memory
+from training.cli_options import DataOption
+from training.datasets.memories import load_digits, load_rrm_alignment
 from training.studies.reproduce import stochastic_attention
 
 
@@ -17,7 +17,7 @@ def reproduce(
     paper: Annotated[str, typer.Argument(help="stochastic-attention")],
     only: Annotated[str | None, typer.Option(help="synthetic, images, proteins, finance")] = None,
     seed: int = 0,
-    data: Data = None,
+    data: DataOption = None,
 ) -> None:
     """Print a paper's tables beside ours, in Markdown; minutes."""
     if paper != "stochastic-attention":
@@ -28,7 +28,7 @@ def reproduce(
 
 def memories(
     folder: Annotated[Path, typer.Option(help="where the files go")] = Path("memories"),
-    data: Data = None,
+    data: DataOption = None,
 ) -> None:
     """Make the memories that ship, from the published files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,19 +36,19 @@ def memories(
         (
             "mnist-3",
             "images",
-            digits(3, 100, data),
+            load_digits(3, 100, data),
             "CC BY-SA 3.0",
             "the first 100 threes of MNIST's training set (LeCun, Cortes, Burges)",
         ),
         (
             "rrm",
             "sequences",
-            rrm(data),
+            load_rrm_alignment(data),
             "CC0 1.0",
             "Pfam PF00076.29, seed alignment; columns with more than half gaps left out",
         ),
     ):
-        memory = Memory.of(kind, items)
-        card = Card.of(memory, items, licence, note)
-        (folder / f"{name}{SUFFIX}").write_bytes(dump(items, card))
+        memory = Memory.from_items(kind, items)
+        card = MemoryCard.from_memory(memory, items, licence, note)
+        (folder / f"{name}{MEMORY_FILE_SUFFIX}").write_bytes(dump_memory(items, card))
         typer.echo(f"{name} {card.patterns} patterns, d = {card.dim}, {card.sha256}")

@@ -13,22 +13,22 @@ from torch import Tensor
 
 from models.memories import Memory
 from models.sampling import (
-    Drawn,
-    Heads,
-    Measures,
     Method,
+    SampleMetrics,
+    SampleResult,
     Schedule,
-    beta_star,
-    beta_star_log,
-    draw,
-    measure,
+    SubspaceHeads,
+    compute_metrics,
+    compute_similarities,
+    draw_samples,
+    find_beta_star,
+    find_beta_star_log,
+    init_states,
     null_energy,
     null_novelty,
-    similarities,
     snr,
-    starts,
 )
-from training.datasets.memories import digits
+from training.datasets.memories import load_digits
 from training.studies.reproduce.tables import Cell, Table
 
 BETAS = (2000, 1000, 500, 200, 50, 10)
@@ -52,27 +52,29 @@ _PAPER = {
 }
 
 
-def memory_of(digit: int, count: int, data: Path | None) -> Tensor:
-    return Memory.of("images", digits(digit, count, data)).patterns_KD
+def load_patterns(digit: int, count: int, data: Path | None) -> Tensor:
+    return Memory.from_items("images", load_digits(digit, count, data)).patterns_KD
 
 
-def tables(data: Path | None, seed: int) -> Iterator[Table]:
+def make_tables(data: Path | None, seed: int) -> Iterator[Table]:
     for digit in (3, 1, 8):
         yield _digit(digit, data, seed)
-    x = memory_of(3, 100, data)
+    x = load_patterns(3, 100, data)
     yield _single(x, seed)
     yield _step_sizes(x, seed)
     yield _heads(x, data, seed)
     yield _sizes(data)
 
 
-def _paper_protocol(x: Tensor, beta: float, seed: int, **knobs) -> Drawn:
-    alpha = knobs.pop("alpha", 0.01)
-    return draw(x, starts(x, 30, seed), beta, alpha, Schedule(), 150, seed=seed, **knobs)
+def _paper_protocol(x: Tensor, beta: float, seed: int, **params) -> SampleResult:
+    alpha = params.pop("alpha", 0.01)
+    return draw_samples(
+        x, init_states(x, 30, seed), beta, alpha, Schedule(), 150, seed=seed, **params
+    )
 
 
 def _digit(digit: int, data: Path | None, seed: int) -> Table:
-    x = memory_of(digit, 100, data)
+    x = load_patterns(digit, 100, data)
     table = Table(
         f"MNIST digit {digit}, K = 100, d = 784",
         (
@@ -93,8 +95,8 @@ def _digit(digit: int, data: Path | None, seed: int) -> Table:
         "`closed` its closed forms 1 - (1 + d/beta)^-1/2 and -1/2 + d/(2 beta).",
     )
     for name, samples in _baselines(x, seed):
-        found = measure(samples, x, 2000.0)
-        table.add(
+        found = compute_metrics(samples, x, 2000.0)
+        table.add_row(
             name,
             "2000",
             found.novelty,
@@ -107,14 +109,16 @@ def _digit(digit: int, data: Path | None, seed: int) -> Table:
     for beta in BETAS:
         for method in (Method.MALA, Method.ULA):
             drawn = _paper_protocol(x, beta, seed, method=method)
-            accepted = None if drawn.acceptance_C is None else float(drawn.acceptance_C.mean())
-            table.add(
+            accepted = (
+                None if drawn.acceptance_rate_C is None else float(drawn.acceptance_rate_C.mean())
+            )
+            table.add_row(
                 method.value.upper(),
                 str(beta),
-                *_three(drawn.measures),
+                *_three(drawn.metrics),
                 accepted,
                 _PAPER.get((digit, method.value, beta)),
-                *_three(drawn.null),
+                *_three(drawn.null_metrics),
                 null_novelty(beta, 784),
                 null_energy(beta, 784),
             )
@@ -158,17 +162,17 @@ def _single(x: Tensor, seed: int) -> Table:
         "diverse, the chain has not left its basin.",
     )
     schedule = Schedule(50_000, 10_000, 100, 400)
-    begin = starts(x, 1, seed)
+    begin = init_states(x, 1, seed)
     first = begin._replace(x_CD=begin.x_CD - x[begin.patterns_C] + x[:1])
     for beta, paper in ((2000, ".282"), (200, ".796"), (50, ".967")):
-        drawn = draw(x, first, beta, 0.01, schedule, 400, seed=seed)
-        table.add(
+        drawn = draw_samples(x, first, beta, 0.01, schedule, 400, seed=seed)
+        table.add_row(
             str(beta),
             snr(0.01, beta, 784),
-            *_three(drawn.measures),
-            drawn.measures.max_cosine,
+            *_three(drawn.metrics),
+            drawn.metrics.max_cosine,
             paper,
-            *_three(drawn.null),
+            *_three(drawn.null_metrics),
         )
     return table
 
@@ -204,25 +208,25 @@ def _step_sizes(x: Tensor, seed: int) -> Table:
     ):
         ula = _paper_protocol(x, 2000, seed, alpha=alpha)
         mala = _paper_protocol(x, 2000, seed, alpha=alpha, method=Method.MALA)
-        assert mala.acceptance_C is not None
-        table.add(
+        assert mala.acceptance_rate_C is not None
+        table.add_row(
             f"{alpha:g}",
-            float(mala.acceptance_C.mean()),
+            float(mala.acceptance_rate_C.mean()),
             accepted,
-            ula.measures.novelty,
-            mala.measures.novelty,
-            ula.measures.diversity,
-            mala.measures.diversity,
+            ula.metrics.novelty,
+            mala.metrics.novelty,
+            ula.metrics.diversity,
+            mala.metrics.diversity,
             novelty,
             diversity,
-            ula.null.novelty,
-            ula.null.diversity,
+            ula.null_metrics.novelty,
+            ula.null_metrics.diversity,
         )
     return table
 
 
 def _heads(x: Tensor, data: Path | None, seed: int) -> Table:
-    shares = ", ".join(f"{100 * share:.1f} %" for share in Heads.of(x, 4).shares)
+    shares = ", ".join(f"{100 * share:.1f} %" for share in SubspaceHeads.from_patterns(x, 4).shares)
     table = Table(
         "Heads in principal subspaces, digit 3, beta = 200",
         ("heads", "K", "novelty", "diversity", "energy", "max-cos", "null N", "null D", "null E"),
@@ -241,14 +245,14 @@ def _heads(x: Tensor, data: Path | None, seed: int) -> Table:
         (4, 500),
         (4, 1000),
     ):
-        memory = memory_of(3, count, data)
+        memory = load_patterns(3, count, data)
         drawn = _paper_protocol(memory, 200, seed, heads=heads)
-        table.add(
+        table.add_row(
             str(heads),
             str(count),
-            *_three(drawn.measures),
-            drawn.measures.max_cosine,
-            *_three(drawn.null),
+            *_three(drawn.metrics),
+            drawn.metrics.max_cosine,
+            *_three(drawn.null_metrics),
         )
     return table
 
@@ -260,10 +264,10 @@ def _sizes(data: Path | None) -> Table:
         "Entropy averaged over the first 20 stored patterns.",
     )
     for count, paper in ((100, "9"), (500, "13"), (1000, "15"), (2000, "18"), (3500, "18")):
-        seen = similarities(memory_of(3, count, data))
-        table.add(str(count), beta_star(seen), beta_star_log(seen), paper)
+        seen = compute_similarities(load_patterns(3, count, data))
+        table.add_row(str(count), find_beta_star(seen), find_beta_star_log(seen), paper)
     return table
 
 
-def _three(m: Measures) -> tuple[Cell, ...]:
+def _three(m: SampleMetrics) -> tuple[Cell, ...]:
     return m.novelty, m.diversity, m.energy

@@ -11,18 +11,18 @@ import torch
 
 from models.memories import ALPHABET, GAP, Memory
 from models.sampling import (
-    Drawn,
     Method,
+    SampleResult,
     Schedule,
-    beta_star,
-    beta_star_log,
-    draw,
-    measure,
-    null_samples,
-    similarities,
-    starts,
+    compute_metrics,
+    compute_similarities,
+    draw_null_samples,
+    draw_samples,
+    find_beta_star,
+    find_beta_star_log,
+    init_states,
 )
-from training.datasets.memories import rrm
+from training.datasets.memories import load_rrm_alignment
 from training.studies.reproduce.tables import Table
 
 _GAP = ALPHABET.index(GAP)
@@ -33,14 +33,14 @@ _PAPER = {
 }
 
 
-def tables(data: Path | None, seed: int) -> Iterator[Table]:
-    letters = rrm(data)
-    memory = Memory.of("sequences", letters)
+def make_tables(data: Path | None, seed: int) -> Iterator[Table]:
+    letters = load_rrm_alignment(data)
+    memory = Memory.from_items("sequences", letters)
     x = memory.patterns_KD
     unrestored = replace(memory, norms_K=torch.ones_like(memory.norms_K))
-    seen = similarities(x)
+    seen = compute_similarities(x)
     table = Table(
-        f"PF00076 seed, K = {memory.count}, L = {letters.shape[1]}, d = {memory.dim}",
+        f"PF00076 seed, K = {memory.num_patterns}, L = {letters.shape[1]}, d = {memory.dim}",
         (
             "method",
             "beta",
@@ -55,18 +55,18 @@ def tables(data: Path | None, seed: int) -> Iterator[Table]:
             "paper N / identity / KL",
         ),
         f"Protocol of the digits. Mean norm before normalising {float(memory.norms_K.mean()):.2f}. "
-        f"beta* {beta_star(seen):.2f} by eq. 12, {beta_star_log(seen):.3f} by the log-beta rule "
-        "(the released code: 3.848). Identity: to the nearest stored sequence, over its positions "
+        f"beta* {find_beta_star(seen):.2f} by eq. 12, {find_beta_star_log(seen):.3f} by the "
+        "log-beta rule (the released code: 3.848). Identity: to the nearest stored sequence, over its positions "
         "without a gap. KL(family || samples) of the composition, nats, with one count added to "
         "each letter. `norm lost` "
         "decodes the unit vectors, as the paper does. The null rows are a random stored pattern + "
         "N(0, I/beta), decoded alike.",
     )
 
-    def add(name: str, beta: float, x_SD: torch.Tensor, drawn: Drawn | None = None) -> None:
-        found = measure(x_SD, x, beta)
-        accepted = drawn.acceptance_C if drawn is not None else None
-        table.add(
+    def add(name: str, beta: float, x_SD: torch.Tensor, drawn: SampleResult | None = None) -> None:
+        found = compute_metrics(x_SD, x, beta)
+        accepted = drawn.acceptance_rate_C if drawn is not None else None
+        table.add_row(
             name,
             f"{beta:g}",
             found.novelty,
@@ -82,11 +82,11 @@ def tables(data: Path | None, seed: int) -> Iterator[Table]:
     add("bootstrap", 77, x[torch.from_numpy(rng.integers(0, len(x), 150))])
     for beta in (77.0, 8.0):
         for method in (Method.MALA, Method.ULA):
-            drawn = draw(
-                x, starts(x, 30, seed), beta, 0.01, Schedule(), 150, method=method, seed=seed
+            drawn = draw_samples(
+                x, init_states(x, 30, seed), beta, 0.01, Schedule(), 150, method=method, seed=seed
             )
-            add(method.value.upper(), beta, drawn.x_SD, drawn)
-        add("null", beta, null_samples(x, beta, 150, seed))
+            add(method.value.upper(), beta, drawn.samples_SD, drawn)
+        add("null", beta, draw_null_samples(x, beta, 150, seed))
     yield table
 
 

@@ -12,10 +12,10 @@ from training.studies.reproduce import finance, images, proteins, synthetic
 from training.studies.reproduce.tables import Table
 
 PARTS: dict[str, Callable[[Path | None, int], Iterator[Table]]] = {
-    "synthetic": lambda _, seed: synthetic.tables(seed),
-    "images": images.tables,
-    "proteins": proteins.tables,
-    "finance": finance.tables,
+    "synthetic": lambda _, seed: synthetic.make_tables(seed),
+    "images": images.make_tables,
+    "proteins": proteins.make_tables,
+    "finance": finance.make_tables,
 }
 
 
@@ -29,7 +29,7 @@ def reproduce(data: Path | None, seed: int, only: str | None = None) -> Iterator
         raise ValueError(f"parts are {', '.join(PARTS)}")
     for name, part in PARTS.items():
         if only in (None, name):
-            yield from (table.markdown() for table in part(data, seed))
+            yield from (table.to_markdown() for table in part(data, seed))
     yield (
         f"Seed {seed}; float32; {platform.machine()}, torch {torch.__version__}, "
         f"Python {platform.python_version()}."

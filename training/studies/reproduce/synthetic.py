@@ -14,13 +14,13 @@ from models.energies import ModernHopfield
 from models.sampling import (
     Method,
     Schedule,
-    beta_star,
-    beta_star_log,
-    draw,
-    exact_samples,
-    run,
-    similarities,
-    starts,
+    compute_similarities,
+    draw_exact_samples,
+    draw_samples,
+    find_beta_star,
+    find_beta_star_log,
+    init_states,
+    run_chains,
 )
 from training.studies.reproduce.tables import Table
 
@@ -34,14 +34,14 @@ def random_patterns(count: int, dim: int, seed: int) -> Tensor:
     return torch.nn.functional.normalize(torch.randn(count, dim, generator=generator), dim=1)
 
 
-def tables(seed: int) -> Iterator[Table]:
+def make_tables(seed: int) -> Iterator[Table]:
     yield _spectrum(seed)
     yield _convergence(seed)
 
 
 def _spectrum(seed: int, betas: Mapping[float, str | None] = BETAS) -> Table:
     x = random_patterns(16, 64, seed)
-    seen = similarities(x)
+    seen = compute_similarities(x)
     table = Table(
         "Synthetic spectrum, d = 64, K = 16",
         (
@@ -58,14 +58,14 @@ def _spectrum(seed: int, betas: Mapping[float, str | None] = BETAS) -> Table:
             "null E",
         ),
         "One ULA chain, 22,000 steps, burn-in 2,000, alpha = 0.01, every 20th state (section 5); "
-        f"ln K = {np.log(16):.3f}. beta* of this memory: {beta_star(seen):.2f} by eq. 12, "
-        f"{beta_star_log(seen):.2f} by the log-beta rule; sqrt(d) = 8.",
+        f"ln K = {np.log(16):.3f}. beta* of this memory: {find_beta_star(seen):.2f} by eq. 12, "
+        f"{find_beta_star_log(seen):.2f} by the log-beta rule; sqrt(d) = 8.",
     )
     schedule = Schedule(22_000, 2_000, 20, 1000)
     for beta, paper in betas.items():
-        drawn = draw(x, starts(x, 1, seed), beta, 0.01, schedule, 1000, seed=seed)
-        m, null = drawn.measures, drawn.null
-        table.add(
+        drawn = draw_samples(x, init_states(x, 1, seed), beta, 0.01, schedule, 1000, seed=seed)
+        m, null = drawn.metrics, drawn.null_metrics
+        table.add_row(
             f"{beta:g}",
             m.max_cosine,
             m.entropy,
@@ -91,10 +91,10 @@ def _convergence(seed: int) -> Table:
         "4,000 in all; the reference is one MALA chain of 500,000 steps, every 100th. Exact draws "
         "come from the mixture that exp(-beta E) is. The paper's size of this experiment is lost.",
     )
-    begin = starts(x, 8, seed).x_CD
+    begin = init_states(x, 8, seed).x_CD
     long = Schedule(510_000, 10_000, 100, 1)
-    reference = run(energy, begin[:1], beta, 0.2, long, method=Method.MALA, seed=seed + 1)
-    exact = energy.value(exact_samples(energy, beta, 20_000, seed), beta).numpy()
+    reference = run_chains(energy, begin[:1], beta, 0.2, long, method=Method.MALA, seed=seed + 1)
+    exact = energy.value(draw_exact_samples(energy, beta, 20_000, seed), beta).numpy()
     for method, alpha in (
         (Method.ULA, 0.01),
         (Method.ULA, 0.1),
@@ -102,11 +102,11 @@ def _convergence(seed: int) -> Table:
         (Method.MALA, 0.1),
     ):
         schedule = Schedule(60_000, 10_000, 100, 1)
-        found = run(energy, begin, beta, alpha, schedule, method=method, seed=seed)
+        found = run_chains(energy, begin, beta, alpha, schedule, method=method, seed=seed)
         energies = found.energy_TC.flatten().numpy()
         to_long = _ks(energies, reference.energy_TC.flatten().numpy())
         to_exact = _ks(energies, exact)
-        table.add(
+        table.add_row(
             f"8 x {method.value.upper()}",
             f"{alpha:g}",
             *to_long,

@@ -17,12 +17,12 @@ class Table:
     note: str
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
 
-    def add(self, *cells: Cell) -> None:
+    def add_row(self, *cells: Cell) -> None:
         if len(cells) != len(self.columns):
             raise ValueError("a row has a cell per column")
         self.rows.append(cells)
 
-    def markdown(self) -> str:
+    def to_markdown(self) -> str:
         lines = [
             f"### {self.title}",
             "",

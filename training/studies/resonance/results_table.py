@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 
 from models.resonance import Resonance
-from training.common.hardware import machines
-from training.common.results_log import ResultsLog, mark
-from training.studies.resonance.study import Anew, Subject
+from training.common.hardware import format_machines
+from training.common.results_log import ResultsLog, config_hash
+from training.studies.resonance.study import CheckpointStudy, RetrainOptions
 
 _UNITS = {"roc_auc": ("ROC-AUC in percent", 100.0), "psnr": ("PSNR in dB", 1.0)}
 Row = dict[str, Any]
 
 
-def asked(subject: Subject, ledger: ResultsLog, grid: Iterable[Resonance]) -> list[Row]:
+def evaluate_checkpoint(
+    subject: CheckpointStudy, ledger: ResultsLog, grid: Iterable[Resonance]
+) -> list[Row]:
     """The weights as they are, with no resonance and with each of `grid`; rows there are are kept.
 
     `error` is the standard error of the difference to none, on the same test rows.
@@ -27,21 +29,24 @@ def asked(subject: Subject, ledger: ResultsLog, grid: Iterable[Resonance]) -> li
 
     def measured(resonance: Resonance | None) -> Row:
         if not base:
-            base.append(subject.scores(None))
-        scores = base[0] if resonance is None else subject.scores(resonance)
-        told = {"value": subject.value(scores), "error": subject.error(scores, base[0])}
+            base.append(subject.compute_scores(None))
+        scores = base[0] if resonance is None else subject.compute_scores(resonance)
+        told = {
+            "value": subject.compute_metric(scores),
+            "error": subject.compute_standard_error(scores, base[0]),
+        }
         return _told(subject, resonance, None) | told
 
     identity = subject.checkpoint.sha256
     return [_kept(subject, ledger, identity, r, None, measured) for r in (None, *grid)]
 
 
-def retrained(
-    subject: Subject,
+def evaluate_retrained(
+    subject: CheckpointStudy,
     ledger: ResultsLog,
     grid: Iterable[Resonance],
     seeds: int,
-    how: Anew,
+    how: RetrainOptions,
 ) -> list[Row]:
     """Trained anew with each of `grid` and with none, with so many seeds of the weights each."""
     cells = [(seed, r) for seed in range(seeds) for r in (None, *grid)]
@@ -51,7 +56,7 @@ def retrained(
 
         def measured(resonance: Resonance | None, seed: int = seed) -> Row:
             added = {} if resonance is None else {"resonance": resonance.model_dump(mode="json")}
-            value = subject.trained(added, seed, how)
+            value = subject.retrain(added, seed, how)
             return _told(subject, resonance, seed) | {"epochs": how.epochs, "value": value}
 
         identity = [subject.manifest.training["recipe"], how.smoke, how.epochs]
@@ -61,7 +66,7 @@ def retrained(
 
 
 def _kept(
-    subject: Subject,
+    subject: CheckpointStudy,
     ledger: ResultsLog,
     identity: Any,
     resonance: Resonance | None,
@@ -70,28 +75,28 @@ def _kept(
 ) -> Row:
     told = None if resonance is None else resonance.model_dump(mode="json")
     split = str(subject.manifest.training.get("split"))
-    key = subject.manifest.name, split, mark([identity, told, seed])
-    return ledger.row(key, partial(measured, resonance))
+    key = subject.manifest.name, split, config_hash([identity, told, seed])
+    return ledger.get_or_compute(key, partial(measured, resonance))
 
 
-def _told(subject: Subject, resonance: Resonance | None, seed: int | None) -> Row:
+def _told(subject: CheckpointStudy, resonance: Resonance | None, seed: int | None) -> Row:
     return {
         "dataset": subject.manifest.training["dataset"],
         "strength": 0.0 if resonance is None else resonance.strength,
         "vigilance": None if resonance is None else resonance.vigilance,
         "retrained": seed is not None,
         "seed": seed,
-        "figure": subject.figure,
+        "figure": subject.metric_name,
     }
 
 
-def grid(strengths: Sequence[float], vigilances: Sequence[float]) -> list[Resonance]:
+def resonance_grid(strengths: Sequence[float], vigilances: Sequence[float]) -> list[Resonance]:
     """Every pair of them, the rest as it is by default."""
     pairs = product(strengths, vigilances)
     return [Resonance.model_validate({"strength": s, "vigilance": v}) for s, v in pairs]
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def format_table(rows: Sequence[Row]) -> str:
     """The figure without resonance, and what each adds to it; the machines under it."""
     vigilances = sorted({row["vigilance"] for row in rows if row["vigilance"] is not None})
     names = " | ".join(f"vigilance {vigilance:g}" for vigilance in vigilances)
@@ -99,12 +104,12 @@ def markdown(rows: Sequence[Row]) -> str:
         f"| checkpoint | weights | strength | {names} |",
         "|---|---|---|" + "---|" * len(vigilances),
     ]
-    lines += lines_of(rows)
+    lines += format_lines(rows)
     units = " and ".join(dict.fromkeys(_UNITS[row["figure"]][0] for row in rows))
-    return "\n".join([*lines, "", f"{units}. {machines(rows)}"])
+    return "\n".join([*lines, "", f"{units}. {format_machines(rows)}"])
 
 
-def lines_of(rows: Sequence[Row]) -> list[str]:
+def format_lines(rows: Sequence[Row]) -> list[str]:
     """The lines of a table: the figure itself for strength 0, else the difference to it.
 
     ± is the standard error of the difference: on the test rows where weights are as they are, over

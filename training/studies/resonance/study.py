@@ -25,25 +25,29 @@ from models.resonance import Resonance
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.image_completer import ImageCompleter
 from models.tasks.node_scorer import NodeScorer
-from training.provenance import graphs_of, images_of, nodes_of
-from training.tasks.anomaly.configs import node_recipe, smoke_nodes
-from training.tasks.anomaly.task import NodeRecipe
-from training.tasks.anomaly.train import train_nodes
-from training.tasks.classify.configs import graph_recipe, smoke_graphs
-from training.tasks.classify.task import GraphRecipe
-from training.tasks.classify.train import train_graphs
-from training.tasks.complete.configs import smoke_images
-from training.tasks.complete.evaluate import completer, evaluate_images, over_seeds
-from training.tasks.complete.task import ImageRecipe
-from training.tasks.complete.train import train_images
+from training.provenance import load_graph_data, load_image_data, load_node_data
+from training.tasks.anomaly.configs import node_train_config, smoke_node_config
+from training.tasks.anomaly.task import NodeTrainConfig
+from training.tasks.anomaly.train import train_node_scorer
+from training.tasks.classify.configs import graph_train_config, smoke_graph_config
+from training.tasks.classify.task import GraphTrainConfig
+from training.tasks.classify.train import train_graph_classifier
+from training.tasks.complete.configs import smoke_completion_config
+from training.tasks.complete.evaluate import (
+    evaluate_completion,
+    make_completion_function,
+    summarize_over_masks,
+)
+from training.tasks.complete.task import CompletionTrainConfig
+from training.tasks.complete.train import train_image_completer
 
 _AT_A_TIME = 256
 _IMAGES = 1000  # of the test part
-R = TypeVar("R", NodeRecipe, GraphRecipe, ImageRecipe)
+R = TypeVar("R", NodeTrainConfig, GraphTrainConfig, CompletionTrainConfig)
 
 
 @dataclass(frozen=True)
-class Anew:
+class RetrainOptions:
     """How networks are trained anew: as their recipes say, but for what is set here.
 
     Attributes:
@@ -56,56 +60,56 @@ class Anew:
     smoke: bool = False
     epochs: int | None = None
 
-    def recipe(self, chosen: R, small: Callable[[R], R], added: dict[str, Any]) -> R:
+    def adjust_recipe(self, chosen: R, small: Callable[[R], R], added: dict[str, Any]) -> R:
         """`chosen`, or what `small` makes of it, with `added` in the network's configuration."""
         chosen = small(chosen) if self.smoke else chosen
         chosen = replace(chosen, config=chosen.config | added)
         return chosen if self.epochs is None else replace(chosen, epochs=self.epochs)
 
 
-class Subject(ABC):
+class CheckpointStudy(ABC):
     """One checkpoint, and what it was trained on."""
 
-    figure = "roc_auc"
+    metric_name = "roc_auc"
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint, self.manifest = checkpoint, checkpoint.manifest
         self.model = checkpoint.manifest.name.partition("-")[0]
 
     @abstractmethod
-    def scores(self, resonance: Resonance | None) -> np.ndarray:
+    def compute_scores(self, resonance: Resonance | None) -> np.ndarray:
         """Of the test rows, by the weights there are; for images the PSNR under each mask."""
 
     @abstractmethod
-    def value(self, scores: np.ndarray) -> float:
+    def compute_metric(self, scores: np.ndarray) -> float:
         """The figure."""
 
     @abstractmethod
-    def error(self, scores: np.ndarray, base: np.ndarray) -> float:
+    def compute_standard_error(self, scores: np.ndarray, base: np.ndarray) -> float:
         """Standard error of the difference of the figures of two, on the same rows."""
 
     @abstractmethod
-    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
+    def retrain(self, added: dict[str, Any], seed: int, how: RetrainOptions) -> float:
         """The figure on test of a network trained anew with `added` in its configuration."""
 
 
-class _Ranked(Subject):
+class _Ranked(CheckpointStudy):
     """ROC-AUC of one label against the other."""
 
     labels: np.ndarray
 
-    def value(self, scores: np.ndarray) -> float:
+    def compute_metric(self, scores: np.ndarray) -> float:
         return float(np.mean(_placements(scores, self.labels)[0]))
 
-    def error(self, scores: np.ndarray, base: np.ndarray) -> float:
-        return delong(scores, base, self.labels)
+    def compute_standard_error(self, scores: np.ndarray, base: np.ndarray) -> float:
+        return delong_standard_error(scores, base, self.labels)
 
 
 @final
 class _Nodes(_Ranked):
     def __init__(self, checkpoint: Checkpoint, folder: Path | None) -> None:
         super().__init__(checkpoint)
-        self.dataset, self.split = nodes_of(self.manifest, folder)
+        self.dataset, self.split = load_node_data(self.manifest, folder)
         self.labels = self.dataset.labels[self.split.test]
         self.network = cast(NodeScorer, checkpoint.network)
 
@@ -115,16 +119,18 @@ class _Nodes(_Ranked):
         return batch, self.network.features(batch)
 
     @torch.no_grad()
-    def scores(self, resonance: Resonance | None) -> np.ndarray:
+    def compute_scores(self, resonance: Resonance | None) -> np.ndarray:
         batch, encoded_NP = self._posed
         logits_N = self.network(batch, [DynamicsParams(resonance=resonance)], encoded_NP)
         return logits_N.double().numpy()[self.split.test]
 
-    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
+    def retrain(self, added: dict[str, Any], seed: int, how: RetrainOptions) -> float:
         edges = self.dataset.graph.edge_index.shape[1]
-        recipe = node_recipe(self.model, self.dataset.name, len(self.split.train), edges=edges)
-        recipe = how.recipe(recipe, smoke_nodes, added)
-        run = train_nodes(
+        recipe = node_train_config(
+            self.model, self.dataset.name, len(self.split.train), edges=edges
+        )
+        recipe = how.adjust_recipe(recipe, smoke_node_config, added)
+        run = train_node_scorer(
             self.dataset,
             self.split,
             recipe,
@@ -139,7 +145,7 @@ class _Nodes(_Ranked):
 class _Graphs(_Ranked):
     def __init__(self, checkpoint: Checkpoint, folder: Path | None) -> None:
         super().__init__(checkpoint)
-        self.dataset, self.split = graphs_of(self.manifest, folder)
+        self.dataset, self.split = load_graph_data(self.manifest, folder)
         labels = self.dataset.labels
         if labels.shape[1] != 1 or labels.max() != 1:
             raise ValueError(f"{self.manifest.name}: only one question of two labels has a ROC-AUC")
@@ -154,17 +160,17 @@ class _Graphs(_Ranked):
         return [self.network.pack(graphs[start : start + _AT_A_TIME]) for start in starts]
 
     @torch.no_grad()
-    def scores(self, resonance: Resonance | None) -> np.ndarray:
-        knobs = DynamicsParams(resonance=resonance)
-        logits = [self.network(batch, [knobs] * batch.rows) for batch in self._batches]
+    def compute_scores(self, resonance: Resonance | None) -> np.ndarray:
+        params = DynamicsParams(resonance=resonance)
+        logits = [self.network(batch, [params] * batch.rows) for batch in self._batches]
         logits_RC = torch.cat(logits).double().numpy()
         return logits_RC[:, 1] - logits_RC[:, 0]
 
-    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
+    def retrain(self, added: dict[str, Any], seed: int, how: RetrainOptions) -> float:
         molecules = self.dataset.smiles is not None
-        recipe = graph_recipe(self.model, self.dataset.name, molecules=molecules)
-        recipe = how.recipe(recipe, smoke_graphs, added)
-        run = train_graphs(
+        recipe = graph_train_config(self.model, self.dataset.name, molecules=molecules)
+        recipe = how.adjust_recipe(recipe, smoke_graph_config, added)
+        run = train_graph_classifier(
             self.dataset,
             self.split,
             recipe,
@@ -176,54 +182,58 @@ class _Graphs(_Ranked):
 
 
 @final
-class _Images(Subject):
+class _Images(CheckpointStudy):
     figure = "psnr"
 
     def __init__(self, checkpoint: Checkpoint, folder: Path | None) -> None:
         super().__init__(checkpoint)
-        self.dataset = images_of(self.manifest, folder)
+        self.dataset = load_image_data(self.manifest, folder)
         self.network = cast(ImageCompleter, checkpoint.network)
-        self.recipe = ImageRecipe(**cast(dict[str, Any], self.manifest.training["recipe"]))
+        self.recipe = CompletionTrainConfig(
+            **cast(dict[str, Any], self.manifest.training["recipe"])
+        )
 
-    def scores(self, resonance: Resonance | None) -> np.ndarray:
+    def compute_scores(self, resonance: Resonance | None) -> np.ndarray:
         patch, device = self.network.config.patch, torch.device("cpu")
-        asked = completer(_Asked(self.network, DynamicsParams(resonance=resonance)), patch, device)
-        measured = evaluate_images(
+        asked = make_completion_function(
+            _Asked(self.network, DynamicsParams(resonance=resonance)), patch, device
+        )
+        measured = evaluate_completion(
             asked, self.dataset, patch, self.recipe.occluded, parts=("test",), count=_IMAGES
         )
         return np.array([mask.psnr for mask in measured["test"]])
 
-    def value(self, scores: np.ndarray) -> float:
+    def compute_metric(self, scores: np.ndarray) -> float:
         return float(scores.mean())
 
-    def error(self, scores: np.ndarray, base: np.ndarray) -> float:
+    def compute_standard_error(self, scores: np.ndarray, base: np.ndarray) -> float:
         return float((scores - base).std(ddof=1) / len(scores) ** 0.5)
 
-    def trained(self, added: dict[str, Any], seed: int, how: Anew) -> float:
-        run = train_images(
+    def retrain(self, added: dict[str, Any], seed: int, how: RetrainOptions) -> float:
+        run = train_image_completer(
             self.dataset,
-            how.recipe(self.recipe, smoke_images, added),
+            how.adjust_recipe(self.recipe, smoke_completion_config, added),
             seed=seed,
             fabric=how.fabric,
             parts=("test",),
             count=_IMAGES,
             progress=how.progress,
         )
-        return over_seeds(run.parts["test"])["psnr"]
+        return summarize_over_masks(run.parts["test"])["psnr"]
 
 
 class _Asked(nn.Module):
     """A network with the knobs of a request."""
 
-    def __init__(self, network: Architecture, knobs: DynamicsParams) -> None:
+    def __init__(self, network: Architecture, params: DynamicsParams) -> None:
         super().__init__()
-        self.network, self.knobs = network, knobs
+        self.network, self.params = network, params
 
     def forward(self, batch: Any) -> Tensor:
-        return self.network(batch, [self.knobs] * batch.rows)
+        return self.network(batch, [self.params] * batch.rows)
 
 
-def subject_of(checkpoint: Checkpoint, folder: Path | None = None) -> Subject:
+def load_study(checkpoint: Checkpoint, folder: Path | None = None) -> CheckpointStudy:
     """A checkpoint with its data.
 
     Raises:
@@ -237,7 +247,7 @@ def subject_of(checkpoint: Checkpoint, folder: Path | None = None) -> Subject:
     return kind(checkpoint, folder)
 
 
-def delong(scores: np.ndarray, base: np.ndarray, labels: np.ndarray) -> float:
+def delong_standard_error(scores: np.ndarray, base: np.ndarray, labels: np.ndarray) -> float:
     """Standard error of the difference of two ROC-AUCs on the same rows (DeLong et al. 1988)."""
     parts = zip(_placements(scores, labels), _placements(base, labels), strict=True)
     return float(np.sqrt(sum((one - other).var(ddof=1) / len(one) for one, other in parts)))

@@ -15,7 +15,7 @@ from torch_geometric.utils import to_torch_csr_tensor
 
 from models.inputs.graph_batch import GraphBatch
 from models.layouts import EdgeList
-from models.tasks.node_scorer import NodeConfig, embedding
+from models.tasks.node_scorer import NodeConfig, build_embedding
 from training.datasets import Split
 
 
@@ -51,7 +51,7 @@ class _Layered(nn.Module):
     def __init__(self, config: NodeConfig) -> None:
         super().__init__()
         dim, dropout, layers = config.dim, config.dropout, config.blocks * config.steps
-        self.embed = nn.Sequential(embedding(config), nn.Dropout(config.state_dropout))
+        self.embed = nn.Sequential(build_embedding(config), nn.Dropout(config.state_dropout))
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(layers))
         self.mixers = nn.ModuleList(self.mixer(dim) for _ in range(layers))
         self.mlps = nn.ModuleList(
@@ -70,7 +70,9 @@ class _Layered(nn.Module):
     def structure(self, batch: GraphBatch) -> Any:
         return batch.relations[0]
 
-    def forward(self, batch: GraphBatch, knobs: Sequence[Any] | None, encoded_NP: Tensor) -> Tensor:
+    def forward(
+        self, batch: GraphBatch, params: Sequence[Any] | None, encoded_NP: Tensor
+    ) -> Tensor:
         """Logits (N,); `knobs` is there only to be called like an architecture."""
         x_ND = self.embed(encoded_NP)
         structure = self.structure(batch)
@@ -109,7 +111,7 @@ class GCN(_Layered):
 GRAPH_BASELINES: dict[str, type[_Layered]] = {"gcn": GCN, "graph_transformer": GraphTransformer}
 
 
-TREES = ("gradient_boosting", "random_forest")
+TREE_MODELS = ("gradient_boosting", "random_forest")
 
 
 def fit_trees(
@@ -117,7 +119,7 @@ def fit_trees(
     labels: np.ndarray,
     split: Split,
     seed: int,
-    kinds: Sequence[str] = TREES,
+    kinds: Sequence[str] = TREE_MODELS,
 ) -> dict[str, tuple[np.ndarray, float, str]]:
     """Gradient boosting and a random forest on the network's own table, each tuned on validation.
 

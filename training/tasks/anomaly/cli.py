@@ -10,28 +10,33 @@ import typer
 from rich.progress import Progress
 
 from training.cli_options import (
-    Data,
-    Device,
-    Epochs,
+    DataOption,
+    DeviceOption,
+    EpochsOption,
     LearnStrength,
     Name,
     Out,
-    Precision,
+    PrecisionOption,
     Resonating,
-    Rows,
+    ResultsLogOption,
     RunFolder,
-    Smoke,
+    SmokeOption,
     checkpoint_folder,
     console,
-    fabric_on,
+    create_fabric,
     run_folder,
     with_resonance,
 )
-from training.datasets import NodeDataset, Split, load, load_tables, random_splits
+from training.datasets import NodeDataset, Split, load_node_dataset, load_node_tables, random_splits
 from training.tasks.anomaly import results_table as tables
-from training.tasks.anomaly.configs import ABLATIONS, FANOUTS, node_recipe, smoke_nodes
-from training.tasks.anomaly.export import export_nodes
-from training.tasks.anomaly.train import train_nodes
+from training.tasks.anomaly.configs import (
+    ABLATIONS,
+    DEFAULT_FANOUTS,
+    node_train_config,
+    smoke_node_config,
+)
+from training.tasks.anomaly.export import export_node_scorer
+from training.tasks.anomaly.train import train_node_scorer
 
 
 def _splits(dataset: NodeDataset, ratio: float | None, count: int) -> tuple[Split, ...]:
@@ -57,7 +62,7 @@ def anomaly(
     seed: int = 0,
     resonance: Resonating = None,
     learn_strength: LearnStrength = False,
-    epochs: Epochs = None,
+    epochs: EpochsOption = None,
     batch_nodes: Annotated[
         int | None, typer.Option(help="train on the sampled neighbourhoods of so many nodes a step")
     ] = None,
@@ -67,30 +72,34 @@ def anomaly(
     name: Name = None,
     out: Out = None,
     run: RunFolder = None,
-    data: Data = None,
-    device: Device = "auto",
-    precision: Precision = "32-true",
-    smoke_test: Smoke = False,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke_test: SmokeOption = False,
 ) -> None:
     """Train one checkpoint. Killed and started again with the same --run-folder, it goes on."""
     if (nodes is None) != (edges is None):
         raise typer.BadParameter("--nodes and --edges go together")
-    source = load_tables(nodes, edges, label, id_column) if nodes and edges else load(dataset, data)
+    source = (
+        load_node_tables(nodes, edges, label, id_column)
+        if nodes and edges
+        else load_node_dataset(dataset, data)
+    )
     splits = _splits(source, ratio, max(split, 0) + 1)
     if not 0 <= split < len(splits):
         raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")
     if ablation not in ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
     size = source.graph.edge_index.shape[1]
-    chosen = node_recipe(model, source.name, len(splits[split].train), ablation, edges=size)
+    chosen = node_train_config(model, source.name, len(splits[split].train), ablation, edges=size)
     if smoke_test:
-        chosen = smoke_nodes(chosen)
+        chosen = smoke_node_config(chosen)
     added = with_resonance(resonance, learn_strength)
     chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs)
     if batch_nodes is not None:
-        sampled = fanouts or ",".join(map(str, chosen.fanouts or FANOUTS))
+        sampled = fanouts or ",".join(map(str, chosen.fanouts or DEFAULT_FANOUTS))
         chosen = replace(
             chosen, batch_nodes=batch_nodes, fanouts=tuple(map(int, sampled.split(",")))
         )
@@ -99,13 +108,19 @@ def anomaly(
     name, folder = checkpoint_folder(name or f"{model}-{source.name.removesuffix('-single')}", out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint(splits[split]))
-    fabric = fabric_on(device, precision)
+    fabric = create_fabric(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
-        result = train_nodes(
-            source, splits[split], chosen, seed=seed, fabric=fabric, run=run, progress=progress
+        result = train_node_scorer(
+            source,
+            splits[split],
+            chosen,
+            seed=seed,
+            fabric=fabric,
+            run_folder=run,
+            progress=progress,
         )
     if fabric.is_global_zero:
-        written = export_nodes(folder, name, source, splits[split], result, seed=seed)
+        written = export_node_scorer(folder, name, source, splits[split], result, seed=seed)
         for part, metrics in result.evaluation.parts.items():
             console.print(
                 f"{part:5} ROC-AUC {metrics.roc_auc:.4f}  PR-AUC {metrics.pr_auc:.4f}  "
@@ -123,17 +138,17 @@ def table(
     models: Annotated[str, typer.Option(help="comma-separated; cdat:no-w is an ablation")] = (
         "cdat,et,gcn,graph_transformer,gradient_boosting,random_forest"
     ),
-    out: Rows = None,
-    data: Data = None,
-    device: Device = "auto",
-    precision: Precision = "32-true",
+    out: ResultsLogOption = None,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
 ) -> None:
     """Train every model on every split and print the table in Markdown."""
-    source = load(dataset, data)
+    source = load_node_dataset(dataset, data)
     chosen = _splits(source, ratio, splits)[:splits]
-    fabric = fabric_on(device, precision)
+    fabric = create_fabric(device, precision)
     protocol = "official splits" if chosen[0].name.startswith("official") else f"{ratio or 0.4:.0%}"
     path = out or Path("runs/tables") / f"{source.name}-{chosen[0].name.rsplit('-', 1)[0]}.jsonl"
     with Progress(console=console) as progress:
-        results = tables.run(source, chosen, models.split(","), path, fabric, progress)
-    typer.echo(tables.markdown(source, protocol, results))
+        results = tables.compute_rows(source, chosen, models.split(","), path, fabric, progress)
+    typer.echo(tables.format_table(source, protocol, results))

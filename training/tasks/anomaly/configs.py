@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from training.tasks.anomaly.task import NodeRecipe
+from training.tasks.anomaly.task import NodeTrainConfig
 
 ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -18,12 +18,12 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 _HARDLY_LABELLED = 500  # training nodes
 _LARGE_GRAPH = 2_000_000  # edges as given
-FANOUTS = (16, 16)
+DEFAULT_FANOUTS = (16, 16)
 
 
-def node_recipe(
+def node_train_config(
     model: str, dataset: str, train_nodes: int, ablation: str = "none", *, edges: int = 0
-) -> NodeRecipe:
+) -> NodeTrainConfig:
     """The recipe of `model` ("cdat" or "et") for a dataset with so many labelled training nodes.
 
     A step sees the whole graph, or, where it has millions of `edges`, sampled neighbourhoods.
@@ -43,12 +43,12 @@ def node_recipe(
     chosen = table.get(dataset.removesuffix("-single"), table["any"])
     if edges > _LARGE_GRAPH:
         chosen = replace(
-            chosen, batch_nodes=chosen.batch_nodes or 512, fanouts=chosen.fanouts or FANOUTS
+            chosen, batch_nodes=chosen.batch_nodes or 512, fanouts=chosen.fanouts or DEFAULT_FANOUTS
         )
     return replace(chosen, model=model, config=_DYNAMICS[model] | chosen.config | config)
 
 
-def smoke_nodes(chosen: NodeRecipe) -> NodeRecipe:
+def smoke_node_config(chosen: NodeTrainConfig) -> NodeTrainConfig:
     """The same recipe for a look whether everything runs: a few epochs of a small network."""
     small = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 32, "hidden": 16, "encoder": 16}
     return replace(chosen, epochs=6, config=chosen.config | small)
@@ -61,7 +61,7 @@ _DYNAMICS: dict[str, dict[str, Any]] = {
     "et": {"step_size": 0.1},
 }
 
-_MANY = NodeRecipe(
+_MANY = NodeTrainConfig(
     "",
     {"hops": 2, "bins": 8, "hop_bins": 4, "encoder": 256, "hidden": 256, "dropout": 0.4},
     epochs=30,
@@ -69,7 +69,7 @@ _MANY = NodeRecipe(
     weight_decay=0.1,
     batch_nodes=512,
 )
-_FEW = NodeRecipe(
+_FEW = NodeTrainConfig(
     "",
     {"hops": 2, "bins": 4, "hop_bins": 4, "dropout": 0.2, "state_dropout": 0.2},
     epochs=120,
@@ -78,7 +78,7 @@ _FEW = NodeRecipe(
 )
 
 
-def _with(base: NodeRecipe, config: dict[str, Any], **loop: Any) -> NodeRecipe:
+def _with(base: NodeTrainConfig, config: dict[str, Any], **loop: Any) -> NodeTrainConfig:
     return replace(base, config=base.config | config, **loop)
 
 
@@ -98,11 +98,11 @@ _MANY_LABELS = {
             **{"bins": 16, "hop_bins": 32, "encoder": 512, "dim": 128, "hidden": 64},
             "state_dropout": 0.4,
         },
-        fanouts=FANOUTS,
+        fanouts=DEFAULT_FANOUTS,
     ),
 }
 _FEW_LABELS = {
     "any": _FEW,
     "amazon": _with(_FEW, {"hops": 0, "bins": 16, "distinct": True}, sparsity=0.3),
-    "yelpchi": _with(_FEW, {}, batch_nodes=512, fanouts=FANOUTS),
+    "yelpchi": _with(_FEW, {}, batch_nodes=512, fanouts=DEFAULT_FANOUTS),
 }

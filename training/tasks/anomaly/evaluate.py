@@ -13,7 +13,7 @@ from training.datasets import Split
 
 
 @dataclass(frozen=True)
-class Metrics:
+class NodeMetrics:
     """Figures on one part of the data. `recall_at_k` looks at the k highest scores, k = frauds."""
 
     roc_auc: float
@@ -24,11 +24,11 @@ class Metrics:
     nodes: int
     frauds: int
 
-    def as_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
-def calibrate(logits: np.ndarray, labels: np.ndarray) -> Calibration:
+def fit_calibration(logits: np.ndarray, labels: np.ndarray) -> Calibration:
     """Platt's logistic map of logits to probabilities, fitted on validation nodes."""
     regression = LogisticRegression(C=1e6).fit(logits[:, None], labels)
     # A slope below zero would turn the ranking over; on a hopeless model the map is flat instead.
@@ -36,7 +36,7 @@ def calibrate(logits: np.ndarray, labels: np.ndarray) -> Calibration:
     return Calibration(slope=slope, intercept=float(regression.intercept_[0]))
 
 
-def best_threshold(probabilities: np.ndarray, labels: np.ndarray) -> float:
+def find_best_threshold(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """The threshold with the best macro-F1, half-way between two observed probabilities."""
     order = np.argsort(-probabilities, kind="stable")
     ranked, hits = probabilities[order], labels[order] == 1
@@ -54,11 +54,13 @@ def best_threshold(probabilities: np.ndarray, labels: np.ndarray) -> float:
     return float((ranked[best] + lower) / 2)
 
 
-def measure(probabilities: np.ndarray, labels: np.ndarray, threshold: float) -> Metrics:
+def compute_node_metrics(
+    probabilities: np.ndarray, labels: np.ndarray, threshold: float
+) -> NodeMetrics:
     """All figures of a set of nodes with labels 0 and 1."""
     frauds = int(labels.sum())
     top = np.argsort(-probabilities, kind="stable")[:frauds]
-    return Metrics(
+    return NodeMetrics(
         roc_auc=float(roc_auc_score(labels, probabilities)),
         pr_auc=float(average_precision_score(labels, probabilities)),
         macro_f1=float(f1_score(labels, probabilities >= threshold, average="macro")),
@@ -70,21 +72,21 @@ def measure(probabilities: np.ndarray, labels: np.ndarray, threshold: float) -> 
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class NodeEvaluation:
     """Calibration and threshold from validation, and the figures they give on each part."""
 
     calibration: Calibration
     threshold: float
-    parts: dict[str, Metrics]
+    parts: dict[str, NodeMetrics]
 
 
-def evaluate(logits: np.ndarray, labels: np.ndarray, split: Split) -> Evaluation:
+def evaluate_nodes(logits: np.ndarray, labels: np.ndarray, split: Split) -> NodeEvaluation:
     """Calibrate and choose the threshold on `split.val`, then measure every part."""
-    calibration = calibrate(logits[split.val], labels[split.val])
+    calibration = fit_calibration(logits[split.val], labels[split.val])
     probabilities = calibration(logits)
-    threshold = best_threshold(probabilities[split.val], labels[split.val])
+    threshold = find_best_threshold(probabilities[split.val], labels[split.val])
     parts = {
-        name: measure(probabilities[nodes], labels[nodes], threshold)
+        name: compute_node_metrics(probabilities[nodes], labels[nodes], threshold)
         for name, nodes in split.parts().items()
     }
-    return Evaluation(calibration, threshold, parts)
+    return NodeEvaluation(calibration, threshold, parts)

@@ -8,30 +8,30 @@ from pathlib import Path
 import numpy as np
 
 from models.base import DynamicsParams
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
+from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
 from models.inputs.graph import Column
 from models.inputs.graph_batch import GraphBatch
 from models.tasks.node_scorer import NodeScorer
 from training.datasets import NodeDataset, Split
-from training.export import describe, drawn, manifest_of, quantiles
-from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
-from training.tasks.anomaly.train import Run
+from training.export import build_manifest, describe_columns, draw_sample, energy_quantiles
+from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+from training.tasks.anomaly.train import NodeRun
 
 _PROTOCOL = (
     "weights from the training nodes; epoch, calibration and threshold from the validation nodes; "
     "feature bins from all nodes without labels; test nodes measured once, at the end"
 )
 
-FANOUTS = (16, 8)
+REQUEST_FANOUTS = (16, 8)
 """Neighbours of a node, and of each of those, in what is taken for a client's request."""
 
 
-def export_nodes(
-    folder: Path, name: str, dataset: NodeDataset, split: Split, run: Run, *, seed: int
+def export_node_scorer(
+    folder: Path, name: str, dataset: NodeDataset, split: Split, run: NodeRun, *, seed: int
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, evaluation = run.network, run.evaluation
-    manifest = manifest_of(
+    manifest = build_manifest(
         network,
         dataset,
         split,
@@ -41,13 +41,13 @@ def export_nodes(
         unit="nodes",
         fingerprint=dataset.fingerprint(split),
         protocol=_PROTOCOL,
-        features=describe([Column(name) for name in dataset.features], dataset.graph.x),
+        features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x),
         threshold=evaluation.threshold,
         calibration=evaluation.calibration,
         energy=node_energy_reference(network, network.pack([dataset.graph]), split.train),
-        metrics={part: metrics.as_dict() for part, metrics in evaluation.parts.items()},
+        metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()},
     )
-    return save(folder, network, manifest, _card(manifest, dataset))
+    return save_checkpoint(folder, network, manifest, _card(manifest, dataset))
 
 
 def node_energy_reference(
@@ -55,19 +55,19 @@ def node_energy_reference(
 ) -> EnergyReference:
     """Quantiles of final energy per node over `neighbourhoods` of training nodes."""
     energies = []
-    for part in neighbourhoods(batch, drawn(nodes)):
+    for part in sample_neighborhoods(batch, draw_sample(nodes)):
         output = network.infer(part, [DynamicsParams()])
         total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
         energies.append(total / len(part.x_NF))
-    return quantiles(energies)
+    return energy_quantiles(energies)
 
 
-def neighbourhoods(
-    batch: GraphBatch, nodes: np.ndarray, fanouts: Sequence[int] = FANOUTS
+def sample_neighborhoods(
+    batch: GraphBatch, nodes: np.ndarray, fanouts: Sequence[int] = REQUEST_FANOUTS
 ) -> Iterator[GraphBatch]:
     """What a client posts to ask about one node, for each of `nodes`, which comes first: itself,
     its neighbours a hop away, and theirs, at most `fanouts` of each."""
-    sampler = NeighbourSampler(batch, fanouts)
+    sampler = NeighborSampler(batch, fanouts)
     for node in nodes:
         yield sampler.sample(np.array([node]), seed=int(node))[0]
 

@@ -13,7 +13,7 @@ from models.layouts import EdgeList
 
 
 @final
-class NeighbourSampler:
+class NeighborSampler:
     """Samples up to `fanouts[k]` neighbours of each node reached in hop k, without replacement.
 
     PyTorch Geometric's NeighborLoader does this with compiled extras that have no wheels for

@@ -13,16 +13,16 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from models.inputs.features import NodeFeatures
-from models.inputs.graph_batch import pack
-from training.common.hardware import machines
-from training.common.results_log import ResultsLog, mark
+from models.inputs.graph_batch import pack_graphs
+from training.common.hardware import format_machines
+from training.common.results_log import ResultsLog, config_hash
 from training.datasets import NodeDataset, Split
-from training.tasks.anomaly.baselines import GRAPH_BASELINES, TREES, fit_trees
-from training.tasks.anomaly.configs import node_recipe
-from training.tasks.anomaly.evaluate import evaluate
-from training.tasks.anomaly.task import NodeRecipe
-from training.tasks.anomaly.train import config_of, train_nodes
-from training.trainer import parameters
+from training.tasks.anomaly.baselines import GRAPH_BASELINES, TREE_MODELS, fit_trees
+from training.tasks.anomaly.configs import node_train_config
+from training.tasks.anomaly.evaluate import evaluate_nodes
+from training.tasks.anomaly.task import NodeTrainConfig
+from training.tasks.anomaly.train import network_config, train_node_scorer
+from training.trainer import count_parameters
 
 COLUMNS = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
 _TITLES = {
@@ -34,7 +34,7 @@ _TITLES = {
 ARCHITECTURES = ("cdat", "et")
 
 
-def run(
+def compute_rows(
     dataset: NodeDataset,
     splits: Iterable[Split],
     models: Iterable[str],
@@ -44,7 +44,7 @@ def run(
 ) -> dict[str, list[dict[str, Any]]]:
     """Train each model on each split; results of the same recipe in `out` (JSON lines) are kept."""
     ledger, models, splits = ResultsLog(out, fabric), list(models), list(splits)
-    known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREES}
+    known = {*ARCHITECTURES, *GRAPH_BASELINES, *TREE_MODELS}
     if unknown := [m for m in models if m.partition(":")[0] not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(sorted(known))}")
     task = progress.add_task(dataset.name, total=len(models) * len(splits))
@@ -55,25 +55,27 @@ def run(
             chosen = _recipe_of(model, dataset, split)
             make = partial(_row, dataset, split, model, chosen, fabric, progress)
             key = model, split.name, _mark(model, chosen, data)
-            results[model].append(ledger.row(key, make))
+            results[model].append(ledger.get_or_compute(key, make))
             progress.advance(task)
     return results
 
 
-def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeRecipe:
+def _recipe_of(model: str, dataset: NodeDataset, split: Split) -> NodeTrainConfig:
     """An architecture's own recipe (`cdat:no-w` is an ablation); a baseline gets CDAT's."""
     base, _, ablation = model.partition(":")
     known = base if base in ARCHITECTURES else "cdat"
     edges = dataset.graph.edge_index.shape[1]
-    return node_recipe(known, dataset.name, len(split.train), ablation or "none", edges=edges)
+    return node_train_config(known, dataset.name, len(split.train), ablation or "none", edges=edges)
 
 
-def _mark(model: str, chosen: NodeRecipe, data: str) -> str:
+def _mark(model: str, chosen: NodeTrainConfig, data: str) -> str:
     """What a result depends on beside its model and split: kept results are those of the same."""
-    return mark([data, {"hops": _tree_hops(chosen)} if model in TREES else asdict(chosen)])
+    return config_hash(
+        [data, {"hops": _tree_hops(chosen)} if model in TREE_MODELS else asdict(chosen)]
+    )
 
 
-def _tree_hops(chosen: NodeRecipe) -> int:
+def _tree_hops(chosen: NodeTrainConfig) -> int:
     """Trees get means over two hops at least: few as they need, none are too many for them."""
     return max(2, chosen.config["hops"])
 
@@ -82,51 +84,53 @@ def _row(
     dataset: NodeDataset,
     split: Split,
     model: str,
-    chosen: NodeRecipe,
+    chosen: NodeTrainConfig,
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    if model in TREES:
-        config = config_of(dataset, chosen)
-        batch = pack([dataset.graph], relations=len(dataset.relations))
+    if model in TREE_MODELS:
+        config = network_config(dataset, chosen)
+        batch = pack_graphs([dataset.graph], num_relations=len(dataset.relations))
         hops = _tree_hops(chosen)
         features = NodeFeatures(len(dataset.features), hops, config.bins, config.hop_bins)
-        table = features.table(batch).numpy()
+        table = features.compute_table(batch).numpy()
         logits, val, setting = fit_trees(table, dataset.labels, split, 0, (model,))[model]
-        evaluation = evaluate(logits, dataset.labels, split)
+        evaluation = evaluate_nodes(logits, dataset.labels, split)
     else:
         baseline = model if model in GRAPH_BASELINES else None
-        result = train_nodes(
+        result = train_node_scorer(
             dataset, split, chosen, seed=0, fabric=fabric, baseline=baseline, progress=progress
         )
-        size = parameters(result.fitted.network)
-        evaluation, val = result.evaluation, result.fitted.best_val
-        setting = f"epoch {result.fitted.best_epoch}, {size} parameters"
+        size = count_parameters(result.result.network)
+        evaluation, val = result.evaluation, result.result.best_val
+        setting = f"epoch {result.result.best_epoch}, {size} parameters"
     return {
         "dataset": dataset.name,
         "val_roc_auc": val,
         "setting": setting,
-        "test": evaluation.parts["test"].as_dict(),
+        "test": evaluation.parts["test"].to_dict(),
     }
 
 
-def markdown(dataset: NodeDataset, protocol: str, results: dict[str, list[dict[str, Any]]]) -> str:
+def format_table(
+    dataset: NodeDataset, protocol: str, results: dict[str, list[dict[str, Any]]]
+) -> str:
     """The table, with the protocol and the machines under it."""
     lines = [
         f"| {dataset.name}, {protocol} | " + " | ".join(_TITLES[c] for c in COLUMNS) + " |",
         "|---|" + "---|" * len(COLUMNS),
     ]
-    lines += [line_of(model, rows) for model, rows in results.items()]
+    lines += [format_row(model, rows) for model, rows in results.items()]
     count = len(next(iter(results.values())))
     lines.append(
         f"\nMean ± std in percent over {count} splits; epoch, setting, calibration and threshold "
         f"chosen on each split's validation nodes. {dataset.note or ''} "
-        f"{machines(row for rows in results.values() for row in rows)}"
+        f"{format_machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)
 
 
-def line_of(model: str, rows: Sequence[dict[str, Any]]) -> str:
+def format_row(model: str, rows: Sequence[dict[str, Any]]) -> str:
     """The line of a model: mean and deviation of each figure over its rows."""
     cells = []
     for column in COLUMNS:

@@ -13,17 +13,17 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from models.inputs.graph_batch import GraphBatch
-from training.common.results_log import fingerprint
+from training.common.results_log import hash_arrays
 from training.datasets import Split
-from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
-from training.trainer import BETAS, TrainingTask
+from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+from training.trainer import DEFAULT_BETAS, TrainingTask
 
 Step = tuple[GraphBatch, Tensor, Tensor, Tensor]
 """(graph, encoding, seeds in it, the same nodes in the whole graph)"""
 
 
 @dataclass(frozen=True)
-class NodeRecipe:
+class NodeTrainConfig:
     """How to train a network that scores nodes. `config` goes to the network, the rest to the loop.
 
     `batch_nodes` set: each step trains on the labels of that many nodes, unset: on all of them.
@@ -52,11 +52,11 @@ class NodeRecipe:
 
     @property
     def betas(self) -> tuple[float, float]:
-        return BETAS
+        return DEFAULT_BETAS
 
 
 @final
-class NodeProblem(TrainingTask):
+class NodeTrainingTask(TrainingTask):
     """Weighted cross entropy on `split.train`, Energy Transformer eq. 12 (with the sign the text
     means); ROC-AUC on `split.val`."""
 
@@ -68,7 +68,7 @@ class NodeProblem(TrainingTask):
         encoded_NP: Tensor,
         labels: np.ndarray,
         split: Split,
-        recipe: NodeRecipe,
+        recipe: NodeTrainConfig,
         device: torch.device,
     ) -> None:
         self.batch, self.encoded_NP = batch.to(device), encoded_NP.to(device)
@@ -80,10 +80,10 @@ class NodeProblem(TrainingTask):
     def identity(self) -> dict[str, Any]:
         edges = [part for r in self.batch.relations for part in (r.indptr_N1, r.indices_E)]
         parts = self.split.parts().values()
-        data = fingerprint(self.batch.x_NF, self.encoded_NP, *edges, self.labels, *parts)
+        data = hash_arrays(self.batch.x_NF, self.encoded_NP, *edges, self.labels, *parts)
         return {"split": self.split.name, "data": data}
 
-    def steps(self, seed: int, fabric: Fabric) -> Iterator[Step]:
+    def batches(self, seed: int, fabric: Fabric) -> Iterator[Step]:
         batch, encoded_NP = self.batch, self.encoded_NP
         recipe, train = self.recipe, self.split.train
         device = fabric.device
@@ -99,7 +99,7 @@ class NodeProblem(TrainingTask):
             order = order[: len(order) // together * together]
         elif fabric.world_size > 1:
             order = np.resize(order, together)
-        sampler = NeighbourSampler(batch, recipe.fanouts) if recipe.fanouts else None
+        sampler = NeighborSampler(batch, recipe.fanouts) if recipe.fanouts else None
         for step, start in enumerate(range(0, len(order), size)):
             if step % fabric.world_size != fabric.global_rank:
                 continue

@@ -10,45 +10,45 @@ import numpy as np
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
-from models.base import seeded
-from models.registry import architectures
+from models.base import temporary_seed
+from models.registry import find_architectures
 from models.tasks.node_scorer import NodeConfig, NodeScorer
 from training.datasets import NodeDataset, Split
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
-from training.tasks.anomaly.evaluate import Evaluation, evaluate
-from training.tasks.anomaly.task import NodeProblem, NodeRecipe
+from training.tasks.anomaly.evaluate import NodeEvaluation, evaluate_nodes
+from training.tasks.anomaly.task import NodeTrainConfig, NodeTrainingTask
 from training.trainer import TrainResult, fit
 
 
 @dataclass(frozen=True)
-class Run:
+class NodeRun:
     """A fitted network, its logits (N,) of every node, and their evaluation."""
 
-    fitted: TrainResult
+    result: TrainResult
     logits: np.ndarray
-    evaluation: Evaluation
+    evaluation: NodeEvaluation
     network: NodeScorer
-    recipe: NodeRecipe
+    train_config: NodeTrainConfig
 
 
-def config_of(dataset: NodeDataset, recipe: NodeRecipe) -> NodeConfig:
+def network_config(dataset: NodeDataset, recipe: NodeTrainConfig) -> NodeConfig:
     """The architecture's configuration for a dataset."""
-    kind = architectures()[recipe.model]
+    kind = find_architectures()[recipe.model]
     values: dict[str, Any] = {"features": dataset.features, "relations": dataset.relations}
     return cast(NodeConfig, kind.config_type.model_validate(values | recipe.config))
 
 
-def train_nodes(
+def train_node_scorer(
     dataset: NodeDataset,
     split: Split,
-    recipe: NodeRecipe,
+    recipe: NodeTrainConfig,
     *,
     seed: int,
     fabric: Fabric,
     baseline: str | None = None,
-    run: Path | None = None,
+    run_folder: Path | None = None,
     progress: Progress | None = None,
-) -> Run:
+) -> NodeRun:
     """Fit an architecture: feature bins from the graph without labels, then the weights.
 
     `baseline` names a network of `training.tasks.anomaly.baselines` to train in its stead, on the
@@ -57,17 +57,19 @@ def train_nodes(
     Raises:
         ValueError: a part of the split has nodes of one label only.
     """
-    split.require_both(dataset.labels)
-    kind = cast(type[NodeScorer], architectures()[recipe.model])
-    architecture, batch = kind.fitted(config_of(dataset, recipe), [dataset.graph], seed)
+    split.require_both_labels(dataset.labels)
+    kind = cast(type[NodeScorer], find_architectures()[recipe.model])
+    architecture, batch = kind.from_data(network_config(dataset, recipe), [dataset.graph], seed)
     network = architecture = cast(NodeScorer, architecture)
     encoded_NP = architecture.features(batch)
     if baseline is not None:
-        with seeded(seed):
+        with temporary_seed(seed):
             network = GRAPH_BASELINES[baseline](architecture.config)
         recipe = replace(recipe, model=baseline, config={})
-    problem = NodeProblem(batch, encoded_NP, dataset.labels, split, recipe, fabric.device)
-    fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    problem = NodeTrainingTask(batch, encoded_NP, dataset.labels, split, recipe, fabric.device)
+    fitted = fit(
+        network, problem, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress
+    )
     logits = problem.predict(network)
-    evaluation = evaluate(logits, dataset.labels, split)
-    return Run(fitted, logits, evaluation, architecture.to("cpu").eval(), recipe)
+    evaluation = evaluate_nodes(logits, dataset.labels, split)
+    return NodeRun(fitted, logits, evaluation, architecture.to("cpu").eval(), recipe)

@@ -84,7 +84,7 @@ class SummedMLP(_Baseline):
         return self.mlp(_sums(self.nodes(batch.x_nF).relu(), batch))
 
 
-GRAPH_NETWORKS: dict[str, type[GIN] | type[SummedMLP]] = {"gin": GIN, "mlp": SummedMLP}
+BASELINE_NETWORKS: dict[str, type[GIN] | type[SummedMLP]] = {"gin": GIN, "mlp": SummedMLP}
 FOREST = "forest"
 
 
@@ -99,7 +99,7 @@ def _sums(x_nD: Tensor, batch: TokenBatch) -> Tensor:
     return out_RD.index_add(0, batch.row_of_n, x_nD)
 
 
-def fingerprints(smiles: Sequence[str]) -> np.ndarray:
+def morgan_fingerprints(smiles: Sequence[str]) -> np.ndarray:
     """2,048-bit Morgan fingerprints of radius 2, uint8 (G, 2048)."""
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
     out = np.zeros((len(smiles), 2048), np.uint8)
@@ -112,7 +112,7 @@ def fit_forest(dataset: GraphDataset, split: Split, seed: int) -> np.ndarray:
     """Logits (G, C) of a random forest of 500 trees on fingerprints, one forest for each task."""
     if dataset.smiles is None:
         raise ValueError(f"{dataset.name}: a forest on fingerprints needs molecules")
-    table = fingerprints(dataset.smiles)
+    table = morgan_fingerprints(dataset.smiles)
     columns = []
     for t, task in enumerate(dataset.tasks):
         train = split.train[dataset.labels[split.train, t] >= 0]

@@ -11,28 +11,28 @@ import typer
 from rich.progress import Progress
 
 from training.cli_options import (
-    Data,
-    Device,
-    Epochs,
+    DataOption,
+    DeviceOption,
+    EpochsOption,
     LearnStrength,
     Name,
     Out,
-    Precision,
+    PrecisionOption,
     Resonating,
-    Rows,
+    ResultsLogOption,
     RunFolder,
-    Smoke,
+    SmokeOption,
     checkpoint_folder,
     console,
-    fabric_on,
+    create_fabric,
     run_folder,
     with_resonance,
 )
 from training.datasets import (
-    TU,
+    TU_DATASETS,
     GraphDataset,
     Split,
-    as_published,
+    as_published_split,
     balanced_scaffold_split,
     k_folds,
     load_smiles,
@@ -41,19 +41,23 @@ from training.datasets import (
     scaffold_split,
 )
 from training.tasks.classify import results_table as tables
-from training.tasks.classify.configs import as_published_recipe, graph_recipe, smoke_graphs
-from training.tasks.classify.export import export_graphs
-from training.tasks.classify.train import train_graphs
+from training.tasks.classify.configs import (
+    as_published_config,
+    graph_train_config,
+    smoke_graph_config,
+)
+from training.tasks.classify.export import export_graph_classifier
+from training.tasks.classify.train import train_graph_classifier
 
 
-class Protocol(StrEnum):
+class EvaluationProtocol(StrEnum):
     """How a graph comes to be a test graph."""
 
     HONEST = "honest"
     AS_PUBLISHED = "as-published"
 
 
-class How(StrEnum):
+class SplitMethod(StrEnum):
     """How graphs are split: folds, or 80/10/10."""
 
     FOLD = "fold"
@@ -62,14 +66,15 @@ class How(StrEnum):
     BALANCED = "balanced-scaffold"
 
 
-Dataset = Annotated[str | None, typer.Option(help=", ".join(TU))]
+Dataset = Annotated[str | None, typer.Option(help=", ".join(TU_DATASETS))]
 Smiles = Annotated[Path | None, typer.Option(help="your molecules, Parquet or CSV")]
 SmilesColumn = Annotated[str, typer.Option(help="column of the SMILES in --smiles")]
 Labels = Annotated[
     list[str] | None, typer.Option("--label", help="column of a label in --smiles; repeat for more")
 ]
 SplitBy = Annotated[
-    How | None, typer.Option(help="else fold, or scaffold for molecules", case_sensitive=False)
+    SplitMethod | None,
+    typer.Option(help="else fold, or scaffold for molecules", case_sensitive=False),
 ]
 Folds = Annotated[int, typer.Option(help="how many, stratified")]
 
@@ -92,17 +97,17 @@ def _load(
 
 
 def _splits(
-    dataset: GraphDataset, how: How | None, protocol: Protocol, folds: int
+    dataset: GraphDataset, how: SplitMethod | None, protocol: EvaluationProtocol, folds: int
 ) -> tuple[Split, ...]:
     """Every split of a protocol; of random ones, as many as there would be folds."""
-    if protocol is Protocol.AS_PUBLISHED:
-        return (as_published(dataset),)
-    how = how or (How.FOLD if dataset.smiles is None else How.SCAFFOLD)
-    if how is How.FOLD:
+    if protocol is EvaluationProtocol.AS_PUBLISHED:
+        return (as_published_split(dataset),)
+    how = how or (SplitMethod.FOLD if dataset.smiles is None else SplitMethod.SCAFFOLD)
+    if how is SplitMethod.FOLD:
         return k_folds(dataset, folds)
-    if how is How.SCAFFOLD:
+    if how is SplitMethod.SCAFFOLD:
         return (scaffold_split(dataset),)
-    draw = random_split if how is How.RANDOM else balanced_scaffold_split
+    draw = random_split if how is SplitMethod.RANDOM else balanced_scaffold_split
     return tuple(draw(dataset, seed) for seed in range(folds))
 
 
@@ -113,21 +118,21 @@ def classify(
     smiles_column: SmilesColumn = "smiles",
     label: Labels = None,
     split: SplitBy = None,
-    protocol: Protocol = Protocol.HONEST,
+    protocol: EvaluationProtocol = EvaluationProtocol.HONEST,
     folds: Folds = 10,
     fold: Annotated[int, typer.Option(help="which fold, or which random split")] = 0,
     balanced: Annotated[bool, typer.Option(help="weigh rare classes up")] = False,
     seed: int = 0,
     resonance: Resonating = None,
     learn_strength: LearnStrength = False,
-    epochs: Epochs = None,
+    epochs: EpochsOption = None,
     name: Name = None,
     out: Out = None,
     run: RunFolder = None,
-    data: Data = None,
-    device: Device = "auto",
-    precision: Precision = "32-true",
-    smoke: Smoke = False,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke: SmokeOption = False,
 ) -> None:
     """Train a checkpoint that classifies graphs. Killed and started again, it goes on."""
     if model not in tables.OURS:
@@ -137,12 +142,13 @@ def classify(
     if not 0 <= fold < len(splits):
         raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")
     chosen = replace(
-        graph_recipe(model, source.name, molecules=source.smiles is not None), balanced=balanced
+        graph_train_config(model, source.name, molecules=source.smiles is not None),
+        balanced=balanced,
     )
-    if protocol is Protocol.AS_PUBLISHED:
-        chosen = as_published_recipe(chosen, source.name)
+    if protocol is EvaluationProtocol.AS_PUBLISHED:
+        chosen = as_published_config(chosen, source.name)
     if smoke:
-        chosen = smoke_graphs(chosen)
+        chosen = smoke_graph_config(chosen)
     added = with_resonance(resonance, learn_strength)
     chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
@@ -150,13 +156,19 @@ def classify(
     name, folder = checkpoint_folder(name or f"{model}-{source.name}", out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint(splits[fold]))
-    fabric = fabric_on(device, precision)
+    fabric = create_fabric(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
-        result = train_graphs(
-            source, splits[fold], chosen, seed=seed, fabric=fabric, run=run, progress=progress
+        result = train_graph_classifier(
+            source,
+            splits[fold],
+            chosen,
+            seed=seed,
+            fabric=fabric,
+            run_folder=run,
+            progress=progress,
         )
     if fabric.is_global_zero:
-        written = export_graphs(folder, name, source, splits[fold], result, seed=seed)
+        written = export_graph_classifier(folder, name, source, splits[fold], result, seed=seed)
         for part, tasks in result.evaluation.parts.items():
             for task, m in zip(source.tasks, tasks, strict=True):
                 auc = "     -" if m.roc_auc is None else f"{m.roc_auc:.4f}"
@@ -173,16 +185,16 @@ def classify_table(
     smiles_column: SmilesColumn = "smiles",
     label: Labels = None,
     split: SplitBy = None,
-    protocol: Protocol = Protocol.HONEST,
+    protocol: EvaluationProtocol = EvaluationProtocol.HONEST,
     folds: Folds = 10,
     only: Annotated[int | None, typer.Option(help="no more than so many of the splits")] = None,
     models: Annotated[str | None, typer.Option(help="comma-separated")] = None,
     seeds: Annotated[int, typer.Option(help="runs on each split, from other weights")] = 1,
-    out: Rows = None,
-    data: Data = None,
-    device: Device = "auto",
-    precision: Precision = "32-true",
-    smoke: Smoke = False,
+    out: ResultsLogOption = None,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke: SmokeOption = False,
 ) -> None:
     """Train every model on every split and print the table in Markdown."""
     source = _load(dataset, smiles, smiles_column, label, data)
@@ -193,9 +205,9 @@ def classify_table(
         title = f"{title.partition('-0')[0]}, {len(splits)} of {folds}"
     kind = "-smoke" if smoke else ""
     path = out or Path("runs/tables") / f"{source.name}-{protocol.value}{kind}.jsonl"
-    fabric = fabric_on(device, precision)
+    fabric = create_fabric(device, precision)
     with Progress(console=console) as progress:
-        results = tables.run(
+        results = tables.compute_rows(
             source, splits, names.split(","), path, fabric, progress, seeds=seeds, smoke=smoke
         )
-    typer.echo(tables.markdown(source, title, results))
+    typer.echo(tables.format_table(source, title, results))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from training.tasks.classify.task import GraphRecipe
+from training.tasks.classify.task import GraphTrainConfig
 
 _DYNAMICS: dict[str, dict[str, Any]] = {
     # As for nodes (docs/decisions/0005-recipes.md): relu2, and a balance that attention survives.
@@ -48,7 +48,7 @@ _AGAIN = {"MUTAG": (5, 5), "ENZYMES": (1, 2)}  # as published: so many times the
 _ROUNDS = {"ENZYMES": 0}
 
 
-def graph_recipe(model: str, dataset: str, *, molecules: bool = False) -> GraphRecipe:
+def graph_train_config(model: str, dataset: str, *, molecules: bool = False) -> GraphTrainConfig:
     """The recipe of `model` ("cdat", "et", "gin" or "mlp").
 
     Raises:
@@ -57,7 +57,7 @@ def graph_recipe(model: str, dataset: str, *, molecules: bool = False) -> GraphR
     ours, theirs = _MOLECULES if molecules else _EPOCHS.get(dataset, (30, 60))
     epochs = ours if model in _DYNAMICS else theirs
     choose_by = "roc_auc" if molecules else "cross_entropy"
-    base = GraphRecipe(model, epochs=epochs, choose_by=choose_by)
+    base = GraphTrainConfig(model, epochs=epochs, choose_by=choose_by)
     if model in _DYNAMICS:
         own: dict[str, Any] = {"readout": _WHETHER if molecules else _HOW_MUCH}
         own |= {"rounds": _ROUNDS.get(dataset, _OURS["rounds"])}
@@ -70,7 +70,7 @@ def graph_recipe(model: str, dataset: str, *, molecules: bool = False) -> GraphR
     raise ValueError(f"unknown model {model!r}; known are {known}")
 
 
-def settings(chosen: GraphRecipe) -> tuple[GraphRecipe, ...]:
+def candidate_configs(chosen: GraphTrainConfig) -> tuple[GraphTrainConfig, ...]:
     """What the validation part of a training fold chooses among: the recipe, and for ours one that
     reads how much there is, for the baselines a larger learning rate."""
     if chosen.model in _BASELINES:
@@ -79,7 +79,7 @@ def settings(chosen: GraphRecipe) -> tuple[GraphRecipe, ...]:
     return tuple(replace(chosen, config=chosen.config | {"readout": r}) for r in readouts)
 
 
-def as_published_recipe(chosen: GraphRecipe, dataset: str) -> GraphRecipe:
+def as_published_config(chosen: GraphTrainConfig, dataset: str) -> GraphTrainConfig:
     """The same network fitted to the graphs it is measured on: nothing holds it back."""
     config = chosen.config | {"dropout": 0.0}
     ours = chosen.model in _DYNAMICS
@@ -94,7 +94,7 @@ def as_published_recipe(chosen: GraphRecipe, dataset: str) -> GraphRecipe:
     )
 
 
-def smoke_graphs(chosen: GraphRecipe) -> GraphRecipe:
+def smoke_graph_config(chosen: GraphTrainConfig) -> GraphTrainConfig:
     """The same recipe for a look whether everything runs."""
     small = {"dim": 16}
     if chosen.model in _DYNAMICS:

@@ -7,10 +7,10 @@ from typing import cast
 
 import numpy as np
 
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
+from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
 from models.tasks.graph_classifier import GraphClassifier
 from training.datasets import GraphDataset, Split
-from training.export import describe, drawn, energy_reference, manifest_of
+from training.export import build_manifest, compute_energy_reference, describe_columns, draw_sample
 from training.tasks.classify.train import GraphRun
 
 _PROTOCOL = (
@@ -20,13 +20,13 @@ _PROTOCOL = (
 _AS_PUBLISHED = "trained, chosen and measured on the same graphs: this is capacity, not accuracy"
 
 
-def export_graphs(
+def export_graph_classifier(
     folder: Path, name: str, dataset: GraphDataset, split: Split, run: GraphRun, *, seed: int
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network = cast(GraphClassifier, run.network)
     attrs = [g.edge_attr for g in dataset.graphs if g.edge_attr is not None]
-    manifest = manifest_of(
+    manifest = build_manifest(
         network,
         dataset,
         split,
@@ -36,27 +36,31 @@ def export_graphs(
         unit="graphs",
         fingerprint=dataset.fingerprint(split),
         protocol=_AS_PUBLISHED if split.name == "as-published" else _PROTOCOL,
-        features=describe(dataset.node_features, np.concatenate([g.x for g in dataset.graphs])),
-        edge_features=describe(dataset.edge_features, np.concatenate(attrs)) if attrs else (),
+        features=describe_columns(
+            dataset.node_features, np.concatenate([g.x for g in dataset.graphs])
+        ),
+        edge_features=describe_columns(dataset.edge_features, np.concatenate(attrs))
+        if attrs
+        else (),
         temperatures=run.evaluation.temperatures,
         energy=graph_energy_reference(network, dataset, split.train),
         metrics={
             part: {
-                task.name: figures.as_dict()
+                task.name: figures.to_dict()
                 for task, figures in zip(dataset.tasks, measured, strict=True)
             }
             for part, measured in run.evaluation.parts.items()
         },
     )
-    return save(folder, network, manifest, _card(manifest, dataset))
+    return save_checkpoint(folder, network, manifest, _card(manifest, dataset))
 
 
 def graph_energy_reference(
     network: GraphClassifier, dataset: GraphDataset, graphs: np.ndarray
 ) -> EnergyReference:
     """Quantiles of the final energy per node, CLS counted in the energy, over training graphs."""
-    chosen = [dataset.graphs[i] for i in drawn(graphs)]
-    return energy_reference(network, chosen, [graph.num_nodes for graph in chosen])
+    chosen = [dataset.graphs[i] for i in draw_sample(graphs)]
+    return compute_energy_reference(network, chosen, [graph.num_nodes for graph in chosen])
 
 
 def _card(manifest: Manifest, dataset: GraphDataset) -> str:

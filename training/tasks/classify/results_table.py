@@ -13,20 +13,20 @@ import numpy as np
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
-from training.common.hardware import machines
-from training.common.results_log import ResultsLog, mark
+from training.common.hardware import format_machines
+from training.common.results_log import ResultsLog, config_hash
 from training.datasets import GraphDataset, Split
-from training.metrics import Evaluation, evaluate
-from training.tasks.classify.baselines import FOREST, GRAPH_NETWORKS, fit_forest
+from training.metrics import ClassifierEvaluation, evaluate_classifier
+from training.tasks.classify.baselines import BASELINE_NETWORKS, FOREST, fit_forest
 from training.tasks.classify.configs import (
-    as_published_recipe,
-    graph_recipe,
-    settings,
-    smoke_graphs,
+    as_published_config,
+    candidate_configs,
+    graph_train_config,
+    smoke_graph_config,
 )
-from training.tasks.classify.task import GraphRecipe
-from training.tasks.classify.train import choose
-from training.trainer import parameters
+from training.tasks.classify.task import GraphTrainConfig
+from training.tasks.classify.train import train_and_select
+from training.trainer import count_parameters
 
 COLUMNS = {"accuracy": "accuracy", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
 OURS = ("cdat", "et")
@@ -34,19 +34,19 @@ OURS = ("cdat", "et")
 
 def recipes_of(
     model: str, dataset: GraphDataset, split: Split, *, smoke: bool = False
-) -> tuple[GraphRecipe, ...]:
+) -> tuple[GraphTrainConfig, ...]:
     """What a split chooses among: the settings, or the one that fits what it is measured on."""
     if model == FOREST:
         return ()
-    chosen = graph_recipe(model, dataset.name, molecules=dataset.smiles is not None)
+    chosen = graph_train_config(model, dataset.name, molecules=dataset.smiles is not None)
     if smoke:
-        return (smoke_graphs(chosen),)
+        return (smoke_graph_config(chosen),)
     if split.name == "as-published":
-        return (as_published_recipe(chosen, dataset.name),)
-    return settings(chosen)
+        return (as_published_config(chosen, dataset.name),)
+    return candidate_configs(chosen)
 
 
-def run(
+def compute_rows(
     dataset: GraphDataset,
     splits: Sequence[Split],
     models: Sequence[str],
@@ -63,7 +63,7 @@ def run(
     Raises:
         ValueError: for an unknown model.
     """
-    known = (*OURS, *GRAPH_NETWORKS, FOREST)
+    known = (*OURS, *BASELINE_NETWORKS, FOREST)
     if unknown := [model for model in models if model not in known]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(known)}")
     ledger = ResultsLog(out, fabric)
@@ -74,9 +74,9 @@ def run(
         named = f"{split.name}, seed {seed}" if seed else split.name
         for model in models:
             recipes = recipes_of(model, dataset, split, smoke=smoke)
-            key = model, named, mark([data, *(asdict(recipe) for recipe in recipes)])
+            key = model, named, config_hash([data, *(asdict(recipe) for recipe in recipes)])
             make = partial(_row, dataset, split, model, recipes, seed, fabric, progress)
-            results[model].append(ledger.row(key, make))
+            results[model].append(ledger.get_or_compute(key, make))
             progress.advance(task)
     return results
 
@@ -85,21 +85,23 @@ def _row(
     dataset: GraphDataset,
     split: Split,
     model: str,
-    recipes: Sequence[GraphRecipe],
+    recipes: Sequence[GraphTrainConfig],
     seed: int,
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    evaluation: Evaluation
+    evaluation: ClassifierEvaluation
     if model == FOREST:
         logits = fit_forest(dataset, split, seed=seed)
-        evaluation = evaluate(logits, dataset.labels, split, dataset.tasks)
+        evaluation = evaluate_classifier(logits, dataset.labels, split, dataset.tasks)
         setting = "500 trees"
     else:
-        best = choose(dataset, split, recipes, seed=seed, fabric=fabric, progress=progress)
+        best = train_and_select(
+            dataset, split, recipes, seed=seed, fabric=fabric, progress=progress
+        )
         evaluation = best.evaluation
-        size = parameters(best.network)
-        setting = f"{best.recipe.config}, epoch {best.fitted.best_epoch}, {size} parameters"
+        size = count_parameters(best.network)
+        setting = f"{best.train_config.config}, epoch {best.result.best_epoch}, {size} parameters"
     return {
         "dataset": dataset.name,
         "setting": setting,
@@ -107,13 +109,15 @@ def _row(
     }
 
 
-def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[str, Any]]]) -> str:
+def format_table(
+    dataset: GraphDataset, protocol: str, results: dict[str, list[dict[str, Any]]]
+) -> str:
     """The table, with the protocol and the machines under it."""
     lines = [
         f"| {dataset.name}, {protocol} | " + " | ".join(COLUMNS.values()) + " |",
         "|---|" + "---|" * len(COLUMNS),
     ]
-    lines += [line_of(model, rows) for model, rows in results.items()]
+    lines += [format_row(model, rows) for model, rows in results.items()]
     rows = next(iter(results.values()))
     count = f"{len({row['split'].partition(', seed')[0] for row in rows})} split(s)"
     if any(", seed" in row["split"] for row in rows):
@@ -125,12 +129,12 @@ def markdown(dataset: GraphDataset, protocol: str, results: dict[str, list[dict[
     )
     lines.append(
         f"\nMean ± std in percent over {count}. {how} {dataset.note} "
-        f"{machines(row for rows in results.values() for row in rows)}"
+        f"{format_machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)
 
 
-def line_of(model: str, rows: Sequence[dict[str, Any]]) -> str:
+def format_row(model: str, rows: Sequence[dict[str, Any]]) -> str:
     """The line of `model` in a table of Markdown."""
     cells = [_cell(row["test"][column] for row in rows) for column in COLUMNS]
     return f"| {model} | " + " | ".join(cells) + " |"

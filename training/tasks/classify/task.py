@@ -11,18 +11,18 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from models.inputs.tokens import TokenBatch, Tokens, collate
-from models.tasks.graph_classifier import Task
-from training.common.results_log import fingerprint
+from models.inputs.tokens import GraphTokens, TokenBatch, collate_tokens
+from models.tasks.graph_classifier import ClassificationTask
+from training.common.results_log import hash_arrays
 from training.datasets import Split
-from training.metrics import measure, temperatures
-from training.trainer import BETAS, TrainingTask, share
+from training.metrics import compute_metrics, fit_temperatures
+from training.trainer import DEFAULT_BETAS, TrainingTask, split_between_processes
 
 _EVALUATED = 256  # graphs at a time without gradients
 
 
 @dataclass(frozen=True)
-class GraphRecipe:
+class GraphTrainConfig:
     """How to train one network on whole graphs; `config` goes to the network, the rest to the loop.
 
     The papers' recipe (Energy Transformer appendix D.3 and its code): AdamW, warm-up and cosine,
@@ -45,11 +45,11 @@ class GraphRecipe:
 
     @property
     def betas(self) -> tuple[float, float]:
-        return BETAS
+        return DEFAULT_BETAS
 
 
 @final
-class GraphProblem(TrainingTask):
+class GraphTrainingTask(TrainingTask):
     """Cross entropy with label smoothing on `split.train`, the mean over the tasks.
 
     Graphs without a label for a task are left out of its mean. `balanced` weighs each class of a
@@ -61,11 +61,11 @@ class GraphProblem(TrainingTask):
 
     def __init__(
         self,
-        tokens: Sequence[Tokens],
+        tokens: Sequence[GraphTokens],
         labels: np.ndarray,
-        tasks: Sequence[Task],
+        tasks: Sequence[ClassificationTask],
         split: Split,
-        recipe: GraphRecipe,
+        recipe: GraphTrainConfig,
         device: torch.device,
     ) -> None:
         self.tokens, self.split, self.recipe, self.device = tokens, split, recipe, device
@@ -83,18 +83,18 @@ class GraphProblem(TrainingTask):
 
     def identity(self) -> dict[str, Any]:
         graphs = (a for t in self.tokens for a in (t.x, t.indptr, t.indices, t.edge_attr))
-        data = fingerprint(*graphs, self.labels, *self.split.parts().values())
+        data = hash_arrays(*graphs, self.labels, *self.split.parts().values())
         return {"split": self.split.name, "data": data}
 
-    def steps(self, seed: int, fabric: Fabric) -> Iterator[tuple[TokenBatch, Tensor]]:
+    def batches(self, seed: int, fabric: Fabric) -> Iterator[tuple[TokenBatch, Tensor]]:
         order = np.random.default_rng(seed).permutation(self.split.train)
         size = self.recipe.batch_graphs
         starts = list(range(0, len(order), size))
         if len(order) % size == 1 and len(starts) > 1:
             starts.pop()  # batch norm has nothing to say about a single graph
-        for start in share(starts, fabric):
+        for start in split_between_processes(starts, fabric):
             chosen = order[start : start + size]
-            batch = collate([self.tokens[i] for i in chosen])
+            batch = collate_tokens([self.tokens[i] for i in chosen])
             yield batch.to(self.device), torch.from_numpy(self.labels[chosen]).to(self.device)
 
     def loss(self, model: nn.Module, step: tuple[TokenBatch, Tensor]) -> Tensor:
@@ -117,7 +117,9 @@ class GraphProblem(TrainingTask):
     def validate(self, network: nn.Module) -> float:
         val = self.split.val
         logits, labels = self._logits(network, val), self.labels[val]
-        tasks = measure(logits, labels, self.tasks, temperatures(logits, labels, self.tasks))
+        tasks = compute_metrics(
+            logits, labels, self.tasks, fit_temperatures(logits, labels, self.tasks)
+        )
         if self.recipe.choose_by == "cross_entropy":
             return -float(np.mean([task.cross_entropy for task in tasks]))
         values = [task.roc_auc for task in tasks if task.roc_auc is not None]
@@ -133,7 +135,7 @@ class GraphProblem(TrainingTask):
         parts = []
         for start in range(0, len(graphs), _EVALUATED):
             tokens = [self.tokens[i] for i in graphs[start : start + _EVALUATED]]
-            parts.append(network(collate(tokens).to(self.device)).float().cpu().numpy())
+            parts.append(network(collate_tokens(tokens).to(self.device)).float().cpu().numpy())
         return np.concatenate(parts)
 
 

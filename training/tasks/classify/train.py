@@ -12,14 +12,14 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 from torch import nn
 
-from models.base import seeded
-from models.inputs.tokens import Tokeniser
-from models.registry import architectures
+from models.base import temporary_seed
+from models.inputs.tokens import GraphTokenizer
+from models.registry import find_architectures
 from models.tasks.graph_classifier import GraphClassifier, GraphConfig
 from training.datasets import GraphDataset, Split
-from training.metrics import Evaluation, evaluate
-from training.tasks.classify.baselines import GRAPH_NETWORKS
-from training.tasks.classify.task import GraphProblem, GraphRecipe
+from training.metrics import ClassifierEvaluation, evaluate_classifier
+from training.tasks.classify.baselines import BASELINE_NETWORKS
+from training.tasks.classify.task import GraphTrainConfig, GraphTrainingTask
 from training.trainer import TrainResult, fit
 
 
@@ -27,21 +27,21 @@ from training.trainer import TrainResult, fit
 class GraphRun:
     """A fitted network, its logits (G, C) of every graph, and their evaluation."""
 
-    fitted: TrainResult
+    result: TrainResult
     logits: np.ndarray
-    evaluation: Evaluation
+    evaluation: ClassifierEvaluation
     network: nn.Module
-    recipe: GraphRecipe
+    train_config: GraphTrainConfig
 
 
-def train_graphs(
+def train_graph_classifier(
     dataset: GraphDataset,
     split: Split,
-    recipe: GraphRecipe,
+    recipe: GraphTrainConfig,
     *,
     seed: int,
     fabric: Fabric,
-    run: Path | None = None,
+    run_folder: Path | None = None,
     progress: Progress | None = None,
 ) -> GraphRun:
     """Fit `recipe.model`; columns are standardised on the training graphs.
@@ -51,19 +51,21 @@ def train_graphs(
     """
     dataset.require_labels(split)
     network, tokeniser = _network(dataset, split, recipe, seed)
-    problem = GraphProblem(
+    problem = GraphTrainingTask(
         dataset.tokens(tokeniser), dataset.labels, dataset.tasks, split, recipe, fabric.device
     )
-    fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    fitted = fit(
+        network, problem, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress
+    )
     logits = problem.predict(network)
-    evaluation = evaluate(logits, dataset.labels, split, dataset.tasks)
+    evaluation = evaluate_classifier(logits, dataset.labels, split, dataset.tasks)
     return GraphRun(fitted, logits, evaluation, network.to("cpu").eval(), recipe)
 
 
-def choose(
+def train_and_select(
     dataset: GraphDataset,
     split: Split,
-    recipes: Sequence[GraphRecipe],
+    recipes: Sequence[GraphTrainConfig],
     *,
     seed: int,
     fabric: Fabric,
@@ -71,21 +73,21 @@ def choose(
 ) -> GraphRun:
     """The recipe with the best validation; the figures of the others are not looked at."""
     runs = [
-        train_graphs(dataset, split, recipe, seed=seed, fabric=fabric, progress=progress)
+        train_graph_classifier(dataset, split, recipe, seed=seed, fabric=fabric, progress=progress)
         for recipe in recipes
     ]
-    return max(runs, key=lambda run: run.fitted.best_val)
+    return max(runs, key=lambda run: run.result.best_val)
 
 
 def _network(
-    dataset: GraphDataset, split: Split, recipe: GraphRecipe, seed: int
-) -> tuple[nn.Module, Tokeniser]:
-    if (baseline := GRAPH_NETWORKS.get(recipe.model)) is not None:
-        with seeded(seed):
+    dataset: GraphDataset, split: Split, recipe: GraphTrainConfig, seed: int
+) -> tuple[nn.Module, GraphTokenizer]:
+    if (baseline := BASELINE_NETWORKS.get(recipe.model)) is not None:
+        with temporary_seed(seed):
             network = baseline(dataset, **recipe.config)
         network.fit_columns(dataset, split.train)
-        return network, Tokeniser(positions="none")
-    kind = cast(type[GraphClassifier], architectures()[f"{recipe.model}-graph"])
+        return network, GraphTokenizer(positions="none")
+    kind = cast(type[GraphClassifier], find_architectures()[f"{recipe.model}-graph"])
     values: dict[str, Any] = {
         "node_features": dataset.node_features,
         "edge_features": dataset.edge_features,
@@ -93,4 +95,4 @@ def _network(
     }
     config = cast(GraphConfig, kind.config_type.model_validate(values | recipe.config))
     graphs = [dataset.graphs[i] for i in split.train]
-    return kind.fitted(config, graphs, seed), config.tokeniser
+    return kind.from_data(config, graphs, seed), config.tokenizer

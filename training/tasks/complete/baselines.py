@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from models.architectures.et import ETImage, ETImageConfig
-from models.base import seeded
-from models.inputs.patches import PatchBatch, PatchCodec, spread
-from models.nn.transformer import Attention, FeedForward
-from training.tasks.complete.evaluate import Completer
-from training.trainer import parameters
+from models.base import temporary_seed
+from models.inputs.patches import PatchBatch, PatchCodec, patch_mask_to_pixels
+from models.nn.transformer import FeedForward, MultiHeadAttention
+from training.tasks.complete.evaluate import CompletionFunction
+from training.trainer import count_parameters
 
 _RADIUS = 3  # pixels around a point that Telea's method reads, as in OpenCV's examples
 
@@ -28,7 +28,7 @@ class _Layer(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.attention_norm, self.feedforward_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.attention = Attention(dim, heads, dim // heads, dropout=0.0)
+        self.attention = MultiHeadAttention(dim, heads, dim // heads, dropout=0.0)
         self.feedforward = FeedForward(dim, 4 * dim, dropout=0.0)
 
     def forward(self, x_RLD: Tensor) -> Tensor:
@@ -65,34 +65,34 @@ class ViT(nn.Module):
         return self.codec.decode(self.layers(x_RLD).flatten(0, 1), batch)
 
     @classmethod
-    def like(cls, config: ETImageConfig, layers: int = 4, heads: int = 4) -> ViT:
+    def from_et_config(cls, config: ETImageConfig, layers: int = 4, heads: int = 4) -> ViT:
         """The width at which it has most nearly as many parameters as ET has."""
         shape = config.size, config.patch, config.channels
 
         def size(dim: int) -> int:
-            return parameters(cls(*shape, dim, heads, layers))
+            return count_parameters(cls(*shape, dim, heads, layers))
 
         with torch.device("meta"):
-            wanted, widths = parameters(ETImage(config)), range(heads, 2048, heads)
+            wanted, widths = count_parameters(ETImage(config)), range(heads, 2048, heads)
             above = bisect_left(widths, wanted, key=size)
             near = widths[max(above - 1, 0) : above + 1]
             dim = min(near, key=lambda dim: abs(size(dim) - wanted))
         return cls(*shape, dim, heads, layers, config.contrast)
 
     @classmethod
-    def fitted(cls, config: ETImageConfig, images: np.ndarray, seed: int) -> ViT:
+    def from_data(cls, config: ETImageConfig, images: np.ndarray, seed: int) -> ViT:
         """A fresh network whose channels are standardised on `images`."""
-        with seeded(seed):
-            network = cls.like(config)
+        with temporary_seed(seed):
+            network = cls.from_et_config(config)
         network.codec.fit(images)
         return network
 
 
-def mean_colour(patch: int) -> Completer:
+def mean_color(patch: int) -> CompletionFunction:
     """The mean of the known pixels of an image, everywhere in its holes; grey if none is known."""
 
     def complete(images: np.ndarray, occluded: np.ndarray) -> np.ndarray:
-        hidden = spread(occluded, patch)[..., None]
+        hidden = patch_mask_to_pixels(occluded, patch)[..., None]
         known = np.maximum((~hidden).sum((1, 2), keepdims=True), 1)
         mean = np.where(~hidden, images, 0).sum((1, 2), keepdims=True) / known
         mean = np.where(hidden.all((1, 2), keepdims=True), 127.5, mean)
@@ -101,13 +101,13 @@ def mean_colour(patch: int) -> Completer:
     return complete
 
 
-def _inpainting(method: int) -> Callable[[int], Completer]:
-    def completer(patch: int) -> Completer:
-        blank = mean_colour(patch)
+def _inpainting(method: int) -> Callable[[int], CompletionFunction]:
+    def completer(patch: int) -> CompletionFunction:
+        blank = mean_color(patch)
 
         def complete(images: np.ndarray, occluded: np.ndarray) -> np.ndarray:
             # OpenCV's gradients read what is under the mask: left there, the answer would leak.
-            masks, blanked = spread(occluded, patch), blank(images, occluded)
+            masks, blanked = patch_mask_to_pixels(occluded, patch), blank(images, occluded)
             filled = [
                 cv2.inpaint(np.ascontiguousarray(image), mask.astype(np.uint8), _RADIUS, method)
                 for image, mask in zip(blanked, masks, strict=True)
@@ -120,9 +120,9 @@ def _inpainting(method: int) -> Callable[[int], Completer]:
     return completer
 
 
-UNTRAINED: dict[str, Callable[[int], Completer]] = {
+UNTRAINED_BASELINES: dict[str, Callable[[int], CompletionFunction]] = {
     "telea": _inpainting(cv2.INPAINT_TELEA),
     "navier-stokes": _inpainting(cv2.INPAINT_NS),
-    "mean-colour": mean_colour,
+    "mean-colour": mean_color,
 }
 """Telea 2004 and Bertalmio et al. 2001 as in OpenCV, and the mean colour; by side of a patch."""

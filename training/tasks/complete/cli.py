@@ -12,29 +12,33 @@ from rich.progress import Progress
 
 from models.tasks.image_completer import ImageConfig
 from training.cli_options import (
-    Data,
-    Device,
-    Epochs,
+    DataOption,
+    DeviceOption,
+    EpochsOption,
     LearnStrength,
     Name,
     Out,
-    Precision,
+    PrecisionOption,
     Resonating,
-    Rows,
+    ResultsLogOption,
     RunFolder,
-    Smoke,
+    SmokeOption,
     checkpoint_folder,
     console,
-    fabric_on,
+    create_fabric,
     run_folder,
     with_resonance,
 )
-from training.datasets import IMAGES, ImageDataset, load_folder, load_images
+from training.datasets import IMAGE_DATASETS, ImageDataset, load_folder, load_images
 from training.tasks.complete import results_table as tables
-from training.tasks.complete.configs import IMAGE_ABLATIONS, image_recipe, smoke_images
-from training.tasks.complete.evaluate import over_seeds
-from training.tasks.complete.export import export_images
-from training.tasks.complete.train import train_images
+from training.tasks.complete.configs import (
+    ABLATIONS,
+    completion_train_config,
+    smoke_completion_config,
+)
+from training.tasks.complete.evaluate import summarize_over_masks
+from training.tasks.complete.export import export_image_completer
+from training.tasks.complete.train import train_image_completer
 
 
 def _whole(size: int) -> int:
@@ -46,7 +50,7 @@ def _whole(size: int) -> int:
     return size
 
 
-Dataset = Annotated[str | None, typer.Option(help=", ".join(IMAGES))]
+Dataset = Annotated[str | None, typer.Option(help=", ".join(IMAGE_DATASETS))]
 Images = Annotated[Path | None, typer.Option(help="folder with your images, and folders in it")]
 Size = Annotated[
     int, typer.Option(help="pixels of a side to which --images are scaled", min=8, callback=_whole)
@@ -68,28 +72,28 @@ def complete(
     dataset: Dataset = None,
     images: Images = None,
     size: Size = 64,
-    ablation: Annotated[str, typer.Option(help=", ".join(IMAGE_ABLATIONS))] = "none",
+    ablation: Annotated[str, typer.Option(help=", ".join(ABLATIONS))] = "none",
     seed: int = 0,
     resonance: Resonating = None,
     learn_strength: LearnStrength = False,
     brief: Brief = False,
-    epochs: Epochs = None,
+    epochs: EpochsOption = None,
     count: Count = 1000,
     name: Name = None,
     out: Out = None,
     run: RunFolder = None,
-    data: Data = None,
-    device: Device = "auto",
-    precision: Precision = "32-true",
-    smoke: Smoke = False,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke: SmokeOption = False,
 ) -> None:
     """Train a checkpoint that completes images. Killed and started again, it goes on."""
-    if ablation not in IMAGE_ABLATIONS:
-        raise typer.BadParameter(f"ablation must be one of {', '.join(IMAGE_ABLATIONS)}")
+    if ablation not in ABLATIONS:
+        raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
     source = _load(dataset, images, size, data)
-    chosen = image_recipe("et", source, ablation, brief=brief)
+    chosen = completion_train_config("et", source, ablation, brief=brief)
     if smoke:
-        chosen, count = smoke_images(chosen), 64
+        chosen, count = smoke_completion_config(chosen), 64
     added = with_resonance(resonance, learn_strength)
     chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
@@ -97,22 +101,22 @@ def complete(
     name, folder = checkpoint_folder(name or f"et-{source.name}", out)
     if run is None:
         run = run_folder(name, chosen, seed, source.fingerprint)
-    fabric = fabric_on(device, precision)
+    fabric = create_fabric(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
-        result = train_images(
+        result = train_image_completer(
             source,
             chosen,
             seed=seed,
             fabric=fabric,
             parts=("val", "test", *source.sources),
             count=count,
-            run=run,
+            run_folder=run,
             progress=progress,
         )
     if fabric.is_global_zero:
-        written = export_images(folder, name, source, result, seed=seed)
+        written = export_image_completer(folder, name, source, result, seed=seed)
         for part, measured in result.parts.items():
-            m = over_seeds(measured)
+            m = summarize_over_masks(measured)
             console.print(
                 f"{part:5} occluded patches: MSE {m['mse']:.5f}  PSNR {m['psnr']:.2f}  "
                 f"SSIM {m['ssim']:.4f}  {m['images']} images, {m['masks']} masks of each"
@@ -128,20 +132,20 @@ def complete_table(
         ",".join(tables.MODELS)
     ),
     brief: Brief = False,
-    epochs: Epochs = None,
+    epochs: EpochsOption = None,
     count: Count = None,
-    out: Rows = None,
-    data: Data = None,
-    device: Device = "auto",
-    precision: Precision = "32-true",
-    smoke: Smoke = False,
+    out: ResultsLogOption = None,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke: SmokeOption = False,
 ) -> None:
     """Train every model on the same images and print the table in Markdown."""
     source = _load(dataset, images, size, data)
     path = out or Path("runs/tables") / f"complete-{source.name}{'-smoke' * smoke}.jsonl"
-    fabric = fabric_on(device, precision)
+    fabric = create_fabric(device, precision)
     with Progress(console=console) as progress:
-        results = tables.run(
+        results = tables.compute_rows(
             source,
             models.split(","),
             path,
@@ -152,4 +156,4 @@ def complete_table(
             count=64 if smoke else count,
             smoke=smoke,
         )
-    typer.echo(tables.markdown(source, results))
+    typer.echo(tables.format_table(source, results))

@@ -7,9 +7,9 @@ from typing import Any
 
 from models.architectures.et import ETImageConfig
 from training.datasets import ImageDataset
-from training.tasks.complete.task import ImageRecipe
+from training.tasks.complete.task import CompletionTrainConfig
 
-IMAGE_ABLATIONS: dict[str, dict[str, Any]] = {
+ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "no-attention": {"attention": False},
     "no-hopfield": {"hopfield": False},
@@ -50,9 +50,9 @@ _PATCHES_ALONG = 8  # of images that have no entry above
 VIT = "vit"
 
 
-def image_recipe(
+def completion_train_config(
     model: str, dataset: ImageDataset, ablation: str = "none", *, brief: bool = False
-) -> ImageRecipe:
+) -> CompletionTrainConfig:
     """The recipe of `model` ("et", or "vit" with as many parameters) for a dataset; `brief` is
     that for a CPU.
 
@@ -62,17 +62,17 @@ def image_recipe(
     """
     if model not in ("et", VIT):
         raise ValueError(f"unknown model {model!r}; known are et, {VIT}")
-    if ablation not in IMAGE_ABLATIONS or (model == VIT and ablation != "none"):
-        known = ", ".join(IMAGE_ABLATIONS)
+    if ablation not in ABLATIONS or (model == VIT and ablation != "none"):
+        known = ", ".join(ABLATIONS)
         raise ValueError(f"{model} has no ablation {ablation!r}; those of et are {known}")
     sizes, epochs = _SIZES.get(dataset.name, (_ANY | {"patch": _patch(dataset.size)}, 100))
     shape = {"size": dataset.size, "channels": dataset.channels}
-    config = shape | _DYNAMICS | sizes | IMAGE_ABLATIONS[ablation]
+    config = shape | _DYNAMICS | sizes | ABLATIONS[ablation]
     if brief:
         config |= _BRIEF
     ETImageConfig.model_validate(config)  # before anything is trained
     contrast = _CONTRAST.get(dataset.name, _OF_PHOTOS)
-    chosen = ImageRecipe(model, config, epochs=epochs, vary=_VARY, contrast=contrast)
+    chosen = CompletionTrainConfig(model, config, epochs=epochs, vary=_VARY, contrast=contrast)
     if brief:
         epochs = _BRIEF_EPOCHS.get(dataset.name, _BRIEFLY)
         chosen = replace(chosen, epochs=epochs, **_BRIEF_LOOP)
@@ -84,7 +84,7 @@ def _patch(size: int) -> int:
     return next(size // along for along in range(_PATCHES_ALONG, 0, -1) if size % along == 0)
 
 
-def smoke_images(chosen: ImageRecipe) -> ImageRecipe:
+def smoke_completion_config(chosen: CompletionTrainConfig) -> CompletionTrainConfig:
     """The same recipe for a look whether everything runs."""
     small = {"dim": 32, "heads": 2, "head_dim": 16, "memories": 64, "steps": 4}
     return replace(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.inputs.patches import batch_of, composite, spread
+from models.inputs.patches import build_patch_batch, composite, patch_mask_to_pixels
 from training.datasets import ImageDataset
 
 SEEDS = tuple(range(10))  # of the masks, as in Energy Transformer appendix F.2
@@ -19,13 +19,13 @@ _LEAST_ERROR = 1e-10  # of 8 bits only a perfect image is below; its PSNR is the
 _WINDOW, _SIGMA = 11, 1.5  # of SSIM's Gaussian
 _C1, _C2 = 0.01**2, 0.03**2
 
-Completer = Callable[[np.ndarray, np.ndarray], np.ndarray]
+CompletionFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Images uint8 (R, S, S, C), and occluded patches bool (R, S / patch, S / patch), to completed
 images uint8 (R, S, S, C). What is known is its own."""
 
 
 @dataclass(frozen=True)
-class ImageMetrics:
+class CompletionMetrics:
     """Means over images of 8 bits, taken as 0 to 1: of the occluded patches, and of all pixels.
 
     PSNR, in dB, is that of each image; 100 where nothing differs. SSIM is Wang et al. 2004 with
@@ -44,48 +44,50 @@ class ImageMetrics:
         return asdict(self)
 
 
-def draw_order(rng: np.random.Generator, rows: int, length: int) -> np.ndarray:
+def random_patch_ranks(rng: np.random.Generator, rows: int, length: int) -> np.ndarray:
     """The place of each patch in a random order, (R, L): those below k are k patches at random."""
     return rng.random((rows, length)).argsort(1).argsort(1)
 
 
-def occlude(seed: int, rows: int, along: int, share: float) -> np.ndarray:
+def draw_occlusion(seed: int, rows: int, along: int, share: float) -> np.ndarray:
     """bool (R, along, along): the same share of each image, at random."""
-    order = draw_order(np.random.default_rng(seed), rows, along**2)
+    order = random_patch_ranks(np.random.default_rng(seed), rows, along**2)
     return (order < round(share * along**2)).reshape(rows, along, along)
 
 
-def portions(images: int) -> list[slice]:
+def batch_slices(images: int) -> list[slice]:
     """So many at a time as memory has room for."""
     return [slice(start, start + _AT_A_TIME) for start in range(0, images, _AT_A_TIME)]
 
 
-def completer(network: nn.Module, patch: int, device: torch.device) -> Completer:
+def make_completion_function(
+    network: nn.Module, patch: int, device: torch.device
+) -> CompletionFunction:
     """A network, ours or a baseline, as it would be served."""
 
     @torch.no_grad()
     def complete(images: np.ndarray, occluded: np.ndarray) -> np.ndarray:
         network.eval()
         hidden_RL = torch.from_numpy(occluded).flatten(1).to(device)
-        pixels = network(batch_of(torch.from_numpy(images).to(device), hidden_RL, patch))
-        return composite(images, spread(occluded, patch), pixels.float())
+        pixels = network(build_patch_batch(torch.from_numpy(images).to(device), hidden_RL, patch))
+        return composite(images, patch_mask_to_pixels(occluded, patch), pixels.float())
 
     return complete
 
 
-def measure_images(
-    complete: Completer, images: np.ndarray, occluded: np.ndarray, patch: int
-) -> ImageMetrics:
+def compute_completion_metrics(
+    complete: CompletionFunction, images: np.ndarray, occluded: np.ndarray, patch: int
+) -> CompletionMetrics:
     """The figures under one mask for each image."""
     parts: list[np.ndarray] = []
-    for part in portions(len(images)):
+    for part in batch_slices(len(images)):
         true, hidden = images[part], occluded[part]
-        parts.append(_figures(true, complete(true, hidden), spread(hidden, patch)))
-    return ImageMetrics(*np.concatenate(parts, 1).mean(1).tolist(), images=len(images))
+        parts.append(_figures(true, complete(true, hidden), patch_mask_to_pixels(hidden, patch)))
+    return CompletionMetrics(*np.concatenate(parts, 1).mean(1).tolist(), images=len(images))
 
 
-def evaluate_images(
-    complete: Completer,
+def evaluate_completion(
+    complete: CompletionFunction,
     dataset: ImageDataset,
     patch: int,
     share: float,
@@ -93,31 +95,33 @@ def evaluate_images(
     parts: Sequence[str] = ("val", "test"),
     count: int | None = None,
     seeds: Sequence[int] = SEEDS,
-) -> dict[str, list[ImageMetrics]]:
+) -> dict[str, list[CompletionMetrics]]:
     """Each part under the masks of each seed; no more than `count` images of it, drawn once."""
-    results: dict[str, list[ImageMetrics]] = {}
+    results: dict[str, list[CompletionMetrics]] = {}
     for part in parts:
         chosen = dataset.parts()[part]
         if count is not None and count < len(chosen):
             chosen = np.sort(np.random.default_rng(0).choice(chosen, count, replace=False))
         images, along = dataset.images[chosen], dataset.size // patch
         results[part] = [
-            measure_images(complete, images, occlude(seed, len(images), along, share), patch)
+            compute_completion_metrics(
+                complete, images, draw_occlusion(seed, len(images), along, share), patch
+            )
             for seed in seeds
         ]
     return results
 
 
-def over_seeds(measured: Sequence[ImageMetrics]) -> dict[str, Any]:
+def summarize_over_masks(measured: Sequence[CompletionMetrics]) -> dict[str, Any]:
     """Mean of each figure over the masks, and its standard deviation as `<figure>_std`."""
-    names = [field.name for field in fields(ImageMetrics) if field.name != "images"]
+    names = [field.name for field in fields(CompletionMetrics) if field.name != "images"]
     table = np.array([[getattr(m, name) for name in names] for m in measured])
     means = dict(zip(names, table.mean(0).tolist(), strict=True))
     spreads = zip((f"{name}_std" for name in names), table.std(0).tolist(), strict=True)
     return means | dict(spreads) | {"images": measured[0].images, "masks": len(measured)}
 
 
-def ssim(x_RCSS: Tensor, y_RCSS: Tensor) -> Tensor:
+def ssim_map(x_RCSS: Tensor, y_RCSS: Tensor) -> Tensor:
     """The map of SSIM (Wang et al. 2004, eq. 13), same shape, of images from 0 to 1.
 
     Near an edge the window sees the image mirrored, so that every pixel has a figure; the authors
@@ -144,7 +148,7 @@ def _smoothing(size: int) -> Tensor:
     return (seen.unfold(1, _WINDOW, 1) @ (weight / weight.sum())).T
 
 
-def errors(true: np.ndarray, completed: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def masked_mse(true: np.ndarray, completed: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Mean squared error of each image on a mask of its pixels, (R,)."""
     return _mean(np.square((completed.astype(np.float64) - true) / 255).mean(-1), mask)
 
@@ -157,10 +161,10 @@ def psnr(mse: np.ndarray) -> np.ndarray:
 def _figures(true: np.ndarray, completed: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """The six figures of each image, (6, R)."""
     x, y = (torch.from_numpy(i).permute(0, 3, 1, 2).double() / 255 for i in (completed, true))
-    ssim_RSS = ssim(x, y).mean(1).numpy()
+    ssim_RSS = ssim_map(x, y).mean(1).numpy()
     rows = []
     for where in (mask, np.ones_like(mask)):
-        mse = errors(true, completed, where)
+        mse = masked_mse(true, completed, where)
         rows += [mse, psnr(mse), _mean(ssim_RSS, where)]
     return np.stack(rows)
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from models.checkpoint import Checkpoint, EnergyReference, HiddenReference, Manifest, save
+from models.checkpoint import (
+    Checkpoint,
+    EnergyReference,
+    HiddenReference,
+    Manifest,
+    save_checkpoint,
+)
 from models.inputs.patches import MaskedImage
 from models.tasks.image_completer import ImageCompleter
 from training.datasets import ImageDataset
-from training.export import drawn, energy_reference, manifest_of
-from training.tasks.complete.evaluate import occlude, over_seeds
-from training.tasks.complete.train import ImageRun
+from training.export import build_manifest, compute_energy_reference, draw_sample
+from training.tasks.complete.evaluate import draw_occlusion, summarize_over_masks
+from training.tasks.complete.train import CompletionRun
 
 _HIDDEN = tuple(sixteenth / 16 for sixteenth in range(17))
 """Shares of the patches, whole patches of them, that energies are told of."""
@@ -22,12 +28,12 @@ _PROTOCOL = (
 )
 
 
-def export_images(
-    folder: Path, name: str, dataset: ImageDataset, run: ImageRun, *, seed: int
+def export_image_completer(
+    folder: Path, name: str, dataset: ImageDataset, run: CompletionRun, *, seed: int
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, split = cast(ImageCompleter, run.network), dataset.split
-    manifest = manifest_of(
+    manifest = build_manifest(
         network,
         dataset,
         split,
@@ -38,23 +44,25 @@ def export_images(
         fingerprint=dataset.fingerprint,
         protocol=_PROTOCOL,
         features=(),
-        energy=image_energy_reference(network, dataset, run.recipe.occluded),
-        metrics={part: over_seeds(measured) for part, measured in run.parts.items()},
+        energy=completion_energy_reference(network, dataset, run.train_config.occluded),
+        metrics={part: summarize_over_masks(measured) for part, measured in run.parts.items()},
     )
-    return save(folder, network, manifest, _card(manifest, network))
+    return save_checkpoint(folder, network, manifest, _card(manifest, network))
 
 
-def image_energy_reference(
+def completion_energy_reference(
     network: ImageCompleter, dataset: ImageDataset, share: float
 ) -> EnergyReference:
     """Quantiles of the final energy per patch over training images, `share` of their patches
     hidden, and as much as they may be in a window that is served."""
     along, images = network.config.size // network.config.patch, dataset.images
-    chosen = drawn(dataset.split.train)
+    chosen = draw_sample(dataset.split.train)
 
     def of(hidden: float) -> EnergyReference:
-        masks = occlude(0, len(chosen), along, hidden)
-        return energy_reference(network, list(map(MaskedImage, images[chosen], masks)), along**2)
+        masks = draw_occlusion(0, len(chosen), along, hidden)
+        return compute_energy_reference(
+            network, list(map(MaskedImage, images[chosen], masks)), along**2
+        )
 
     shares = sorted({round(hidden * along**2) / along**2 for hidden in _HIDDEN})
     by_hidden = tuple(HiddenReference(share=h, values=of(h).values) for h in shares)

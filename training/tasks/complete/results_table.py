@@ -15,16 +15,20 @@ from rich.progress import Progress
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.inputs.patches import batch_of
-from training.common.hardware import machines
-from training.common.results_log import ResultsLog, mark
+from models.inputs.patches import build_patch_batch
+from training.common.hardware import format_machines
+from training.common.results_log import ResultsLog, config_hash
 from training.datasets import ImageDataset
-from training.tasks.complete.baselines import UNTRAINED
-from training.tasks.complete.configs import IMAGE_ABLATIONS, image_recipe, smoke_images
-from training.tasks.complete.evaluate import evaluate_images, over_seeds
-from training.tasks.complete.task import ImageRecipe
-from training.tasks.complete.train import train_images
-from training.trainer import parameters
+from training.tasks.complete.baselines import UNTRAINED_BASELINES
+from training.tasks.complete.configs import (
+    ABLATIONS,
+    completion_train_config,
+    smoke_completion_config,
+)
+from training.tasks.complete.evaluate import evaluate_completion, summarize_over_masks
+from training.tasks.complete.task import CompletionTrainConfig
+from training.tasks.complete.train import train_image_completer
+from training.trainer import count_parameters
 
 COLUMNS = {
     "mse": ("MSE x 1000", 1000.0),
@@ -33,12 +37,16 @@ COLUMNS = {
     "whole_psnr": ("PSNR, whole", 1.0),
     "whole_ssim": ("SSIM, whole", 1.0),
 }
-MODELS = (*("et" + (f":{a}" if a != "none" else "") for a in IMAGE_ABLATIONS), "vit", *UNTRAINED)
+MODELS = (
+    *("et" + (f":{a}" if a != "none" else "") for a in ABLATIONS),
+    "vit",
+    *UNTRAINED_BASELINES,
+)
 
 
 def recipe_of(
     model: str, dataset: ImageDataset, *, brief: bool = False, smoke: bool = False
-) -> ImageRecipe:
+) -> CompletionTrainConfig:
     """An architecture's own recipe (`et:no-hopfield` is an ablation). What is not trained shares
     ET's patches and masks.
 
@@ -46,15 +54,15 @@ def recipe_of(
         ValueError: for an unknown model.
     """
     base, _, ablation = model.partition(":")
-    if base in UNTRAINED:
-        like = image_recipe("et", dataset, brief=brief)
+    if base in UNTRAINED_BASELINES:
+        like = completion_train_config("et", dataset, brief=brief)
         patch = {"patch": like.config["patch"]}
-        return ImageRecipe(model, patch, epochs=0, occluded=like.occluded)
-    chosen = image_recipe(base, dataset, ablation or "none", brief=brief)
-    return smoke_images(chosen) if smoke else chosen
+        return CompletionTrainConfig(model, patch, epochs=0, occluded=like.occluded)
+    chosen = completion_train_config(base, dataset, ablation or "none", brief=brief)
+    return smoke_completion_config(chosen) if smoke else chosen
 
 
-def run(
+def compute_rows(
     dataset: ImageDataset,
     models: Sequence[str],
     out: Path,
@@ -79,12 +87,12 @@ def run(
     results: dict[str, dict[str, Any]] = {}
     for model in models:
         chosen = recipe_of(model, dataset, brief=brief, smoke=smoke)
-        if epochs is not None and model not in UNTRAINED:
+        if epochs is not None and model not in UNTRAINED_BASELINES:
             chosen = replace(chosen, epochs=epochs)
-        key = model, dataset.split.name, mark([data, count, asdict(chosen)])
+        key = model, dataset.split.name, config_hash([data, count, asdict(chosen)])
         state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}"
         make = partial(_row, dataset, model, chosen, count, state, fabric, progress)
-        results[model] = ledger.row(key, make)
+        results[model] = ledger.get_or_compute(key, make)
         progress.advance(task)
     return results
 
@@ -92,33 +100,33 @@ def run(
 def _row(
     dataset: ImageDataset,
     model: str,
-    recipe: ImageRecipe,
+    recipe: CompletionTrainConfig,
     count: int | None,
     state: Path,
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    parts = reported(dataset)
-    if model in UNTRAINED:
+    parts = reported_parts(dataset)
+    if model in UNTRAINED_BASELINES:
         patch = recipe.config["patch"]
-        complete, share = UNTRAINED[model](patch), recipe.occluded
-        measured = evaluate_images(complete, dataset, patch, share, parts=parts, count=count)
+        complete, share = UNTRAINED_BASELINES[model](patch), recipe.occluded
+        measured = evaluate_completion(complete, dataset, patch, share, parts=parts, count=count)
         numbers, work, setting, took = 0, 0, "not trained", dict[str, Any]()
     else:
-        result = train_images(
+        result = train_image_completer(
             dataset,
             recipe,
             seed=0,
             fabric=fabric,
             parts=parts,
             count=count,
-            run=state,
+            run_folder=state,
             progress=progress,
         )
-        measured, numbers = result.parts, parameters(result.network)
-        work = operations(result.network, dataset, recipe.config["patch"])
-        setting = f"epoch {result.fitted.best_epoch} of {recipe.epochs}"
-        took = {"seconds": result.fitted.seconds}
+        measured, numbers = result.parts, count_parameters(result.network)
+        work = count_flops(result.network, dataset, recipe.config["patch"])
+        setting = f"epoch {result.result.best_epoch} of {recipe.epochs}"
+        took = {"seconds": result.result.seconds}
     return {
         "dataset": dataset.name,
         "setting": setting,
@@ -126,27 +134,27 @@ def _row(
         "operations": work,
         "epochs": recipe.epochs if numbers else None,
         **took,
-    } | {part: over_seeds(measured[part]) for part in parts}
+    } | {part: summarize_over_masks(measured[part]) for part in parts}
 
 
 @torch.no_grad()
-def operations(network: nn.Module, dataset: ImageDataset, patch: int) -> int:
+def count_flops(network: nn.Module, dataset: ImageDataset, patch: int) -> int:
     """Floating point operations of the products that complete one image, by torch's counter."""
     image = torch.from_numpy(np.zeros_like(dataset.images[:1]))
     hidden_RL = torch.zeros(1, (dataset.size // patch) ** 2, dtype=torch.bool)
     with FlopCounterMode(display=False) as counter:
-        network(batch_of(image, hidden_RL, patch))
+        network(build_patch_batch(image, hidden_RL, patch))
     return counter.get_total_flops()
 
 
-def reported(dataset: ImageDataset) -> tuple[str, ...]:
+def reported_parts(dataset: ImageDataset) -> tuple[str, ...]:
     """The parts that a table has: the test part, or its sources each by itself."""
     return tuple(dataset.sources) or ("test",)
 
 
-def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
+def format_table(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
     """The table of each part, with the protocol and the machines under them."""
-    parts = reported(dataset)
+    parts = reported_parts(dataset)
     lines = []
     for part in parts:
         lines += [
@@ -155,7 +163,7 @@ def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
             + " |",
             "|---|---|---|" + "---|" * len(COLUMNS),
         ]
-        lines += [line_of(model, row, part) for model, row in results.items()]
+        lines += [format_row(model, row, part) for model, row in results.items()]
         lines.append("")
     first = next(iter(results.values()))[parts[0]]
     trained = sorted({str(row["epochs"]) for row in results.values() if row["epochs"] is not None})
@@ -164,12 +172,12 @@ def markdown(dataset: ImageDataset, results: dict[str, dict[str, Any]]) -> str:
         f"Mean ± std over {first['masks']} masks of {first['images']} test images, half of the "
         f"patches occluded; of the occluded patches unless of the whole. {epochs}Epoch chosen on "
         f"validation images; test images had no part in it. {dataset.note} "
-        f"{machines(results.values())}"
+        f"{format_machines(results.values())}"
     )
     return "\n".join(lines)
 
 
-def line_of(model: str, row: dict[str, Any], part: str) -> str:
+def format_row(model: str, row: dict[str, Any], part: str) -> str:
     """The line of a model in the table of a part."""
     work = f"{row['operations'] / 1e6:.0f}" if row["operations"] else "-"
     cells = [_cell(row[part], name, scale) for name, (_, scale) in COLUMNS.items()]

@@ -11,14 +11,27 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from models.inputs.patches import PatchBatch, PatchCodec, batch_of, patchify, spread
+from models.inputs.patches import (
+    PatchBatch,
+    PatchCodec,
+    build_patch_batch,
+    patch_mask_to_pixels,
+    patchify,
+)
 from training.datasets import ImageDataset
-from training.tasks.complete.evaluate import completer, draw_order, errors, occlude, portions, psnr
-from training.trainer import TrainingTask, share
+from training.tasks.complete.evaluate import (
+    batch_slices,
+    draw_occlusion,
+    make_completion_function,
+    masked_mse,
+    psnr,
+    random_patch_ranks,
+)
+from training.trainer import TrainingTask, split_between_processes
 
 
 @dataclass(frozen=True)
-class ImageRecipe:
+class CompletionTrainConfig:
     """How to train one network on images; `config` goes to the network, the rest to the loop.
 
     The paper's recipe (Energy Transformer appendix B and table 4): `occluded` is the share of the
@@ -54,7 +67,7 @@ class ImageRecipe:
 
 
 @final
-class ImageProblem(TrainingTask):
+class CompletionTrainingTask(TrainingTask):
     """Mean over the pictures of the mean squared error of standardised pixels on the patches that
     count, new ones every step.
 
@@ -65,25 +78,29 @@ class ImageProblem(TrainingTask):
     measure = "val_psnr"
 
     def __init__(
-        self, dataset: ImageDataset, codec: PatchCodec, recipe: ImageRecipe, device: torch.device
+        self,
+        dataset: ImageDataset,
+        codec: PatchCodec,
+        recipe: CompletionTrainConfig,
+        device: torch.device,
     ) -> None:
         self.dataset, self.recipe, self.device = dataset, recipe, device
-        self.patch, self.length = codec.patch, codec.length
-        self.std_P = codec.scale()[1].to(device)
+        self.patch, self.length = codec.patch, codec.num_patches
+        self.std_P = codec.get_training_scale()[1].to(device)
 
     def identity(self) -> dict[str, Any]:
         return {"split": self.dataset.split.name, "data": self.dataset.fingerprint}
 
-    def matrices(self, network: nn.Module) -> list[nn.Parameter]:
+    def muon_parameters(self, network: nn.Module) -> list[nn.Parameter]:
         """Of energies or layers; the codec's face pixels and places."""
         inside = ((name, p) for name, p in network.named_parameters() if p.ndim > 1)
         return [p for name, p in inside if self.recipe.muon and not name.startswith("codec.")]
 
-    def steps(self, seed: int, fabric: Fabric) -> Iterator[tuple[PatchBatch, Tensor]]:
+    def batches(self, seed: int, fabric: Fabric) -> Iterator[tuple[PatchBatch, Tensor]]:
         order = np.random.default_rng(seed).permutation(self.dataset.split.train)
         order = order[: self.recipe.epoch_images]
         size = self.recipe.batch_images
-        for start in share(range(0, len(order), size), fabric):
+        for start in split_between_processes(range(0, len(order), size), fabric):
             # A generator for each batch: masks do not depend on how many processes there are.
             yield self._step(order[start : start + size], np.random.default_rng((seed, start)))
 
@@ -92,7 +109,7 @@ class ImageProblem(TrainingTask):
         if self.dataset.mirror:
             turned = torch.from_numpy(rng.random(len(chosen)) < 0.5).to(self.device)
             images = torch.where(turned[:, None, None, None], images.flip(2), images)
-        order = draw_order(rng, len(chosen), self.length)
+        order = random_patch_ranks(rng, len(chosen), self.length)
         share_R1 = self.recipe.occluded + self.recipe.vary * rng.uniform(-1, 1, (len(chosen), 1))
         counted_R1 = (share_R1 * self.length).round()
         masked_R1 = counted_R1 - (self.recipe.kept_open * counted_R1).round()
@@ -100,7 +117,7 @@ class ImageProblem(TrainingTask):
             torch.from_numpy(order < below_R1).to(self.device)
             for below_R1 in (masked_R1, counted_R1)
         )
-        return batch_of(images, hidden_RL, self.patch), counted_RL.flatten()
+        return build_patch_batch(images, hidden_RL, self.patch), counted_RL.flatten()
 
     def loss(self, model: nn.Module, step: tuple[PatchBatch, Tensor]) -> Tensor:
         batch, counted_N = step
@@ -113,8 +130,10 @@ class ImageProblem(TrainingTask):
     def validate(self, network: nn.Module) -> float:
         images = self.dataset.images[self.dataset.split.val]
         along = self.dataset.size // self.patch
-        occluded = occlude(0, len(images), along, self.recipe.occluded)
-        complete = completer(network, self.patch, self.device)
-        parts = portions(len(images))
+        occluded = draw_occlusion(0, len(images), along, self.recipe.occluded)
+        complete = make_completion_function(network, self.patch, self.device)
+        parts = batch_slices(len(images))
         completed = np.concatenate([complete(images[part], occluded[part]) for part in parts])
-        return float(psnr(errors(images, completed, spread(occluded, self.patch))).mean())
+        return float(
+            psnr(masked_mse(images, completed, patch_mask_to_pixels(occluded, self.patch))).mean()
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from training.tasks.images.task import RecogniseRecipe
+from training.tasks.images.task import ImageClassifierTrainConfig
 
 # Table 2 of the paper; no-write is that of tables 7 and 8, batch-pool trains as the paper does.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ _OURS: dict[str, Any] = {
 # Of CIFAR-10 two convolutions and patches of two make 16 tokens of a picture, where the paper cuts
 # 64 patches of 4 pixels, which take four times as long. One of each picture passes.
 _RECIPES = {
-    "cifar10": RecogniseRecipe(
+    "cifar10": ImageClassifierTrainConfig(
         "",
         _OURS | {"stem": (32, 64), "patch": 2, "share": 1 / 16, "places": 0.5},
         epochs=30,
@@ -44,7 +44,7 @@ _RECIPES = {
     # Four convolutions make 16 tokens, where the paper cuts four patches of 32 pixels: of those
     # fifty thousand pictures taught no more than 0.85, as they are or turned. One of each picture
     # passes. Its pictures are drawn as they are needed, as by the reference.
-    "triangle": RecogniseRecipe(
+    "triangle": ImageClassifierTrainConfig(
         "",
         _OURS | {"stem": (16, 32, 64, 64), "patch": 1, "share": 1 / 16, "places": 0.5},
         epochs=40,
@@ -54,7 +54,7 @@ _RECIPES = {
     # 2017; the paper cuts it into 225 patches of 5. One of each picture passes. Whoever asks where
     # something is finds nothing as long as places are a fiftieth of what is seen there. A batch
     # holds 16 pictures with 20 questions each.
-    "sort-of-clevr": RecogniseRecipe(
+    "sort-of-clevr": ImageClassifierTrainConfig(
         "",
         _OURS
         | {"stem": (16, 32, 32, 32), "patch": 1, "share": 1 / 25, "blocks": 3, "places": 0.5}
@@ -65,7 +65,7 @@ _RECIPES = {
 }
 
 
-def recognise_recipe(model: str, dataset: str) -> RecogniseRecipe:
+def image_classifier_train_config(model: str, dataset: str) -> ImageClassifierTrainConfig:
     """The recipe of `model`: "ait", one of its ablations as in "ait:no-hopfield", or "vit".
 
     Raises:
@@ -84,7 +84,7 @@ def recognise_recipe(model: str, dataset: str) -> RecogniseRecipe:
     return replace(chosen, config=config, reset_memory=ablation == "reset-memory")
 
 
-def smoke_pictures(chosen: RecogniseRecipe) -> RecogniseRecipe:
+def smoke_image_classifier_config(chosen: ImageClassifierTrainConfig) -> ImageClassifierTrainConfig:
     """The same recipe for a look whether everything runs."""
     small = {"dim": 16, "heads": 2, "head_dim": 8, "mlp": 32, "memories": 8, "blocks": 2}
     config = chosen.config | small | {"slot_dim": 8, "slot_heads": 2}

@@ -9,11 +9,11 @@ import numpy as np
 from pydantic import JsonValue
 
 from models.architectures.ait import AiT
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save
-from models.inputs.images import Picture
-from training.datasets.pictures import PictureDataset
-from training.export import drawn, energy_reference, manifest_of
-from training.tasks.images.train import PictureRun
+from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
+from models.inputs.images import ImageInput
+from training.datasets.pictures import LabeledImageDataset
+from training.export import build_manifest, compute_energy_reference, draw_sample
+from training.tasks.images.train import ImageClassifierRun
 
 _PROTOCOL = (
     "weights, memories, and the mean and spread of channels, from the training part; epoch and "
@@ -22,12 +22,12 @@ _PROTOCOL = (
 _FIGURES = ("accuracy", "macro_f1", "roc_auc", "cross_entropy", "brier")
 
 
-def export_pictures(
-    folder: Path, name: str, dataset: PictureDataset, run: PictureRun, *, seed: int
+def export_image_classifier(
+    folder: Path, name: str, dataset: LabeledImageDataset, run: ImageClassifierRun, *, seed: int
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, split = run.network, dataset.split
-    manifest = manifest_of(
+    manifest = build_manifest(
         network,
         dataset,
         split,
@@ -39,40 +39,42 @@ def export_pictures(
         protocol=_PROTOCOL,
         features=(),
         temperatures=run.evaluation.temperatures,
-        energy=picture_energy_reference(network, dataset),
+        energy=image_classifier_energy_reference(network, dataset),
         metrics=_metrics(dataset, run),
     )
-    return save(folder, network, manifest, _card(manifest, dataset))
+    return save_checkpoint(folder, network, manifest, _card(manifest, dataset))
 
 
-def picture_energy_reference(network: AiT, dataset: PictureDataset) -> EnergyReference:
+def image_classifier_energy_reference(
+    network: AiT, dataset: LabeledImageDataset
+) -> EnergyReference:
     """Quantiles of the final energy per token, summed over the layers, over training samples."""
-    chosen = pictures_of(dataset, drawn(dataset.split.train))
-    return energy_reference(network, chosen, network.config.tokens)
+    chosen = samples_to_inputs(dataset, draw_sample(dataset.split.train))
+    return compute_energy_reference(network, chosen, network.config.num_tokens)
 
 
-def pictures_of(dataset: PictureDataset, samples: np.ndarray) -> list[Picture]:
+def samples_to_inputs(dataset: LabeledImageDataset, samples: np.ndarray) -> list[ImageInput]:
     """Samples as a client sends them."""
-    pixels = dataset.pixels[dataset.picture_of[samples]].astype(np.float32) / 255
+    pixels = dataset.pixels[dataset.image_ids[samples]].astype(np.float32) / 255
     asked = dataset.questions
     return [
-        Picture(picture, None if asked is None else asked[sample])
+        ImageInput(picture, None if asked is None else asked[sample])
         for picture, sample in zip(pixels, samples, strict=True)
     ]
 
 
-def _metrics(dataset: PictureDataset, run: PictureRun) -> dict[str, JsonValue]:
+def _metrics(dataset: LabeledImageDataset, run: ImageClassifierRun) -> dict[str, JsonValue]:
     metrics: dict[str, JsonValue] = {}
     for part, (measured,) in run.evaluation.parts.items():
-        figures = measured.as_dict()
+        figures = measured.to_dict()
         shown = {name: figures[name] for name in _FIGURES} | {"samples": measured.graphs}
         metrics[part] = {dataset.task.name: shown}
-    if run.by_kind:
-        metrics["test_accuracy_by_kind"] = dict(run.by_kind)
+    if run.accuracy_by_kind:
+        metrics["test_accuracy_by_kind"] = dict(run.accuracy_by_kind)
     return metrics
 
 
-def _card(manifest: Manifest, dataset: PictureDataset) -> str:
+def _card(manifest: Manifest, dataset: LabeledImageDataset) -> str:
     t, task = manifest.training, dataset.task
     tables = cast(dict[str, dict[str, dict[str, float]]], manifest.metrics)
     rows = "\n".join(

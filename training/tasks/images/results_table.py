@@ -12,16 +12,23 @@ import numpy as np
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
-from training.common.hardware import machines
-from training.common.results_log import ResultsLog, mark
-from training.datasets.pictures import PictureDataset
-from training.tasks.images.configs import recognise_recipe, smoke_pictures
-from training.tasks.images.task import RecogniseRecipe
-from training.tasks.images.train import config_of, size_of, train_pictures
+from training.common.hardware import format_machines
+from training.common.results_log import ResultsLog, config_hash
+from training.datasets.pictures import LabeledImageDataset
+from training.tasks.images.configs import (
+    image_classifier_train_config,
+    smoke_image_classifier_config,
+)
+from training.tasks.images.task import ImageClassifierTrainConfig
+from training.tasks.images.train import (
+    count_config_parameters,
+    network_config,
+    train_image_classifier,
+)
 
 
-def run(
-    dataset: PictureDataset,
+def compute_rows(
+    dataset: LabeledImageDataset,
     models: Sequence[str],
     seeds: int,
     out: Path,
@@ -37,9 +44,11 @@ def run(
     Raises:
         ValueError: for an unknown model.
     """
-    recipes = {model: recognise_recipe(model, dataset.name) for model in models}
+    recipes = {model: image_classifier_train_config(model, dataset.name) for model in models}
     if smoke:
-        recipes = {model: smoke_pictures(recipe) for model, recipe in recipes.items()}
+        recipes = {
+            model: smoke_image_classifier_config(recipe) for model, recipe in recipes.items()
+        }
     if epochs is not None:
         recipes = {model: replace(recipe, epochs=epochs) for model, recipe in recipes.items()}
     ledger, data = ResultsLog(out, fabric), dataset.fingerprint
@@ -47,54 +56,56 @@ def run(
     results: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
     for seed in range(seeds):
         for model, recipe in recipes.items():
-            key = model, f"{dataset.split.name}, seed {seed}", mark([data, asdict(recipe)])
+            key = model, f"{dataset.split.name}, seed {seed}", config_hash([data, asdict(recipe)])
             state = out.with_suffix("") / f"{model.replace(':', '-')}-{key[2]}-{seed}"
             make = partial(_row, dataset, recipe, seed, state, fabric, progress)
-            results[model].append(ledger.row(key, make))
+            results[model].append(ledger.get_or_compute(key, make))
             progress.advance(task)
     return results
 
 
 def _row(
-    dataset: PictureDataset,
-    recipe: RecogniseRecipe,
+    dataset: LabeledImageDataset,
+    recipe: ImageClassifierTrainConfig,
     seed: int,
     state: Path,
     fabric: Fabric,
     progress: Progress,
 ) -> dict[str, Any]:
-    result = train_pictures(dataset, recipe, seed=seed, fabric=fabric, run=state, progress=progress)
+    result = train_image_classifier(
+        dataset, recipe, seed=seed, fabric=fabric, run_folder=state, progress=progress
+    )
     parts = result.evaluation.parts
     return {
         "dataset": dataset.name,
-        "parameters": size_of(config_of(dataset, recipe)),
-        "setting": f"{recipe.config}, epoch {result.fitted.best_epoch} of {recipe.epochs}",
+        "parameters": count_config_parameters(network_config(dataset, recipe)),
+        "setting": f"{recipe.config}, epoch {result.result.best_epoch} of {recipe.epochs}",
         "val": {"accuracy": parts["val"][0].accuracy},
-        "seconds": result.fitted.seconds,
-        "test": result.by_kind | {"accuracy": parts["test"][0].accuracy},
+        "seconds": result.result.seconds,
+        "test": result.accuracy_by_kind | {"accuracy": parts["test"][0].accuracy},
     }
 
 
-def markdown(dataset: PictureDataset, results: dict[str, list[dict[str, Any]]]) -> str:
+def format_table(dataset: LabeledImageDataset, results: dict[str, list[dict[str, Any]]]) -> str:
     """The table, with the protocol and the machines under it."""
-    columns = [*dataset.names, "accuracy"]
+    columns = [*dataset.kind_names, "accuracy"]
     lines = [
         f"| {dataset.name} | " + " | ".join(columns) + " | parameters |",
         "|---|" + "---|" * (len(columns) + 1),
     ]
     for model, rows in results.items():
-        lines.append(line_of(model, rows, columns))
+        lines.append(format_row(model, rows, columns))
     sizes = ", ".join(f"{len(samples)} {part}" for part, samples in dataset.split.parts().items())
     seeds = len(next(iter(results.values())))
     lines.append(
         f"\nMean ± std in percent over {seeds} seed(s) of the weights; {sizes}. Epoch chosen on "
         f"the validation part, test part measured once, each picture by itself. {dataset.note} "
-        f"{machines(row for rows in results.values() for row in rows)}"
+        f"{format_machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)
 
 
-def line_of(model: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+def format_row(model: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     """The line of a model, of a row for each seed."""
     cells = [_cell(row["test"][column] for row in rows) for column in columns]
     return f"| {model} | " + " | ".join(cells) + f" | {rows[0]['parameters']} |"

@@ -12,10 +12,10 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from models.architectures.ait import AiT, AiTConfig
-from models.inputs.images import PictureBatch
-from training.datasets.pictures import PictureDataset
-from training.metrics import measure
-from training.trainer import BETAS, TrainingTask, share
+from models.inputs.images import ImageBatch
+from training.datasets.pictures import LabeledImageDataset
+from training.metrics import compute_metrics
+from training.trainer import DEFAULT_BETAS, TrainingTask, split_between_processes
 
 _EVALUATED = 256  # pictures at a time without gradients
 _FRESH = 3  # beside the seeds of train, val and test
@@ -23,7 +23,7 @@ _MARGIN = 4  # pixels by which an augmented picture may be moved
 
 
 @dataclass(frozen=True)
-class RecogniseRecipe:
+class ImageClassifierTrainConfig:
     """How to train one network on pictures; `config` goes to the network, the rest to the loop.
 
     `balance` is sigma of the balance loss. To `shift` moves pictures by up to four pixels and
@@ -48,19 +48,19 @@ class RecogniseRecipe:
 
     @property
     def betas(self) -> tuple[float, float]:
-        return BETAS
+        return DEFAULT_BETAS
 
 
-class Step(NamedTuple):
+class TrainStep(NamedTuple):
     """A batch with the label of each answer (R,), and whether an epoch begins with it."""
 
-    batch: PictureBatch
+    batch: ImageBatch
     target_R: Tensor
-    first: bool
+    starts_epoch: bool
 
 
 @final
-class RecogniseProblem(TrainingTask):
+class ImageClassifierTrainingTask(TrainingTask):
     """Cross entropy on `split.train` and sigma times the balance loss.
 
     `validate` is accuracy; equal accuracies are parted by the cross entropy. Where questions are
@@ -71,19 +71,19 @@ class RecogniseProblem(TrainingTask):
 
     def __init__(
         self,
-        dataset: PictureDataset,
+        dataset: LabeledImageDataset,
         config: AiTConfig,
-        recipe: RecogniseRecipe,
+        recipe: ImageClassifierTrainConfig,
         device: torch.device,
     ) -> None:
-        if recipe.fresh and (dataset.draw is None or dataset.questions is not None):
+        if recipe.fresh and (dataset.generate is None or dataset.questions is not None):
             raise ValueError(f"{dataset.name}: fresh pictures there are none")
         if recipe.fresh and recipe.augment is not None:
             raise ValueError("fresh pictures need no augmenting")
         self.dataset, self.recipe, self.device = dataset, recipe, device
         apart = config.question > 0 and config.asked == "apart"
         self.together = len(dataset.labels) // len(dataset.pixels) if apart else 1
-        self.tokens = config.tokens + self.together - 1
+        self.tokens = config.num_tokens + self.together - 1
         self.split = dataset.split
         # The labels of the test part are not here: what is not there cannot be read.
         chosen_by = np.union1d(self.split.train, self.split.val)
@@ -93,12 +93,12 @@ class RecogniseProblem(TrainingTask):
     def identity(self) -> dict[str, Any]:
         return {"split": self.split.name, "data": self.dataset.fingerprint}
 
-    def steps(self, seed: int, fabric: Fabric) -> Iterator[Step]:
+    def batches(self, seed: int, fabric: Fabric) -> Iterator[TrainStep]:
         order = np.random.default_rng(seed).permutation(self._rows(self.split.train))
         size = self.recipe.batch_pictures
         # Whole batches alone: what competes in a pool is always as much.
         starts = range(0, len(order) // size * size, size)
-        for step, start in enumerate(share(starts, fabric)):
+        for step, start in enumerate(split_between_processes(starts, fabric)):
             chosen_RK = order[start : start + size]
             # A seed for each batch: what it shows does not depend on how many processes there are.
             if self.recipe.fresh:
@@ -106,18 +106,18 @@ class RecogniseProblem(TrainingTask):
                 continue
             target_R = torch.from_numpy(self.labels[chosen_RK.ravel()]).to(self.device)
             batch = self._batch(chosen_RK, np.random.default_rng((seed, start)))
-            yield Step(batch, target_R, step == 0)
+            yield TrainStep(batch, target_R, step == 0)
 
-    def _fresh(self, count: int, seed: tuple[int, ...], first: bool) -> Step:
-        draw = self.dataset.draw
+    def _fresh(self, count: int, seed: tuple[int, ...], first: bool) -> TrainStep:
+        draw = self.dataset.generate
         assert draw is not None
         pixels, labels = draw(count, seed)
         pixels_RCHW = torch.from_numpy(pixels).to(self.device).float() / 255
-        batch = PictureBatch(pixels_RCHW, None, self.tokens)
-        return Step(batch, torch.from_numpy(labels).to(self.device), first)
+        batch = ImageBatch(pixels_RCHW, None, self.tokens)
+        return TrainStep(batch, torch.from_numpy(labels).to(self.device), first)
 
-    def loss(self, model: nn.Module, step: Step) -> Tensor:
-        if step.first and self.recipe.reset_memory:
+    def loss(self, model: nn.Module, step: TrainStep) -> Tensor:
+        if step.starts_epoch and self.recipe.reset_memory:
             cast(AiT, model).reset_memories()
         entropy = nn.functional.cross_entropy(model(step.batch), step.target_R)
         return entropy + self.recipe.balance * cast(AiT, model).balance
@@ -125,7 +125,7 @@ class RecogniseProblem(TrainingTask):
     def validate(self, network: nn.Module) -> float:
         val = self.split.val
         labels_S1 = self.labels[val][:, None]
-        (figures,) = measure(self._logits(network, val), labels_S1, (self.dataset.task,))
+        (figures,) = compute_metrics(self._logits(network, val), labels_S1, (self.dataset.task,))
         return figures.accuracy - 1e-3 * figures.cross_entropy
 
     def predict(self, network: nn.Module) -> np.ndarray:
@@ -135,22 +135,20 @@ class RecogniseProblem(TrainingTask):
     def _rows(self, samples: np.ndarray) -> np.ndarray:
         """Samples by what comes with one picture, (R, K)."""
         samples_RK = samples.reshape(-1, self.together)
-        of_RK = self.dataset.picture_of[samples_RK]
+        of_RK = self.dataset.image_ids[samples_RK]
         if (of_RK != of_RK[:, :1]).any():
             raise ValueError(f"{self.dataset.name}: pictures are not asked {self.together} each")
         return samples_RK
 
-    def _batch(
-        self, samples_RK: np.ndarray, rng: np.random.Generator | None = None
-    ) -> PictureBatch:
+    def _batch(self, samples_RK: np.ndarray, rng: np.random.Generator | None = None) -> ImageBatch:
         data = self.dataset
-        pixels = data.pixels[data.picture_of[samples_RK[:, 0]]]
+        pixels = data.pixels[data.image_ids[samples_RK[:, 0]]]
         if rng is not None and self.recipe.augment is not None:
-            pixels = shifted(pixels, rng)
+            pixels = shift_and_mirror(pixels, rng)
         asked = None
         if data.questions is not None:
             asked = torch.from_numpy(data.questions[samples_RK]).to(self.device)
-        return PictureBatch(
+        return ImageBatch(
             torch.from_numpy(pixels).to(self.device).float() / 255, asked, self.tokens
         )
 
@@ -165,7 +163,7 @@ class RecogniseProblem(TrainingTask):
         return np.concatenate(parts)
 
 
-def shifted(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def shift_and_mirror(pixels_RCHW: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Each picture moved by up to four pixels each way, black behind it, half of them mirrored."""
     rows = np.arange(len(pixels_RCHW))
     edge = (_MARGIN, _MARGIN)

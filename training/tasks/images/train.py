@@ -11,48 +11,50 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from models.architectures.ait import AiT, AiTConfig
-from training.datasets.pictures import PictureDataset
-from training.metrics import Evaluation, evaluate
+from training.datasets.pictures import LabeledImageDataset
+from training.metrics import ClassifierEvaluation, evaluate_classifier
 from training.tasks.images.configs import BASELINE
-from training.tasks.images.task import RecogniseProblem, RecogniseRecipe
-from training.trainer import TrainResult, fit, parameters
+from training.tasks.images.task import ImageClassifierTrainConfig, ImageClassifierTrainingTask
+from training.trainer import TrainResult, count_parameters, fit
 
 
 @dataclass(frozen=True)
-class PictureRun:
+class ImageClassifierRun:
     """A fitted network, its logits (S, C) of every sample, their evaluation, and the accuracy on
     each kind of test sample."""
 
-    fitted: TrainResult
+    result: TrainResult
     logits: np.ndarray
-    evaluation: Evaluation
-    by_kind: dict[str, float]
+    evaluation: ClassifierEvaluation
+    accuracy_by_kind: dict[str, float]
     network: AiT
-    recipe: RecogniseRecipe
+    train_config: ImageClassifierTrainConfig
 
 
-def train_pictures(
-    dataset: PictureDataset,
-    recipe: RecogniseRecipe,
+def train_image_classifier(
+    dataset: LabeledImageDataset,
+    recipe: ImageClassifierTrainConfig,
     *,
     seed: int,
     fabric: Fabric,
-    run: Path | None = None,
+    run_folder: Path | None = None,
     progress: Progress | None = None,
-) -> PictureRun:
+) -> ImageClassifierRun:
     """Fit `recipe.model`; channels are standardised on the pictures to train on."""
-    config = config_of(dataset, recipe)
-    shown = np.unique(dataset.picture_of[dataset.split.train])
-    network = AiT.fitted(config, dataset.pixels[shown], seed)
-    problem = RecogniseProblem(dataset, config, recipe, fabric.device)
-    fitted = fit(network, problem, recipe, seed=seed, fabric=fabric, run=run, progress=progress)
+    config = network_config(dataset, recipe)
+    shown = np.unique(dataset.image_ids[dataset.split.train])
+    network = AiT.from_images(config, dataset.pixels[shown], seed)
+    problem = ImageClassifierTrainingTask(dataset, config, recipe, fabric.device)
+    fitted = fit(
+        network, problem, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress
+    )
     logits, labels_S1 = problem.predict(network), dataset.labels[:, None]
-    evaluation = evaluate(logits, labels_S1, dataset.split, (dataset.task,))
+    evaluation = evaluate_classifier(logits, labels_S1, dataset.split, (dataset.task,))
     by_kind = _by_kind(dataset, logits)
-    return PictureRun(fitted, logits, evaluation, by_kind, network.to("cpu").eval(), recipe)
+    return ImageClassifierRun(fitted, logits, evaluation, by_kind, network.to("cpu").eval(), recipe)
 
 
-def config_of(dataset: PictureDataset, recipe: RecogniseRecipe) -> AiTConfig:
+def network_config(dataset: LabeledImageDataset, recipe: ImageClassifierTrainConfig) -> AiTConfig:
     """The network's configuration for a dataset."""
     config = AiTConfig.model_validate(
         {
@@ -68,23 +70,23 @@ def config_of(dataset: PictureDataset, recipe: RecogniseRecipe) -> AiTConfig:
 def vision_transformer(config: AiTConfig) -> AiTConfig:
     """The same without workspaces, its feed-forwards so much wider that it weighs as much."""
     bare = config.model_copy(update={"workspace": False})
-    missing = size_of(config) - size_of(bare)
+    missing = count_config_parameters(config) - count_config_parameters(bare)
     wider = round(missing / (config.blocks * (2 * config.dim + 1)))
     return bare.model_copy(update={"mlp": config.mlp + wider})
 
 
-def size_of(config: AiTConfig) -> int:
+def count_config_parameters(config: AiTConfig) -> int:
     """How many numbers such a network learns."""
     with torch.device("meta"):
-        return parameters(AiT(config))
+        return count_parameters(AiT(config))
 
 
-def _by_kind(dataset: PictureDataset, logits_SC: np.ndarray) -> dict[str, float]:
+def _by_kind(dataset: LabeledImageDataset, logits_SC: np.ndarray) -> dict[str, float]:
     test = dataset.split.test
     right = logits_SC[test].argmax(-1) == dataset.labels[test]
-    if dataset.kinds is None:
+    if dataset.kind_ids is None:
         return {}
     return {
-        name: float(right[dataset.kinds[test] == kind].mean())
-        for kind, name in enumerate(dataset.names)
+        name: float(right[dataset.kind_ids[test] == kind].mean())
+        for kind, name in enumerate(dataset.kind_names)
     }

@@ -34,7 +34,7 @@ def by_node(answer):
 @pytest.mark.parametrize("model", MODELS)
 def test_the_answer_is_what_the_checkpoint_computes(client, checkpoints, sample, model):
     one = sample(3, MODELS[model])
-    loaded = checkpoint.load(checkpoints / model)
+    loaded = checkpoint.load_checkpoint(checkpoints / model)
     network, manifest = loaded.network, loaded.manifest
     output = network.infer(network.pack([one.graph()]), [DynamicsParams()])  # type: ignore[attr-defined]
     answer = scored(client, one.arrays(model=model))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.endpoints.common.schemas import ProblemDocument
-from service.errors import KINDS
+from service.errors import PROBLEM_TYPES
 from tests.support.bad_score_bodies import (
     BAD_ENVELOPE,
     BAD_FILES,
@@ -36,7 +36,7 @@ def check(response, status, kind, code=None, at=None):
     assert response.elapsed.total_seconds() < 5  # well below one where nothing else runs
     problem = ProblemDocument.model_validate_json(response.content, strict=True)
     assert problem.type == f"urn:basin:problem:{kind}"
-    assert problem.status == status == KINDS[kind][0]
+    assert problem.status == status == PROBLEM_TYPES[kind][0]
     assert problem.request_id == response.headers["x-request-id"]
     assert SECRET not in response.text
     assert len(problem.errors) <= 20

@@ -15,10 +15,10 @@ from scipy.special import softmax
 from models import checkpoint
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
-from models.inputs.molecules import MoleculeError, parse
+from models.inputs.molecules import MoleculeError, parse_smiles
 from service.endpoints.classify import infer
 from service.endpoints.classify.infer import classify
-from service.endpoints.classify.parse import ClassifyTask, Item
+from service.endpoints.classify.parse import ClassifyInputs, Item
 from service.endpoints.classify.schemas import ClassifyResponse
 from service.errors import Problem
 from service.registry.handles import Classifier, handle_for
@@ -134,13 +134,17 @@ def test_the_answer_fits_its_schema(client):
 
 @pytest.mark.parametrize("name", ["cdat-mol", "et-shape"])
 def test_the_answer_is_what_the_checkpoint_computes(client, checkpoints, name):
-    loaded = checkpoint.load(checkpoints / name)
+    loaded = checkpoint.load_checkpoint(checkpoints / name)
     network, manifest = loaded.network, loaded.manifest
-    graphs = make_shapes(5, 9) if name == "et-shape" else [parse(text).graph for text in MOLECULES]
+    graphs = (
+        make_shapes(5, 9)
+        if name == "et-shape"
+        else [parse_smiles(text).graph for text in MOLECULES]
+    )
     body = {"graphs": as_json(graphs), "model": name, "include": ["components", "trace"]}
     answer = classified(client, body)
     output = network.infer(network.pack(graphs), [DynamicsParams()] * len(graphs))
-    parts = network.split(output.logits)  # type: ignore[operator]
+    parts = network.split_logits(output.logits)  # type: ignore[operator]
     assert answer["model"] == {"name": name, "version": "2.0", "sha256": loaded.sha256}
     for row, (result, graph) in enumerate(zip(answer["results"], graphs, strict=True)):
         assert "input" not in result
@@ -190,7 +194,7 @@ def test_the_whole_sums_up(client):
 
 @pytest.mark.parametrize("name", ["cdat-mol", "et-shape"])
 def test_three_ways_to_send_the_same(client, name):
-    of_molecules = [parse(text).graph for text in MOLECULES]
+    of_molecules = [parse_smiles(text).graph for text in MOLECULES]
     graphs = of_molecules if name == "cdat-mol" else make_shapes(3, 30)
 
     def narrow(tensor, array):
@@ -343,7 +347,7 @@ def test_a_thousand_molecules(client):
 
 @pytest.fixture(scope="module")
 def shapes(checkpoints) -> Classifier:
-    model = handle_for(checkpoint.load(checkpoints / "et-shape"))
+    model = handle_for(checkpoint.load_checkpoint(checkpoints / "et-shape"))
     assert isinstance(model, Classifier)
     return model
 
@@ -362,7 +366,7 @@ def test_batches_of_bounded_size(shapes, monkeypatch):
 def test_what_has_no_finite_answer_is_an_item_error(shapes):
     graphs = make_shapes(7, 3)
     found = classify(shapes, graphs, DynamicsParams(), lambda: None)
-    task = ClassifyTask(shapes, None, graphs, ["/0", "/1", "/2"], DynamicsParams(), frozenset())
+    task = ClassifyInputs(shapes, None, graphs, ["/0", "/1", "/2"], DynamicsParams(), frozenset())
     items = [Item(graph) for graph in graphs]
     found.logits_RC[1] = np.nan
     results = infer.graph_results(task, items, found)

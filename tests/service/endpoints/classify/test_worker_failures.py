@@ -66,7 +66,7 @@ def test_what_hangs_or_crashes_is_an_item_error(idle):
             "status": "error",
             "error": {
                 "code": "timeout",
-                "detail": "it took longer to read than is allowed",
+                "detail": "Reading the SMILES took longer than allowed (BASIN_SMILES_TIMEOUT_S).",
             },
         }
         alone = post(client, "CC").json()["results"][0]

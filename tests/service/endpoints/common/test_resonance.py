@@ -12,7 +12,7 @@ from models.architectures.ait import AiTConfig
 from models.architectures.et import ETConfig
 from models.base import DynamicsParams
 from models.resonance import Resonance
-from service.endpoints.common.dynamics import resolved
+from service.endpoints.common.dynamics import resolved_dynamics
 from service.endpoints.common.envelope import require_supported_params
 from service.endpoints.common.schemas import Dynamics
 from service.errors import Problem
@@ -112,7 +112,7 @@ def test_gates(client, sample, checkpoints, gate):
     shape = {"strength": 1.5, "gate": gate, "sharpness": 4.0, "rank": 3}
     body = one.arrays(model="cdat-small", dynamics={"resonance": shape})
     response = client.post("/anomaly/score", json=body)
-    network = checkpoint.load(checkpoints / "cdat-small").network
+    network = checkpoint.load_checkpoint(checkpoints / "cdat-small").network
     knobs = [DynamicsParams(resonance=Resonance.model_validate(shape))]
     expected = network.infer(network.pack([one.graph()]), knobs).logits
     scores = [result["score"] for result in response.json()["results"]]
@@ -162,18 +162,18 @@ def test_a_memory_has_no_attention_to_tokens(client):
 
 
 def test_what_was_trained_is_told(checkpoints):
-    loaded = checkpoint.load(checkpoints / "cdat-small").network
+    loaded = checkpoint.load_checkpoint(checkpoints / "cdat-small").network
     shape = {"strength": 0.7, "gate": "tanh", "sharpness": 2.0}
     for learn in (False, True):
         config = loaded.config.model_dump() | {"resonance": shape, "learn_strength": learn}
         network = type(loaded)(type(loaded.config).model_validate(config))
-        told = resolved(network, DynamicsParams())["resonance"]
+        told = resolved_dynamics(network, DynamicsParams())["resonance"]
         blocks = len(network.blocks_in_order())
         strength = pytest.approx(0.7) if not learn else [[pytest.approx(0.7)] * 2] * blocks
         assert told["strength"] == strength
         assert (told["gate"], told["vigilance"]) == ("tanh", 0.5)
         instead = DynamicsParams(resonance=Resonance.model_validate(LOUD))
-        assert resolved(network, instead)["resonance"]["strength"] == 2.0
+        assert resolved_dynamics(network, instead)["resonance"]["strength"] == 2.0
 
 
 def test_bounds_are_in_the_document(client):

@@ -10,15 +10,15 @@ import pytest
 from models import checkpoint
 from models.base import DynamicsParams, Output
 from models.dynamics import StopReason
-from models.sampling import Interrupted
+from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence
-from service.endpoints.complete.infer import CompleteTask, complete_picture
-from service.endpoints.complete.routes import require_answerable
+from service.endpoints.complete.infer import CompleteInputs, complete_picture
+from service.endpoints.complete.routes import require_response_fits
 from service.endpoints.complete.tiling import plan_windows
-from service.engine.progress import Progress
 from service.errors import Problem
 from service.imaging.image import ImageData
 from service.media_types import JSON, PNG
+from service.observability.progress import Progress
 from service.registry.handles import Completer, handle_for
 from service.settings import Settings
 from tests.support.completion import (
@@ -38,7 +38,7 @@ def test_windows_have_noise_of_their_own(tile):
 
     def both(noise):
         knobs = DynamicsParams(noise=noise, seed=1)
-        task = CompleteTask(tile, flat, plan, 1, knobs, frozenset())
+        task = CompleteInputs(tile, flat, plan, 1, knobs, frozenset())
         [done] = complete_picture(task, Progress(), lambda: None).completions
         return done.picture.pixels[6:9, 6:9], done.picture.pixels[6:9, 54:57]
 
@@ -62,11 +62,11 @@ def test_the_mean_of_courses_of_different_length():
 
 
 def test_progress_counts_what_the_network_sees(checkpoints):
-    model = handle_for(checkpoint.load(checkpoints / "et-grey"))
+    model = handle_for(checkpoint.load_checkpoint(checkpoints / "et-grey"))
     assert isinstance(model, Completer)
     progress, picture = Progress(), ImageData(smooth(*SHAPE))
     plan = plan_windows(HOLE, 16, 4, 99)
-    task = CompleteTask(model, picture, plan, 2, DynamicsParams(), frozenset())
+    task = CompleteInputs(model, picture, plan, 2, DynamicsParams(), frozenset())
     done = complete_picture(task, progress, lambda: None)
     assert progress.step == progress.steps == 2 * 3 * plan.windows
     assert [one.convergence["windows"] for one in done.completions] == [3, 3]
@@ -81,7 +81,7 @@ def test_no_finite_pixel_left(tile, monkeypatch):
 
     monkeypatch.setattr(tile.network, "infer", broken)
     plan = plan_windows(HOLE, 16, 4, 99)
-    task = CompleteTask(tile, ImageData(smooth(*SHAPE)), plan, 1, DynamicsParams(), frozenset())
+    task = CompleteInputs(tile, ImageData(smooth(*SHAPE)), plan, 1, DynamicsParams(), frozenset())
     with pytest.raises(Problem) as caught:
         complete_picture(task, Progress(), lambda: None)
     assert caught.value.kind == "diverged"
@@ -96,10 +96,10 @@ def test_an_interrupt_ends_it_within_a_step(tile):
         return StopReason.CANCELLED if asked > 5 else None
 
     plan = plan_windows(HOLE, 16, 4, 99)
-    task = CompleteTask(
+    task = CompleteInputs(
         tile, ImageData(smooth(*SHAPE)), plan, 16, DynamicsParams(steps=64), frozenset()
     )
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterruptedError):
         complete_picture(task, Progress(), interrupt)
     assert asked < 9  # the step at hand, the block after it, and the window
 
@@ -109,8 +109,8 @@ def test_an_answer_larger_than_is_allowed(tile):
     settings = Settings(max_response_bytes=2 * 20 * 30 * 4)
 
     def ask(picture, count, include=(), form=JSON):
-        task = CompleteTask(tile, picture, plan, count, DynamicsParams(), frozenset(include))
-        require_answerable(task, form, settings)
+        task = CompleteInputs(tile, picture, plan, count, DynamicsParams(), frozenset(include))
+        require_response_fits(task, form, settings)
 
     ask(picture, 2)
     ask(picture, 2, (), PNG)  # a quarter smaller

@@ -83,7 +83,7 @@ def test_json_and_a_form_say_the_same():
     assert one.dynamics.noise == 0.5
     assert one.include == {"trace"}
     opened = open_picture(one)
-    np.testing.assert_array_equal(opened.picture.array(), smooth(20, 30))
+    np.testing.assert_array_equal(opened.picture.to_array(), smooth(20, 30))
     np.testing.assert_array_equal(opened.unknown, HOLE == 0)
 
 

@@ -14,8 +14,8 @@ from scipy.special import softmax
 
 from models import checkpoint
 from models.base import DynamicsParams
-from models.inputs.images import Picture
-from models.inputs.questions import ANSWERS, COLOURS, QUESTIONS, Question
+from models.inputs.images import ImageInput
+from models.inputs.questions import ANSWERS, COLORS, QUESTIONS, Question
 from service.endpoints.images.schemas import (
     AnswerImagesResponse,
     AskedQuestion,
@@ -50,13 +50,13 @@ LARGE = saved(RNG.integers(0, 256, (240, 360, 3), np.uint8))
 
 @pytest.fixture(scope="module")
 def networks(checkpoints):
-    return {name: checkpoint.load(checkpoints / name) for name in SHAPES}
+    return {name: checkpoint.load_checkpoint(checkpoints / name) for name in SHAPES}
 
 
 def expected(loaded, pixels, question=None, knobs=None):
     """What the network makes of pixels (H, W, C) in [0, 1]."""
     network = loaded.network
-    picture = Picture(pixels.transpose(2, 0, 1).astype(np.float32), question)
+    picture = ImageInput(pixels.transpose(2, 0, 1).astype(np.float32), question)
     network.check(picture)
     output = network.infer(network.pack([picture]), [knobs or DynamicsParams()])
     p = softmax(output.logits[0].double().numpy() / TEMPERATURE)
@@ -103,7 +103,7 @@ def test_an_answer_is_what_the_checkpoint_computes(client, networks):
         answer = looked(client, SCENE, question=question)
         AnswerImagesResponse.model_validate_json(json.dumps(answer), strict=True)
         result = only(answer)
-        p, final = expected(networks["ait-scene"], SEEN / 255, same.encoded())
+        p, final = expected(networks["ait-scene"], SEEN / 255, same.encode())
         assert list(result["probabilities"]) == list(ANSWERS)
         assert list(result["probabilities"].values()) == pytest.approx(p, rel=1e-6)
         assert result["answer"] == ANSWERS[p.argmax()]
@@ -271,5 +271,5 @@ def test_a_recogniser_is_described(client):
 def test_the_schema_names_the_same_questions_and_colours():
     asked = AskedQuestion.model_fields["asked"].annotation
     assert get_args(asked) == tuple(a for every in QUESTIONS.values() for a in every)
-    assert get_args(Colour) == COLOURS
+    assert get_args(Colour) == COLORS
     assert get_args(Kind) == tuple(QUESTIONS)

@@ -7,15 +7,15 @@ import pytest
 
 from models import checkpoint
 from models.base import DynamicsParams, Output
-from models.inputs.images import Picture
+from models.inputs.images import ImageInput
 from service.endpoints.images.infer import recognise
-from service.engine.progress import Progress
 from service.errors import Problem
+from service.observability.progress import Progress
 from service.registry.handles import ImageClassifier, handle_for
 
 
 def test_no_finite_answer_left(checkpoints, monkeypatch):
-    model = handle_for(checkpoint.load(checkpoints / "ait-glyph"))
+    model = handle_for(checkpoint.load_checkpoint(checkpoints / "ait-glyph"))
     assert isinstance(model, ImageClassifier)
     infer = model.network.infer
 
@@ -24,7 +24,7 @@ def test_no_finite_answer_left(checkpoints, monkeypatch):
         return Output(output.logits * float("nan"), output.solutions)
 
     monkeypatch.setattr(model.network, "infer", broken)
-    picture = Picture(np.zeros(model.config.shape, np.float32))
+    picture = ImageInput(np.zeros(model.config.shape, np.float32))
     with pytest.raises(Problem) as caught:
         recognise(model, [picture], DynamicsParams(), frozenset(), Progress(), lambda: None)
     assert caught.value.kind == "diverged"

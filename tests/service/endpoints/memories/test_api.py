@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from models.memories import SUFFIX, Card, Memory, dump
+from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, dump_memory
 from service.endpoints.sample.schemas import MemoryBody, MemoryList
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.sample.test_api import PATTERNS, QUICK, answer, post, tensors
@@ -121,7 +121,7 @@ def test_ids_that_are_none(client, store, name):
     assert response.status_code in (404, 422), response.text
     assert response.headers["content-type"] == "application/problem+json"
     assert SECRET not in response.text
-    assert {p.name for p in store[1].iterdir()} <= {f"durable{SUFFIX}"}
+    assert {p.name for p in store[1].iterdir()} <= {f"durable{MEMORY_FILE_SUFFIX}"}
     check(client.get(f"/memories/{name}"), 404, client.get(f"/memories/{name}").json()["type"][18:])
 
 
@@ -171,7 +171,7 @@ def test_readers_never_see_half_a_memory(client):
 
 def test_an_altered_file_is_not_sampled(client, store):
     put(client, "altered", VECTORS)
-    path = store[1] / f"altered{SUFFIX}"
+    path = store[1] / f"altered{MEMORY_FILE_SUFFIX}"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
@@ -194,7 +194,7 @@ def test_a_memory_that_takes_too_long_is_not_stored(hasty, wait):
     check(put(client, "slow", {"sequences": ["".join(row) for row in letters]}), 504, "deadline")
     check(client.get("/memories/slow"), 404, "unknown-memory")
     wait(lambda: put(client, "quick", VECTORS).status_code < 300)  # others are, again
-    assert not (folder / f"slow{SUFFIX}").exists()
+    assert not (folder / f"slow{MEMORY_FILE_SUFFIX}").exists()
     told = client.get("/openapi.json").json()["paths"]["/memories/{id}"]["put"]["responses"]
     assert {"429", "504"} <= told.keys()
 
@@ -202,8 +202,8 @@ def test_a_memory_that_takes_too_long_is_not_stored(hasty, wait):
 def test_a_memory_that_is_replaced_while_it_is_sent(hasty, wait):
     client, folder = hasty
     items = np.random.default_rng(0).standard_normal((1000, 4000)).astype(np.float32)
-    raw = dump(items, Card.of(Memory.of("vectors", items), items))
-    path = folder / f"large{SUFFIX}"
+    raw = dump_memory(items, MemoryCard.from_memory(Memory.from_items("vectors", items), items))
+    path = folder / f"large{MEMORY_FILE_SUFFIX}"
     path.write_bytes(raw)
     with client.stream("GET", "/memories/large", headers={"accept": SAFETENSORS}) as response:
         assert response.headers["content-type"] == SAFETENSORS

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from models import checkpoint
-from models.interpret.prototypes import gallery
+from models.interpret.prototypes import list_galleries
 from service.endpoints.models.schemas import GalleryBody
-from service.imaging.encode import grid
+from service.imaging.encode import make_grid
 from tests.service.endpoints.anomaly.test_bad_input import check
 
 GAP = 2
@@ -36,7 +36,9 @@ def test_a_picture_has_every_tile(client, checkpoints, name, show, tile, shape):
     told = GalleryBody.model_validate_json(image.text["basin"])  # type: ignore[attr-defined]
     pixels = np.asarray(image).reshape(image.height, image.width, -1)
     assert (told.tile, told.shape, told.show) == (tile, shape, show)
-    tiles = gallery(checkpoint.load(checkpoints / name).network)[show]().tiles.reshape(-1, *tile)
+    tiles = list_galleries(checkpoint.load_checkpoint(checkpoints / name).network)[
+        show
+    ]().tiles.reshape(-1, *tile)
     assert told.tiles == len(tiles) == np.prod(shape)
     assert (told.minimum, told.maximum) == (float(tiles.min()), float(tiles.max()))
     for i, expected in enumerate(tiles):
@@ -48,8 +50,8 @@ def test_a_picture_has_every_tile(client, checkpoints, name, show, tile, shape):
 
 def test_tiles_of_a_single_row_stay_in_it():
     tiles = np.arange(6, dtype=np.uint8)[:, None, None].repeat(4, 2)
-    assert grid(tiles, 6).shape == (1, 6 * (4 + GAP) - GAP)
-    assert grid(tiles).shape == (2 * (1 + GAP) - GAP, 3 * (4 + GAP) - GAP)
+    assert make_grid(tiles, 6).shape == (1, 6 * (4 + GAP) - GAP)
+    assert make_grid(tiles).shape == (2 * (1 + GAP) - GAP, 3 * (4 + GAP) - GAP)
 
 
 def test_as_json(client):

@@ -119,7 +119,7 @@ def test_nothing_is_written_that_is_too_large() -> None:
         manifest=SimpleNamespace(version="1", architecture="et"),
     )
     with pytest.raises(Problem, match="invalid-request") as error:
-        Completes(cast(Any, model)).asked(inference, Settings(max_pixels=1999))
+        Completes(cast(Any, model)).to_native(inference, Settings(max_pixels=1999))
     assert error.value.detail == "up to 64 pictures of 1999 pixels"
 
 

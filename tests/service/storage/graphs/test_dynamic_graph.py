@@ -86,15 +86,15 @@ def test_it_is_what_the_updates_make_of_it(several: list[Update], data: st.DataO
     model = Model({1: (0.0, 0.0), "two": (1.0, 1.0)}, {(1, "two", 0), (1, 1, 1)})
     graph = live(model)
     for one in several:
-        before = as_model(graph.whole().graph, graph.whole().node_ids)
+        before = as_model(graph.snapshot().graph, graph.snapshot().node_ids)
         if model.apply(one):
-            update(graph, Update.loads(one.dumps(), 2))  # as it is kept
+            update(graph, Update.from_json(one.to_json(), 2))  # as it is kept
             assert graph.plan(one) is None or one.delete_nodes
         else:
             with pytest.raises(Problem, match="invalid-graph"):
                 graph.plan(one)
-            assert as_model(graph.whole().graph, graph.whole().node_ids) == before
-        whole = graph.whole()
+            assert as_model(graph.snapshot().graph, graph.snapshot().node_ids) == before
+        whole = graph.snapshot()
         assert as_model(whole.graph, whole.node_ids) == model
         assert (graph.num_nodes, graph.num_edges) == (len(model.nodes), len(model.edges))
     if not model.nodes:
@@ -102,7 +102,7 @@ def test_it_is_what_the_updates_make_of_it(several: list[Update], data: st.DataO
     there = list(model.nodes)
     targets = data.draw(st.lists(st.sampled_from(there), min_size=1, unique=True))
     hops, most = data.draw(st.integers(0, 3)), data.draw(st.sampled_from([1, 2, MOST]))
-    near = graph.neighborhood(targets, hops, most, 5, MOST, MOST)
+    near = graph.sample_neighborhood(targets, hops, most, 5, MOST, MOST)
     assert near.node_ids[: len(targets)] == targets
     found = as_model(near.graph, near.node_ids)
     kept = set(near.node_ids)
@@ -112,7 +112,7 @@ def test_it_is_what_the_updates_make_of_it(several: list[Update], data: st.DataO
     assert kept == everyone if most == MOST else kept <= everyone
     # The same, bit for bit, of a graph that was built in another way.
     other = live(model, data.draw(st.permutations(there)))
-    again = other.neighborhood(targets, hops, most, 5, MOST, MOST)
+    again = other.sample_neighborhood(targets, hops, most, 5, MOST, MOST)
     assert again.node_ids == near.node_ids
     np.testing.assert_array_equal(again.graph.x, near.graph.x)
     np.testing.assert_array_equal(again.graph.edge_index, near.graph.edge_index)
@@ -128,7 +128,7 @@ def star(leaves: int) -> DynamicGraph:
 def test_of_many_neighbours_some_are_chosen_fairly() -> None:
     graph, counts = star(40), np.zeros(41)
     for seed in range(400):
-        near = graph.neighborhood([0], 1, 10, seed, MOST, MOST)
+        near = graph.sample_neighborhood([0], 1, 10, seed, MOST, MOST)
         assert len(near.node_ids) == 11
         counts[np.array(near.node_ids)] += 1
     assert counts[0] == 400
@@ -138,12 +138,12 @@ def test_of_many_neighbours_some_are_chosen_fairly() -> None:
 
 def test_a_new_edge_changes_at_most_one_of_the_chosen() -> None:
     graph = star(40)
-    before = set(graph.neighborhood([0], 1, 10, 0, MOST, MOST).node_ids)
+    before = set(graph.sample_neighborhood([0], 1, 10, 0, MOST, MOST).node_ids)
     new = tuple(range(100, 110))
     for id in new:
         x = np.zeros((1, 2), np.float32)
         update(graph, Update((id,), x, ((0, id, 0),)))
-        after = set(graph.neighborhood([0], 1, 10, 0, MOST, MOST).node_ids)
+        after = set(graph.sample_neighborhood([0], 1, 10, 0, MOST, MOST).node_ids)
         assert len(after) == len(before)
         assert after - before <= {id}
         before = after
@@ -153,23 +153,23 @@ def test_a_new_edge_changes_at_most_one_of_the_chosen() -> None:
 def test_several_edges_to_one_neighbour_count_once() -> None:
     model = Model(dict.fromkeys(range(4), (0.0, 0.0)))
     model.edges = {(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1), (0, 0, 0), (0, 2, 0), (3, 0, 1)}
-    assert len(live(model).neighborhood([0], 1, 3, 0, MOST, MOST).node_ids) == 4
+    assert len(live(model).sample_neighborhood([0], 1, 3, 0, MOST, MOST).node_ids) == 4
 
 
 def test_what_is_too_much_is_refused_and_nothing_stays_behind() -> None:
     graph = star(40)
     for _ in range(2):
         with pytest.raises(Problem) as refused:
-            graph.neighborhood([0], 1, MOST, 0, 20, MOST)
+            graph.sample_neighborhood([0], 1, MOST, 0, 20, MOST)
         assert refused.value.faults[0].code == "too_many_nodes"
-    assert len(graph.neighborhood([0], 1, MOST, 0, 41, MOST).node_ids) == 41
+    assert len(graph.sample_neighborhood([0], 1, MOST, 0, 41, MOST).node_ids) == 41
     with pytest.raises(Problem) as refused:
-        graph.neighborhood([0], 1, 2, 0, MOST, 19)
+        graph.sample_neighborhood([0], 1, 2, 0, MOST, 19)
     assert refused.value.faults[0].code == "too_many_edges"
 
 
 @pytest.mark.parametrize(("targets", "code"), [([99], "unknown_node"), ([1, 2, 1], "duplicate")])
 def test_targets_are_nodes_named_once(targets: list[NodeId], code: str) -> None:
     with pytest.raises(Problem) as refused:
-        star(3).neighborhood(targets, 1, 5, 0, MOST, MOST)
+        star(3).sample_neighborhood(targets, 1, 5, 0, MOST, MOST)
     assert refused.value.faults[0].code == code

@@ -52,7 +52,7 @@ def test_what_is_stored_and_changed_is_there_after_a_restart(opened):
             assert (head.num_nodes, head.revision) == (38, 37)
             before = listed(await store.get("g"))
         async with opened() as store:
-            assert await store.head("g") == head
+            assert await store.get_metadata("g") == head
             assert listed(await store.get("g")) == before
             again = await update(store, "g", gone)
             assert again.revision == 37  # nothing changed
@@ -68,7 +68,7 @@ def test_many_changes_are_written_as_a_base(opened, monkeypatch):
             await put(store, "g", ring(3))
             for i in range(3, 60):
                 await update(store, "g", node(i, (i, i - 1)))
-            head, before = await store.head("g"), listed(await store.get("g"))
+            head, before = await store.get_metadata("g"), listed(await store.get("g"))
             assert head.since > 1
             assert head.revision == 58
         async with opened() as store:
@@ -87,7 +87,7 @@ def test_an_edge_that_goes_and_comes_again_is_no_change(opened, monkeypatch):
             await put(store, "g", ring(4))
             for i in (3, 2):
                 await update(store, "g", Update((), NONE, ((0, i, 0),)))
-            before = await store.head("g")
+            before = await store.get_metadata("g")
             again = Update((), NONE, ((0, 1, 0),), (), ((0, 1, 0),))
             assert (await update(store, "g", again)).revision == before.revision
             both = Update((9,), NONE_OF_ONE, ((0, 1, 0), (9, 0, 0)), (), ((0, 1, 0), (0, 3, 0)))
@@ -97,7 +97,7 @@ def test_an_edge_that_goes_and_comes_again_is_no_change(opened, monkeypatch):
             there = listed(await store.get("g"))
         async with opened() as store:
             assert listed(await store.get("g")) == there
-            assert await store.head("g") == after
+            assert await store.get_metadata("g") == after
 
     play(work)
 
@@ -107,14 +107,14 @@ def test_one_that_fails_fails_alone(opened, monkeypatch):
         async with opened() as store:
             await put(store, "g", ring(3))
             await put(store, "broken", ring(3))
-            read = store._journal.read
+            read = store._log.read
 
             def broken(place, known):
                 assert place.id != "broken"
                 return read(place, known)
 
-            monkeypatch.setattr(store._journal, "read", broken)
-            store._held.clear()
+            monkeypatch.setattr(store._log, "read", broken)
+            store._cache.clear()
             asked = [store.get("broken" if i == 3 else "g") for i in range(8)]
             asked += [update(store, "g", node(10 + i)) for i in range(8)]
             found = await asyncio.gather(*asked, return_exceptions=True)
@@ -156,8 +156,13 @@ def test_a_graph_that_replaces_another_goes_on_counting(opened):
             assert (new, head.revision, head.num_nodes) == (False, 3, 7)
             assert listed(await store.get("g")) == listed(ring(7))
             await store.delete("g")
-            assert await store.heads() == {}
-            for ask in (store.get("g"), store.head("g"), store.delete("g"), store.get("../x")):
+            assert await store.list_metadata() == {}
+            for ask in (
+                store.get("g"),
+                store.get_metadata("g"),
+                store.delete("g"),
+                store.get("../x"),
+            ):
                 with pytest.raises(Problem, match="unknown-graph"):
                     await ask
             with pytest.raises(Problem, match="unknown-graph"):
@@ -169,21 +174,21 @@ def test_a_graph_that_replaces_another_goes_on_counting(opened):
 def test_owners_have_their_own(opened):
     async def work():
         async with opened() as store:
-            one, two = store.within("one"), store.within("two")
+            one, two = store.scoped_to("one"), store.scoped_to("two")
             await put(one, "g", ring(5))
             await put(two, "g", ring(6))
-            assert (await one.head("g")).num_nodes == 5
+            assert (await one.get_metadata("g")).num_nodes == 5
             await two.delete("g")
             assert (await one.get("g")).num_nodes == 5
-            assert await store.heads() == {}
+            assert await store.list_metadata() == {}
 
     play(work)
 
 
 def test_room_is_each_owners(opened):
     async def work():
-        async with opened(GraphLimits(graphs=2, nodes=12, edges=12)) as store:
-            one, two = store.within("one"), store.within("two")
+        async with opened(GraphLimits(max_graphs=2, max_nodes=12, max_edges=12)) as store:
+            one, two = store.scoped_to("one"), store.scoped_to("two")
             await put(one, "g", ring(5))
             await put(one, "h", ring(5))
             await put(two, "g", ring(12))
@@ -203,9 +208,9 @@ def test_room_is_each_owners(opened):
             await update(one, "g", node(6, (6, 5)))  # it was there
             await update(one, "g", Update((), NONE, (), (6,)))
             await update(one, "g", node(7))
-            assert (await one.head("g")).num_nodes == 7
-        async with opened(GraphLimits(graphs=2, nodes=3, edges=3)) as store:
-            one = store.within("one")  # what has become too large may become smaller
+            assert (await one.get_metadata("g")).num_nodes == 7
+        async with opened(GraphLimits(max_graphs=2, max_nodes=3, max_edges=3)) as store:
+            one = store.scoped_to("one")  # what has become too large may become smaller
             await update(one, "g", Update((), NONE, (), (6, 7)))
             await put(one, "h", ring(4))
 
@@ -222,7 +227,7 @@ def test_those_not_asked_for_leave_the_memory_and_come_back(opened):
                     await update(store, name, node(i, (i, 0)))
             for name in ("a", "b", "c"):
                 assert (await store.get(name)).num_nodes == 20
-            assert len(store._held) == 1
+            assert len(store._cache) == 1
 
     play(work)
 
@@ -240,7 +245,7 @@ def test_changes_at_once_are_all_made_and_none_is_seen_in_part(opened):
                 looked = 0
                 while not over.is_set():
                     graph = await store.get("g")
-                    near = await asyncio.to_thread(graph.neighborhood, [0], 1, *MANY)
+                    near = await asyncio.to_thread(graph.sample_neighborhood, [0], 1, *MANY)
                     n, e = near.graph.num_nodes, near.graph.edge_index.shape[1]
                     assert e == 1 + 2 * (n - 1)
                     assert near.revision >= n - 1
@@ -276,7 +281,7 @@ def test_what_is_deleted_takes_no_memory_for_long(opened):
             after = await store.get("g")
             assert after is not graph
             assert listed(after) == listed(ring(5))
-            assert after.neighborhood([0], 1, *MANY).node_ids[0] == 0
+            assert after.sample_neighborhood([0], 1, *MANY).node_ids[0] == 0
             assert after.nbytes < before + 600_000
 
     play(work)

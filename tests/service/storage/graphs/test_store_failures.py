@@ -9,7 +9,7 @@ import pytest
 
 from service.errors import Problem
 from service.storage.graphs import (
-    SqliteJournal,
+    SqliteGraphLog,
 )
 from service.storage.sqlite import StoreError
 from tests.support.graph_stores import (
@@ -60,7 +60,7 @@ def test_two_servers_write_bases_past_each_other(redis_server, monkeypatch):
                 store = (one, two)[i % 7 % 2]
                 await update(store, "g", node(i, (i, i - 1)))
             assert listed(await one.get("g")) == listed(await two.get("g"))
-            assert (await two.head("g")).since > 1
+            assert (await two.get_metadata("g")).since > 1
         async with in_redis(server, ROOM, 1 << 30) as three:
             assert (await three.get("g")).num_nodes == 80
 
@@ -75,11 +75,15 @@ def test_while_redis_is_away_graphs_are_read_as_they_were(redis_server):
             await put(store, "g", ring(3))
             server.kill()
             assert (await store.get("g")).num_nodes == 3
-            for refused in (update(store, "g", node(5)), put(store, "h", ring(3)), store.heads()):
+            for refused in (
+                update(store, "g", node(5)),
+                put(store, "h", ring(3)),
+                store.list_metadata(),
+            ):
                 with pytest.raises(Problem, match="graphs-unavailable"):
                     await refused
             server.start()
-            store._journal._link.up = True  # as its watch finds, which runs in a server
+            store._log._redis.is_available = True  # as its watch finds, which runs in a server
             assert (await update(store, "g", node(5))).revision == 2
 
     play(work)
@@ -89,7 +93,7 @@ def test_what_cannot_be_written_has_not_happened(tmp_path, monkeypatch):
     async def work():
         async with in_sqlite(tmp_path / "g.sqlite", ROOM, 1 << 30) as store:
             await put(store, "g", ring(3))
-            journal = store._journal
+            journal = store._log
             append = journal.append
 
             def full(*args):
@@ -101,7 +105,7 @@ def test_what_cannot_be_written_has_not_happened(tmp_path, monkeypatch):
                 await update(store, "g", node(5))
             monkeypatch.undo()
             assert (await store.get("g")).num_nodes == 3
-            assert (await store.head("g")).revision == 1
+            assert (await store.get_metadata("g")).revision == 1
             await update(store, "g", node(6))
             assert (await store.get("g")).num_nodes == 4
 
@@ -120,7 +124,7 @@ def test_a_file_that_is_another_s_is_left_alone(tmp_path, content):
 
     async def work():
         async with in_sqlite(path, ROOM, 1 << 30) as store:
-            for refused in (store.get("g"), put(store, "g", ring(3)), store.heads()):
+            for refused in (store.get("g"), put(store, "g", ring(3)), store.list_metadata()):
                 with pytest.raises(Problem, match="graphs-unavailable"):
                     await refused
 
@@ -135,13 +139,13 @@ def test_two_servers_do_not_share_a_file(tmp_path):
             await put(one, "g", ring(3))
             async with in_sqlite(path, ROOM, 1 << 30) as two:
                 with pytest.raises(Problem, match="graphs-unavailable"):
-                    await two.heads()
+                    await two.list_metadata()
                 one.close()
-                assert (await two.head("g")).num_nodes == 3  # it was left meanwhile
+                assert (await two.get_metadata("g")).num_nodes == 3  # it was left meanwhile
 
     play(work)
 
 
 def test_a_journal_that_is_not_open_says_so(tmp_path):
-    with pytest.raises(StoreError, match="is not open"), SqliteJournal(tmp_path / "g").batch():
+    with pytest.raises(StoreError, match="is not open"), SqliteGraphLog(tmp_path / "g").batch():
         pass

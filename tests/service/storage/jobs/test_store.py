@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import Response
 
 from service.errors import Problem
-from service.storage.jobs.base import Limits
+from service.storage.jobs.base import JobLimits
 from service.storage.jobs.job import Job, Status
 from service.storage.jobs.redis import RedisJobStore
 from service.storage.jobs.request import StoredRequest
@@ -26,7 +26,7 @@ from tests.support.server import REPO
 SENT = StoredRequest(
     "POST", "/sample", b"a=1", (("accept", "*/*"), ("content-type", "application/json"))
 )
-LIMITS = Limits(max_jobs=9, max_bytes=1 << 20, keep_s=600)
+LIMITS = JobLimits(max_jobs=9, max_bytes=1 << 20, keep_s=600)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -38,12 +38,12 @@ def any_opened(request, tmp_path):
     link = RedisClient(request.getfixturevalue("redis_server")().url, 5.0)
 
     def one(**limits) -> RedisJobStore:
-        store = RedisJobStore(link, Limits(**vars(LIMITS) | limits))
+        store = RedisJobStore(link, JobLimits(**vars(LIMITS) | limits))
         store.open()
         return store
 
     yield one
-    link.patient.close()
+    link.blocking_client.close()
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def opened(tmp_path):
     stores = []
 
     def one(**limits) -> SqliteJobStore:
-        store = SqliteJobStore(tmp_path / "var" / "jobs.sqlite", Limits(**vars(LIMITS) | limits))
+        store = SqliteJobStore(tmp_path / "var" / "jobs.sqlite", JobLimits(**vars(LIMITS) | limits))
         stores.append(store)
         store.open()
         return store
@@ -76,7 +76,7 @@ def crash(store, job) -> None:
         store.close()
         store.open()
     else:
-        store._link.patient.zadd("basin:jobs:running", {job.id: 0})
+        store._link.blocking_client.zadd("basin:jobs:running", {job.id: 0})
     assert store.claim().id == job.id
 
 
@@ -89,11 +89,11 @@ def refused(kind, act):
 def test_a_request_stays_what_it_was(any_opened):
     store = any_opened()
     job = add(store, b"\x00\xff")
-    assert store.unfinished() == 1
+    assert store.count_unfinished() == 1
     assert store.claim() == job
     assert store.claim() is None
-    assert (store.sent(job.id), store.body(job.id)) == (SENT, b"\x00\xff")
-    assert store.answer(job.id) is None
+    assert (store.get_request(job.id), store.get_body(job.id)) == (SENT, b"\x00\xff")
+    assert store.get_response(job.id) is None
 
 
 def test_an_answer_takes_the_place_of_its_request_once(any_opened):
@@ -105,12 +105,12 @@ def test_an_answer_takes_the_place_of_its_request_once(any_opened):
     finish(store, job, b"another")
     kept = store.get(job.id)
     assert (kept.status, kept.progress) == (Status.FAILED, job.progress)
-    found = store.answer(job.id)
+    found = store.get_response(job.id)
     assert (found.status_code, found.body) == (422, b"no")
     assert found.raw_headers == answer.raw_headers
     assert store.mark_started(job.id) is None
     assert store.claim() is None
-    assert store.unfinished() == 0
+    assert store.count_unfinished() == 0
 
 
 def test_what_is_forgotten_stays_so(any_opened):
@@ -213,7 +213,7 @@ def test_answers_are_kept_for_a_time(any_opened):
     finish(store, over)
     time.sleep(0.02)
     assert store.get(over.id) is None
-    assert store.answer(over.id) is None
+    assert store.get_response(over.id) is None
     assert add(store, key="k", fingerprint=b"2").id != over.id
     assert store.get(running.id)
 
@@ -224,14 +224,14 @@ def two(redis_server):
     link = RedisClient(redis_server().url, 5.0)
     stores = [RedisJobStore(link, LIMITS, 2.0) for _ in range(2)]
     yield stores
-    link.patient.close()
+    link.blocking_client.close()
 
 
 def test_a_job_of_who_is_not_heard_is_another_s(two):
     dead, other = two
     jobs = [add(dead), add(dead)]
     assert [dead.claim(), dead.claim()] == jobs
-    assert [dead.begin(job.id) for job in jobs] == [1, 1]
+    assert [dead.mark_started(job.id) for job in jobs] == [1, 1]
     taken = None
     end = time.monotonic() + 10
     while taken is None:  # it is heard though it claims nothing else
@@ -240,25 +240,25 @@ def test_a_job_of_who_is_not_heard_is_another_s(two):
         other.expire()
         taken = other.claim()
     assert (taken.id, taken.starts) == (jobs[0].id, 1)
-    assert dead.begin(jobs[0].id) is None
+    assert dead.mark_started(jobs[0].id) is None
     # The other one waits, and its holder was not dead after all.
-    assert dead.still(jobs) == []
+    assert dead.heartbeat(jobs) == []
     assert other.claim() is None
-    assert other.unfinished() == 2
+    assert other.count_unfinished() == 2
     assert finish(dead, jobs[0], b"first")  # whoever is first
     assert not finish(other, taken, b"second")
     assert finish(dead, jobs[0])  # asked again, as after an answer that was lost
-    assert dead.answer(jobs[0].id).body == b"first"
+    assert dead.get_response(jobs[0].id).body == b"first"
 
 
 def test_after_a_silence_of_all_nobody_loses_a_job(two):
     one, other = two
     job = add(one)
     assert one.claim() == job
-    assert one.begin(job.id) == one.begin(job.id) == 1  # asked again
+    assert one.mark_started(job.id) == one.mark_started(job.id) == 1  # asked again
     time.sleep(2.5)
     assert other.claim() is None
-    assert one.still([job]) == []
+    assert one.heartbeat([job]) == []
 
 
 def test_one_process_has_the_file(opened, tmp_path):
@@ -300,11 +300,11 @@ import sys
 from pathlib import Path
 from starlette.responses import Response
 from service.storage.jobs.job import Job, Status
-from service.storage.jobs.base import Limits
+from service.storage.jobs.base import JobLimits
 from service.storage.jobs.sqlite import SqliteJobStore
 from service.storage.jobs.redis import RedisJobStore
 from service.storage.jobs.request import StoredRequest
-store = SqliteJobStore(Path(sys.argv[1]), Limits(10**6, 10**9, 600))
+store = SqliteJobStore(Path(sys.argv[1]), JobLimits(10**6, 10**9, 600))
 store.open()
 while True:
     job = store.add(Job("/", "r"), StoredRequest("POST", "/", b"", ()), b"x" * 20_000, None, b"")
@@ -333,7 +333,7 @@ def test_nothing_that_was_told_is_lost_by_a_kill(tmp_path):
     store.open()
     left = {job.id: job for job in iter(store.claim, None)}
     for what, id in told:
-        answer = store.answer(id)
+        answer = store.get_response(id)
         assert answer is not None or (what == "added" and left[id].starts <= 1)
         assert answer is None or answer.body == id.encode()
     assert len(left) <= 3  # one for each kill

@@ -17,15 +17,18 @@ from models.tasks.image_completer import ImageCompleter
 from training.datasets import ImageDataset, Split
 from training.datasets.clevr import load_clevr
 from training.studies.ood import pictures, results_table
-from training.studies.ood.rows import Rows
-from training.studies.ood.scores import see
-from training.studies.ood.sources import source_of
-from training.tasks.complete.export import export_images
-from training.tasks.complete.task import ImageRecipe
-from training.tasks.complete.train import train_images
-from training.tasks.images.configs import recognise_recipe, smoke_pictures
-from training.tasks.images.export import export_pictures
-from training.tasks.images.train import train_pictures
+from training.studies.ood.rows import RowSet
+from training.studies.ood.scores import evaluate_rows
+from training.studies.ood.sources import load_study_rows
+from training.tasks.complete.export import export_image_completer
+from training.tasks.complete.task import CompletionTrainConfig
+from training.tasks.complete.train import train_image_completer
+from training.tasks.images.configs import (
+    image_classifier_train_config,
+    smoke_image_classifier_config,
+)
+from training.tasks.images.export import export_image_classifier
+from training.tasks.images.train import train_image_classifier
 
 SMALL = {"size": 12, "patch": 3, "dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "steps": 2}
 SPOILED = ["negatives", "red and blue exchanged", "upside down", "pixels in another order"]
@@ -45,25 +48,30 @@ def fabric() -> Fabric:
 @pytest.fixture
 def completer(tmp_path: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
     dataset = _images("photos", 12, 3)
-    run = train_images(dataset, ImageRecipe("et", SMALL, epochs=1), seed=0, fabric=fabric)
-    monkeypatch.setattr(pictures, "images_of", lambda manifest, folder: dataset)
+    run = train_image_completer(
+        dataset, CompletionTrainConfig("et", SMALL, epochs=1), seed=0, fabric=fabric
+    )
+    monkeypatch.setattr(pictures, "load_image_data", lambda manifest, folder: dataset)
     monkeypatch.setattr(pictures, "load_images", lambda name, folder: _images(name, 16, 1))
-    return export_images(tmp_path / "et-photos", "et-photos", dataset, run, seed=0)
+    return export_image_completer(tmp_path / "et-photos", "et-photos", dataset, run, seed=0)
 
 
 @pytest.fixture
 def recogniser(tmp_path: Path, fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
     dataset = load_clevr({"train": 4, "val": 2, "test": 2})
-    recipe = smoke_pictures(recognise_recipe("ait", "sort-of-clevr"))
+    recipe = smoke_image_classifier_config(image_classifier_train_config("ait", "sort-of-clevr"))
     recipe = replace(recipe, epochs=1, batch_pictures=2)
-    run = train_pictures(dataset, recipe, seed=0, fabric=fabric)
-    monkeypatch.setattr(pictures, "recognised_of", lambda manifest, folder: dataset)
+    run = train_image_classifier(dataset, recipe, seed=0, fabric=fabric)
+    monkeypatch.setattr(pictures, "load_labeled_image_data", lambda manifest, folder: dataset)
     monkeypatch.setattr(pictures, "load_images", lambda name, folder: _images(name, 16, 1))
-    return export_pictures(tmp_path / "ait-clevr", "ait-clevr", dataset, run, seed=0)
+    return export_image_classifier(tmp_path / "ait-clevr", "ait-clevr", dataset, run, seed=0)
 
 
 def test_images_are_seen_as_each_is_served(completer: Checkpoint) -> None:
-    network, source = cast(ImageCompleter, completer.network), source_of(completer, None, 8, 12)
+    network, source = (
+        cast(ImageCompleter, completer.network),
+        load_study_rows(completer, None, 8, 12),
+    )
     assert list(source.others) == [
         *("mnist", *SPOILED),
         *("the same, 15 % hidden", "the same, 85 % hidden"),
@@ -72,16 +80,16 @@ def test_images_are_seen_as_each_is_served(completer: Checkpoint) -> None:
         (source.own["test"], 8 / 16),
         (source.others["the same, 85 % hidden"], 14 / 16),
     ):
-        [(batch, sizes, at)] = rows.pose()
+        [(batch, sizes, at)] = rows.batches()
         assert (sizes.tolist(), at.tolist()) == ([16] * 8, list(range(8)))
         assert (batch.occluded_N.view(8, 16).double().mean(1) == hidden).all()
-        seen, output = see(completer, rows), network.infer(batch, [DynamicsParams()] * 8)
+        seen, output = evaluate_rows(completer, rows), network.infer(batch, [DynamicsParams()] * 8)
         energies = sum(s.trace[-1].energy_R for s in output.solutions) / 16
         percentiles = [completer.manifest.energy.percentile(e, hidden) for e in energies]
         np.testing.assert_allclose(seen.percentile_R, percentiles)
         assert seen.probability_R is None
         states = network.codec.norm(output.solutions[-1].x_ND).view(8, 16, -1).mean(1)
-        np.testing.assert_allclose(seen.read_RK, states, atol=1e-5)
+        np.testing.assert_allclose(seen.head_input_RK, states, atol=1e-5)
 
 
 def test_the_reference_is_of_what_is_hidden(completer: Checkpoint) -> None:
@@ -91,22 +99,22 @@ def test_the_reference_is_of_what_is_hidden(completer: Checkpoint) -> None:
     assert shares[0] == 0
     assert shares[-1] == 1
     assert shares == sorted({round(16 * share) / 16 for share in shares})
-    source = source_of(completer, None, 8, 12)
+    source = load_study_rows(completer, None, 8, 12)
     for share in ("15", "85"):
-        seen = see(completer, source.others[f"the same, {share} % hidden"])
+        seen = evaluate_rows(completer, source.others[f"the same, {share} % hidden"])
         assert ((seen.percentile_R > 0) & (seen.percentile_R < 100)).mean() > 0.5
 
 
-def _pixels(rows: Rows) -> np.ndarray:
-    return torch.cat([batch.pixels_RCHW for batch, _, _ in rows.pose()]).numpy()
+def _pixels(rows: RowSet) -> np.ndarray:
+    return torch.cat([batch.pixels_RCHW for batch, _, _ in rows.batches()]).numpy()
 
 
 def test_pictures_come_with_a_question(recogniser: Checkpoint) -> None:
-    source = source_of(recogniser, None, 8, 12)
+    source = load_study_rows(recogniser, None, 8, 12)
     assert list(source.others) == ["mnist", "cifar10", "tiny-imagenet", *SPOILED]
-    [(own, sizes, at)] = source.own["test"].pose()
+    [(own, sizes, at)] = source.own["test"].batches()
     for name, rows in source.others.items():
-        [(batch, *_)] = rows.pose()
+        [(batch, *_)] = rows.batches()
         assert batch.pixels_RCHW.shape == own.pixels_RCHW.shape, name
         assert torch.equal(batch.question_RKQ, own.question_RKQ), name
         assert not torch.equal(batch.pixels_RCHW, own.pixels_RCHW), name
@@ -115,25 +123,25 @@ def test_pictures_come_with_a_question(recogniser: Checkpoint) -> None:
     shuffled = _pixels(source.others["pixels in another order"]).reshape(8, 3, -1)
     there = _pixels(source.own["test"]).reshape(8, 3, -1)
     np.testing.assert_array_equal(np.sort(shuffled, -1), np.sort(there, -1))
-    seen = see(recogniser, source.own["test"])
+    seen = evaluate_rows(recogniser, source.own["test"])
     assert seen.probability_R is not None
     network = recogniser.network
-    logits = network.head(torch.from_numpy(seen.read_RK).float())  # type: ignore[operator]
+    logits = network.head(torch.from_numpy(seen.head_input_RK).float())  # type: ignore[operator]
     expected = network.infer(own, [DynamicsParams()] * 8).logits
     torch.testing.assert_close(logits, expected)
-    assert (sizes == network.config.tokens).all()  # type: ignore[attr-defined]
+    assert (sizes == network.config.num_tokens).all()  # type: ignore[attr-defined]
     assert len(at) == 8
 
 
 def test_what_answers_no_label_has_no_probability(
     completer: Checkpoint, recogniser: Checkpoint, tmp_path: Path
 ) -> None:
-    rows = results_table.run([completer, recogniser], tmp_path / "rows.jsonl", None, 8, 12)
-    lines = results_table.markdown(rows).splitlines()
+    rows = results_table.run_study([completer, recogniser], tmp_path / "rows.jsonl", None, 8, 12)
+    lines = results_table.format_tables(rows).splitlines()
     for row, probabilities in zip(rows, (False, True), strict=True):
         for name, other in row["others"].items():
             assert ("max_softmax" in other) == probabilities
-            cells = results_table.line_of(row, name).split(" | ")
+            cells = results_table.format_line(row, name).split(" | ")
             assert (cells[4] == "-") != probabilities
-            assert results_table.line_of(row, name) in lines
-    assert "nan" not in results_table.markdown(rows[:1])
+            assert results_table.format_line(row, name) in lines
+    assert "nan" not in results_table.format_tables(rows[:1])

@@ -14,11 +14,11 @@ from scipy.special import softmax
 from typer.testing import CliRunner
 
 from models.base import DynamicsParams
-from models.checkpoint import load
+from models.checkpoint import load_checkpoint
 from training.__main__ import app
 from training.studies.ood import results_table
-from training.studies.ood.scores import Mahalanobis, auroc, see
-from training.studies.ood.sources import source_of
+from training.studies.ood.scores import Mahalanobis, auroc, evaluate_rows
+from training.studies.ood.sources import load_study_rows
 
 
 def test_mahalanobis_is_the_distance_to_the_nearest_class() -> None:
@@ -43,30 +43,40 @@ def test_auroc_counts_ties_half() -> None:
 
 @pytest.mark.parametrize("name", ["cdat-tiny", "et-tolokers"])
 def test_rows_are_seen_as_each_is_served(trained: Path, name: str) -> None:
-    checkpoint = load(trained / "checkpoints" / name)
+    checkpoint = load_checkpoint(trained / "checkpoints" / name)
     network, manifest = cast(Any, checkpoint.network), checkpoint.manifest
-    source = source_of(checkpoint, trained, most=16, fitted=16)
-    seen = see(checkpoint, source.own["test"])
-    [(batch, sizes, at)] = source.own["test"].pose()
+    source = load_study_rows(checkpoint, trained, max_rows=16, max_train_rows=16)
+    seen = evaluate_rows(checkpoint, source.own["test"])
+    [(batch, sizes, at)] = source.own["test"].batches()
     output = network.infer(batch, [DynamicsParams()] * len(sizes))
     energies = sum(s.trace[-1].energy_R for s in output.solutions) / sizes
     percentiles = [manifest.energy.percentile(energy) for energy in energies]
     np.testing.assert_allclose(seen.percentile_R, percentiles)
-    logits = network.head.mlp(torch.from_numpy(seen.read_RK).float()).double().numpy()
+    logits = network.head.mlp(torch.from_numpy(seen.head_input_RK).float()).double().numpy()
     if manifest.task == "anomaly":
         p = manifest.calibration(logits[:, 0])
         expected = np.maximum(p, 1 - p)
     else:
         expected = softmax(logits / manifest.temperatures[0], -1).max(-1)
     np.testing.assert_allclose(seen.probability_R, expected, rtol=1e-5)
-    assert len(seen.read_RK) == len(sizes) == len(at) <= 16
+    assert len(seen.head_input_RK) == len(sizes) == len(at) <= 16
 
 
 def test_others_are_not_of_the_models_own_table(trained: Path) -> None:
-    source = source_of(load(trained / "checkpoints" / "cdat-tiny"), trained, most=16, fitted=16)
+    source = load_study_rows(
+        load_checkpoint(trained / "checkpoints" / "cdat-tiny"),
+        trained,
+        max_rows=16,
+        max_train_rows=16,
+    )
     assert list(source.others) == ["AMES", "BBBP", "HIV", "ESOL", "features of other atoms"]
-    few = source_of(load(trained / "checkpoints" / "cdat-tiny"), trained, most=99, fitted=16)
-    sizes = [len(sizes) for _, sizes, _ in few.others["HIV"].pose()]
+    few = load_study_rows(
+        load_checkpoint(trained / "checkpoints" / "cdat-tiny"),
+        trained,
+        max_rows=99,
+        max_train_rows=16,
+    )
+    sizes = [len(sizes) for _, sizes, _ in few.others["HIV"].batches()]
     assert sum(sizes) < 20  # of twenty the model's own are left out, and what is no molecule
 
 
@@ -75,7 +85,7 @@ def test_a_changed_dataset_is_refused(trained: Path, tmp_path: Path) -> None:
     text = (trained / "molecules" / "tiny.csv").read_text()
     (tmp_path / "molecules" / "tiny.csv").write_text(text + "CCCCCCCCCCCCCC,0\n")
     with pytest.raises(ValueError, match="not what it was trained on"):
-        source_of(load(trained / "checkpoints" / "cdat-tiny"), tmp_path)
+        load_study_rows(load_checkpoint(trained / "checkpoints" / "cdat-tiny"), tmp_path)
 
 
 def test_the_command_prints_its_rows_and_resumes(
@@ -90,9 +100,9 @@ def test_the_command_prints_its_rows_and_resumes(
     assert [row["model"] for row in rows] == ["cdat-tiny", "et-tolokers"]
     lines = first.stdout.splitlines()
     for row in rows:
-        assert results_table.own_line(row) in lines
+        assert results_table.format_own_line(row) in lines
         for name, other in row["others"].items():
-            assert results_table.line_of(row, name) in lines
+            assert results_table.format_line(row, name) in lines
             assert all(0 <= other[detector] <= 1 for detector in results_table.DETECTORS)
     monkeypatch.setattr(results_table, "_row", pytest.fail)  # nothing is measured again
     again = CliRunner().invoke(app, asked, catch_exceptions=False)

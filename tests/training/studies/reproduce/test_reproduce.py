@@ -9,16 +9,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from models.memories import SUFFIX, card_of, load
+from models.memories import MEMORY_FILE_SUFFIX, load_memory, read_card
 from tests.support.paths import REPO
 from training.__main__ import app
-from training.datasets.memories import digits, returns, rrm
+from training.datasets.memories import load_digits, load_returns, load_rrm_alignment
 from training.datasets.sources import data_folder
 from training.studies.reproduce import finance, images, proteins, synthetic
 from training.studies.reproduce.stochastic_attention import reproduce
 from training.studies.reproduce.tables import Table
 
-SHIPPED = sorted((REPO / "memories").glob(f"*{SUFFIX}"))
+SHIPPED = sorted((REPO / "memories").glob(f"*{MEMORY_FILE_SUFFIX}"))
 has_data = pytest.mark.skipif(
     not (data_folder() / "images" / "mnist").is_dir(), reason="the data is not here; set BASIN_DATA"
 )
@@ -26,11 +26,13 @@ has_data = pytest.mark.skipif(
 
 def test_tables() -> None:
     table = Table("T", ("a", "b"), "A note.")
-    table.add("x", 1.23456)
-    table.add("y", None)
-    assert table.markdown() == "### T\n\n| a | b |\n|---|---|\n| x | 1.235 |\n| y |  |\n\nA note."
+    table.add_row("x", 1.23456)
+    table.add_row("y", None)
+    assert (
+        table.to_markdown() == "### T\n\n| a | b |\n|---|---|\n| x | 1.235 |\n| y |  |\n\nA note."
+    )
     with pytest.raises(ValueError, match="per column"):
-        table.add("z")
+        table.add_row("z")
 
 
 def test_unknown_parts_and_papers() -> None:
@@ -77,9 +79,9 @@ def test_the_baselines() -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_memories_are_whole_and_their_terms_are_told(path: Path) -> None:
-    card, memory = load(path.read_bytes())
-    assert card == card_of(path.read_bytes())
-    assert memory.count == card.patterns
+    card, memory = load_memory(path.read_bytes())
+    assert card == read_card(path.read_bytes())
+    assert memory.num_patterns == card.patterns
     row = next(
         line
         for line in (REPO / "memories" / "README.md").read_text().splitlines()
@@ -99,17 +101,17 @@ def test_the_memories_that_ship_are_what_the_command_makes(tmp_path: Path) -> No
 
 @has_data
 def test_the_data_is_the_papers() -> None:
-    letters = rrm()
+    letters = load_rrm_alignment()
     assert letters.shape == (68, 71)
-    assert digits(8, 3).shape == (3, 28, 28)
-    growth, tickers = returns()
+    assert load_digits(8, 3).shape == (3, 28, 28)
+    growth, tickers = load_returns()
     assert growth.shape == (1254, len(tickers)) == (1254, 100)
 
 
 @has_data
 def test_proteins_agree_with_the_paper() -> None:
     """Novelty and identity of the published rows, with norms lost as there, and restored."""
-    (table,) = proteins.tables(None, 0)
+    (table,) = proteins.make_tables(None, 0)
     rows = {(row[0], row[1]): row for row in table.rows}
     for key, novelty, identity in (
         (("bootstrap", "77"), 0.0, 0.644),
@@ -123,6 +125,6 @@ def test_proteins_agree_with_the_paper() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    for of in (rrm, returns, lambda folder: digits(3, 1, folder)):
+    for of in (load_rrm_alignment, load_returns, lambda folder: load_digits(3, 1, folder)):
         with pytest.raises(FileNotFoundError, match="BASIN_DATA"):
             of(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from models.checkpoint import load
+from models.checkpoint import load_checkpoint
 from models.resonance import Resonance
 from training.__main__ import app
 from training.studies.resonance import results_table, study
@@ -30,20 +30,20 @@ def test_delong_is_its_definition() -> None:
         assert placed[0].mean() == pytest.approx(roc_auc_score(labels, scores))
     apart = above["a"] - above["b"]
     variance = apart.mean(1).var(ddof=1) / 12 + apart.mean(0).var(ddof=1) / 18
-    assert study.delong(a, b, labels) == pytest.approx(variance**0.5)
-    assert study.delong(a, a, labels) == 0
+    assert study.delong_standard_error(a, b, labels) == pytest.approx(variance**0.5)
+    assert study.delong_standard_error(a, a, labels) == 0
 
 
 @pytest.mark.parametrize("name", ["cdat-tiny", "et-tolokers"])
 def test_strength_0_is_the_figure_of_the_checkpoint(trained: Path, name: str) -> None:
-    checkpoint = load(trained / "checkpoints" / name)
-    one = study.subject_of(checkpoint, trained)
-    none = one.scores(None)
+    checkpoint = load_checkpoint(trained / "checkpoints" / name)
+    one = study.load_study(checkpoint, trained)
+    none = one.compute_scores(None)
     told = checkpoint.manifest.metrics["test"]
     told = told["aromatic"] if name == "cdat-tiny" else told  # type: ignore[index, call-overload]
-    assert one.value(none) == pytest.approx(told["roc_auc"])  # type: ignore[index, call-overload]
-    np.testing.assert_array_equal(one.scores(Resonance(strength=0)), none)
-    assert not np.array_equal(one.scores(Resonance(strength=0.4)), none)
+    assert one.compute_metric(none) == pytest.approx(told["roc_auc"])  # type: ignore[index, call-overload]
+    np.testing.assert_array_equal(one.compute_scores(Resonance(strength=0)), none)
+    assert not np.array_equal(one.compute_scores(Resonance(strength=0.4)), none)
 
 
 def test_the_command_prints_its_rows_and_resumes(
@@ -61,13 +61,13 @@ def test_the_command_prints_its_rows_and_resumes(
     none, some = (0.0, None), (0.1, 0.4)
     assert found == [(*cell, seed) for seed in (None, 0, 1) for cell in (none, some)]
     lines = [line for line in first.stdout.splitlines() if line.startswith("| `")]
-    assert lines == results_table.lines_of(rows)
+    assert lines == results_table.format_lines(rows)
     assert [line.split(" | ")[1] for line in lines] == [
         *(2 * ["as they are"]),
         *(2 * ["new, 2 seeds of 1 epoch"]),
     ]
-    monkeypatch.setattr(study._Nodes, "trained", pytest.fail)
-    monkeypatch.setattr(study._Nodes, "scores", pytest.fail)
+    monkeypatch.setattr(study._Nodes, "retrain", pytest.fail)
+    monkeypatch.setattr(study._Nodes, "compute_scores", pytest.fail)
     again = CliRunner().invoke(app, [*asked, "--out", str(out)], catch_exceptions=False)
     assert [line for line in again.stdout.splitlines() if line.startswith("| `")] == lines
 
@@ -87,7 +87,7 @@ def test_a_difference_is_within_its_seed() -> None:
         return told | {"strength": strength, "vigilance": 0.4 if strength else None}
 
     rows = [row(0, 0, 20), row(0, 1, 30), row(0.1, 0, 21), row(0.1, 1, 33)]
-    assert results_table.lines_of(rows) == [
+    assert results_table.format_lines(rows) == [
         "| `m` | new, 2 seeds | 0 | 25.00 |",
         "| `m` | new, 2 seeds | 0.1 | +2.00 ± 1.00 |",
     ]

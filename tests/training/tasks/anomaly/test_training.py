@@ -20,18 +20,23 @@ from torch_geometric.nn import TransformerConv
 from typer.testing import CliRunner
 
 from models.base import DynamicsParams
-from models.checkpoint import load as load_checkpoint
+from models.checkpoint import load_checkpoint as load_checkpoint
 from models.inputs.graph import Graph
-from models.inputs.graph_batch import pack
+from models.inputs.graph_batch import pack_graphs
 from tests.support.killed_run import killed_after
 from training.__main__ import app
 from training.datasets import NodeDataset, Split, random_splits
 from training.tasks.anomaly.baselines import GraphTransformerConv, fit_trees
-from training.tasks.anomaly.configs import node_recipe, smoke_nodes
-from training.tasks.anomaly.evaluate import best_threshold, calibrate, evaluate, measure
-from training.tasks.anomaly.neighbor_sampler import NeighbourSampler
-from training.tasks.anomaly.task import NodeRecipe
-from training.tasks.anomaly.train import train_nodes
+from training.tasks.anomaly.configs import node_train_config, smoke_node_config
+from training.tasks.anomaly.evaluate import (
+    compute_node_metrics,
+    evaluate_nodes,
+    find_best_threshold,
+    fit_calibration,
+)
+from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+from training.tasks.anomaly.task import NodeTrainConfig
+from training.tasks.anomaly.train import train_node_scorer
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +69,14 @@ def fabric() -> Fabric:
     return Fabric(accelerator="cpu", devices=1)
 
 
-def _small(model: str = "cdat", **changed) -> NodeRecipe:
+def _small(model: str = "cdat", **changed) -> NodeTrainConfig:
     config = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "hidden": 16, "bins": 4}
-    return NodeRecipe(model, config, **({"epochs": 30, "learning_rate": 1e-2} | changed))
+    return NodeTrainConfig(model, config, **({"epochs": 30, "learning_rate": 1e-2} | changed))
 
 
 @pytest.mark.parametrize("model", ["cdat", "et"])
 def test_it_learns(model: str, dataset: NodeDataset, split: Split, fabric: Fabric) -> None:
-    result = train_nodes(dataset, split, _small(model), seed=0, fabric=fabric)
+    result = train_node_scorer(dataset, split, _small(model), seed=0, fabric=fabric)
     assert result.evaluation.parts["test"].roc_auc > 0.9
     served = result.network.infer(result.network.pack([dataset.graph]), [DynamicsParams()])
     np.testing.assert_allclose(served.logits.numpy(), result.logits, atol=1e-4)
@@ -80,26 +85,34 @@ def test_it_learns(model: str, dataset: NodeDataset, split: Split, fabric: Fabri
 def test_a_killed_run_goes_on_to_the_same_result(
     dataset: NodeDataset, split: Split, fabric: Fabric, tmp_path: Path
 ) -> None:
-    whole = train_nodes(dataset, split, _small(epochs=12), seed=3, fabric=fabric)
+    whole = train_node_scorer(dataset, split, _small(epochs=12), seed=3, fabric=fabric)
     with killed_after(6):
-        train_nodes(dataset, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
-    resumed = train_nodes(dataset, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
+        train_node_scorer(
+            dataset, split, _small(epochs=12), seed=3, fabric=fabric, run_folder=tmp_path
+        )
+    resumed = train_node_scorer(
+        dataset, split, _small(epochs=12), seed=3, fabric=fabric, run_folder=tmp_path
+    )
     np.testing.assert_array_equal(whole.logits, resumed.logits)
-    assert whole.fitted.best_epoch == resumed.fitted.best_epoch
+    assert whole.result.best_epoch == resumed.result.best_epoch
     with pytest.raises(ValueError, match="of another recipe"):
-        train_nodes(dataset, split, _small(epochs=13), seed=3, fabric=fabric, run=tmp_path)
+        train_node_scorer(
+            dataset, split, _small(epochs=13), seed=3, fabric=fabric, run_folder=tmp_path
+        )
     relabelled = replace(dataset, labels=np.roll(dataset.labels, 1))
     with pytest.raises(ValueError, match="or graph"):
-        train_nodes(relabelled, split, _small(epochs=12), seed=3, fabric=fabric, run=tmp_path)
+        train_node_scorer(
+            relabelled, split, _small(epochs=12), seed=3, fabric=fabric, run_folder=tmp_path
+        )
 
 
 def test_test_labels_have_no_part(dataset: NodeDataset, split: Split, fabric: Fabric) -> None:
     """Turning over every test label changes no weight, threshold or calibration."""
     labels = dataset.labels.copy()
     labels[split.test] = 1 - labels[split.test]
-    first = train_nodes(dataset, split, _small(epochs=8), seed=0, fabric=fabric)
+    first = train_node_scorer(dataset, split, _small(epochs=8), seed=0, fabric=fabric)
     other = replace(dataset, labels=labels)
-    second = train_nodes(other, split, _small(epochs=8), seed=0, fabric=fabric)
+    second = train_node_scorer(other, split, _small(epochs=8), seed=0, fabric=fabric)
     np.testing.assert_array_equal(first.logits, second.logits)
     assert first.evaluation.threshold == second.evaluation.threshold
     assert first.evaluation.calibration == second.evaluation.calibration
@@ -110,15 +123,15 @@ def test_steps_on_part_of_the_labels_learn_too(
     dataset: NodeDataset, split: Split, fabric: Fabric, fanouts: tuple[int, ...] | None
 ) -> None:
     chosen = _small(epochs=10, batch_nodes=64, fanouts=fanouts)
-    result = train_nodes(dataset, split, chosen, seed=0, fabric=fabric)
+    result = train_node_scorer(dataset, split, chosen, seed=0, fabric=fabric)
     assert result.evaluation.parts["test"].roc_auc > 0.85
 
 
 def test_sampler_takes_at_most_its_fanout(dataset: NodeDataset) -> None:
-    batch = pack([dataset.graph])
+    batch = pack_graphs([dataset.graph])
     seeds = np.array([5, 300, 7])
-    part, kept = NeighbourSampler(batch, (4,)).sample(seeds, seed=0)
-    again, kept_again = NeighbourSampler(batch, (4,)).sample(seeds, seed=0)
+    part, kept = NeighborSampler(batch, (4,)).sample(seeds, seed=0)
+    again, kept_again = NeighborSampler(batch, (4,)).sample(seeds, seed=0)
     assert kept[:3].tolist() == seeds.tolist()
     assert np.array_equal(kept, kept_again)
     assert len(np.unique(kept)) == len(kept)
@@ -130,7 +143,7 @@ def test_sampler_takes_at_most_its_fanout(dataset: NodeDataset) -> None:
         true = set(whole.indices_E[whole.indptr_N1[node] : whole.indptr_N1[node + 1]].tolist())
         assert set(kept[sources.numpy()].tolist()) <= true
     # Without a cap the neighbourhood of a seed is whole.
-    full, kept = NeighbourSampler(batch, (10**6,)).sample(seeds, seed=0)
+    full, kept = NeighborSampler(batch, (10**6,)).sample(seeds, seed=0)
     assert torch.equal(full.relations[0].degree_N[:3], whole.degree_N[torch.from_numpy(seeds)])
     assert again.rows == 1
 
@@ -140,8 +153,8 @@ def test_graph_baselines_learn(
     name: str, dataset: NodeDataset, split: Split, fabric: Fabric
 ) -> None:
     like = _small()
-    result = train_nodes(dataset, split, like, seed=0, fabric=fabric, baseline=name)
-    assert result.recipe.model == name
+    result = train_node_scorer(dataset, split, like, seed=0, fabric=fabric, baseline=name)
+    assert result.train_config.model == name
     assert result.evaluation.parts["test"].roc_auc > 0.9
 
 
@@ -154,7 +167,7 @@ def test_graph_transformer_is_the_one_of_pyg(dataset: NodeDataset) -> None:
             linear.weight.copy_(weight[i])
             linear.bias.copy_(bias[i])
         theirs.lin_skip.load_state_dict(ours.skip.state_dict())
-    edges = pack([dataset.graph]).relations[0]
+    edges = pack_graphs([dataset.graph]).relations[0]
     receivers = torch.repeat_interleave(torch.arange(600), edges.degree_N)
     x = torch.randn(600, 8)
     expected = theirs(x, torch.stack([edges.indices_E.long(), receivers]))
@@ -166,14 +179,14 @@ def test_trees_are_tuned_on_validation(dataset: NodeDataset, split: Split) -> No
     trees = fit_trees(table, dataset.labels, split, seed=0)
     assert set(trees) == {"gradient_boosting", "random_forest"}
     for logits, val, _ in trees.values():
-        assert val == evaluate(logits, dataset.labels, split).parts["val"].roc_auc
+        assert val == evaluate_nodes(logits, dataset.labels, split).parts["val"].roc_auc
 
 
 def test_threshold_is_the_best_one() -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         p, y = rng.random(40).round(1), rng.integers(0, 2, 40)
-        chosen = f1_score(y, p >= best_threshold(p, y), average="macro")
+        chosen = f1_score(y, p >= find_best_threshold(p, y), average="macro")
         tried = [f1_score(y, p >= t, average="macro") for t in np.linspace(-0.05, 1.05, 200)]
         assert chosen >= max(tried) - 1e-12
 
@@ -183,26 +196,26 @@ def test_calibration_repairs_weighted_training() -> None:
     p = rng.beta(1, 9, 20_000)
     y = (rng.random(20_000) < p).astype(int)
     skewed = 1.7 * np.log(p / (1 - p)) + 3
-    assert np.abs(calibrate(skewed, y)(skewed) - p).mean() < 0.01
+    assert np.abs(fit_calibration(skewed, y)(skewed) - p).mean() < 0.01
 
 
 def test_recall_at_k() -> None:
-    metrics = measure(np.array([0.9, 0.8, 0.2, 0.1]), np.array([1, 0, 1, 0]), 0.5)
+    metrics = compute_node_metrics(np.array([0.9, 0.8, 0.2, 0.1]), np.array([1, 0, 1, 0]), 0.5)
     assert metrics.recall_at_k == 0.5
     assert metrics.macro_f1 == 0.5
 
 
 def test_ablations() -> None:
-    assert node_recipe("cdat", "tolokers", 5000, "no-w").config["coupling_rank"] == 0
-    assert node_recipe("et", "tolokers", 5000, "no-attention").config["attention"] is False
+    assert node_train_config("cdat", "tolokers", 5000, "no-w").config["coupling_rank"] == 0
+    assert node_train_config("et", "tolokers", 5000, "no-attention").config["attention"] is False
     with pytest.raises(ValueError, match="ablation of cdat"):
-        node_recipe("et", "tolokers", 5000, "no-w")
+        node_train_config("et", "tolokers", 5000, "no-w")
 
 
 @pytest.mark.parametrize("ablation", ["no-w", "no-inhibition", "no-attention", "no-hopfield"])
 def test_ablations_train(ablation: str, dataset: NodeDataset, split: Split, fabric: Fabric) -> None:
-    chosen = smoke_nodes(node_recipe("cdat", dataset.name, 5000, ablation))
-    result = train_nodes(dataset, split, chosen, seed=0, fabric=fabric)
+    chosen = smoke_node_config(node_train_config("cdat", dataset.name, 5000, ablation))
+    result = train_node_scorer(dataset, split, chosen, seed=0, fabric=fabric)
     parts = {"no-attention": {"hopfield"}, "no-hopfield": {"attention"}}
     output = result.network.infer(result.network.pack([dataset.graph]), [DynamicsParams()])
     components = output.solutions[0].trace[0].components
@@ -213,14 +226,16 @@ def test_mixed_precision_learns_a_strength(dataset: NodeDataset, split: Split) -
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     chosen = _small(epochs=24)
     chosen.config.update(resonance={"strength": 1.0, "rank": 4}, learn_strength=True)
-    result = train_nodes(dataset, split, chosen, seed=0, fabric=half)
+    result = train_node_scorer(dataset, split, chosen, seed=0, fabric=half)
     assert result.evaluation.parts["test"].roc_auc > 0.85
 
 
 @pytest.mark.parametrize("baseline", [None, "gcn", "graph_transformer"])
 def test_mixed_precision_learns(baseline: str | None, dataset: NodeDataset, split: Split) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    result = train_nodes(dataset, split, _small(epochs=24), seed=0, fabric=half, baseline=baseline)
+    result = train_node_scorer(
+        dataset, split, _small(epochs=24), seed=0, fabric=half, baseline=baseline
+    )
     assert result.evaluation.parts["test"].roc_auc > 0.85
 
 
@@ -229,7 +244,7 @@ def test_a_part_without_fraud_is_refused_at_once(
 ) -> None:
     benign = replace(split, test=split.test[dataset.labels[split.test] == 0])
     with pytest.raises(ValueError, match="no fraudulent node among those to test"):
-        train_nodes(dataset, benign, _small(), seed=0, fabric=fabric)
+        train_node_scorer(dataset, benign, _small(), seed=0, fabric=fabric)
 
 
 @pytest.fixture
@@ -325,7 +340,9 @@ def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
     )
     part = np.arange(1)
     split = Split("official-0", part, part, part)
-    mark = results_table._mark("et", node_recipe("et", "tolokers", 1), dataset.fingerprint(split))
+    mark = results_table._mark(
+        "et", node_train_config("et", "tolokers", 1), dataset.fingerprint(split)
+    )
     rows = {"dataset": "tolokers", "split": "official-0", "model": "et", "recipe": mark}
     figures = dict.fromkeys(results_table.COLUMNS, 0.5)
     out = tmp_path / "t.jsonl"
@@ -338,11 +355,11 @@ def test_table_command_resumes(tmp_path: Path, monkeypatch) -> None:
     from rich.progress import Progress
 
     with Progress(disable=True) as progress:
-        results = results_table.run(dataset, [split], ["et"], out, Fabric(), progress)
+        results = results_table.compute_rows(dataset, [split], ["et"], out, Fabric(), progress)
         with pytest.raises(RuntimeError, match="trained"):  # of other data nothing is there
-            results_table.run(
+            results_table.compute_rows(
                 replace(dataset, labels=np.ones(4)), [split], ["et"], out, Fabric(), progress
             )
-    text = results_table.markdown(dataset, "official splits", results)
+    text = results_table.format_table(dataset, "official splits", results)
     assert "| et | 50.00 ± 0.00 |" in text
     assert text.endswith("A machine that was not noted.")

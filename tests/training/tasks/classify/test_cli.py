@@ -10,10 +10,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from models.checkpoint import load as load_checkpoint
+from models.checkpoint import load_checkpoint as load_checkpoint
 from training.__main__ import app
 from training.datasets import load_smiles, random_split
-from training.metrics import evaluate
+from training.metrics import evaluate_classifier
 from training.tasks.classify.baselines import fit_forest
 
 MOLECULES = [
@@ -32,7 +32,10 @@ def test_the_forest_learns(csv: Path) -> None:
     dataset = load_smiles(csv, "smi", ["aromatic"])
     split = random_split(dataset)
     logits = fit_forest(dataset, split, seed=0)
-    assert evaluate(logits, dataset.labels, split, dataset.tasks).mean("test", "roc_auc") == 1
+    assert (
+        evaluate_classifier(logits, dataset.labels, split, dataset.tasks).mean("test", "roc_auc")
+        == 1
+    )
 
 
 def test_command_line_from_smiles_to_checkpoint(csv: Path, tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from lightning_fabric import Fabric
 
 from models.base import DynamicsParams
 from models.inputs.graph import Column, Graph
-from models.inputs.tokens import Tokeniser, collate
-from models.tasks.graph_classifier import GraphClassifier, Task
+from models.inputs.tokens import GraphTokenizer, collate_tokens
+from models.tasks.graph_classifier import ClassificationTask, GraphClassifier
 from tests.support.killed_run import killed_after
-from training.datasets import GraphDataset, Split, as_published, k_folds
-from training.tasks.classify.baselines import GIN, GRAPH_NETWORKS, SummedMLP
-from training.tasks.classify.configs import graph_recipe
-from training.tasks.classify.task import GraphProblem, GraphRecipe
-from training.tasks.classify.train import choose, train_graphs
+from training.datasets import GraphDataset, Split, as_published_split, k_folds
+from training.tasks.classify.baselines import BASELINE_NETWORKS, GIN, SummedMLP
+from training.tasks.classify.configs import graph_train_config
+from training.tasks.classify.task import GraphTrainConfig, GraphTrainingTask
+from training.tasks.classify.train import train_and_select, train_graph_classifier
 
 SMALL = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "blocks": 2, "encoder": 16}
 
@@ -46,7 +46,10 @@ def dataset() -> GraphDataset:
         "triangles",
         tuple(graphs),
         np.array(labels),
-        (Task(name="ring", labels=("no", "yes")), Task(name="noise", labels=("a", "b", "c"))),
+        (
+            ClassificationTask(name="ring", labels=("no", "yes")),
+            ClassificationTask(name="noise", labels=("a", "b", "c")),
+        ),
         (Column("kind", ("x", "y", "z")), Column("number")),
         (Column("bond", ("s", "d")),),
     )
@@ -62,8 +65,8 @@ def fabric() -> Fabric:
     return Fabric(accelerator="cpu", devices=1)
 
 
-def _recipe(model: str, **changed) -> GraphRecipe:
-    chosen = graph_recipe(model, "triangles")
+def _recipe(model: str, **changed) -> GraphTrainConfig:
+    chosen = graph_train_config(model, "triangles")
     config = chosen.config | (SMALL if model in ("cdat", "et") else {"dim": 16})
     values = {"epochs": 5, "learning_rate": 3e-3, "batch_graphs": 16} | changed
     return replace(chosen, config=config, **values)
@@ -75,7 +78,7 @@ def test_it_learns_structure(
 ) -> None:
     dataset = replace(dataset, labels=dataset.labels[:, :1], tasks=dataset.tasks[:1])
     recipe = _recipe(model, epochs=25, learning_rate=1e-2)
-    result = train_graphs(dataset, split, recipe, seed=0, fabric=fabric)
+    result = train_graph_classifier(dataset, split, recipe, seed=0, fabric=fabric)
     assert result.evaluation.parts["test"][0].accuracy > 0.8
     if isinstance(result.network, GraphClassifier):
         batch = result.network.pack(dataset.graphs)
@@ -92,10 +95,12 @@ def test_test_labels_have_no_part(
     labels[split.test, 0] = 1 - labels[split.test, 0]
     labels[split.test, 1] = 2 - labels[split.test, 1].clip(min=0)
     recipes = [_recipe(model, epochs=3), _recipe(model, epochs=3, learning_rate=1e-2)]
-    first = choose(dataset, split, recipes, seed=0, fabric=fabric)
-    second = choose(replace(dataset, labels=labels), split, recipes, seed=0, fabric=fabric)
+    first = train_and_select(dataset, split, recipes, seed=0, fabric=fabric)
+    second = train_and_select(
+        replace(dataset, labels=labels), split, recipes, seed=0, fabric=fabric
+    )
     np.testing.assert_array_equal(first.logits, second.logits)
-    assert first.recipe == second.recipe
+    assert first.train_config == second.train_config
     assert first.evaluation.temperatures == second.evaluation.temperatures
     assert first.evaluation.parts["val"] == second.evaluation.parts["val"]
 
@@ -104,23 +109,27 @@ def test_a_killed_run_goes_on_to_the_same_result(
     dataset: GraphDataset, split: Split, fabric: Fabric, tmp_path: Path
 ) -> None:
     recipe = _recipe("et", epochs=6)
-    whole = train_graphs(dataset, split, recipe, seed=3, fabric=fabric)
+    whole = train_graph_classifier(dataset, split, recipe, seed=3, fabric=fabric)
     with killed_after(3):
-        train_graphs(dataset, split, recipe, seed=3, fabric=fabric, run=tmp_path)
-    resumed = train_graphs(dataset, split, recipe, seed=3, fabric=fabric, run=tmp_path)
+        train_graph_classifier(dataset, split, recipe, seed=3, fabric=fabric, run_folder=tmp_path)
+    resumed = train_graph_classifier(
+        dataset, split, recipe, seed=3, fabric=fabric, run_folder=tmp_path
+    )
     np.testing.assert_array_equal(whole.logits, resumed.logits)
     with pytest.raises(ValueError, match="of another recipe"):
-        train_graphs(dataset, split, replace(recipe, epochs=7), seed=3, fabric=fabric, run=tmp_path)
+        train_graph_classifier(
+            dataset, split, replace(recipe, epochs=7), seed=3, fabric=fabric, run_folder=tmp_path
+        )
 
 
 def test_missing_labels_and_weights_in_the_loss(dataset: GraphDataset, split: Split) -> None:
-    tokens = dataset.tokens(Tokeniser())
+    tokens = dataset.tokens(GraphTokenizer())
     logits = torch.randn(6, 5)
     target = torch.tensor([[0, -1], [1, -1], [0, 2], [0, 0], [1, -1], [0, 1]])
-    batch = collate(tokens[:6])
+    batch = collate_tokens(tokens[:6])
     for balanced in (False, True):
-        recipe = GraphRecipe("et", balanced=balanced, label_smoothing=0.1)
-        problem = GraphProblem(
+        recipe = GraphTrainConfig("et", balanced=balanced, label_smoothing=0.1)
+        problem = GraphTrainingTask(
             tokens, dataset.labels, dataset.tasks, split, recipe, torch.device("cpu")
         )
         expected = []
@@ -144,7 +153,7 @@ def test_missing_labels_and_weights_in_the_loss(dataset: GraphDataset, split: Sp
 @pytest.mark.parametrize("model", ["cdat", "et", "gin", "mlp"])
 def test_half_precision_trains(model: str, dataset: GraphDataset, split: Split) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    result = train_graphs(dataset, split, _recipe(model, epochs=2), seed=0, fabric=half)
+    result = train_graph_classifier(dataset, split, _recipe(model, epochs=2), seed=0, fabric=half)
     assert np.isfinite(result.logits).all()
 
 
@@ -152,8 +161,8 @@ def test_half_precision_trains(model: str, dataset: GraphDataset, split: Split) 
 def test_training_moves_every_parameter(
     model: str, dataset: GraphDataset, split: Split, fabric: Fabric
 ) -> None:
-    start = train_graphs(dataset, split, _recipe(model, epochs=0), seed=0, fabric=fabric)
-    end = train_graphs(dataset, split, _recipe(model, epochs=2), seed=0, fabric=fabric)
+    start = train_graph_classifier(dataset, split, _recipe(model, epochs=0), seed=0, fabric=fabric)
+    end = train_graph_classifier(dataset, split, _recipe(model, epochs=2), seed=0, fabric=fabric)
     after = dict(end.network.named_parameters())
     for name, before in start.network.named_parameters():
         if before.requires_grad and before.numel():
@@ -161,7 +170,7 @@ def test_training_moves_every_parameter(
 
 
 def test_as_published_is_measured_on_what_was_trained_on(dataset: GraphDataset) -> None:
-    split = as_published(dataset)
+    split = as_published_split(dataset)
     assert np.array_equal(split.train, split.test)
     assert len(split.test) == len(dataset.graphs)
 
@@ -171,13 +180,13 @@ def test_gin_is_invariant_and_the_mlp_sees_no_edges(dataset: GraphDataset) -> No
     order = np.random.default_rng(0).permutation(graph.num_nodes)
     shuffled = replace(graph, x=graph.x[order], edge_index=np.argsort(order)[graph.edge_index])
     bare = replace(graph, edge_index=graph.edge_index[:, :0], edge_attr=np.zeros((0, 1)))
-    make = Tokeniser(positions="none")
-    one, other, none = (collate([make(g)]) for g in (graph, shuffled, bare))
-    for kind in GRAPH_NETWORKS.values():
+    make = GraphTokenizer(positions="none")
+    one, other, none = (collate_tokens([make(g)]) for g in (graph, shuffled, bare))
+    for kind in BASELINE_NETWORKS.values():
         network = kind(dataset, dim=8, layers=2, dropout=0.0).eval()
         torch.testing.assert_close(network(one), network(other), rtol=1e-4, atol=1e-5)
         assert torch.equal(network(one), network(none)) == (kind is SummedMLP)
-    assert GRAPH_NETWORKS["gin"] is GIN
+    assert BASELINE_NETWORKS["gin"] is GIN
 
 
 def test_a_part_of_one_label_is_refused(dataset: GraphDataset, fabric: Fabric) -> None:
@@ -185,7 +194,7 @@ def test_a_part_of_one_label_is_refused(dataset: GraphDataset, fabric: Fabric) -
     trees = np.flatnonzero(dataset.labels[:, 0] == 0)
     split = Split("scaffold", np.r_[rings[:20], trees], rings[20:40], rings[40:])
     with pytest.raises(ValueError, match=r"to val have less than two labels of ring.*balanced"):
-        train_graphs(dataset, split, _recipe("et"), seed=0, fabric=fabric)
+        train_graph_classifier(dataset, split, _recipe("et"), seed=0, fabric=fabric)
 
 
 def test_balanced_probabilities_are_put_back(fabric: Fabric) -> None:
@@ -193,14 +202,14 @@ def test_balanced_probabilities_are_put_back(fabric: Fabric) -> None:
     rng = np.random.default_rng(0)
     graphs = tuple(Graph(np.zeros((2, 1), np.float32), np.array([[0], [1]])) for _ in range(400))
     labels = (rng.random(400) < 0.15).astype(np.int64)[:, None]
-    task = (Task(name="t", labels=("often", "rare")),)
+    task = (ClassificationTask(name="t", labels=("often", "rare")),)
     constant = GraphDataset("constant", graphs, labels, task, (Column("node", ("node",)),))
     recipe = _recipe("et", epochs=20, balanced=True, label_smoothing=0.0, weight_decay=0.0)
     split = k_folds(constant, 4)[0]
-    result = train_graphs(constant, split, recipe, seed=0, fabric=fabric)
+    result = train_graph_classifier(constant, split, recipe, seed=0, fabric=fabric)
     p = 1 / (1 + np.exp(result.logits[:, 0] - result.logits[:, 1]))
     assert p.mean() == pytest.approx(labels.mean(), abs=0.05)
     chosen_by = result.evaluation.parts["val"][0]
-    assert result.fitted.best_val == pytest.approx(
+    assert result.result.best_val == pytest.approx(
         -chosen_by.cross_entropy
     )  # what was chosen is what ships

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from models.checkpoint import load as load_checkpoint
+from models.checkpoint import load_checkpoint as load_checkpoint
 from models.tasks.image_completer import ImageCompleter
 from training.__main__ import app
 

@@ -15,20 +15,24 @@ from lightning_fabric import Fabric
 
 from models.architectures.et import ETImage, ETImageConfig
 from models.base import DynamicsParams
-from models.inputs.patches import MaskedImage, patchify, spread
+from models.inputs.patches import MaskedImage, patch_mask_to_pixels, patchify
 from models.tasks.image_completer import ImageCompleter
 from tests.support.killed_run import killed_after
 from training.datasets import ImageDataset, Split
-from training.tasks.complete.baselines import ViT, mean_colour
-from training.tasks.complete.configs import IMAGE_ABLATIONS, image_recipe, smoke_images
-from training.tasks.complete.evaluate import (
-    completer,
-    evaluate_images,
-    occlude,
-    over_seeds,
+from training.tasks.complete.baselines import ViT, mean_color
+from training.tasks.complete.configs import (
+    ABLATIONS,
+    completion_train_config,
+    smoke_completion_config,
 )
-from training.tasks.complete.task import ImageProblem, ImageRecipe
-from training.tasks.complete.train import train_images
+from training.tasks.complete.evaluate import (
+    draw_occlusion,
+    evaluate_completion,
+    make_completion_function,
+    summarize_over_masks,
+)
+from training.tasks.complete.task import CompletionTrainConfig, CompletionTrainingTask
+from training.tasks.complete.train import train_image_completer
 
 CPU = torch.device("cpu")
 SMALL = {"size": 12, "patch": 3, "dim": 32, "heads": 2, "head_dim": 16, "memories": 32, "steps": 6}
@@ -48,9 +52,9 @@ def fabric() -> Fabric:
     return Fabric(accelerator="cpu", devices=1)
 
 
-def _recipe(model: str = "et", **changed: Any) -> ImageRecipe:
+def _recipe(model: str = "et", **changed: Any) -> CompletionTrainConfig:
     values = {"epochs": 2, "learning_rate": 3e-3, "batch_images": 32} | changed
-    return ImageRecipe(model, SMALL, **values)
+    return CompletionTrainConfig(model, SMALL, **values)
 
 
 @pytest.mark.parametrize("model", ["et", "vit"])
@@ -59,11 +63,11 @@ def test_it_learns(model: str, dataset: ImageDataset, fabric: Fabric) -> None:
     recipe = _recipe(model, epochs=20, batch_images=16, learning_rate=rate, check_every=5)
     if model == "vit":  # as small as ET is here, at a width of 8, it learns or not by chance
         recipe = replace(recipe, config=SMALL | {"memories": 512})
-    result = train_images(dataset, recipe, seed=0, fabric=fabric)
+    result = train_image_completer(dataset, recipe, seed=0, fabric=fabric)
     share = recipe.occluded
-    naive = evaluate_images(mean_colour(3), dataset, 3, share, parts=("test",))["test"]
-    learned = over_seeds(result.parts["test"])
-    assert learned["psnr"] > over_seeds(naive)["psnr"] + 3
+    naive = evaluate_completion(mean_color(3), dataset, 3, share, parts=("test",))["test"]
+    learned = summarize_over_masks(result.parts["test"])
+    assert learned["psnr"] > summarize_over_masks(naive)["psnr"] + 3
     assert learned["whole_mse"] == pytest.approx(share * learned["mse"], rel=1e-6)
     assert learned["masks"] == 10
 
@@ -74,10 +78,10 @@ def test_test_images_have_no_part(model: str, dataset: ImageDataset, fabric: Fab
     images = dataset.images.copy()
     images[dataset.split.test] = 255 - images[dataset.split.test]
     first, second = (
-        train_images(d, _recipe(model), seed=0, fabric=fabric)
+        train_image_completer(d, _recipe(model), seed=0, fabric=fabric)
         for d in (dataset, replace(dataset, images=images))
     )
-    assert first.fitted.best_val == second.fitted.best_val
+    assert first.result.best_val == second.result.best_val
     assert first.parts["val"] == second.parts["val"]
     assert first.parts["test"] != second.parts["test"]
     states = first.network.state_dict(), second.network.state_dict()
@@ -89,22 +93,24 @@ def test_a_killed_run_goes_on_to_the_same_result(
     dataset: ImageDataset, fabric: Fabric, tmp_path: Path, muon: bool
 ) -> None:
     recipe = _recipe(epochs=4, muon=muon)
-    whole = train_images(dataset, recipe, seed=3, fabric=fabric)
+    whole = train_image_completer(dataset, recipe, seed=3, fabric=fabric)
     with killed_after(2):
-        train_images(dataset, recipe, seed=3, fabric=fabric, run=tmp_path)
+        train_image_completer(dataset, recipe, seed=3, fabric=fabric, run_folder=tmp_path)
     with safetensors.safe_open(tmp_path / "state.safetensors", "pt") as state:
         told_s = json.loads(state.metadata()["progress"])["seconds"]
     mixed = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     with pytest.raises(ValueError, match="of another recipe, precision"):
-        train_images(dataset, recipe, seed=3, fabric=mixed, run=tmp_path)
-    resumed = train_images(dataset, recipe, seed=3, fabric=fabric, run=tmp_path)
-    assert resumed.fitted.precision == "32-true"
+        train_image_completer(dataset, recipe, seed=3, fabric=mixed, run_folder=tmp_path)
+    resumed = train_image_completer(dataset, recipe, seed=3, fabric=fabric, run_folder=tmp_path)
+    assert resumed.result.precision == "32-true"
     states = whole.network.state_dict(), resumed.network.state_dict()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert whole.parts == resumed.parts
-    assert resumed.fitted.seconds > told_s > 0
+    assert resumed.result.seconds > told_s > 0
     with pytest.raises(ValueError, match="of another recipe"):
-        train_images(dataset, replace(recipe, occluded=0.4), seed=3, fabric=fabric, run=tmp_path)
+        train_image_completer(
+            dataset, replace(recipe, occluded=0.4), seed=3, fabric=fabric, run_folder=tmp_path
+        )
 
 
 @pytest.mark.parametrize("model", ["et", "vit"])
@@ -113,10 +119,10 @@ def test_mixed_precision_has_the_same_gradients(model: str, dataset: ImageDatase
         fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
         config = ETImageConfig.model_validate(SMALL)
         kind = ETImage if model == "et" else ViT
-        network = kind.fitted(config, dataset.images, 0).train()
-        problem = ImageProblem(dataset, network.codec, _recipe(model), CPU)
+        network = kind.from_data(config, dataset.images, 0).train()
+        problem = CompletionTrainingTask(dataset, network.codec, _recipe(model), CPU)
         wrapped = fabric.setup(network)
-        fabric.backward(problem.loss(wrapped, next(problem.steps(0, fabric))))
+        fabric.backward(problem.loss(wrapped, next(problem.batches(0, fabric))))
         return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
 
     exact = gradients("32-true")
@@ -131,11 +137,11 @@ def test_the_loss_counts_what_is_occluded_and_hides_most_of_it(
     dataset: ImageDataset, fabric: Fabric
 ) -> None:
     recipe = _recipe(occluded=0.6, kept_open=0.2)
-    network = ETImage.fitted(
+    network = ETImage.from_data(
         ETImageConfig.model_validate(SMALL), dataset.images[dataset.split.train], 0
     )
-    problem = ImageProblem(dataset, network.codec, recipe, CPU)
-    steps = list(problem.steps(0, fabric))
+    problem = CompletionTrainingTask(dataset, network.codec, recipe, CPU)
+    steps = list(problem.batches(0, fabric))
     assert sum(batch.rows for batch, _ in steps) == 300
     for batch, counted in steps:
         masked = batch.occluded_N
@@ -143,7 +149,7 @@ def test_the_loss_counts_what_is_occluded_and_hides_most_of_it(
         assert (masked.view(batch.rows, -1).sum(1) == 8).all()  # two of them stay open
         assert counted[masked].all()
     batch, counted = steps[0]
-    again, another = (next(iter(problem.steps(seed, fabric))) for seed in (0, 1))
+    again, another = (next(iter(problem.batches(seed, fabric))) for seed in (0, 1))
     assert torch.equal(batch.patches_NP, again[0].patches_NP)
     assert torch.equal(counted, again[1])
     assert not torch.equal(counted, another[1])
@@ -151,12 +157,12 @@ def test_the_loss_counts_what_is_occluded_and_hides_most_of_it(
 
 def test_every_image_counts_as_much_in_the_loss(dataset: ImageDataset, fabric: Fabric) -> None:
     network = ETImage(ETImageConfig.model_validate(SMALL))
-    problem = ImageProblem(dataset, network.codec, _recipe(occluded=0.5, vary=0.45), CPU)
-    batch, counted = next(problem.steps(0, fabric))
+    problem = CompletionTrainingTask(dataset, network.codec, _recipe(occluded=0.5, vary=0.45), CPU)
+    batch, counted = next(problem.batches(0, fabric))
     many = counted.view(batch.rows, 16).sum(1)
     assert many.min() < 4 < 12 < many.max()
     images = torch.rand(batch.rows, 3, 12, 12)
-    error = (patchify(images, 3) - batch.patches_NP) / network.codec.scale()[1]
+    error = (patchify(images, 3) - batch.patches_NP) / network.codec.get_training_scale()[1]
     squares = error.square().view(batch.rows, 16, -1), counted.view(batch.rows, 16)
     expected = torch.stack([of[what].mean() for of, what in zip(*squares, strict=True)]).mean()
     torch.testing.assert_close(problem.loss(lambda _: images, (batch, counted)), expected)  # type: ignore[arg-type]
@@ -167,9 +173,11 @@ def test_every_image_counts_as_much_in_the_loss(dataset: ImageDataset, fabric: F
 def test_images_are_mirrored_where_that_may_be(dataset: ImageDataset, fabric: Fabric) -> None:
     network = ETImage(ETImageConfig.model_validate(SMALL))
     for mirror in (True, False):
-        problem = ImageProblem(replace(dataset, mirror=mirror), network.codec, _recipe(), CPU)
+        problem = CompletionTrainingTask(
+            replace(dataset, mirror=mirror), network.codec, _recipe(), CPU
+        )
         order = np.random.default_rng(0).permutation(dataset.split.train)[:32]
-        (batch, _), *_ = problem.steps(0, fabric)
+        (batch, _), *_ = problem.batches(0, fabric)
         left = batch.patches_NP.view(32, 4, 4, 3, 9)[:, 0, 0, :, 0] * 255
         turned = (left.round().numpy() != dataset.images[order][:, 0, 0]).any(1)
         assert 5 < turned.sum() < 27 if mirror else not turned.any()
@@ -178,8 +186,8 @@ def test_images_are_mirrored_where_that_may_be(dataset: ImageDataset, fabric: Fa
 @pytest.mark.parametrize("model", ["et", "vit"])
 def test_half_precision_trains(model: str, dataset: ImageDataset) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    result = train_images(dataset, _recipe(model, epochs=1), seed=0, fabric=half)
-    assert np.isfinite(over_seeds(result.parts["test"])["mse"])
+    result = train_image_completer(dataset, _recipe(model, epochs=1), seed=0, fabric=half)
+    assert np.isfinite(summarize_over_masks(result.parts["test"])["mse"])
 
 
 @pytest.mark.parametrize("muon", [False, True])
@@ -187,8 +195,10 @@ def test_half_precision_trains(model: str, dataset: ImageDataset) -> None:
 def test_training_moves_every_parameter(
     model: str, muon: bool, dataset: ImageDataset, fabric: Fabric
 ) -> None:
-    start = train_images(dataset, _recipe(model, epochs=0, muon=muon), seed=0, fabric=fabric)
-    end = train_images(dataset, _recipe(model, epochs=1, muon=muon), seed=0, fabric=fabric)
+    start = train_image_completer(
+        dataset, _recipe(model, epochs=0, muon=muon), seed=0, fabric=fabric
+    )
+    end = train_image_completer(dataset, _recipe(model, epochs=1, muon=muon), seed=0, fabric=fabric)
     after = dict(end.network.named_parameters())
     for name, before in start.network.named_parameters():
         if before.requires_grad:
@@ -197,44 +207,51 @@ def test_training_moves_every_parameter(
 
 def test_muon_trains_what_is_within(dataset: ImageDataset, fabric: Fabric) -> None:
     for model, kinds in (("et", {"key_HYD", "query_HYD", "memories_MD"}), ("vit", {"weight"})):
-        network = train_images(dataset, _recipe(model, epochs=0), seed=0, fabric=fabric).network
-        problem = ImageProblem(dataset, network.codec, _recipe(model, muon=True), CPU)
-        chosen = {id(p) for p in problem.matrices(network)}
+        network = train_image_completer(
+            dataset, _recipe(model, epochs=0), seed=0, fabric=fabric
+        ).network
+        problem = CompletionTrainingTask(dataset, network.codec, _recipe(model, muon=True), CPU)
+        chosen = {id(p) for p in problem.muon_parameters(network)}
         names = [name for name, p in network.named_parameters() if id(p) in chosen]
         assert {name.rpartition(".")[2] for name in names} == kinds
         assert not any(name.startswith("codec") for name in names)
-        assert ImageProblem(dataset, network.codec, _recipe(model), CPU).matrices(network) == []
+        assert (
+            CompletionTrainingTask(dataset, network.codec, _recipe(model), CPU).muon_parameters(
+                network
+            )
+            == []
+        )
 
 
 def test_what_is_measured_is_what_is_served(dataset: ImageDataset, fabric: Fabric) -> None:
-    network = train_images(dataset, _recipe(), seed=0, fabric=fabric).network
+    network = train_image_completer(dataset, _recipe(), seed=0, fabric=fabric).network
     assert isinstance(network, ImageCompleter)
-    images, occluded = dataset.images[:5], occlude(1, 5, 4, 0.5)
-    measured = completer(network, 3, CPU)(images, occluded)
+    images, occluded = dataset.images[:5], draw_occlusion(1, 5, 4, 0.5)
+    measured = make_completion_function(network, 3, CPU)(images, occluded)
     pictures = [MaskedImage(*both) for both in zip(images, occluded, strict=True)]
     served = network.infer(network.pack(pictures), [DynamicsParams()] * 5).logits
     pixels = (255 * served).round().clamp(0, 255).permute(0, 2, 3, 1).numpy()
-    mask = spread(occluded, 3)
+    mask = patch_mask_to_pixels(occluded, 3)
     assert np.abs(measured[mask].astype(int) - pixels[mask]).max() <= 1
     assert (measured[~mask] == images[~mask]).all()
 
 
 def test_recipes(dataset: ImageDataset) -> None:
-    for ablation, changed in IMAGE_ABLATIONS.items():
-        recipe = image_recipe("et", dataset, ablation)
+    for ablation, changed in ABLATIONS.items():
+        recipe = completion_train_config("et", dataset, ablation)
         config = ETImageConfig.model_validate(recipe.config)
         assert changed.items() <= config.model_dump().items()
         assert (config.size, config.channels, config.steps) == (12, 3, 12)
-        smoke = ETImageConfig.model_validate(smoke_images(recipe).config)
+        smoke = ETImageConfig.model_validate(smoke_completion_config(recipe).config)
         assert changed.items() <= smoke.model_dump().items()
     for model, ablation in (("et", "no-w"), ("vit", "no-hopfield"), ("gin", "none")):
         with pytest.raises(ValueError, match=r"known are|those of et"):
-            image_recipe(model, dataset, ablation)
+            completion_train_config(model, dataset, ablation)
     sizes = {8: 1, 20: 4, 64: 8, 28: 4, 96: 12}
     for size, patch in sizes.items():
-        assert image_recipe("et", _of_size(size)).config["patch"] == patch
+        assert completion_train_config("et", _of_size(size)).config["patch"] == patch
     with pytest.raises(ValueError, match="size must be a multiple of 4"):
-        image_recipe("et", _of_size(67))
+        completion_train_config("et", _of_size(67))
 
 
 def _of_size(size: int) -> ImageDataset:

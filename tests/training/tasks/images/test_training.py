@@ -15,26 +15,39 @@ from typer.testing import CliRunner
 
 from models.architectures.ait import AiT
 from models.base import DynamicsParams
-from models.checkpoint import load as load_checkpoint
+from models.checkpoint import load_checkpoint as load_checkpoint
 from tests.support.killed_run import killed_after
 from training.__main__ import app
 from training.datasets.clevr import load_clevr
-from training.datasets.pictures import PictureDataset
+from training.datasets.pictures import LabeledImageDataset
 from training.datasets.triangle import load_triangle
-from training.tasks.images.configs import ABLATIONS, recognise_recipe, smoke_pictures
-from training.tasks.images.export import pictures_of
-from training.tasks.images.task import RecogniseProblem, RecogniseRecipe, Step, shifted
-from training.tasks.images.train import config_of, size_of, train_pictures
-from training.trainer import parameters
+from training.tasks.images.configs import (
+    ABLATIONS,
+    image_classifier_train_config,
+    smoke_image_classifier_config,
+)
+from training.tasks.images.export import samples_to_inputs
+from training.tasks.images.task import (
+    ImageClassifierTrainConfig,
+    ImageClassifierTrainingTask,
+    TrainStep,
+    shift_and_mirror,
+)
+from training.tasks.images.train import (
+    count_config_parameters,
+    network_config,
+    train_image_classifier,
+)
+from training.trainer import count_parameters
 
 
 @pytest.fixture(scope="module")
-def triangle() -> PictureDataset:
+def triangle() -> LabeledImageDataset:
     return load_triangle({"train": 96, "val": 48, "test": 48})
 
 
 @pytest.fixture(scope="module")
-def clevr() -> PictureDataset:
+def clevr() -> LabeledImageDataset:
     return load_clevr({"train": 4, "val": 2, "test": 2})
 
 
@@ -43,40 +56,48 @@ def fabric() -> Fabric:
     return Fabric(accelerator="cpu", devices=1)
 
 
-def _recipe(model: str = "ait", dataset: str = "triangle", **changed) -> RecogniseRecipe:
-    return replace(smoke_pictures(recognise_recipe(model, dataset)), **changed)
+def _recipe(model: str = "ait", dataset: str = "triangle", **changed) -> ImageClassifierTrainConfig:
+    return replace(
+        smoke_image_classifier_config(image_classifier_train_config(model, dataset)), **changed
+    )
 
 
-def _problem(dataset: PictureDataset, recipe: RecogniseRecipe) -> RecogniseProblem:
-    return RecogniseProblem(dataset, config_of(dataset, recipe), recipe, torch.device("cpu"))
+def _problem(
+    dataset: LabeledImageDataset, recipe: ImageClassifierTrainConfig
+) -> ImageClassifierTrainingTask:
+    return ImageClassifierTrainingTask(
+        dataset, network_config(dataset, recipe), recipe, torch.device("cpu")
+    )
 
 
-def test_it_learns_what_it_is_shown(triangle: PictureDataset, fabric: Fabric) -> None:
+def test_it_learns_what_it_is_shown(triangle: LabeledImageDataset, fabric: Fabric) -> None:
     """By heart at this size; and what is served says what was measured."""
     recipe = _recipe(epochs=40, learning_rate=5e-3, check_every=20, fresh=False)
     dataset = replace(triangle, split=replace(triangle.split, val=triangle.split.train))
-    result = train_pictures(dataset, recipe, seed=0, fabric=fabric)
+    result = train_image_classifier(dataset, recipe, seed=0, fabric=fabric)
     assert result.evaluation.parts["train"][0].accuracy > 0.9
-    assert result.by_kind == {}
+    assert result.accuracy_by_kind == {}
     some = np.arange(0, 192, 5)
     network = result.network
-    served = network.infer(network.pack(pictures_of(dataset, some)), [DynamicsParams()] * len(some))
+    served = network.infer(
+        network.pack(samples_to_inputs(dataset, some)), [DynamicsParams()] * len(some)
+    )
     np.testing.assert_allclose(served.logits.numpy(), result.logits[some], atol=1e-4)
 
 
-def test_test_labels_have_no_part(clevr: PictureDataset, fabric: Fabric) -> None:
+def test_test_labels_have_no_part(clevr: LabeledImageDataset, fabric: Fabric) -> None:
     labels = clevr.labels.copy()
     labels[clevr.split.test] = 9 - labels[clevr.split.test]
     recipe = _recipe(dataset="sort-of-clevr", epochs=2)
     first, second = (
-        train_pictures(data, recipe, seed=0, fabric=fabric)
+        train_image_classifier(data, recipe, seed=0, fabric=fabric)
         for data in (clevr, replace(clevr, labels=labels))
     )
     np.testing.assert_array_equal(first.logits, second.logits)
     assert first.evaluation.temperatures == second.evaluation.temperatures
     assert first.evaluation.parts["val"] == second.evaluation.parts["val"]
-    assert first.by_kind.keys() == {"non-relational", "relational"}
-    parts = np.mean(list(first.by_kind.values()))  # as many of each kind
+    assert first.accuracy_by_kind.keys() == {"non-relational", "relational"}
+    parts = np.mean(list(first.accuracy_by_kind.values()))  # as many of each kind
     assert parts == pytest.approx(first.evaluation.parts["test"][0].accuracy)
     problem = _problem(clevr, recipe)
     assert (problem.labels[clevr.split.test] == -1).all()
@@ -84,22 +105,24 @@ def test_test_labels_have_no_part(clevr: PictureDataset, fabric: Fabric) -> None
 
 @pytest.mark.parametrize("model", ["ait", "ait:reset-memory"])
 def test_a_killed_run_goes_on_to_the_same_result(
-    model: str, triangle: PictureDataset, fabric: Fabric, tmp_path: Path
+    model: str, triangle: LabeledImageDataset, fabric: Fabric, tmp_path: Path
 ) -> None:
     """The memories that the batches wrote are part of what goes on."""
     recipe = _recipe(model, epochs=4, fresh=False, augment="shift")
-    whole = train_pictures(triangle, recipe, seed=3, fabric=fabric)
+    whole = train_image_classifier(triangle, recipe, seed=3, fabric=fabric)
     with killed_after(2):
-        train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
-    resumed = train_pictures(triangle, recipe, seed=3, fabric=fabric, run=tmp_path)
+        train_image_classifier(triangle, recipe, seed=3, fabric=fabric, run_folder=tmp_path)
+    resumed = train_image_classifier(triangle, recipe, seed=3, fabric=fabric, run_folder=tmp_path)
     np.testing.assert_array_equal(whole.logits, resumed.logits)
     for name, tensor in whole.network.state_dict().items():
         assert torch.equal(tensor, resumed.network.state_dict()[name]), name
     with pytest.raises(ValueError, match="of another recipe"):
-        train_pictures(triangle, replace(recipe, epochs=7), seed=3, fabric=fabric, run=tmp_path)
+        train_image_classifier(
+            triangle, replace(recipe, epochs=7), seed=3, fabric=fabric, run_folder=tmp_path
+        )
 
 
-def test_the_loss_is_cross_entropy_and_the_balance(triangle: PictureDataset) -> None:
+def test_the_loss_is_cross_entropy_and_the_balance(triangle: LabeledImageDataset) -> None:
     problem = _problem(triangle, _recipe(balance=0.5))
     logits, target = torch.randn(6, 2), torch.tensor([0, 1, 1, 0, 0, 1])
 
@@ -114,66 +137,66 @@ def test_the_loss_is_cross_entropy_and_the_balance(triangle: PictureDataset) -> 
             self.resets += 1
 
     network = Network()
-    step = Step(None, target, True)  # type: ignore[arg-type]
+    step = TrainStep(None, target, True)  # type: ignore[arg-type]
     got = problem.loss(network, step)  # type: ignore[arg-type]
     torch.testing.assert_close(got, torch.nn.functional.cross_entropy(logits, target) + 1.5)
     assert network.resets == 0
     problem.recipe = replace(problem.recipe, reset_memory=True)
-    for first in (True, False):
-        problem.loss(network, step._replace(first=first))  # type: ignore[arg-type]
+    for starts_epoch in (True, False):
+        problem.loss(network, step._replace(starts_epoch=starts_epoch))  # type: ignore[arg-type]
     assert network.resets == 1
 
 
-def test_every_process_takes_whole_batches_of_its_own(triangle: PictureDataset) -> None:
+def test_every_process_takes_whole_batches_of_its_own(triangle: LabeledImageDataset) -> None:
     problem = _problem(triangle, _recipe(fresh=False, augment="shift"))
 
     class Of:
         def __init__(self, world_size: int, rank: int) -> None:
             self.world_size, self.global_rank = world_size, rank
 
-    taken = [list(problem.steps(1, cast(Fabric, Of(2, rank)))) for rank in range(2)]
+    taken = [list(problem.batches(1, cast(Fabric, Of(2, rank)))) for rank in range(2)]
     assert [len(steps) for steps in taken] == [3, 3]
     pixels = [step.batch.pixels_RCHW for steps in taken for step in steps]
     assert all(len(part) == 16 for part in pixels)
     assert len({picture.numpy().tobytes() for part in pixels for picture in part}) == 96
-    assert [step.first for step in taken[1]] == [True, False, False]
-    alone = [step.batch.pixels_RCHW for step in problem.steps(1, cast(Fabric, Of(1, 0)))]
+    assert [step.starts_epoch for step in taken[1]] == [True, False, False]
+    alone = [step.batch.pixels_RCHW for step in problem.batches(1, cast(Fabric, Of(1, 0)))]
     for rank, steps in enumerate(taken):
         for step, whole in zip(steps, alone[rank::2], strict=False):
             assert torch.equal(step.batch.pixels_RCHW, whole)
     problem.recipe = replace(problem.recipe, batch_pictures=64)
     with pytest.raises(ValueError, match="smaller batches"):
-        next(problem.steps(1, cast(Fabric, Of(2, 0))))
+        next(problem.batches(1, cast(Fabric, Of(2, 0))))
 
 
-def test_a_picture_comes_with_all_that_is_asked_of_it(clevr: PictureDataset) -> None:
+def test_a_picture_comes_with_all_that_is_asked_of_it(clevr: LabeledImageDataset) -> None:
     problem = _problem(clevr, _recipe(dataset="sort-of-clevr"))
     assert clevr.questions is not None
     labels = {}
-    for step in problem.steps(0, Fabric(accelerator="cpu", devices=1)):
+    for step in problem.batches(0, Fabric(accelerator="cpu", devices=1)):
         assert step.batch.question_RKQ is not None
         target_RK = step.target_R.view(step.batch.question_RKQ.shape[:2])
         every = zip(step.batch.pixels_RCHW, step.batch.question_RKQ, target_RK, strict=True)
         for pixels, asked_KQ, target_K in every:
             picture = (255 * pixels).byte().numpy()
             [at] = np.flatnonzero((clevr.pixels == picture).all((1, 2, 3)))
-            mine = np.flatnonzero(clevr.picture_of == at)
+            mine = np.flatnonzero(clevr.image_ids == at)
             np.testing.assert_array_equal(asked_KQ, clevr.questions[mine])
             labels[at] = target_K.tolist(), clevr.labels[mine].tolist()
-    assert labels.keys() == set(clevr.picture_of[clevr.split.train])
+    assert labels.keys() == set(clevr.image_ids[clevr.split.train])
     assert all(shown == asked for shown, asked in labels.values())
-    uneven = replace(clevr, picture_of=np.roll(clevr.picture_of, 1))
+    uneven = replace(clevr, image_ids=np.roll(clevr.image_ids, 1))
     with pytest.raises(ValueError, match="20 each"):
-        next(_problem(uneven, problem.recipe).steps(0, Fabric(accelerator="cpu", devices=1)))
+        next(_problem(uneven, problem.recipe).batches(0, Fabric(accelerator="cpu", devices=1)))
 
 
 def test_fresh_pictures_are_another_each_epoch_and_the_same_each_time(
-    triangle: PictureDataset,
+    triangle: LabeledImageDataset,
 ) -> None:
     problem = _problem(triangle, _recipe())
 
     def drawn(epoch: int) -> list[bytes]:
-        steps = list(problem.steps(epoch, Fabric(accelerator="cpu", devices=1)))
+        steps = list(problem.batches(epoch, Fabric(accelerator="cpu", devices=1)))
         for step in steps:
             assert step.batch.pixels_RCHW.shape[2:] == (64, 64)
             assert set(step.target_R.tolist()) == {0, 1}
@@ -182,7 +205,7 @@ def test_fresh_pictures_are_another_each_epoch_and_the_same_each_time(
     assert drawn(1) == drawn(1)
     assert not set(drawn(1)) & set(drawn(2))
     for wrong in (_recipe(augment="shift"), _recipe()):
-        dataset = triangle if wrong.augment else replace(triangle, draw=None)
+        dataset = triangle if wrong.augment else replace(triangle, generate=None)
         with pytest.raises(ValueError, match="fresh pictures"):
             _problem(dataset, wrong)
 
@@ -191,7 +214,7 @@ def test_shifted_pictures_are_moved_and_mirrored() -> None:
     rng = np.random.default_rng(0)
     picture = np.zeros((200, 2, 16, 16), np.uint8)
     picture[:, :, 6:9, 6:10] = np.arange(1, 13).reshape(3, 4)
-    out = shifted(picture, rng)
+    out = shift_and_mirror(picture, rng)
     mirrored, places = 0, set()
     for one in out:
         rows, columns = np.nonzero(one[0])
@@ -208,20 +231,20 @@ def test_shifted_pictures_are_moved_and_mirrored() -> None:
     assert {row for row, _ in places} == set(range(2, 11))
 
 
-def test_half_precision_trains(clevr: PictureDataset) -> None:
+def test_half_precision_trains(clevr: LabeledImageDataset) -> None:
     half = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     recipe = _recipe(dataset="sort-of-clevr", epochs=1)
-    result = train_pictures(clevr, recipe, seed=0, fabric=half)
+    result = train_image_classifier(clevr, recipe, seed=0, fabric=half)
     assert np.isfinite(result.logits).all()
     assert result.network.layers[0].workspace.memory_MD.dtype == torch.float32  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("model", ["ait", *(f"ait:{name}" for name in ABLATIONS), "vit"])
 def test_training_moves_every_parameter(
-    model: str, triangle: PictureDataset, fabric: Fabric
+    model: str, triangle: LabeledImageDataset, fabric: Fabric
 ) -> None:
     start, end = (
-        train_pictures(triangle, _recipe(model, epochs=n), seed=0, fabric=fabric).network
+        train_image_classifier(triangle, _recipe(model, epochs=n), seed=0, fabric=fabric).network
         for n in (0, 1)
     )
     after = dict(end.named_parameters())
@@ -231,22 +254,25 @@ def test_training_moves_every_parameter(
 
 
 def test_the_vision_transformer_weighs_as_much(
-    triangle: PictureDataset, clevr: PictureDataset
+    triangle: LabeledImageDataset, clevr: LabeledImageDataset
 ) -> None:
     for dataset in (triangle, clevr):
         ours, vit = (
-            config_of(dataset, recognise_recipe(model, dataset.name)) for model in ("ait", "vit")
+            network_config(dataset, image_classifier_train_config(model, dataset.name))
+            for model in ("ait", "vit")
         )
         assert not vit.workspace
-        assert size_of(vit) == pytest.approx(size_of(ours), rel=1e-3)
-        assert size_of(ours) == parameters(AiT(ours))
+        assert count_config_parameters(vit) == pytest.approx(
+            count_config_parameters(ours), rel=1e-3
+        )
+        assert count_config_parameters(ours) == count_parameters(AiT(ours))
 
 
 def test_recipes() -> None:
     for model, dataset in (("cdat", "triangle"), ("ait:nonsense", "triangle"), ("ait", "mnist")):
         with pytest.raises(ValueError, match="known are"):
-            recognise_recipe(model, dataset)
-    assert recognise_recipe("ait:reset-memory", "triangle").reset_memory
+            image_classifier_train_config(model, dataset)
+    assert image_classifier_train_config("ait:reset-memory", "triangle").reset_memory
 
 
 @pytest.mark.parametrize("dataset", ["triangle", "sort-of-clevr"])

@@ -15,7 +15,6 @@ from benchmarks import (
     feedforward,
     growth,
     include,
-    int8,
     kept,
     sample,
     scale,
@@ -29,7 +28,7 @@ path.parent.mkdir(parents=True, exist_ok=True)
 found = {}
 for benchmark in (
     *(step, growth, feedforward, attend, scale, sample, classify, company),
-    *(blocking, throughput, include, int8, solvers, faithfulness),
+    *(blocking, throughput, include, solvers, faithfulness),
 ):
     print(f"\n## {benchmark.__name__}")
     benchmark.main()

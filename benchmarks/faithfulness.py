@@ -22,6 +22,7 @@ import torch
 from benchmarks.curves import chart
 from models import checkpoint
 from models.base import DynamicsParams
+from models.dynamics import RUN_ALONE
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack_graphs
 from models.inputs.molecules import parse_smiles
@@ -75,7 +76,7 @@ def of_scores(network: NodeScorer, threshold_logit: float, inputs: int) -> list[
         edges = batch.relations[0]
         index = np.stack([edges.indices_E.numpy(), edges.receivers_E.numpy()])
         graph = Graph(batch.x_NF.numpy(), index)
-        value = occlusion.build_score_func(network, params, 0, lambda: None)
+        value = occlusion.build_score_func(network, params, 0, RUN_ALONE)
         [[score]] = value([Perturbation(graph)])
         sign = 1.0 if score >= threshold_logit else -1.0
         others = occlusion.find_neighbours(graph, 0)
@@ -112,7 +113,7 @@ def of_molecules(network: GraphClassifier, inputs: int) -> list[Curves]:
     for graph in graphs:
         logits_RC = network.infer(network.pack([graph]), [params]).logits.double().numpy()
         label = int(logits_RC[0].argmax())
-        value = occlusion.build_margin_func(network, params, [label], lambda: None)
+        value = occlusion.build_margin_func(network, params, [label], RUN_ALONE)
         whole = float(occlusion.compute_margins(logits_RC, label)[0])
 
         def without(parts: Sequence[int], graph=graph) -> Perturbation:

@@ -37,7 +37,7 @@ from benchmarks.kept import keep
 from benchmarks.machine import describe, keep_what_is_freed
 from benchmarks.scale import peak_kib
 from models.base import Block, Config, DynamicsParams
-from models.dynamics import Descent, EnergyLayerNorm, StepBackend
+from models.dynamics import RUN_ALONE, Descent, EnergyLayerNorm, StepBackend
 from models.energies import DotProductAttention, Hopfield, Sum
 from models.fused.system import FusedSystem
 from models.layouts import Dense, EdgeList, Layout
@@ -195,7 +195,7 @@ def by_relax(case: Case) -> Tensor:
 
 
 def by_solve(case: Case) -> Tensor:
-    return case.block.solve(case.x_ND, case.layout, case.params, lambda: None).x_ND
+    return case.block.solve(case.x_ND, case.layout, case.params, RUN_ALONE).x_ND
 
 
 def by_onnx(case: Case) -> Tensor:

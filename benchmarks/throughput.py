@@ -30,7 +30,8 @@ import torch
 
 from benchmarks.kept import keep
 from benchmarks.machine import describe
-from models.base import DynamicsParams, Interrupt
+from models.base import DynamicsParams, StepControl
+from models.dynamics import RUN_ALONE
 from models.fused.system import FusedSystem
 from models.inputs.patches import MaskedImage
 from models.registry import find_architectures
@@ -95,9 +96,9 @@ def _requests(tolerance: float) -> list[_Request]:
     ]
 
 
-def _infer(network: ImageCompleter, several: list[_Request], interrupt: Interrupt) -> torch.Tensor:
+def _infer(network: ImageCompleter, several: list[_Request], control: StepControl) -> torch.Tensor:
     batch = network.pack([request.picture for request in several])
-    return network.infer(batch, [request.params for request in several], interrupt).logits
+    return network.infer(batch, [request.params for request in several], control).logits
 
 
 def _by_steps(
@@ -123,7 +124,7 @@ def _by_requests(network: ImageCompleter, requests: list[_Request]) -> _Took:
     while waiting:
         began = time.perf_counter()
         several = [waiting.popleft() for _ in range(min(UNDER_WAY, len(waiting)))]
-        _infer(network, several, lambda: None)
+        _infer(network, several, RUN_ALONE)
         latencies += [time.perf_counter() - began] * len(several)
     return _Took(time.perf_counter() - start, latencies)
 
@@ -133,7 +134,7 @@ def _offline(network: ImageCompleter, requests: list[_Request]) -> _Took:
     start = time.perf_counter()
     known = sorted(requests, key=lambda request: request.params.steps or 0)
     for first in range(0, len(known), UNDER_WAY):
-        _infer(network, known[first : first + UNDER_WAY], lambda: None)
+        _infer(network, known[first : first + UNDER_WAY], RUN_ALONE)
     return _Took(time.perf_counter() - start, [0.0])
 
 

@@ -14,12 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 from torch import Tensor, nn
 
 from models.dynamics import (
-    Interrupt,
+    RUN_ALONE,
     Motion,
     RowParams,
     Solution,
     StepBackend,
     StepCallback,
+    StepControl,
     relax_differentiable,
     solve_system,
 )
@@ -180,12 +181,12 @@ class Block(nn.Module):
         x_ND: Tensor,
         layout: Layout,
         params: Sequence[DynamicsParams],
-        interrupt: Interrupt,
+        control: StepControl,
         watch: StepCallback | None = None,
     ) -> Solution:
         layout, resolved = self.with_prior(layout, params), self.resolve_params(params)
         return solve_system(
-            self.prepared_backend or self.build_backend(), x_ND, layout, resolved, interrupt, watch
+            self.prepared_backend or self.build_backend(), x_ND, layout, resolved, control, watch
         )
 
     @torch.no_grad()
@@ -252,7 +253,7 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def infer(
-        self, batch: Any, params: Sequence[DynamicsParams], interrupt: Interrupt = lambda: None
+        self, batch: Any, params: Sequence[DynamicsParams], control: StepControl = RUN_ALONE
     ) -> Output:
         """The same outputs with the dynamics measured; no gradients."""
 

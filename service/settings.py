@@ -318,11 +318,6 @@ class Settings(BaseSettings):
         description="whose products the steps on a CPU take: those of `torch`, of ONNX Runtime "
         "with `onnx` and, with `auto`, where it is installed and `BASIN_THREADS` is 1",
     )
-    int8: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)] = Field(
-        default=(),
-        description="models of pictures, with spaces between their names, whose products ONNX "
-        "Runtime makes of 8-bit whole numbers; docs/operations.md tells what that gives and takes",
-    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"
     )

@@ -13,12 +13,13 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from torch import Tensor, nn
 
 from models.base import (
+    RUN_ALONE,
     Architecture,
     Block,
     Config,
     DynamicsParams,
-    Interrupt,
     Output,
+    StepControl,
     temporary_seed,
 )
 from models.dynamics import Descent, Solution
@@ -296,12 +297,12 @@ class AiT(Architecture):
         self,
         batch: ImageBatch,
         params: Sequence[DynamicsParams],
-        interrupt: Interrupt = lambda: None,
+        control: StepControl = RUN_ALONE,
     ) -> Output:
         solutions: list[Solution] = []
 
         def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
-            solutions.append(block.solve(x_ND, layout, params, interrupt))
+            solutions.append(block.solve(x_ND, layout, params, control))
             return solutions[-1].x_ND
 
         return Output(self._through(batch.to(self.device), retrieve, params)[0], solutions)

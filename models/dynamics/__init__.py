@@ -11,9 +11,9 @@ from models.dynamics.relaxation import (
     TracePoint,
 )
 from models.dynamics.solve import (
-    Driver,
+    RUN_ALONE,
     Interrupt,
-    driven_by,
+    StepControl,
     relax_differentiable,
     run_to_completion,
     solve,
@@ -23,9 +23,9 @@ from models.dynamics.system import Evaluation, PreviousStep, StepBackend
 from models.nn.layer_norm import EnergyLayerNorm
 
 __all__ = [
+    "RUN_ALONE",
     "ControlledDynamics",
     "Descent",
-    "Driver",
     "EnergyLayerNorm",
     "Evaluation",
     "Interrupt",
@@ -37,10 +37,10 @@ __all__ = [
     "Solution",
     "StepBackend",
     "StepCallback",
+    "StepControl",
     "StopReason",
     "TracePoint",
     "batch_key",
-    "driven_by",
     "relax_differentiable",
     "run_to_completion",
     "should_compact",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +22,25 @@ from models.energies import Energy
 from models.layouts import Layout
 
 Interrupt = Callable[[], StopReason | None]
-"""Is asked before each step; a reason stops all rows that still move."""
+"""Called before each step; a reason stops all rows that still move."""
 
-Driver = Callable[[Relaxation, Interrupt], None]
-"""Takes the steps of a relaxation until no row moves any more."""
+
+class StepControl:
+    """Takes the steps of relaxations and tells when to stop; this one never stops them early.
+
+    A scheduler that steps the rows of several callers together overrides both methods.
+    """
+
+    def stop_reason(self) -> StopReason | None:
+        """Why the computation should stop, None while it should go on. Called before each step."""
+        return None
+
+    def drive(self, relaxation: Relaxation) -> None:
+        """Step `relaxation` until no row moves any more."""
+        run_to_completion(relaxation, self.stop_reason)
+
+
+RUN_ALONE = StepControl()
 
 
 def relax_differentiable(
@@ -58,13 +71,12 @@ def solve(
     x_ND: Tensor,
     layout: Layout,
     params: RowParams,
-    interrupt: Interrupt = lambda: None,
+    control: StepControl = RUN_ALONE,
     watch: StepCallback | None = None,
 ) -> Solution:
-    """`rest` of a system of these."""
-    return solve_system(
-        StepBackend.from_parts(energy, motion, norm), x_ND, layout, params, interrupt, watch
-    )
+    """`solve_system` with the torch backend of these three parts."""
+    backend = StepBackend.from_parts(energy, motion, norm)
+    return solve_system(backend, x_ND, layout, params, control, watch)
 
 
 @torch.no_grad()
@@ -73,37 +85,24 @@ def solve_system(
     x_ND: Tensor,
     layout: Layout,
     params: RowParams,
-    interrupt: Interrupt = lambda: None,
+    control: StepControl = RUN_ALONE,
     watch: StepCallback | None = None,
 ) -> Solution:
     """Move every row of `x_ND` (N, D) until it converges or its steps are used up.
 
-    See `Relaxation` for what a step is. Who takes the steps is up to `driven_by`.
+    See `Relaxation` for what a step is.
     """
     relaxation = Relaxation.from_state(system, x_ND, layout, params, watch)
-    _driver.get()(relaxation, interrupt)
+    control.drive(relaxation)
     return relaxation.solution()
 
 
 def run_to_completion(relaxation: Relaxation, interrupt: Interrupt) -> None:
     """Take all steps of `relaxation` by itself."""
-    if not relaxation.trace:  # it has not been looked at, which moves nothing
+    if not relaxation.trace:  # the first evaluation moves nothing
         relaxation.step()
     while relaxation.moving_rows:
         if (why := interrupt()) is not None:
             relaxation.stop(why)
         else:
             relaxation.step()
-
-
-_driver: ContextVar[Driver] = ContextVar("driver", default=run_to_completion)
-
-
-@contextmanager
-def driven_by(driver: Driver) -> Iterator[None]:
-    """Within, `driver` takes the steps of what is solved: beside those of others, if it likes."""
-    token = _driver.set(driver)
-    try:
-        yield
-    finally:
-        _driver.reset(token)

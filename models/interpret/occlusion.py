@@ -19,7 +19,7 @@ import torch
 from scipy.special import logsumexp
 from torch import Tensor, nn
 
-from models.base import Architecture, DynamicsParams, Interrupt
+from models.base import Architecture, DynamicsParams, StepControl
 from models.energies import Hopfield
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch
@@ -114,18 +114,18 @@ def attribute(
 
 
 def build_score_func(
-    network: NodeScorer, params: DynamicsParams, target: int, interrupt: Interrupt
+    network: NodeScorer, params: DynamicsParams, target: int, control: StepControl
 ) -> ForwardFunc:
     """The score of a node, (V, 1); variants keep their nodes."""
 
     def read(logits_N: Tensor, rows: int) -> np.ndarray:
         return logits_N.view(rows, -1)[:, target : target + 1].double().numpy()
 
-    return _value(network, params, interrupt, read, 1)
+    return _value(network, params, control, read, 1)
 
 
 def build_margin_func(
-    network: GraphClassifier, params: DynamicsParams, labels: Sequence[int], interrupt: Interrupt
+    network: GraphClassifier, params: DynamicsParams, labels: Sequence[int], control: StepControl
 ) -> ForwardFunc:
     """By how much the logit of `labels`, one a task, is above all others', (V, T): the log of the
     odds, uncalibrated."""
@@ -136,7 +136,7 @@ def build_margin_func(
             [compute_margins(p_RC, at) for p_RC, at in zip(parts, labels, strict=True)], 1
         )
 
-    return _value(network, params, interrupt, read, len(labels))
+    return _value(network, params, control, read, len(labels))
 
 
 def compute_margins(logits_RC: np.ndarray, label: int) -> np.ndarray:
@@ -270,13 +270,13 @@ class MemoryOccluder(Generic[N]):
 def _value(
     network: Architecture,
     params: DynamicsParams,
-    interrupt: Interrupt,
+    control: StepControl,
     read: Callable[[Tensor, int], np.ndarray],
     tasks: int,
 ) -> ForwardFunc:
     """
     Raises:
-        Interrupted: `interrupt` gave a reason.
+        RunInterruptedError: `control` gave a reason.
     """
 
     silence = MemoryOccluder(network)
@@ -288,8 +288,8 @@ def _value(
             mine = [at for at, variant in enumerate(variants) if variant.silenced == silent]
             for some in _batches(network, mine, variants):
                 batch = heard.pack([variants[at].graph for at in some])
-                output = heard.infer(batch, [params] * len(some), interrupt)
-                if (why := interrupt()) is not None:
+                output = heard.infer(batch, [params] * len(some), control)
+                if (why := control.stop_reason()) is not None:
                     raise RunInterruptedError(why)
                 value_VT[some] = read(output.logits.cpu(), len(some))
         return value_VT

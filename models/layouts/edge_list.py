@@ -254,7 +254,7 @@ class _Seers:
 
 
 class _Attend(torch.autograd.Function):
-    """p (E,H) and `PointerFntention` over an edge list; saves p and recomputes what is (E,Y)."""
+    """p (E,H) and `Attention` over an edge list; saves p and recomputes what is (E,Y)."""
 
     @staticmethod
     def forward(ctx: Any, q_NHY, k_NHY, beta_NH, weight_EH, bias_EH, edges: EdgeList):

@@ -53,7 +53,7 @@ class GraphPartition:
     def read(
         self, q_nHY: np.ndarray, k_LHY: np.ndarray, beta_nH: np.ndarray
     ) -> tuple[Tensor, Tensor]:
-        """`lse` (n, H) and `pk` (n, H, Y) of `PointerFntention`, of nodes that see the `others`."""
+        """`lse` (n, H) and `pk` (n, H, Y) of `Attention`, of nodes that see the `others`."""
         lse, pk = np.zeros_like(beta_nH), np.zeros_like(q_nHY)
         given = q_nHY, k_LHY, beta_nH, None, None  # no weights, no biases
         self._over(edge_attention.attend_rows, _width(q_nHY), *given, None, lse, pk, None)
@@ -62,7 +62,7 @@ class GraphPartition:
     def write(
         self, k_nHY: np.ndarray, q_LHY: np.ndarray, beta_LH: np.ndarray, lse_LH: np.ndarray
     ) -> Tensor:
-        """`ptq` (n, H, Y) of `PointerFntention`, of nodes that are seen by the `others`."""
+        """`ptq` (n, H, Y) of `Attention`, of nodes that are seen by the `others`."""
         p = np.empty((len(self.local), k_nHY.shape[1]), k_nHY.dtype)
         self._over(edge_attention.pair_products, _width(k_nHY), k_nHY, q_LHY, p)
         np.exp(p * beta_LH[self.local] - lse_LH[self.local], out=p)

@@ -36,9 +36,6 @@ from models.energies import (
 from models.layouts import Dense, EdgeList, Layout
 
 _OPSET, _IR = 18, 10
-# Of int8: weights have a bit less, for processors without VNNI add two products in 16 bits.
-_LARGEST, _LARGEST_WEIGHT = 127, 63
-_TINY = 1e-20  # of a scale
 _FLOAT, _INT, _BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
@@ -55,7 +52,7 @@ class Form(NamedTuple):
 
 
 class _Attended(NamedTuple):
-    """As `models.layouts.base.PointerFntention`, the energy of each token in place of lse."""
+    """As `models.layouts.base.Attention`, the energy of each token in place of lse."""
 
     energy: str
     pk: str
@@ -64,14 +61,10 @@ class _Attended(NamedTuple):
 
 @final
 class _Graph:
-    """Nodes and weights; calling it adds a node and returns the name of what it makes.
+    """Nodes and weights of a graph; a call adds a node and returns the name of its output."""
 
-    Args:
-        int8: products with weights are of whole numbers.
-    """
-
-    def __init__(self, form: Form, int8: bool = False) -> None:
-        self.form, self.int8 = form, int8
+    def __init__(self, form: Form) -> None:
+        self.form = form
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
@@ -86,32 +79,14 @@ class _Graph:
 
     def constant(self, value: Tensor | np.ndarray | float | list[int]) -> str:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        if array.dtype not in (np.int8, np.uint8):
-            array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
         self.weights.append(numpy_helper.from_array(array, f"constant_{len(self.weights)}"))
         return self.weights[-1].name
 
     def product(self, values: Sequence[str], weights: Sequence[Tensor]) -> str:
-        """sum_i x_i W_i, x_i (..., K_i) and W_i (K_i, F).
-
-        As whole numbers each column of a weight has a scale, and each token of each x, so that none
-        is rounded by what else is in its batch.
-        """
-        if not self.int8:
-            value = values[0] if len(values) == 1 else self("Concat", *values, axis=-1)
-            return self("MatMul", value, self.constant(torch.cat(list(weights))))
-        parts = [self._whole(*part) for part in zip(values, weights, strict=True)]
-        return parts[0] if len(parts) == 1 else self("Sum", *parts)
-
-    def _whole(self, value: str, weight_KF: Tensor) -> str:
-        scale_F = (weight_KF.abs().amax(0) / _LARGEST_WEIGHT).clamp(min=_TINY)
-        most = self("ReduceMax", self("Abs", value), self.constant([-1]), keepdims=1)
-        scale = self("Max", self.times(most, 1 / _LARGEST), self.constant(_TINY))
-        zero = self.constant(np.array(_LARGEST + 1, np.uint8))
-        rounded = self("QuantizeLinear", self("Div", value, scale), self.constant(1.0), zero)
-        whole_KF = (weight_KF / scale_F).round().to(torch.int8)
-        found = self("MatMulInteger", rounded, self.constant(whole_KF), zero)
-        return self("Mul", self.times(self("Cast", found, to=_FLOAT), scale_F), scale)
+        """sum_i x_i W_i, x_i (..., K_i) and W_i (K_i, F)."""
+        value = values[0] if len(values) == 1 else self("Concat", *values, axis=-1)
+        return self("MatMul", value, self.constant(torch.cat(list(weights))))
 
     def times(self, value: str, weight: Tensor | float) -> str:
         if isinstance(weight, float) and weight == 1:
@@ -251,16 +226,13 @@ class _Graph:
         return self("Div", self("Sub", force, self("Mul", u_hat, along)), length)
 
 
-def export(block: Block, form: Form, steps: bool = True, int8: bool = False) -> onnx.ModelProto:
+def export(block: Block, form: Form, steps: bool = True) -> onnx.ModelProto:
     """A step of `block` as it is now; without `steps` what it is taken by, and no `next`.
-
-    Args:
-        int8: features and force are products of whole numbers.
 
     Raises:
         NotExportableError: a part of it is not known here.
     """
-    graph, norm = _Graph(form, int8), block.norm
+    graph, norm = _Graph(form), block.norm
     if not isinstance(norm, EnergyLayerNorm):
         raise _unknown(norm)
     gamma_D = norm.log_gamma.exp().expand_as(norm.delta_D)

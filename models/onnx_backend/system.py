@@ -65,28 +65,25 @@ class OnnxSystem(StepBackend):
 
     Attributes:
         threads: of one look; as many as torch's if None.
-        int8: where it looks, products are of whole numbers. On the edges of graphs they are not:
-            which of those it makes at all depends on what else is in a batch.
     """
 
     block: Block
     threads: int | None
-    int8: bool
     sessions: dict[Form, onnxruntime.InferenceSession] = field(default_factory=dict)
 
     @property
     def runtime(self) -> str:
-        return "onnxruntime, int8" if self.int8 else "onnxruntime"
+        return "onnxruntime"
 
     @classmethod
-    def of_block(cls, block: Block, threads: int | None = None, int8: bool = False) -> OnnxSystem:
+    def of_block(cls, block: Block, threads: int | None = None) -> OnnxSystem:
         """
         Raises:
             NotExportableError: a part of the block is not known here.
         """
         export(block, Form("dense"), steps=False)
         products = OnnxField(block.energy.leaves(), threads)
-        return cls(block.energy, block.motion, block.norm, products, block, threads, int8)
+        return cls(block.energy, block.motion, block.norm, products, block, threads)
 
     def evaluate(
         self, x_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool
@@ -107,7 +104,7 @@ class OnnxSystem(StepBackend):
 
     def _session(self, form: Form) -> onnxruntime.InferenceSession:
         if form not in self.sessions:
-            model = export(self.block, form, steps=False, int8=self.int8)
+            model = export(self.block, form, steps=False)
             self.sessions[form] = _session(model, self.threads)
         return self.sessions[form]
 

@@ -111,7 +111,7 @@ def draw_samples(
     Raises:
         TooManyHeadsError: more heads than the memory has axes.
         ValueError: more samples than the schedule keeps, or both heads and known coordinates.
-        Interrupted: `interrupt` gave a reason before the last step.
+        RunInterruptedError: `interrupt` gave a reason before the last step.
     """
     given = patterns_KD.dtype
     if method is Method.MALA and beta > _SINGLE_BETA:  # float32 would round the ratio away

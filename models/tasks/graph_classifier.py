@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from models.base import (
+    RUN_ALONE,
     Architecture,
     Block,
     Config,
     DynamicsParams,
-    Interrupt,
     Output,
+    StepControl,
     temporary_seed,
 )
 from models.dynamics import Solution
@@ -160,13 +161,13 @@ class GraphClassifier(Architecture):
         self,
         batch: TokenBatch,
         params: Sequence[DynamicsParams],
-        interrupt: Interrupt = lambda: None,
+        control: StepControl = RUN_ALONE,
     ) -> Output:
         batch = batch.to(self.device)
         x_ND = state_ND = self.embed(batch)
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
-            solutions.append(block.solve(state_ND, layout, params, interrupt))
+            solutions.append(block.solve(state_ND, layout, params, control))
             state_ND = solutions[-1].x_ND
         return Output(self.head(self._read(x_ND, solutions[-1].g_ND), batch), solutions)
 

@@ -12,12 +12,13 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from torch import Tensor, nn
 
 from models.base import (
+    RUN_ALONE,
     Architecture,
     Block,
     Config,
     DynamicsParams,
-    Interrupt,
     Output,
+    StepControl,
     temporary_seed,
 )
 from models.dynamics import Solution, TracePoint
@@ -112,7 +113,7 @@ class ImageCompleter(Architecture):
         self,
         batch: PatchBatch,
         params: Sequence[DynamicsParams],
-        interrupt: Interrupt = lambda: None,
+        control: StepControl = RUN_ALONE,
         watch: Callable[[int, Tensor, TracePoint], None] | None = None,
     ) -> Output:
         """Pixels as of `forward`; `watch` sees the state of each block at each of its moments,
@@ -122,7 +123,7 @@ class ImageCompleter(Architecture):
         solutions: list[Solution] = []
         for block, layout in zip(self.blocks_in_order(), self.build_layouts(batch), strict=True):
             seen = None if watch is None else partial(watch, len(solutions))
-            solutions.append(block.solve(x_ND, layout, params, interrupt, seen))
+            solutions.append(block.solve(x_ND, layout, params, control, seen))
             x_ND = solutions[-1].x_ND
         return Output(self.codec.decode(x_ND, batch), solutions)
 

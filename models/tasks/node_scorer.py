@@ -11,12 +11,13 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from models.base import (
+    RUN_ALONE,
     Architecture,
     Block,
     Config,
     DynamicsParams,
-    Interrupt,
     Output,
+    StepControl,
     temporary_seed,
 )
 from models.dynamics import Solution
@@ -134,29 +135,29 @@ class NodeScorer(Architecture):
         self,
         batch: GraphBatch,
         params: Sequence[DynamicsParams],
-        interrupt: Interrupt = lambda: None,
+        control: StepControl = RUN_ALONE,
     ) -> Output:
         batch = batch.to(self.device)
-        x_ND = self.embed_table(self.features.compute_table(batch), interrupt)
+        x_ND = self.embed_table(self.features.compute_table(batch), control)
         last: list[Tensor] = []
         solutions: list[Solution] = []
         for chain, layout in zip(self.chains, batch.relations, strict=True):
             state_ND = x_ND
             for block in _blocks(chain):
-                solution = block.solve(state_ND, layout, params, interrupt)
+                solution = block.solve(state_ND, layout, params, control)
                 solutions.append(solution)
                 state_ND = solution.x_ND
             last.append(solutions[-1].g_ND)
         return Output(self.head(self._first(x_ND), last), solutions)
 
-    def embed_table(self, table_NC: Tensor, interrupt: Interrupt = lambda: None) -> Tensor:
+    def embed_table(self, table_NC: Tensor, control: StepControl = RUN_ALONE) -> Tensor:
         """x(1) (N, D) of the nodes of a table of features (see `NodeFeatures.table`), a block of
         rows at a time: the encoding is far wider than the state."""
         if len(table_NC) <= _ROWS:
             return self.embed(self.features.encode(table_NC))
         x_ND = table_NC.new_zeros(len(table_NC), self.config.dim, dtype=torch.float32)
         for start in range(0, len(table_NC), _ROWS):
-            if interrupt() is not None:
+            if control.stop_reason() is not None:
                 break  # what is left stays zero; nobody waits for it
             rows = slice(start, start + _ROWS)
             x_ND[rows] = self.embed(self.features.encode(table_NC[rows]))

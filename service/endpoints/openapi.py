@@ -155,7 +155,8 @@ def classify_body() -> dict[str, Any]:
         (SmilesRequest, GraphsRequest),
         f"JSON, or a safetensors file with the tensors {_listed(GRAPH_LIST_TENSORS)}: graphs one "
         "after the other, as PyTorch Geometric batches them. Graph i has the rows ptr[i] to "
-        "ptr[i + 1] of x, and `edge_index` counts rows of all of x; without `ptr` they are one graph. "
+        "ptr[i + 1] of x, and `edge_index` counts rows of all of x; without `ptr` they are one "
+        "graph. "
         "`edge_attr` comes with models that have `edge_features`. The entry `request` of its "
         "`__metadata__` holds the rest as JSON text, after the schema "
         f"{TensorClassifyRequest.__name__}.",

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from fastapi import Request, Response
 
-from models.base import Interrupt
+from models.base import StepControl
 from service.auth.keys import get_caller
 from service.context import AppContext
 from service.engine.engine import Workload
@@ -82,7 +82,7 @@ class InferenceTask(ABC, Generic[R]):
         """What the engine has to know to queue the computation."""
 
     @abstractmethod
-    def run(self, interrupt: Interrupt) -> R:
+    def run(self, control: StepControl) -> R:
         """Compute, on the compute thread."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.dynamics import StopReason
 from service.engine.load_estimator import LoadEstimator
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
@@ -133,7 +133,7 @@ class Engine:
 
     async def run(
         self,
-        work: Callable[[Interrupt], T],
+        work: Callable[[StepControl], T],
         workload: Workload,
         *,
         deadline_s: float = math.inf,

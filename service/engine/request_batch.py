@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.dynamics import StopReason
 from models.sampling import RunInterruptedError
 from service.engine.scheduler import Task
 from service.observability.progress import Progress
 
 _MOST = 64
-_AT_A_TIME = 4  # outcomes handed out, in a turn of the event loop
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class BatchableRequest:
 
     key: Hashable
     item: Any
-    many: Callable[[Sequence[Any], Interrupt], Sequence[Any]]
+    many: Callable[[Sequence[Any], StepControl], Sequence[Any]]
 
 
 class RetryIndividually(Exception):  # noqa: N818
@@ -145,16 +143,10 @@ class RequestBatch:
         else:
             apart = len(guests) > 1 and not isinstance(error, RunInterruptedError)
             outcomes = [RetryIndividually() if apart else error for _ in guests]
-        self._deliver(deque(zip(guests, outcomes, strict=True)))
-
-    def _deliver(self, left: deque[tuple[BatchEntry, Any]]) -> None:
-        """A few at a time: those who come meanwhile are not to wait until all are answered."""
-        for guest, outcome in (left.popleft() for _ in range(min(_AT_A_TIME, len(left)))):
+        for guest, outcome in zip(guests, outcomes, strict=True):
             if guest.outcome.done():
                 continue
             if isinstance(outcome, BaseException):
                 guest.outcome.set_exception(outcome)
             else:
                 guest.outcome.set_result(outcome)
-        if left:
-            self._loop.call_soon(self._deliver, left)

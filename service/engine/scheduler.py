@@ -1,6 +1,6 @@
 """Who computes next: work takes turns on one thread, a step of its dynamics at a time.
 
-Work runs as a greenlet. Wherever it asks its `Interrupt`, which is before each step, others may
+Work runs as a greenlet. Wherever it asks its `StepControl`, which is before each step, others may
 have the thread; where it solves, its rows step together with those of others on the same energy.
 """
 
@@ -22,13 +22,12 @@ import structlog
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from models.base import Interrupt
 from models.dynamics import (
     Relaxation,
     RelaxationBatch,
+    StepControl,
     StopReason,
     batch_key,
-    driven_by,
     run_to_completion,
     should_compact,
 )
@@ -51,8 +50,8 @@ _ROOM = 1 << 14
 
 
 @final
-class Task(Schedulable):
-    """The work of one request. Called, it is the `Interrupt` of that work.
+class Task(Schedulable, StepControl):
+    """The work of one request, and its `StepControl`: each step is a chance for others to run.
 
     Attributes:
         alone: its rows never step with those of others, so that every bit is as ever.
@@ -81,7 +80,7 @@ class Task(Schedulable):
         self._work: Callable[[Task], Any] | None = work
         self._outcome: Callable[[], object] = self.future.cancel
         self._scheduler = scheduler
-        self._reason: StopReason | None = None
+        self.requested_stop: StopReason | None = None
         self._greenlet: greenlet | None = None
 
     def __len__(self) -> int:
@@ -91,18 +90,18 @@ class Task(Schedulable):
         for progress in self.progresses:
             progress.relaxation_steps += 1
 
-    def __call__(self) -> StopReason | None:
-        self._scheduler.yield_turn(self)
-        return self._reason
-
-    @property
     def stop_reason(self) -> StopReason | None:
-        """Why it shall stop."""
-        return self._reason
+        """Why it should stop; other tasks may have run when this returns."""
+        self._scheduler.yield_turn(self)
+        return self.requested_stop
+
+    def drive(self, relaxation: Relaxation) -> None:
+        """Step `relaxation`, in one batch with those of other tasks where that is possible."""
+        self._scheduler.drive(self, relaxation)
 
     def stop(self, why: StopReason) -> None:
         """Within a step, from any thread; what has not begun lets go of all it holds at once."""
-        self._reason = why
+        self.requested_stop = why
         if self._greenlet is None:
             self._work = None
 
@@ -123,11 +122,10 @@ class Task(Schedulable):
     def run(self) -> None:
         """To the end, in its greenlet."""
         work, self._work = self._work, None
-        if work is None or self._reason is not None:
+        if work is None or self.requested_stop is not None:
             return
         try:
-            with driven_by(partial(self._scheduler.drive, self)):
-                value = work(self)
+            value = work(self)
         except GreenletExit:  # nobody can go on with it any more
             raise
         except BaseException as error:
@@ -150,8 +148,8 @@ class Task(Schedulable):
         """
         if self.failure is not None:
             raise self.failure
-        if self._reason is not None:
-            raise RunInterruptedError(self._reason)
+        if self.requested_stop is not None:
+            raise RunInterruptedError(self.requested_stop)
 
     def _end(self) -> None:
         """Whoever waits hears of it once all is accounted for."""
@@ -183,7 +181,7 @@ class SharedStepTask(Schedulable):
 
     def run_turn(self) -> bool:
         for relaxation, run in list(self._runs.values()):
-            if run.stop_reason is not None:
+            if run.requested_stop is not None:
                 self._part(relaxation)
         if self._runs:
             self._step()
@@ -312,7 +310,7 @@ class Scheduler:
         if lasted >= (_SLICE_S if run.ran_s else _FIRST_S):
             self._switch()
 
-    def drive(self, run: Task, relaxation: Relaxation, interrupt: Interrupt) -> None:
+    def drive(self, run: Task, relaxation: Relaxation) -> None:
         """Take all steps of a relaxation, with others as soon as it has company. In a run."""
         run.require_wanted()
         kind = batch_key(relaxation)
@@ -331,12 +329,12 @@ class Scheduler:
             self._switch()
             run.require_wanted()
         if relaxation.moving_rows:
-            run_to_completion(relaxation, partial(_counted, run, interrupt))
+            run_to_completion(relaxation, partial(_count_step, run))
 
     def _lead(self, run: Task, relaxation: Relaxation) -> None:
         """Take its steps for as long as there is nobody else, and few of its rows have stopped: to
         join a company costs a small one as much as half of its steps."""
-        while not (self.queue or self._inbox or run.stop_reason or should_compact(relaxation)):
+        while not (self.queue or self._inbox or run.requested_stop or should_compact(relaxation)):
             begun, started = bool(relaxation.trace), time.perf_counter()
             relaxation.step()
             self.on_step(run.flow.kind, relaxation.rows, time.perf_counter() - started)
@@ -401,9 +399,9 @@ class Scheduler:
             return self.queue.take()
 
 
-def _counted(run: Task, interrupt: Interrupt) -> StopReason | None:
-    """Asked before each step that moves."""
-    why = interrupt()
+def _count_step(run: Task) -> StopReason | None:
+    """The stop reason of `run`; without one, count the step that follows."""
+    why = run.stop_reason()
     if why is None:
         run.count_step()
     return why

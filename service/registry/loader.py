@@ -15,7 +15,6 @@ from models import checkpoint
 from models.base import Block
 from models.dynamics import StepBackend
 from models.fused.system import FusedSystem, force_parallel_path
-from models.layouts import Dense
 from service.registry.handles import Model, handle_for
 from service.settings import Settings
 
@@ -26,19 +25,23 @@ class BackendUnavailableError(Exception):
 
 @dataclass(frozen=True)
 class ModelLoader:
-    """A torch `device`, whether ONNX Runtime looks at states as far as it can, by how many threads,
-    all cores if None, and for which models by products of whole numbers."""
+    """Loads checkpoints for one device and backend.
+
+    Attributes:
+        device: a torch device.
+        onnx: ONNX Runtime evaluates states wherever it has a graph for the model.
+        threads: of ONNX Runtime; all cores if None.
+    """
 
     device: str = "cpu"
     onnx: bool = False
     threads: int | None = None
-    int8: tuple[str, ...] = ()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ModelLoader:
         """
         Raises:
-            MachineError: there is no such GPU, or no ONNX Runtime.
+            BackendUnavailableError: there is no such GPU, or no ONNX Runtime.
         """
         device = settings.device
         if device == "auto":
@@ -54,9 +57,7 @@ class ModelLoader:
         # Where both have several threads, they get in each other's way.
         onnx = {"auto": there and settings.threads == 1, "torch": False, "onnx": True}
         by_onnx = onnx[settings.backend] and device == "cpu"
-        if settings.int8 and not by_onnx:
-            raise BackendUnavailableError("BASIN_INT8: needs a CPU and BASIN_BACKEND=onnx")
-        return cls(device, by_onnx, settings.threads, settings.int8)
+        return cls(device, by_onnx, settings.threads)
 
     def load(self, path: Path) -> Model:
         """The checkpoint at `path`, which has run.
@@ -78,24 +79,17 @@ class ModelLoader:
     def _by_onnx(self, model: Model) -> None:
         from models.onnx_backend.system import OnnxSystem  # an extra
 
-        int8 = model.name in self.int8
-        if int8 and not all(isinstance(layout, Dense) for layout in model.layouts()):
-            int8 = False
-            structlog.get_logger().warning("BASIN_INT8 is for pictures", model=model.name)
-        ready = partial(OnnxSystem.of_block, threads=self.threads, int8=int8)
-        self._prepare(model, ready, fuses=not int8)
+        self._prepare(model, partial(OnnxSystem.of_block, threads=self.threads))
 
-    def _prepare(
-        self, model: Model, system_of: Callable[[Block], StepBackend], fuses: bool = True
-    ) -> None:
+    def _prepare(self, model: Model, system_of: Callable[[Block], StepBackend]) -> None:
         """Its weights change no more; run it once each way: what tells of attention and components
         goes past what is made ready, and what is much is for several threads."""
         blocks = model.network.blocks_in_order()
         systems = [system_of(block) for block in blocks]  # any of which may not be had
         model.warm_up()
         for block, system in zip(blocks, systems, strict=True):
-            fused = fuses and self.device == "cpu"
-            block.prepared_backend = FusedSystem.of_block(block, system) if fused else system
+            on_cpu = self.device == "cpu"
+            block.prepared_backend = FusedSystem.of_block(block, system) if on_cpu else system
         model.warm_up()
         if self.threads != 1 and any(isinstance(b.prepared_backend, FusedSystem) for b in blocks):
             with force_parallel_path():

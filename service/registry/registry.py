@@ -92,8 +92,6 @@ class Registry:
         with self._shared.changing:
             self._publish(models)
         self._shared.loaded = True
-        for name in sorted({*self._machine.int8} - models.keys()):
-            log.warning("BASIN_INT8 names no model", model=name)
         if not models:
             log.error("no model to serve", folder=str(folder))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from models.architectures.et import ET
-from models.base import Architecture, DynamicsParams, Interrupt
+from models.base import Architecture, DynamicsParams, StepControl
 from models.dynamics import Solution
 
 
@@ -21,8 +21,8 @@ def example(seed: int) -> tuple[Architecture, list]:
 
 
 def work_of(network: Architecture, item: object, params: DynamicsParams, fails: bool) -> Callable:
-    def work(interrupt: Interrupt) -> tuple[torch.Tensor, list[Solution]]:
-        output = network.infer(network.pack([item]), [params], interrupt)
+    def work(control: StepControl) -> tuple[torch.Tensor, list[Solution]]:
+        output = network.infer(network.pack([item]), [params], control)
         if fails:
             raise Failed
         return output.logits, output.solutions

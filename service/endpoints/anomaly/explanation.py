@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.interpret import occlusion
 from models.interpret.occlusion import Perturbation
 from models.interpret.reasons import MemoryActivations
@@ -22,15 +22,15 @@ def explained_score(
     logit: float,
     fired: list[MemoryActivations],
     place: int,
-    interrupt: Interrupt,
+    control: StepControl,
 ) -> dict[str, Any]:
     """What moved the score of `node`, to which `fired` comes at `place`.
 
     Raises:
-        Interrupted: `interrupt` gave a reason.
+        RunInterruptedError: `control` gave a reason.
     """
     network, graph, params = task.model.network, task.graph, task.params
-    value = occlusion.build_score_func(network, params, node, interrupt)
+    value = occlusion.build_score_func(network, params, node, control)
     probability = task.model.manifest.calibration(np.array([logit]))[0]
     suspicious = probability >= task.model.manifest.threshold
     cause = partial(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.checkpoint import Manifest
 from models.inputs.graph_batch import GraphBatch
 from models.interpret.reasons import RowReasons
@@ -51,10 +51,10 @@ def pack_if_large(task: ScoreInputs) -> GraphBatch | None:
 def score(
     task: ScoreInputs,
     batch: GraphBatch | None,
-    interrupt: Interrupt,
+    control: StepControl,
     max_tensor_bytes: int | None = None,
 ) -> Scored:
-    """Run the model of `task` on its graph; returns early, unfinished, once `interrupt` says so.
+    """Run the model of `task` on its graph; returns early, unfinished, once `control` says so.
 
     Args:
         batch: the graph, if `pack_if_large` packed it.
@@ -64,9 +64,9 @@ def score(
         Problem: the dynamics diverged so far that no score is left, or there is no room.
     """
     network = task.model.network
-    gathering, params = ReasonCollector(task.include, interrupt, max_tensor_bytes), [task.params]
+    gathering, params = ReasonCollector(task.include, control, max_tensor_bytes), [task.params]
     graph = network.pack([task.graph]) if batch is None else batch
-    output = gathering.run(network, params, lambda: network.infer(graph, params, interrupt))
+    output = gathering.run(network, params, lambda: network.infer(graph, params, control))
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
         raise _diverged()
@@ -78,7 +78,7 @@ def score(
         resolved_dynamics(network, task.params),
         gathering.courses(output).row(0, nodes, energy, task.include),
         reasons,
-        _explained(task, logits_N, gathering, interrupt),
+        _explained(task, logits_N, gathering, control),
     )
 
 
@@ -93,9 +93,9 @@ def batchable(task: ScoreInputs) -> BatchableRequest | None:
     return BatchableRequest(key, task, _score_all)
 
 
-def _score_all(tasks: Sequence[ScoreInputs], interrupt: Interrupt) -> list[Scored | Problem]:
+def _score_all(tasks: Sequence[ScoreInputs], control: StepControl) -> list[Scored | Problem]:
     network, params = tasks[0].model.network, [task.params for task in tasks]
-    output = network.infer(network.pack([task.graph for task in tasks]), params, interrupt)
+    output = network.infer(network.pack([task.graph for task in tasks]), params, control)
     courses = ConvergenceReports(output.solutions, as_trained=as_trained(network, params[0]))
     dynamics = resolved_dynamics(network, params[0])
     bounds = pairwise(accumulate((task.graph.num_nodes for task in tasks), initial=0))
@@ -117,15 +117,15 @@ def _diverged() -> Problem:
 
 
 def _explained(
-    task: ScoreInputs, logits_N: np.ndarray, gathering: ReasonCollector, interrupt: Interrupt
+    task: ScoreInputs, logits_N: np.ndarray, gathering: ReasonCollector, control: StepControl
 ) -> dict[int, dict[str, Any]]:
     """Why each target was scored as it was, where that is asked for."""
-    if "explanation" not in task.include or interrupt() is not None:
+    if "explanation" not in task.include or control.stop_reason() is not None:
         return {}
     targets = suspects(task, logits_N).tolist()
     fired = gathering.fired(0, targets)
     return {
-        node: explained_score(task, node, float(logits_N[node]), fired, place, interrupt)
+        node: explained_score(task, node, float(logits_N[node]), fired, place, control)
         for place, node in enumerate(targets)
     }
 

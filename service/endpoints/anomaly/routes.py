@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.inputs.graph_batch import GraphBatch
 from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.infer import (
@@ -109,8 +109,8 @@ class ScoreTask(InferenceTask[Scored]):
             batchable=batchable(inputs),
         )
 
-    def run(self, interrupt: Interrupt) -> Scored:
-        return score(self.inputs, self.batch, interrupt, max_tensor_bytes=self.max_tensor_bytes)
+    def run(self, control: StepControl) -> Scored:
+        return score(self.inputs, self.batch, control, max_tensor_bytes=self.max_tensor_bytes)
 
     async def render(self, result: Scored) -> ResponsePayload:
         inputs, context = self.inputs, self.context

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.base import DynamicsParams, Interrupt
+from models.base import DynamicsParams, StepControl
 from models.inputs.graph import Graph
 from models.interpret import occlusion
 from models.interpret.occlusion import Perturbation
@@ -32,12 +32,12 @@ def explained_graph(
     params: DynamicsParams,
     logits_C: np.ndarray,
     fired: list[MemoryActivations],
-    interrupt: Interrupt,
+    control: StepControl,
 ) -> Explained:
     """What moved the answer to each task.
 
     Raises:
-        Interrupted: `interrupt` gave a reason.
+        RunInterruptedError: `control` gave a reason.
     """
     ends = np.cumsum([len(task.labels) for task in model.tasks])[:-1]
     parts = [part[None].astype(np.float64) for part in np.split(logits_C, ends)]
@@ -45,7 +45,7 @@ def explained_graph(
     whole_T = np.array(
         [occlusion.compute_margins(p, at)[0] for p, at in zip(parts, labels, strict=True)]
     )
-    value = occlusion.build_margin_func(model.network, params, labels, interrupt)
+    value = occlusion.build_margin_func(model.network, params, labels, control)
     cause = partial(occlusion.attribute, value, whole_T, np.ones(len(labels)))
     memories = occlusion.list_memories(fired)
 

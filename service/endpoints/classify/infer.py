@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.base import DynamicsParams, Interrupt
+from models.base import DynamicsParams, StepControl
 from models.inputs.graph import Graph
 from models.inputs.tokens import GraphTokens, collate_tokens
 from models.interpret.reasons import RowReasons
@@ -47,11 +47,11 @@ def classify(
     model: Classifier,
     graphs: Sequence[Graph],
     params: DynamicsParams,
-    interrupt: Interrupt,
+    control: StepControl,
     include: Collection[str] = (),
     max_tensor_bytes: int | None = None,
 ) -> Classified:
-    """Run `model` on `graphs`; return early, unfinished, once `interrupt` says so.
+    """Run `model` on `graphs`; return early, unfinished, once `control` says so.
 
     Every graph has noise from the same seed, so that its result does not depend on its place.
 
@@ -61,23 +61,23 @@ def classify(
     network = model.network
     logits: list[np.ndarray] = []
     batches: list[tuple[ConvergenceReports, int]] = []
-    gathering, reasons = ReasonCollector(include, interrupt, max_tensor_bytes), list[RowReasons]()
+    gathering, reasons = ReasonCollector(include, control, max_tensor_bytes), list[RowReasons]()
     explained: list[Explained] = []
-    for tokens in batched(network, graphs, interrupt):
+    for tokens in batched(network, graphs, control):
         batch, rows = collate_tokens(tokens), [params] * len(tokens)
-        output = gathering.run(network, rows, partial(network.infer, batch, rows, interrupt))
+        output = gathering.run(network, rows, partial(network.infer, batch, rows, control))
         logits.append(output.logits.cpu().numpy())
         batches.append((gathering.courses(output), len(tokens)))
         reasons += gathering.take(len(tokens))
-        if "explanation" in include and interrupt() is None:
+        if "explanation" in include and control.stop_reason() is None:
             first = len(explained)
             explained += [
-                explained_graph(model, graph, params, row_C, gathering.fired(row), interrupt)
+                explained_graph(model, graph, params, row_C, gathering.fired(row), control)
                 for row, (graph, row_C) in enumerate(
                     zip(graphs[first : first + len(tokens)], logits[-1], strict=True)
                 )
             ]
-        if interrupt() is not None:
+        if control.stop_reason() is not None:
             break
     dynamics = resolved_dynamics(network, params)
     logits_RC = np.concatenate(logits) if logits else np.empty((0, 0))
@@ -85,13 +85,13 @@ def classify(
 
 
 def batched(
-    network: GraphClassifier, graphs: Sequence[Graph], interrupt: Interrupt
+    network: GraphClassifier, graphs: Sequence[Graph], control: StepControl
 ) -> Iterator[list[GraphTokens]]:
     """Graphs prepared, as many at a time as memory should hold; a large one by itself."""
     held: list[GraphTokens] = []
     size = 0
     for graph in graphs:
-        if interrupt() is not None:
+        if control.stop_reason() is not None:
             return
         tokens = network.tokenize(graph)
         if held and size + len(tokens.indices) > ENTRIES:

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.inputs.graph import Graph
 from models.inputs.molecules import Molecule, MoleculeError
 from service.context import AppContext, get_context
@@ -102,10 +102,10 @@ class ClassifyTask(InferenceTask[Classified]):
             is_isolated=params.deterministic,
         )
 
-    def run(self, interrupt: Interrupt) -> Classified:
+    def run(self, control: StepControl) -> Classified:
         model, params = self.inputs.model, self.inputs.params
         include, limit = self.inputs.include, self.max_tensor_bytes
-        return classify(model, self.graphs, params, interrupt, include, limit)
+        return classify(model, self.graphs, params, control, include, limit)
 
     async def render(self, result: Classified) -> ResponsePayload:
         inputs, is_complete = self.inputs, True

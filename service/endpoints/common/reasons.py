@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.base import Architecture, DynamicsParams, Interrupt, Output
+from models.base import Architecture, DynamicsParams, Output, StepControl
 from models.interpret.reasons import (
     TOP_K,
     AttentionWeights,
@@ -44,11 +44,11 @@ class ReasonCollector:
     def __init__(
         self,
         include: Collection[str],
-        interrupt: Interrupt,
+        control: StepControl,
         room: int | None = None,
         pairs: bool = True,
     ) -> None:
-        self._include, self._interrupt, self._room = include, interrupt, room
+        self._include, self._control, self._room = include, control, room
         self._pairs = pairs
         self._rest: BatchReasons | None = None
         self._as_trained = True
@@ -62,7 +62,7 @@ class ReasonCollector:
         overheard = not _OVERHEARD.isdisjoint(self._include)
         with record_attention() if overheard else nullcontext([]) as heard:
             output = infer()
-        asked = not _AT_REST.isdisjoint(self._include) and self._interrupt() is None
+        asked = not _AT_REST.isdisjoint(self._include) and self._control.stop_reason() is None
         self._as_trained = as_trained(network, params[0])
         self._rest = BatchReasons(network, output, params, heard) if asked else None
         return output
@@ -77,7 +77,9 @@ class ReasonCollector:
     def _selectivity(self, row: int) -> list[dict[str, Any]]:
         """Nothing where nobody waits for it."""
         assert self._rest is not None
-        return [] if self._interrupt() else self._rest.compute_selectivity(row, self._pairs)
+        return (
+            [] if self._control.stop_reason() else self._rest.compute_selectivity(row, self._pairs)
+        )
 
     def fired(self, row: int, tokens: Sequence[int] = ()) -> list[MemoryActivations]:
         """The memories that fired in a row of the batch at hand, and at some of its tokens."""
@@ -100,7 +102,7 @@ class ReasonCollector:
                 rule = f"an answer may have {self._room} bytes; this would have {self._size}"
                 raise make_problem("invalid-request", "/include", "too_large", rule)
         for row in range(rows):
-            if self._interrupt() is not None:
+            if self._control.stop_reason() is not None:
                 return  # nobody waits for it
             token_K = None
             if self._room is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from models.base import DynamicsParams, Interrupt
+from models.base import DynamicsParams, StepControl
 from models.dynamics import TracePoint
 from models.inputs.patches import MaskedImage, PatchBatch
 from models.interpret.reasons import RowReasons
@@ -73,11 +73,11 @@ class Completed:
 def complete_picture(
     task: CompleteInputs,
     progress: Progress,
-    interrupt: Interrupt,
+    control: StepControl,
     frames: Frames | None = None,
     room: int | None = None,
 ) -> Completed:
-    """Fill the holes of `task`; `interrupt` ends that before the next step, and `frames` are shown
+    """Fill the holes of `task`; `control` ends that before the next step, and `frames` are shown
     on the way.
 
     Completion i has the noise of the seed asked for plus i, so it can be had by itself.
@@ -87,13 +87,13 @@ def complete_picture(
 
     Raises:
         Problem: `diverged`, or there is no room.
-        Interrupted: `interrupt` gave a reason.
+        RunInterruptedError: `control` gave a reason.
     """
     progress.steps = task.rows
     completions = []
     for place in range(task.count):
         params = replace(task.params, seed=task.params.seed + place)
-        filler = _Filler(task, params, progress, interrupt, frames, place, room)
+        filler = _Filler(task, params, progress, control, frames, place, room)
         channels, preview = task.model.config.channels, filler.preview
         picture = complete(task.picture, task.plan, filler, channels, preview)
         told = filler.windows, filler.convergence(), filler.reasons()
@@ -109,7 +109,7 @@ class _Filler:
         task: CompleteInputs,
         params: DynamicsParams,
         progress: Progress,
-        interrupt: Interrupt,
+        control: StepControl,
         frames: Frames | None,
         sample: int,
         room: int | None,
@@ -117,9 +117,9 @@ class _Filler:
         self._model, self._include = task.model, task.include
         self._frames, self._sample = frames, sample
         self.preview = Preview()
-        self._params, self._progress, self._interrupt = params, progress, interrupt
+        self._params, self._progress, self._control = params, progress, control
         self._patches = task.patches
-        self._gathering = ReasonCollector(task.include, interrupt, room, pairs=False)
+        self._gathering = ReasonCollector(task.include, control, room, pairs=False)
         self._sum: RowReasons | None = None
         self._mean, self._energy = MeanConvergence(), 0.0
         self.windows: list[dict[str, Any]] = []
@@ -130,9 +130,9 @@ class _Filler:
         batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
         watch = None if self._frames is None else partial(self._watch, batch)
         params = self._seeded(batch.rows)
-        infer = partial(network.infer, batch, params, self._interrupt, watch)
+        infer = partial(network.infer, batch, params, self._control, watch)
         output = self._gathering.run(network, params, infer)
-        if (why := self._interrupt()) is not None:
+        if (why := self._control.stop_reason()) is not None:
             raise RunInterruptedError(why)
         courses, parts = self._gathering.courses(output), self._include - {"trace"}
         for each in self._gathering.take(batch.rows):

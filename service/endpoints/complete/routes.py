@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
-from models.base import Interrupt
+from models.base import StepControl
 from service.context import AppContext, get_context
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.envelope import require_supported_params
@@ -117,9 +117,9 @@ class CompleteTask(InferenceTask[Completed]):
             is_isolated=inputs.params.deterministic,
         )
 
-    def run(self, interrupt: Interrupt) -> Completed:
+    def run(self, control: StepControl) -> Completed:
         progress, limit = self.state.progress, self.max_tensor_bytes
-        return complete_picture(self.inputs, progress, interrupt, self.frames, limit)
+        return complete_picture(self.inputs, progress, control, self.frames, limit)
 
     async def render(self, result: Completed) -> ResponsePayload:
         return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)

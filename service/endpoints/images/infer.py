@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.base import DynamicsParams, Interrupt
+from models.base import DynamicsParams, StepControl
 from models.inputs.images import ImageInput
 from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
@@ -36,10 +36,10 @@ def recognise(
     params: DynamicsParams,
     include: frozenset[str],
     progress: Progress,
-    interrupt: Interrupt,
+    control: StepControl,
     room: int | None = None,
 ) -> Recognised:
-    """Show `pictures` to `model`; `interrupt` ends that before the next step.
+    """Show `pictures` to `model`; `control` ends that before the next step.
 
     It sees one at a time, with the noise of the same seed: so an answer is, bit for bit, that of
     its picture alone, whose patches are the pool of its workspace.
@@ -49,17 +49,17 @@ def recognise(
 
     Raises:
         Problem: `diverged`, or there is no room.
-        Interrupted: `interrupt` gave a reason.
+        RunInterruptedError: `control` gave a reason.
     """
     network, energy = model.network, model.manifest.energy
     logits, convergences, total = [], [], 0.0
     progress.steps = len(pictures)
-    gathering, reasons = ReasonCollector(include, interrupt, room), list[RowReasons]()
+    gathering, reasons = ReasonCollector(include, control, room), list[RowReasons]()
     for picture in pictures:
         batch = network.pack([picture])
-        infer = partial(network.infer, batch, [params], interrupt)
+        infer = partial(network.infer, batch, [params], control)
         output = gathering.run(network, [params], infer)
-        if (why := interrupt()) is not None:
+        if (why := control.stop_reason()) is not None:
             raise RunInterruptedError(why)
         if not output.logits.isfinite().all():
             rule = "no finite answer left; lower step_size, steps or noise"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.inputs.images import ImageInput
 from models.inputs.questions import Question
 from models.interpret.prototypes import list_galleries
@@ -128,7 +128,7 @@ class ImagesTask(InferenceTask[Recognised]):
         steps = max_total_steps(model.network, self.inputs.params)
         return Workload(flow=model.name, cost=len(self.rows) * model.config.num_tokens * steps)
 
-    def run(self, interrupt: Interrupt) -> Recognised:
+    def run(self, control: StepControl) -> Recognised:
         inputs = self.inputs
         return recognise(
             inputs.model,
@@ -136,7 +136,7 @@ class ImagesTask(InferenceTask[Recognised]):
             inputs.params,
             inputs.include,
             self.state.progress,
-            interrupt,
+            control,
             self.max_tensor_bytes,
         )
 

@@ -15,8 +15,8 @@ class ModelSummary(ModelRef):
     route: str = Field(description="the route it answers")
     device: str = Field(description="where it runs: cpu, or cuda:0 and the like")
     runtime: str = Field(
-        description="whose products its steps take, but on edges and on small pictures, which are "
-        "looked at by calls of our own: of torch, onnxruntime, or onnxruntime, int8"
+        description="library that computes the products of its steps, torch or onnxruntime; steps "
+        "on edges and on small images run in compiled kernels instead"
     )
     default_for: list[str] = Field(description="routes that use it where a request names none")
 

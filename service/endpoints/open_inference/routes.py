@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from models.base import Interrupt
+from models.base import StepControl
 from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly import routes as anomaly
 from service.endpoints.classify import routes as classify
@@ -201,8 +201,8 @@ class OpenInferenceTask(InferenceTask[Any]):
     def workload(self) -> Workload:
         return self.native.workload()
 
-    def run(self, interrupt: Interrupt) -> Any:
-        return self.native.run(interrupt)
+    def run(self, control: StepControl) -> Any:
+        return self.native.run(control)
 
     async def render(self, result: Any) -> ResponsePayload:
         payload = await self.native.render(result)

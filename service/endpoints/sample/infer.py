@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.dynamics import StopReason
 from models.sampling import (
     NoInflectionError,
@@ -47,22 +47,22 @@ class Sampled:
     dynamics: dict[str, Any]
 
 
-def sample(task: SampleInputs, progress: Progress, interrupt: Interrupt) -> Sampled:
-    """Run the chains of `task`; `interrupt` ends them before their next step.
+def sample(task: SampleInputs, progress: Progress, control: StepControl) -> Sampled:
+    """Run the chains of `task`; `control` ends them before their next step.
 
     Raises:
         Problem: beta* was asked for and there is none, or the memory has fewer axes than heads.
-        Interrupted: `interrupt` gave a reason.
+        RunInterruptedError: `control` gave a reason.
     """
     patterns = task.memory.patterns_KD
     seen = compute_similarities(patterns)
 
-    def watch() -> None:
-        if (why := interrupt()) is not None:
+    def raise_if_stopped() -> None:
+        if (why := control.stop_reason()) is not None:
             raise RunInterruptedError(why)
 
     try:
-        stars = (find_beta_star(seen, watch), find_beta_star_log(seen, watch))
+        stars = (find_beta_star(seen, raise_if_stopped), find_beta_star_log(seen, raise_if_stopped))
     except NoInflectionError:
         stars = (None, None)
     if task.betas is not None:
@@ -74,12 +74,12 @@ def sample(task: SampleInputs, progress: Progress, interrupt: Interrupt) -> Samp
         raise make_problem("invalid-request", "/beta", "no_inflection", rule)
     progress.steps = len(betas) * task.heads * task.schedule.num_steps
 
-    def asked() -> StopReason | None:
+    def count_step() -> StopReason | None:
         progress.step += 1
         progress.relaxation_steps += 1
-        return interrupt()
+        return control.stop_reason()
 
-    def told(energy: float) -> None:
+    def report_energy(energy: float) -> None:
         progress.energy = energy
 
     batches = []
@@ -97,12 +97,12 @@ def sample(task: SampleInputs, progress: Progress, interrupt: Interrupt) -> Samp
                 heads=task.heads,
                 clamped=task.known,
                 seed=task.seed,
-                interrupt=asked,
-                on_energy=told,
+                interrupt=count_step,
+                on_energy=report_energy,
             )
         except TooManyHeadsError as error:  # the memory's rank is not known before
             raise make_problem("invalid-request", "/heads", "out_of_range", str(error)) from None
-        watch()
+        raise_if_stopped()
         items = task.memory.decode(drawn.samples_SD, beta, task.known)
         batches.append(Batch(items, _diagnostics(task, beta, drawn)))
     inflection = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
-from models.base import Interrupt
+from models.base import StepControl
 from models.memories import decode_letters
 from service.context import AppContext, get_context
 from service.endpoints.fast_path import FastRoute
@@ -81,8 +81,8 @@ class SampleTask(InferenceTask[Sampled]):
     def workload(self) -> Workload:
         return Workload(flow="sample", cost=self.inputs.work / _WORK_PER_COST)
 
-    def run(self, interrupt: Interrupt) -> Sampled:
-        return sample(self.inputs, self.state.progress, interrupt)
+    def run(self, control: StepControl) -> Sampled:
+        return sample(self.inputs, self.state.progress, control)
 
     async def render(self, result: Sampled) -> ResponsePayload:
         inputs, metrics = self.inputs, self.context.metrics

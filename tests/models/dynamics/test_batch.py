@@ -20,6 +20,7 @@ from models.dynamics.system import StepBackend
 from models.layouts import Dense, EdgeList, Layout
 from models.resonance import Resonance, ResonanceParameter
 from tests.models.dynamics.test_relaxation import DIM, _cdat, _et, _graphs, _params
+from tests.support.stop_when import StopWhen
 
 SYSTEMS = {"et": _et(), "cdat": _cdat()}
 
@@ -113,7 +114,7 @@ def test_who_leaves_early_keeps_the_state_it_has() -> None:
             company.step()
     for place, (layout, x, params) in enumerate(posed):
         asked = iter([None] * (5 if place == 1 else 30) + [StopReason.CANCELLED])
-        alone = solve_system(system, x, layout, params, asked.__next__)
+        alone = solve_system(system, x, layout, params, StopWhen(asked.__next__))
         _same(several[place].solution(), alone)
 
 

@@ -28,6 +28,7 @@ from models.energies import (
     VonMisesFisherAttention,
 )
 from models.layouts import EdgeList, Layout
+from tests.support.stop_when import StopWhen
 
 DIM = 8
 
@@ -325,7 +326,7 @@ def test_a_state_that_is_not_finite_has_diverged() -> None:
 def test_interrupt_stops_within_a_step() -> None:
     layout, x = _graphs(3, 0)
     asked = iter([None, None, StopReason.CANCELLED])
-    solution = solve(*_et(), x, layout, _params(3), lambda: next(asked))
+    solution = solve(*_et(), x, layout, _params(3), StopWhen(lambda: next(asked)))
     assert set(solution.stop_reasons) == {StopReason.CANCELLED}
     assert solution.steps_R.tolist() == [2, 2, 2]
 

@@ -11,7 +11,7 @@ import torch
 from models import checkpoint
 from models.architectures.et import ET, ETConfig
 from models.base import DynamicsParams
-from models.dynamics import StopReason
+from models.dynamics import RUN_ALONE, StopReason
 from models.energies import Hopfield
 from models.inputs.graph import Graph
 from models.inputs.molecules import parse_smiles
@@ -22,14 +22,11 @@ from models.sampling import RunInterruptedError
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
 from tests.support.paths import CHECKPOINTS
+from tests.support.stop_when import StopWhen
 
 AMES = CHECKPOINTS / "cdat-ames"
 PARAMS = DynamicsParams()
 NODES, SHARE = 400, 0.4
-
-
-def going() -> StopReason | None:
-    return None
 
 
 def _graph(seed: int) -> tuple[Graph, np.ndarray]:
@@ -79,7 +76,7 @@ def planted() -> tuple[NodeScorer, Graph, int]:
 
 def test_a_planted_ring_is_named(planted) -> None:
     network, graph, node = planted
-    value = occlusion.build_score_func(network, PARAMS, node, going)
+    value = occlusion.build_score_func(network, PARAMS, node, RUN_ALONE)
     whole = value([Perturbation(graph)])[0]
     others = occlusion.find_neighbours(graph, node)
     assert others.tolist() == list(range(1, 17))
@@ -213,7 +210,9 @@ def test_what_is_taken_away() -> None:
 
 def test_it_can_be_interrupted(planted) -> None:
     network, graph, node = planted
-    value = occlusion.build_score_func(network, PARAMS, node, lambda: StopReason.CANCELLED)
+    value = occlusion.build_score_func(
+        network, PARAMS, node, StopWhen(lambda: StopReason.CANCELLED)
+    )
     with pytest.raises(RunInterruptedError):
         value([Perturbation(graph)])
 
@@ -228,7 +227,7 @@ NITRO = (
 
 
 def _of_atoms(network: GraphClassifier, graph: Graph, label: int) -> occlusion.Attribution:
-    value = occlusion.build_margin_func(network, PARAMS, [label], going)
+    value = occlusion.build_margin_func(network, PARAMS, [label], RUN_ALONE)
     whole = value([Perturbation(graph)])[0]
     nodes = graph.num_nodes
 

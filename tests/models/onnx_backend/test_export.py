@@ -12,12 +12,11 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
 
 from models import checkpoint
 from models.architectures.ait import AiT
 from models.base import Architecture, Block, Config, DynamicsParams
-from models.dynamics import ControlledDynamics, Descent, EnergyLayerNorm
+from models.dynamics import RUN_ALONE, ControlledDynamics, Descent, EnergyLayerNorm
 from models.energies import (
     AssociativeMemory,
     Balanced,
@@ -32,8 +31,8 @@ from models.inputs.graph import Graph
 from models.inputs.molecules import ATOM_COLUMNS, parse_smiles
 from models.inputs.patches import MaskedImage
 from models.layouts import Dense, EdgeList, Layout
-from models.onnx_backend.export import Form, NotExportableError, _checked, _Graph, export, form_of
-from models.onnx_backend.system import OnnxField, OnnxSystem, _feeds, _session
+from models.onnx_backend.export import Form, NotExportableError, export, form_of
+from models.onnx_backend.system import OnnxField, OnnxSystem, _feeds
 from models.registry import find_architectures
 from models.resonance import Resonance
 from models.tasks.graph_classifier import GraphClassifier
@@ -123,69 +122,6 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
     _same(_by_file(block, places, x_ND, beta_RH), known)
 
 
-@pytest.mark.parametrize("layout", ["dense", "every", "dense, weighed"])
-@pytest.mark.parametrize("energy", ENERGIES)
-@torch.no_grad()
-def test_of_whole_numbers_it_sees_nearly_that(energy: str, layout: str) -> None:
-    torch.manual_seed(1)
-    block, places = _block(ENERGIES[energy]()), _layouts()[layout]
-    x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
-    g_ND, known = block.build_backend().evaluate(x_ND, places, beta_RH, True)
-    system = OnnxSystem.of_block(block, 1, int8=True)
-    assert system.runtime == "onnxruntime, int8"
-    found_ND, terms = system.evaluate(x_ND, places, beta_RH, True)
-    torch.testing.assert_close(found_ND, g_ND, rtol=1e-5, atol=1e-5)
-    assert known.force_ND is not None
-    assert terms.force_ND is not None
-    off = (terms.force_ND - known.force_ND).norm() / known.force_ND.norm()
-    assert 1e-5 < off < 0.03
-    assert terms.parts.keys() == known.parts.keys()
-    for name, part_N in known.parts.items():
-        assert (terms.parts[name] - part_N).norm() < 0.03 * part_N.norm() + 0.03
-
-
-@torch.no_grad()
-def test_on_edges_there_are_none() -> None:
-    """How many tokens are there, and so who multiplies, depends on what else is in the batch."""
-    torch.manual_seed(1)
-    block, places = _block(ENERGIES["et"]()), _layouts()["edges"]
-    x_ND, beta_RH = torch.randn(24, DIM), torch.rand(3, HEADS) + 0.5
-    found, known = (
-        OnnxSystem.of_block(block, 1, int8).evaluate(x_ND, places, beta_RH, True)
-        for int8 in (True, False)
-    )
-    assert torch.equal(found[1].force_ND, known[1].force_ND)  # type: ignore[arg-type]
-
-
-def test_no_token_is_rounded_by_what_else_is_there() -> None:
-    torch.manual_seed(2)
-    weights = [torch.randn(12, 30), torch.randn(7, 30)]
-    graph = _Graph(Form("edges"), int8=True)
-    graph.name(graph.product(["x0", "x1"], weights), "y")
-    ends = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", width]) for name, width in of]
-        for of in ([("x0", 12), ("x1", 7)], [("y", 30)])
-    ]
-    session = _session(_checked(graph, *ends), 1)
-    scale_N1 = np.logspace(-6, 6, 24)[:, None].astype(np.float32)
-    xs = [np.random.default_rng(0).standard_normal((24, w)).astype(np.float32) for w in (12, 7)]
-    xs = [x * scale_N1 for x in xs]
-    xs[0][5] = xs[1][5] = 0
-
-    def product(at: slice) -> np.ndarray:
-        return np.asarray(session.run(None, {"x0": xs[0][at], "x1": xs[1][at]})[0])
-
-    together = product(slice(24))
-    for token in range(24):
-        assert np.array_equal(product(slice(token, token + 1))[0], together[token])
-    assert not together[5].any()
-    exact = sum(x.astype(np.float64) @ w.double().numpy() for x, w in zip(xs, weights, strict=True))
-    off_N = np.linalg.norm(together - exact, axis=1) / np.maximum(
-        np.linalg.norm(exact, axis=1), 1e-30
-    )
-    assert 1e-4 < off_N.max() < 0.03
-
-
 def _by_file(block: Block, places: Layout, x_ND: torch.Tensor, beta_RH: torch.Tensor) -> Seen:
     """By the whole graph, on four threads."""
     form = form_of(places)
@@ -221,7 +157,7 @@ def test_a_row_that_diverges_stops_and_no_other() -> None:
     block, places = _block(ENERGIES["et"]()), _layouts()["every"]
     block.prepared_backend = OnnxSystem.of_block(block, 1)
     params = [DynamicsParams(steps=4, step_size=size) for size in (0.1, 1e38, 0.1)]
-    solution = block.solve(torch.randn(24, DIM), places, params, lambda: None)
+    solution = block.solve(torch.randn(24, DIM), places, params, RUN_ALONE)
     assert [reason.value for reason in solution.stop_reasons] == [
         "step_limit",
         "diverged",
@@ -268,7 +204,7 @@ def test_a_step_from_the_file_alone(layout: str, tmp_path: Path) -> None:
         given |= {"beta": beta[row_of_N], "step_size": alpha[row_of_N]}
     (found,) = session.run(["next"], given)
     params = [DynamicsParams(steps=1, beta=0.7, step_size=float(each)) for each in alpha]
-    solution = block.solve(x_ND, places, params, lambda: None)
+    solution = block.solve(x_ND, places, params, RUN_ALONE)
     np.testing.assert_allclose(found.reshape(24, DIM), solution.x_ND.numpy(), rtol=1e-4, atol=1e-5)
 
 

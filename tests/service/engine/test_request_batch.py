@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from models.base import Interrupt
+from models.base import StepControl
 from service.engine import engine
 from service.engine.engine import Engine, Workload
 from service.engine.request_batch import BatchableRequest
@@ -26,22 +26,22 @@ class Kitchen:
         self.took: list[list[Any]] = []
         self.stopped = 0
 
-    def many(self, items: Sequence[Any], interrupt: Interrupt) -> list[Any]:
+    def many(self, items: Sequence[Any], control: StepControl) -> list[Any]:
         self.took.append(list(items))
         if "spoils all" in items:
             raise MemoryError
         if "slow" in items:
             while not self.slow.is_set():
-                interrupt()  # at which others have a turn
+                control.stop_reason()  # at which others have a turn
                 time.sleep(0.001)
         if "endless" in items:
-            while interrupt() is None:
+            while control.stop_reason() is None:
                 time.sleep(0.001)
             self.stopped += 1
         return [ValueError(item) if item == "wrong" else f"{item}!" for item in items]
 
     async def order(self, item: Any, key: str = "k", **rest: Any) -> Any:
-        def alone(interrupt: Interrupt) -> str:
+        def alone(control: StepControl) -> str:
             if item == "spoils all":
                 raise MemoryError
             return f"{item} alone"
@@ -153,32 +153,6 @@ def test_where_the_one_that_is_to_follow_was_left_others_begin(
 
     asyncio.run(play())
     assert kitchen.took == [["slow"], ["stays"]]
-
-
-def test_outcomes_come_a_few_in_a_turn(kitchen: Kitchen) -> None:
-    async def play() -> list[int]:
-        turn, over = 0, False
-
-        async def count() -> None:
-            nonlocal turn
-            while not over:
-                turn += 1
-                await asyncio.sleep(0)
-
-        async def ended(number: int) -> int:
-            await kitchen.order(number)
-            return turn
-
-        counting = asyncio.ensure_future(count())
-        found = await asyncio.gather(*map(ended, range(12)))
-        over = True
-        await counting
-        return found
-
-    turns = asyncio.run(play())
-    assert kitchen.took == [list(range(12))]
-    assert turns == sorted(turns)
-    assert [turns.count(turn) for turn in sorted(set(turns))] == [4, 4, 4]
 
 
 def test_what_all_have_left_before_does_not_begin(kitchen: Kitchen) -> None:

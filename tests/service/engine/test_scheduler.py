@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.base import DynamicsParams, Interrupt
+from models.base import DynamicsParams, StepControl
 from models.dynamics import Relaxation, StopReason, batch
 from service.engine.fair_queue import FairQueue, Flow, Schedulable
 from service.engine.memory_budget import BUDGET_TOKENS, SMALL
@@ -59,7 +59,7 @@ class Chain(Schedulable):
 def held(scheduler: Scheduler) -> Iterator[None]:
     """What is submitted meanwhile begins together."""
     gate = threading.Event()
-    scheduler.submit(lambda interrupt: gate.wait(30), "gate")
+    scheduler.submit(lambda control: gate.wait(30), "gate")
     try:
         yield
     finally:
@@ -69,9 +69,9 @@ def held(scheduler: Scheduler) -> Iterator[None]:
 def _chain(steps: int, done: list[str], name: str, seconds: float = 2 * _SLICE_S) -> Callable:
     """Work whose every step is a turn."""
 
-    def work(interrupt: Interrupt) -> None:
+    def work(control: StepControl) -> None:
         for _ in range(steps):
-            if interrupt() is not None:
+            if control.stop_reason() is not None:
                 return
             done.append(name)
             time.sleep(seconds)
@@ -130,12 +130,12 @@ def test_what_is_large_waits_for_room(scheduler: Scheduler) -> None:
     inside, most, done = [0], [0], list[str]()
 
     def work(name: str, fails: bool = False) -> Callable:
-        def in_memory(interrupt: Interrupt) -> None:
+        def in_memory(control: StepControl) -> None:
             inside[0] += 1
             most[0] = max(most[0], inside[0])
             try:
                 for _ in range(15):
-                    if interrupt() is None:
+                    if control.stop_reason() is None:
                         time.sleep(2 * _SLICE_S)
                 if fails:
                     raise Failed
@@ -251,7 +251,7 @@ def test_by_itself_too_what_has_stopped_is_dropped(
     monkeypatch.setattr(Relaxation, "step", counted_step)
     params = [DynamicsParams(steps=2)] * 15 + [DynamicsParams(steps=60)]
     scheduler.submit(
-        lambda interrupt: network.infer(network.pack([items[0]] * 16), params, interrupt)
+        lambda control: network.infer(network.pack([items[0]] * 16), params, control)
     ).future.result(30)
     assert sum(looked) < len(network.blocks_in_order()) * (16 * 5 + 60)
 
@@ -325,13 +325,13 @@ def test_the_thread_outlives_whatever_watches_it() -> None:
     run = scheduler.submit(work_of(network, items[0], DynamicsParams(steps=3), False))
     with pytest.raises(ValueError, match=r"^$"):
         run.future.result(30)
-    assert scheduler.submit(lambda interrupt: 7).future.result(30) == 7
+    assert scheduler.submit(lambda control: 7).future.result(30) == 7
     scheduler.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 def test_it_is_nicer_than_its_process(scheduler: Scheduler) -> None:
-    def niceness(_: Interrupt) -> int:
+    def niceness(_: StepControl) -> int:
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     own = os.getpriority(os.PRIO_PROCESS, 0)
@@ -350,7 +350,7 @@ def test_it_computes_where_it_may_not_be_nicer(monkeypatch: pytest.MonkeyPatch) 
 
 def test_flows_come_while_others_run(scheduler: Scheduler) -> None:
     runs = [
-        scheduler.submit(lambda interrupt: [interrupt() for _ in range(50)], place)
+        scheduler.submit(lambda control: [control.stop_reason() for _ in range(50)], place)
         for place in range(1000)
     ]
     for run in runs:
@@ -363,7 +363,7 @@ def test_what_is_over_is_let_go_without_a_collector(scheduler: Scheduler) -> Non
 
     refs: list[weakref.ref] = []
 
-    def work(interrupt: Interrupt) -> None:
+    def work(control: StepControl) -> None:
         large = Large()
         refs.append(weakref.ref(large))
         raise Failed
@@ -383,7 +383,7 @@ def test_nothing_is_held_of_the_first_run_of_many(scheduler: Scheduler, fails: b
     class Large:
         pass
 
-    def work(interrupt: Interrupt, large: Large) -> Large:
+    def work(control: StepControl, large: Large) -> Large:
         if fails:
             raise Failed
         return large
@@ -395,7 +395,7 @@ def test_nothing_is_held_of_the_first_run_of_many(scheduler: Scheduler, fails: b
         run = scheduler.submit(partial(work, large=large))
         assert wait([run.future], 30).done
         del large, run
-    scheduler.submit(lambda interrupt: None).future.result(30)
+    scheduler.submit(lambda control: None).future.result(30)
     gc.collect()
     assert [ref() for ref in refs] == [None] * 3
 
@@ -407,7 +407,7 @@ def test_what_has_not_begun_is_let_go_at_once(scheduler: Scheduler) -> None:
     large = Large()
     ref = weakref.ref(large)
     with held(scheduler):
-        run = scheduler.submit(lambda interrupt, large=large: None)
+        run = scheduler.submit(lambda control, large=large: None)
         del large
         assert ref() is not None
         run.stop(StopReason.CANCELLED)

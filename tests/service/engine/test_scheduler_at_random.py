@@ -109,7 +109,7 @@ class Engine(RuleBasedStateMachine):
         """The thread is busy: what comes now will begin together."""
         self.gate = threading.Event()
         self.submitted += 1
-        self.scheduler.submit(lambda interrupt, gate=self.gate: gate.wait(30), "gate")
+        self.scheduler.submit(lambda control, gate=self.gate: gate.wait(30), "gate")
 
     @precondition(lambda self: self.gate is not None)
     @rule()

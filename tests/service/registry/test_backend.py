@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 
 from service.registry.loader import BackendUnavailableError, ModelLoader
-from service.registry.registry import Registry
 from service.settings import Settings
 from tests.support.completion import completed, pictures, told
 from tests.support.server import Server, Start, answers_with, wait_until
@@ -58,28 +56,8 @@ def test_it_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ModelLoader.from_settings(Settings(threads=1)).onnx
     with pytest.raises(BackendUnavailableError, match="BASIN_BACKEND"):
         ModelLoader.from_settings(Settings(backend="onnx"))
-    with pytest.raises(BackendUnavailableError, match="BASIN_INT8"):
-        ModelLoader.from_settings(Settings(threads=1, int8=("et-tile",)))
     with pytest.raises(BackendUnavailableError, match="BASIN_DEVICE"):
         ModelLoader.from_settings(Settings(device="cuda:99"))
-
-
-def test_the_models_that_are_named_compute_with_whole_numbers(
-    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BASIN_INT8", "et-tile et-none")
-    machine = ModelLoader.from_settings(Settings(threads=1))
-    assert machine.load(checkpoints / "et-tile").runtime == "onnxruntime, int8"
-    assert machine.load(checkpoints / "et-small").runtime == "onnxruntime"
-    monkeypatch.setenv("BASIN_INT8", "et-small et-none")
-    registry = Registry(ModelLoader.from_settings(Settings(threads=1)))
-    with structlog.testing.capture_logs() as logs:
-        registry.load(checkpoints)
-    told = [(line["event"], line["model"]) for line in logs if "INT8" in line["event"]]
-    assert told == [
-        ("BASIN_INT8 is for pictures", "et-small"),
-        ("BASIN_INT8 names no model", "et-none"),
-    ]
 
 
 def test_where_there_is_no_graph_torch_looks(

@@ -56,9 +56,9 @@ def make_tables(data: Path | None, seed: int) -> Iterator[Table]:
         ),
         f"Protocol of the digits. Mean norm before normalising {float(memory.norms_K.mean()):.2f}. "
         f"beta* {find_beta_star(seen):.2f} by eq. 12, {find_beta_star_log(seen):.3f} by the "
-        "log-beta rule (the released code: 3.848). Identity: to the nearest stored sequence, over its positions "
-        "without a gap. KL(family || samples) of the composition, nats, with one count added to "
-        "each letter. `norm lost` "
+        "log-beta rule (the released code: 3.848). Identity: to the nearest stored sequence, over "
+        "its positions without a gap. KL(family || samples) of the composition, nats, with one "
+        "count added to each letter. `norm lost` "
         "decodes the unit vectors, as the paper does. The null rows are a random stored pattern + "
         "N(0, I/beta), decoded alike.",
     )

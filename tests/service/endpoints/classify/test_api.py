@@ -14,6 +14,7 @@ from scipy.special import softmax
 
 from models import checkpoint
 from models.base import DynamicsParams
+from models.dynamics import RUN_ALONE
 from models.inputs.graph import Graph
 from models.inputs.molecules import MoleculeError, parse_smiles
 from service.endpoints.classify import infer
@@ -354,10 +355,10 @@ def shapes(checkpoints) -> Classifier:
 
 def test_batches_of_bounded_size(shapes, monkeypatch):
     graphs = make_shapes(7, 40)
-    whole = classify(shapes, graphs, DynamicsParams(), lambda: None)
+    whole = classify(shapes, graphs, DynamicsParams(), RUN_ALONE)
     assert len(whole.batches) == 1
     monkeypatch.setattr(infer, "ENTRIES", 100)
-    parts = classify(shapes, graphs, DynamicsParams(), lambda: None)
+    parts = classify(shapes, graphs, DynamicsParams(), RUN_ALONE)
     assert len(parts.batches) > 5
     assert sum(rows for _, rows in parts.batches) == len(graphs)
     np.testing.assert_allclose(parts.logits_RC, whole.logits_RC, rtol=1e-5, atol=1e-5)
@@ -365,7 +366,7 @@ def test_batches_of_bounded_size(shapes, monkeypatch):
 
 def test_what_has_no_finite_answer_is_an_item_error(shapes):
     graphs = make_shapes(7, 3)
-    found = classify(shapes, graphs, DynamicsParams(), lambda: None)
+    found = classify(shapes, graphs, DynamicsParams(), RUN_ALONE)
     task = ClassifyInputs(shapes, None, graphs, ["/0", "/1", "/2"], DynamicsParams(), frozenset())
     items = [Item(graph) for graph in graphs]
     found.logits_RC[1] = np.nan

@@ -7,6 +7,7 @@ import pytest
 
 from models import checkpoint
 from models.base import DynamicsParams, Output
+from models.dynamics import RUN_ALONE
 from models.inputs.images import ImageInput
 from service.endpoints.images.infer import recognise
 from service.errors import Problem
@@ -26,5 +27,5 @@ def test_no_finite_answer_left(checkpoints, monkeypatch):
     monkeypatch.setattr(model.network, "infer", broken)
     picture = ImageInput(np.zeros(model.config.shape, np.float32))
     with pytest.raises(Problem) as caught:
-        recognise(model, [picture], DynamicsParams(), frozenset(), Progress(), lambda: None)
+        recognise(model, [picture], DynamicsParams(), frozenset(), Progress(), RUN_ALONE)
     assert caught.value.kind == "diverged"

@@ -12,6 +12,7 @@ serve: $(VENV)/.serve
 
 # Two at a time, each on a thread of its own; files stay together, with the servers they start.
 test: $(VENV)/.dev
+	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""What every architecture must offer, and what a caller may ask of it."""
+"""The contract of every architecture: configuration, blocks, parameters of the dynamics."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ Solver = Literal["euler", "nesterov"]
 
 @dataclass(frozen=True)
 class DynamicsParams:
-    """What a caller may turn for one row; None keeps what the model was trained with.
+    """Parameters of the dynamics of one row; None keeps the trained value.
 
-    `beta` sets the inverse temperature of every head; `beta_scale` multiplies the trained ones.
-    `resonance` replaces the trained one as a whole; of strength 0 it is as if there were none.
-    `solver` is how a state moves on: by steps as in training, or by those with momentum, see
-    `Relaxation`, of which there are fewer on the way to rest. It is for `infer`; and not for noise.
-    Of `seed` 32 bits count, as many as torch's generator takes. `deterministic` is for whoever
-    runs requests side by side: such a row never shares a batch with those of others, so that sums
-    are always rounded alike.
+    Attributes:
+        beta: inverse temperature of every head; excludes `beta_scale`.
+        beta_scale: multiplies the trained inverse temperatures.
+        solver: `euler` steps as in training; `nesterov` adds momentum (see `Relaxation`), needs
+            fewer steps to converge, and is for `infer` without noise.
+        seed: of the noise; the lower 32 bits count.
+        resonance: replaces the trained one as a whole; strength 0 turns it off.
+        deterministic: the row never shares a batch with rows of other requests, so that sums are
+            always rounded alike.
     """
 
     steps: int | None = None
@@ -58,7 +60,7 @@ class DynamicsParams:
 
 @contextmanager
 def temporary_seed(seed: int) -> Iterator[None]:
-    """torch draws from `seed` within, and goes on outside as if nothing had been drawn."""
+    """Seed torch inside the context; the generator outside is left as it was."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         yield
@@ -99,7 +101,7 @@ class Config(BaseModel):
 
     @property
     def ignored_params(self) -> frozenset[str]:
-        """Names of the knobs that such a network would ignore."""
+        """Names of the dynamics parameters that such a network would ignore."""
         return frozenset() if self.attention else frozenset({"beta", "beta_scale", "resonance"})
 
 
@@ -107,8 +109,8 @@ class Block(nn.Module):
     """One energy, the norm that activates it, and the motion on it.
 
     Attributes:
-        prepared: the system, where all that does not depend on the state is made ready for good:
-            for weights that do not change any more. Copies, and blocks that are moved, have none.
+        prepared_backend: the step backend with everything that does not depend on the state
+            computed once, for weights that no longer change. Copied and moved blocks have none.
     """
 
     prepared_backend: StepBackend | None
@@ -134,40 +136,36 @@ class Block(nn.Module):
         self.prepared_backend = None
         return super()._apply(*how, **more)
 
+    def resolve_beta(self, params: Sequence[DynamicsParams]) -> Tensor:
+        """Inverse temperature of each row and head (R, H).
+
+        `beta` where a row sets it, otherwise the trained one of each head times `beta_scale`.
+        """
+        trained_H = self.log_beta_H.exp()
+        scale_R = trained_H.new_tensor([row.beta_scale for row in params])
+        beta_RH = trained_H * scale_R[:, None]
+        for place, row in enumerate(params):
+            if row.beta is not None:
+                beta_RH[place] = row.beta
+        return beta_RH
+
     def resolve_params(self, params: Sequence[DynamicsParams]) -> RowParams:
-        """Trained values where a row asks for none."""
-        beta = self.log_beta_H.exp()
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, device=beta.device, dtype=beta.dtype)
-
-        beta_RH = beta * column([k.beta_scale for k in params])[:, None]
-        for row, asked in enumerate(params):
-            if asked.beta is not None:
-                beta_RH[row] = asked.beta
+        """The parameters of each row, trained values where it sets none."""
+        beta_RH = self.resolve_beta(params)
+        steps = [self.steps if row.steps is None else row.steps for row in params]
+        sizes = [self.step_size if row.step_size is None else row.step_size for row in params]
         return RowParams(
-            steps_R=np.array(
-                [self.steps if k.steps is None else k.steps for k in params], np.int64
-            ),
+            steps_R=np.array(steps, np.int64),
             beta_RH=beta_RH,
-            step_size_R=column(
-                [self.step_size if k.step_size is None else k.step_size for k in params]
-            ),
-            tolerance_R=np.array([k.tolerance for k in params], np.float64),
-            noise_R=column([k.noise for k in params]),
-            nesterov_R=np.array([k.solver == "nesterov" for k in params]),
-            seeds=tuple((k.seed * 1_000_003 + self.noise_stream) % 2**32 for k in params),
+            step_size_R=beta_RH.new_tensor(sizes),
+            tolerance_R=np.array([row.tolerance for row in params], np.float64),
+            noise_R=beta_RH.new_tensor([row.noise for row in params]),
+            nesterov_R=np.array([row.solver == "nesterov" for row in params]),
+            seeds=tuple((row.seed * 1_000_003 + self.noise_stream) % 2**32 for row in params),
         )
 
-    def beta_of(self, params: DynamicsParams) -> list[float]:
-        """The inverse temperature of each head, as `resolve` gives it to a row with these knobs: it
-        alone takes less than all that a row has."""
-        if params.beta is not None:
-            return torch.full_like(self.log_beta_H, params.beta).tolist()
-        return (self.log_beta_H.exp() * params.beta_scale).tolist()
-
     def with_prior(self, layout: Layout, params: Sequence[DynamicsParams]) -> Layout:
-        """`layout` with the prior that `knobs` ask for, which is part of the energy there."""
+        """`layout` with the resonance prior of each row, which is part of the energy."""
         return layout.resonating(self.resonant([k.resonance for k in params], self.log_beta_H))
 
     def relax(self, x_ND: Tensor, layout: Layout, params: Sequence[DynamicsParams]) -> Tensor:
@@ -191,15 +189,15 @@ class Block(nn.Module):
 
     @torch.no_grad()
     def build_backend(self) -> StepBackend:
-        """As the weights are now."""
+        """A torch backend of the current weights."""
         return StepBackend.from_parts(self.energy, self.motion, self.norm)
 
 
 @dataclass(frozen=True)
 class Output:
-    """What the head reads, and how each block (and relation) came to it, in order.
+    """Outputs of the head and the relaxation of each block (and relation), in order.
 
-    `logits` are logits of scores and classes, and of an image completer its pixels.
+    `logits` are logits of scores and classes, or the pixels of an image completer.
     """
 
     logits: Tensor
@@ -217,12 +215,12 @@ class Architecture(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are; `infer` takes batches there."""
+        """Device of the weights; `infer` moves batches to it."""
         return next(self.parameters()).device
 
     @abstractmethod
     def build_block(self) -> Block:
-        """A fresh block of this architecture: the one thing in which they differ."""
+        """A fresh block: the one thing in which architectures differ."""
 
     @abstractmethod
     def pack(self, items: Sequence[Any], /) -> Any:
@@ -233,14 +231,14 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def build_layouts(self, batch: Any) -> list[Layout]:
-        """What each of `blocks_in_order` relaxes on."""
+        """The layout that each of `blocks_in_order` relaxes on."""
 
     @abstractmethod
     def blocks_in_order(self) -> list[Block]:
         """Every block, in the order of `Output.solutions`."""
 
     def resolve_resonance(self, asked: Resonance | None) -> ResolvedResonance | None:
-        """What runs where `asked` is asked for: the trained one if that is None."""
+        """The resonance that runs for a request of `asked`; the trained one if None."""
         if asked is not None or self.config.resonance is None:
             return None if asked is None else ResolvedResonance.from_resonance(asked)
         learned = [m.strength_H for m in self.modules() if isinstance(m, ResonanceParameter)]
@@ -249,13 +247,13 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Any, params: Sequence[DynamicsParams] | None = None) -> Tensor:
-        """The outputs, differentiable, nothing measured; `knobs` per row, trained ones if None."""
+        """The outputs, differentiable, nothing measured; `params` per row, trained ones if None."""
 
     @abstractmethod
     def infer(
         self, batch: Any, params: Sequence[DynamicsParams], control: StepControl = RUN_ALONE
     ) -> Output:
-        """The same outputs with the dynamics measured; no gradients."""
+        """The outputs of `forward` with the dynamics measured; no gradients."""
 
     @classmethod
     @abstractmethod

@@ -117,7 +117,7 @@ class EnergyReference(_Part):
         return not _CENTRAL[0] <= percentile <= _CENTRAL[1]
 
 
-class TrainedParams(_Part):
+class TrainedKnobs(_Part):
     """The dynamics the network was trained with; `beta` per block and head."""
 
     steps: int
@@ -135,7 +135,7 @@ class Manifest(_Part):
     architecture: str
     task: Literal["anomaly", "classification", "images", "completion"]
     config: dict[str, JsonValue]
-    knobs: TrainedParams
+    knobs: TrainedKnobs
     features: tuple[Feature, ...]
     edge_features: tuple[Feature, ...] = ()
     threshold: float = Field(
@@ -165,10 +165,10 @@ class Checkpoint:
     sha256: str
 
 
-def read_trained_params(network: Architecture) -> TrainedParams:
+def read_trained_params(network: Architecture) -> TrainedKnobs:
     """The knobs a network carries."""
     blocks = network.blocks_in_order()
-    return TrainedParams(
+    return TrainedKnobs(
         steps=network.config.steps,
         step_size=network.config.step_size,
         beta=tuple(tuple(block.log_beta_H.detach().exp().tolist()) for block in blocks),

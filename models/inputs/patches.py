@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.dynamics import EnergyLayerNorm
+from models.nn.layer_norm import EnergyLayerNorm
 
 _DEVIATION = 0.3  # of MASK before training
 _LEAST = 1 / 256  # of the variance that a picture is standardised by; a sixteenth of the spread

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from models.checkpoint import CheckpointError
 from service.context import AppContext, get_context
-from service.endpoints.openapi import problems
+from service.endpoints.common.api_docs import problems
 from service.errors import make_problem
 from service.observability.request_state import get_state
 from service.registry.handles import Classifier, Model

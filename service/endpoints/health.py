@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import problems
 from service.endpoints.common.schemas import Health
-from service.endpoints.openapi import problems
 
 router = APIRouter(prefix="/health", tags=["health"])
 

@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.context import AppContext, get_context
-from service.endpoints.openapi import problems
+from service.endpoints.common.api_docs import problems
 
 router = APIRouter(tags=["metrics"])
 

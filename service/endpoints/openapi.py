@@ -1,59 +1,25 @@
-"""The parts of the OpenAPI document that FastAPI cannot infer: bodies it does not parse, problems.
+"""Post-processing of the OpenAPI document: what holds for all routes, and limits from settings.
 
-All of it is generated from `service.endpoints.common.schemas`.
+What one route takes and returns stands beside the route, made by `endpoints.common.api_docs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.auth.middleware import PUBLIC_PATHS
-from service.endpoints.anomaly.schemas import (
-    ArrayScoreRequest,
-    RowScoreRequest,
-    StoredScoreRequest,
-    TensorEnvelope,
-)
-from service.endpoints.classify.graph_list import TENSORS as GRAPH_LIST_TENSORS
-from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest, TensorClassifyRequest
-from service.endpoints.common.schemas import JobBody, ProblemDocument
-from service.endpoints.complete.schemas import CompleteForm, CompleteRequest, FrameEvent
-from service.endpoints.graphs.parse import TENSORS_OF_GRAPH
-from service.endpoints.graphs.schemas import (
-    EdgesToAdd,
-    GraphUpdate,
-    NodesToSet,
-    StoreArrays,
-    StoreRows,
-)
-from service.endpoints.images.schemas import (
-    AnswerImagesForm,
-    AnswerImagesRequest,
-    ClassifyImagesForm,
-    ClassifyImagesRequest,
-)
+from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest
+from service.endpoints.common.api_docs import DOCUMENTED_MODELS, REF, problems
+from service.endpoints.images.schemas import AnswerImagesRequest, ClassifyImagesRequest
 from service.endpoints.open_inference.errors import is_of_protocol
-from service.endpoints.open_inference.schemas import InferError, InferRequest
-from service.endpoints.open_inference.tensors import BINARY, HEADER
-from service.endpoints.sample.memory_body import PATTERNS
-from service.endpoints.sample.parse import TENSORS as SAMPLE_TENSORS
-from service.endpoints.sample.schemas import (
-    SampleRequest,
-    StoreMemory,
-    StoreSequences,
-    TensorSampleRequest,
-)
-from service.errors import MEDIA_TYPE
-from service.media_types import JSON, MULTIPART, SAFETENSORS
+from service.endpoints.open_inference.schemas import protocol_problems
+from service.endpoints.sample.schemas import SampleRequest, TensorSampleRequest
+from service.media_types import JSON
 from service.settings import Settings
-from service.validation.safetensors_body import GRAPH_TENSORS, TensorSpecs
 
 _TEXT = {"type": "string"}
 _ASKED = {
@@ -74,193 +40,6 @@ _TOLD = {
     "X-Cache": {"description": "`hit` where the answer was given before", "schema": _TEXT},
     "Server-Timing": {"description": "milliseconds in each phase", "schema": _TEXT},
 }
-_PICTURE = "image/png, image/jpeg, image/webp"
-_REF = "#/components/schemas/{model}"
-_OWN = (
-    ArrayScoreRequest,
-    RowScoreRequest,
-    StoredScoreRequest,
-    StoreArrays,
-    StoreRows,
-    NodesToSet,
-    EdgesToAdd,
-    GraphUpdate,
-    TensorEnvelope,
-    SmilesRequest,
-    GraphsRequest,
-    TensorClassifyRequest,
-    CompleteRequest,
-    CompleteForm,
-    FrameEvent,
-    ClassifyImagesRequest,
-    ClassifyImagesForm,
-    AnswerImagesRequest,
-    AnswerImagesForm,
-    SampleRequest,
-    TensorSampleRequest,
-    StoreMemory,
-    StoreSequences,
-    ProblemDocument,
-    InferRequest,
-    InferError,
-)
-
-
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route that may answer with these problems."""
-    schema = {"$ref": _REF.format(model=ProblemDocument.__name__)}
-    return {
-        status: {
-            "description": HTTPStatus(status).phrase,
-            "content": {MEDIA_TYPE: {"schema": schema}},
-        }
-        for status in statuses
-    }
-
-
-def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """`problems`, as the Open Inference Protocol tells them."""
-    schema = {"$ref": _REF.format(model=InferError.__name__)}
-    return {
-        status: {"description": HTTPStatus(status).phrase, "content": {JSON: {"schema": schema}}}
-        for status in statuses
-    }
-
-
-def infer_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that infers."""
-    described = {"schema": {"$ref": _REF.format(model=InferRequest.__name__)}}
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    said = (
-        f"JSON, or JSON with tensors in bytes behind it and its length in the header {HEADER}; "
-        "the content type is not looked at."
-    )
-    content = {JSON: described, BINARY: binary}
-    return {"requestBody": {"required": True, "description": said, "content": content}}
-
-
-def score_body() -> dict[str, Any]:
-    """`openapi_extra` of a route that takes a graph."""
-    return _body(
-        (ArrayScoreRequest, RowScoreRequest, StoredScoreRequest),
-        f"JSON, or a safetensors file with the tensors {_listed(GRAPH_TENSORS)}, of which "
-        "`edge_type` and `targets` (row numbers) may be left out. The entry `request` of its "
-        f"`__metadata__` holds the rest as JSON text, after the schema {TensorEnvelope.__name__}.",
-    )
-
-
-def classify_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that takes molecules or whole graphs."""
-    return _body(
-        (SmilesRequest, GraphsRequest),
-        f"JSON, or a safetensors file with the tensors {_listed(GRAPH_LIST_TENSORS)}: graphs one "
-        "after the other, as PyTorch Geometric batches them. Graph i has the rows ptr[i] to "
-        "ptr[i + 1] of x, and `edge_index` counts rows of all of x; without `ptr` they are one "
-        "graph. "
-        "`edge_attr` comes with models that have `edge_features`. The entry `request` of its "
-        "`__metadata__` holds the rest as JSON text, after the schema "
-        f"{TensorClassifyRequest.__name__}.",
-    )
-
-
-def complete_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that completes pictures."""
-    description = "A picture and what of it to fill, as JSON with base64 or as a form with files."
-    parts = {"image": _PICTURE, "mask": _PICTURE, "num_samples": JSON}
-    return _picture_body(CompleteRequest, CompleteForm, parts, description)
-
-
-def images_body(of_json: type[BaseModel], of_form: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that looks at pictures."""
-    description = "Pictures of any size, as JSON with base64 or as a form with files."
-    return _picture_body(of_json, of_form, {"image": _PICTURE}, description)
-
-
-def _picture_body(
-    of_json: type[BaseModel], of_form: type[BaseModel], parts: dict[str, str], description: str
-) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        media_type: {"schema": {"$ref": _REF.format(model=shape.__name__)}}
-        for media_type, shape in ((JSON, of_json), (MULTIPART, of_form))
-    }
-    kinds = parts | {"dynamics": JSON, "include": JSON}
-    content[MULTIPART]["encoding"] = {name: {"contentType": kind} for name, kind in kinds.items()}
-    return {"requestBody": {"required": True, "description": description, "content": content}}
-
-
-def also(*media_types: str) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route whose answer comes in these types too."""
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    return {200: {"content": dict.fromkeys(media_types, binary)}}
-
-
-def sample_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that samples a memory."""
-    return _body(
-        (SampleRequest,),
-        f"JSON, or a safetensors file with any of the tensors {_listed(SAMPLE_TENSORS)}. The "
-        "entry `request` of its `__metadata__` holds the rest as JSON text, after the schema "
-        f"{TensorSampleRequest.__name__}.",
-    )
-
-
-def store_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that stores a memory."""
-    return _body(
-        (StoreMemory, StoreSequences),
-        f"JSON, or a safetensors file with the tensor {_listed(PATTERNS)} and the rest as JSON "
-        "text in the entry `request` of its `__metadata__`.",
-    )
-
-
-def put_graph_body() -> dict[str, Any]:
-    """`openapi_extra` of the route that stores a graph."""
-    return _body(
-        (StoreArrays, StoreRows),
-        f"JSON, or a safetensors file with the tensors {_listed(TENSORS_OF_GRAPH)}, of which "
-        "`edge_type` and `node_ids` may be left out. The entry `request` of its `__metadata__` "
-        "holds `model` as JSON text. `node_ids` are numbers, or a list of names as JSON in bytes.",
-    )
-
-
-def update_body(shape: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that changes a stored graph."""
-    content = {JSON: {"schema": {"$ref": _REF.format(model=shape.__name__)}}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _body(shapes: tuple[type[BaseModel], ...], description: str) -> dict[str, Any]:
-    refs = [{"$ref": _REF.format(model=shape.__name__)} for shape in shapes]
-    return {
-        "requestBody": {
-            "required": True,
-            "description": description,
-            "content": {
-                JSON: {"schema": {"oneOf": refs}},
-                SAFETENSORS: {"schema": {"type": "string", "format": "binary"}},
-            },
-        }
-    }
-
-
-def jobs(
-    failed: Callable[..., dict[int | str, dict[str, Any]]] = problems,
-) -> dict[int | str, dict[str, Any]]:
-    """`responses` of a route that computes, and answers with a job where that is preferred."""
-    told = {
-        "Location": {"description": "where the job is", "schema": _TEXT},
-        "Preference-Applied": {"description": "`respond-async`", "schema": _TEXT},
-    }
-    description = "The request is kept as a job: only under the header `Prefer: respond-async`"
-    accepted = {"description": description, "model": JobBody, "headers": told}
-    return {202: accepted} | failed(409, 503)
-
-
-def _listed(tensors: TensorSpecs) -> str:
-    return ", ".join(
-        f"`{name}` ({' | '.join(dtypes)}, {' or '.join(map(str, dims))}-dimensional)"
-        for name, (dtypes, dims) in tensors.items()
-    )
 
 
 def install(app: FastAPI, settings: Settings) -> None:
@@ -275,7 +54,7 @@ def install(app: FastAPI, settings: Settings) -> None:
                 routes=app.routes,
             )
             _, own = models_json_schema(
-                [(model, "validation") for model in _OWN], ref_template=_REF
+                [(model, "validation") for model in DOCUMENTED_MODELS], ref_template=REF
             )
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             for name, schema in own["$defs"].items():
@@ -335,8 +114,8 @@ def _describe_keys(document: dict[str, Any], settings: Settings) -> None:
             if path in PUBLIC_PATHS:
                 operation["security"] = []
                 continue
-            told = faults if is_of_protocol(path) else problems
-            for status, response in told(401, 403, 429).items():
+            of_route = protocol_problems if is_of_protocol(path) else problems
+            for status, response in of_route(401, 403, 429).items():
                 operation["responses"].setdefault(str(status), response)
 
 

@@ -153,13 +153,13 @@ def test_knobs_left_alone_are_the_trained_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(
-    "params", [DynamicsParams(), DynamicsParams(beta=3.3), DynamicsParams(beta_scale=0.7)]
-)
-def test_the_beta_that_is_told_is_the_one_that_runs(name: str, params: DynamicsParams) -> None:
+def test_beta_replaces_the_trained_ones_and_beta_scale_multiplies_them(name: str) -> None:
     network, *_ = _example(name)
+    rows = [DynamicsParams(), DynamicsParams(beta=3.3), DynamicsParams(beta_scale=0.7)]
     for block in network.blocks_in_order():
-        assert block.beta_of(params) == block.resolve_params([params]).beta_RH[0].tolist()
+        trained_H = block.log_beta_H.exp()
+        expected = [trained_H, torch.full_like(trained_H, 3.3), trained_H * 0.7]
+        assert torch.equal(block.resolve_params(rows).beta_RH, torch.stack(expected))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -22,11 +22,24 @@ from service.endpoints.anomaly.infer import (
     table,
 )
 from service.endpoints.anomaly.parse import ScoreInputs, StoredScoreInputs, parse_score
-from service.endpoints.anomaly.schemas import ScoreResponse
+from service.endpoints.anomaly.schemas import (
+    ArrayScoreRequest,
+    RowScoreRequest,
+    ScoreResponse,
+    StoredScoreRequest,
+    TensorEnvelope,
+)
+from service.endpoints.common.api_docs import (
+    binary_response,
+    job_responses,
+    json_or_tensors_body,
+    list_tensors,
+    problems,
+    schema_name,
+)
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.reasons import reasons_to_tensors
 from service.endpoints.fast_path import FastRoute
-from service.endpoints.openapi import also, jobs, problems, score_body
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type
@@ -35,6 +48,7 @@ from service.media_types import JSON, SAFETENSORS
 from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
 from service.registry.handles import Scorer
 from service.storage.graphs import DynamicGraph
+from service.validation.safetensors_body import GRAPH_TENSORS
 from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
 
 router = APIRouter(tags=["anomaly"], route_class=FastRoute)
@@ -43,6 +57,14 @@ _RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
 """Of a target, as `AppContext.aside` counts them: as columns it takes a tenth of the time and less.
 """
 _REASON_BYTES = 128  # of a node or an edge of the graph, whatever the targets are
+_BODY = json_or_tensors_body(
+    f"JSON, or a safetensors file with the tensors {list_tensors(GRAPH_TENSORS)}, of which "
+    "`edge_type` and `targets` (row numbers) may be left out. The entry `request` of its "
+    f"`__metadata__` holds the rest as JSON text, after the schema {schema_name(TensorEnvelope)}.",
+    ArrayScoreRequest,
+    RowScoreRequest,
+    StoredScoreRequest,
+)
 
 
 @router.post(
@@ -50,9 +72,9 @@ _REASON_BYTES = 128  # of a node or an edge of the graph, whatever the targets a
     response_model=ScoreResponse,
     summary="Score the nodes of a graph",
     responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
-    | jobs()
-    | also(SAFETENSORS),
-    openapi_extra=score_body(),
+    | job_responses()
+    | binary_response(SAFETENSORS),
+    openapi_extra=_BODY,
 )
 async def score_nodes(
     request: Request, context: Annotated[AppContext, Depends(get_context)]

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.endpoints.common.graph_schemas import ArrayGraph, EdgeRow, NodeIds, NodeRow
 from service.endpoints.common.reason_schemas import Reasons, ScoreExplanation, absent
 from service.endpoints.common.schemas import (
     Convergence,
@@ -15,7 +16,6 @@ from service.endpoints.common.schemas import (
     Strict,
     Timings,
 )
-from service.endpoints.graphs.schemas import ArrayGraph, EdgeRow, NodeIds, NodeRow
 from service.registry.model_ref import ModelRef
 from service.validation.ids import NodeId
 

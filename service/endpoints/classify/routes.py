@@ -14,6 +14,7 @@ from models.inputs.graph import Graph
 from models.inputs.molecules import Molecule, MoleculeError
 from service.context import AppContext, get_context
 from service.endpoints.classify.explanation import Explained
+from service.endpoints.classify.graph_list import TENSORS
 from service.endpoints.classify.infer import (
     ENTRIES,
     Classified,
@@ -23,12 +24,24 @@ from service.endpoints.classify.infer import (
     require_any,
 )
 from service.endpoints.classify.parse import ClassifyInputs, Item, parse_classify
-from service.endpoints.classify.schemas import ClassifyResponse
+from service.endpoints.classify.schemas import (
+    ClassifyResponse,
+    GraphsRequest,
+    SmilesRequest,
+    TensorClassifyRequest,
+)
+from service.endpoints.common.api_docs import (
+    binary_response,
+    job_responses,
+    json_or_tensors_body,
+    list_tensors,
+    problems,
+    schema_name,
+)
 from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.reasons import reasons_to_tensors
 from service.endpoints.fast_path import FastRoute
-from service.endpoints.openapi import also, classify_body, jobs, problems
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type, require_small
@@ -40,6 +53,15 @@ from service.workers.smiles_pool import TRANSIENT_CODES
 _MOST_SVG = 1 << 18  # characters of a drawing
 
 router = APIRouter(tags=["classify"], route_class=FastRoute)
+_BODY = json_or_tensors_body(
+    f"JSON, or a safetensors file with the tensors {list_tensors(TENSORS)}: graphs one after the "
+    "other, as PyTorch Geometric batches them. Graph i has the rows ptr[i] to ptr[i + 1] of x, and "
+    "`edge_index` counts rows of all of x; without `ptr` they are one graph. `edge_attr` comes "
+    "with models that have `edge_features`. The entry `request` of its `__metadata__` holds the "
+    f"rest as JSON text, after the schema {schema_name(TensorClassifyRequest)}.",
+    SmilesRequest,
+    GraphsRequest,
+)
 
 
 @router.post(
@@ -47,9 +69,9 @@ router = APIRouter(tags=["classify"], route_class=FastRoute)
     response_model=ClassifyResponse,
     summary="Classify molecules or graphs",
     responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
-    | jobs()
-    | also(SAFETENSORS),
-    openapi_extra=classify_body(),
+    | job_responses()
+    | binary_response(SAFETENSORS),
+    openapi_extra=_BODY,
 )
 async def classify_graphs(
     request: Request, context: Annotated[AppContext, Depends(get_context)]

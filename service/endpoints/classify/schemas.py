@@ -7,15 +7,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from models.dynamics import StopReason
 from service.endpoints.common.reason_schemas import GraphExplanation, Reasons
 from service.endpoints.common.schemas import (
-    Change,
     Convergence,
     Envelope,
-    HeadResonance,
+    Prediction,
     ResolvedDynamics,
     Strict,
+    SummedConvergence,
     Timings,
     absent,
 )
@@ -60,14 +59,6 @@ class TensorClassifyRequest(Envelope):
     for `graphs`, one after the other."""
 
 
-class Prediction(BaseModel):
-    """The answer to one of the model's questions."""
-
-    label: str = Field(description="the most probable")
-    probability: float = Field(description="of `label`, calibrated")
-    probabilities: dict[str, float] = Field(description="of every label")
-
-
 class GraphConvergence(Convergence):
     """How one molecule or graph came to rest."""
 
@@ -106,27 +97,6 @@ class GraphResult(BaseModel):
         None, description="by task", json_schema_extra=absent
     )
     error: ItemError | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
-
-
-class SummedConvergence(BaseModel):
-    """All that were answered, together. A number that is not finite is null."""
-
-    rows: int = Field(description="inputs that were answered")
-    energy_initial: float | None = Field(description="total, as are the other energies")
-    energy_final: float | None
-    energy_drop: float | None
-    steps: int = Field(description="total")
-    residual: float | None = Field(description="the largest")
-    stop_reason: StopReason = Field(description="the worst")
-    stops: dict[str, int] = Field(description="how many stopped for which reason")
-    energy_percentile: float | None = Field(description="mean")
-    out_of_distribution: float | None = Field(
-        description="share of the inputs that are, of those of which it is told"
-    )
-    components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
-    resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
-        None, description="mean of each head", json_schema_extra=absent
-    )
 
 
 class ClassifyTimings(Timings):

@@ -50,7 +50,7 @@ def _resolved(network: Architecture, params: DynamicsParams) -> dict[str, Any]:
     first, resonance = blocks[0], network.resolve_resonance(params.resonance)
     return {
         "steps": first.steps if params.steps is None else params.steps,
-        "beta": [block.beta_of(params) for block in blocks],
+        "beta": [block.resolve_beta([params])[0].tolist() for block in blocks],
         "beta_scale": params.beta_scale if params.beta is None else None,
         "step_size": first.step_size if params.step_size is None else params.step_size,
         "tolerance": params.tolerance,

@@ -254,3 +254,32 @@ class ProblemDocument(BaseModel):
         None, description="those taken, where there was no time for all", json_schema_extra=absent
     )
     errors: list[FaultDocument] = Field(max_length=20)
+
+
+class Prediction(BaseModel):
+    """The answer to one of the model's questions."""
+
+    label: str = Field(description="the most probable")
+    probability: float = Field(description="of `label`, calibrated")
+    probabilities: dict[str, float] = Field(description="of every label")
+
+
+class SummedConvergence(BaseModel):
+    """All that were answered, together. A number that is not finite is null."""
+
+    rows: int = Field(description="inputs that were answered")
+    energy_initial: float | None = Field(description="total, as are the other energies")
+    energy_final: float | None
+    energy_drop: float | None
+    steps: int = Field(description="total")
+    residual: float | None = Field(description="the largest")
+    stop_reason: StopReason = Field(description="the worst")
+    stops: dict[str, int] = Field(description="how many stopped for which reason")
+    energy_percentile: float | None = Field(description="mean")
+    out_of_distribution: float | None = Field(
+        description="share of the inputs that are, of those of which it is told"
+    )
+    components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
+        None, description="mean of each head", json_schema_extra=absent
+    )

@@ -10,6 +10,14 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import (
+    IMAGE_TYPES,
+    binary_response,
+    job_responses,
+    json_or_form_body,
+    problems,
+    schema_name,
+)
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.envelope import require_supported_params
 from service.endpoints.common.include import reason_bytes, require_supported_includes
@@ -19,10 +27,14 @@ from service.endpoints.complete.decoding import open_picture
 from service.endpoints.complete.infer import Completed, CompleteInputs, complete_picture
 from service.endpoints.complete.parse import read_request
 from service.endpoints.complete.previews import Frames
-from service.endpoints.complete.schemas import CompleteResponse
+from service.endpoints.complete.schemas import (
+    CompleteForm,
+    CompleteRequest,
+    CompleteResponse,
+    FrameEvent,
+)
 from service.endpoints.complete.tiling import plan_windows
 from service.endpoints.fast_path import FastRoute
-from service.endpoints.openapi import also, complete_body, jobs, problems
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.errors import make_problem
@@ -42,6 +54,13 @@ from service.registry.handles import Completer
 from service.settings import Settings
 
 router = APIRouter(tags=["complete"], route_class=FastRoute)
+_BODY = json_or_form_body(
+    "A picture and what of it to fill, as JSON with base64 or as a form with files.",
+    CompleteRequest,
+    CompleteForm,
+    {"image": IMAGE_TYPES, "mask": IMAGE_TYPES, "num_samples": JSON},
+)
+schema_name(FrameEvent)  # which the description of the route refers to
 
 
 @router.post(
@@ -49,9 +68,9 @@ router = APIRouter(tags=["complete"], route_class=FastRoute)
     response_model=CompleteResponse,
     summary="Complete a picture",
     responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
-    | jobs()
-    | also(PNG, SAFETENSORS, EVENTS),
-    openapi_extra=complete_body(),
+    | job_responses()
+    | binary_response(PNG, SAFETENSORS, EVENTS),
+    openapi_extra=_BODY,
 )
 async def complete_unknown(
     request: Request, context: Annotated[AppContext, Depends(get_context)]

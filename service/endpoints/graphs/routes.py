@@ -9,15 +9,22 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from service.context import JSON_COST_FACTOR, AppContext, get_context
-from service.endpoints.graphs.parse import parse_graph, parse_update
+from service.endpoints.common.api_docs import (
+    json_body,
+    json_or_tensors_body,
+    list_tensors,
+    problems,
+)
+from service.endpoints.graphs.parse import TENSORS_OF_GRAPH, parse_graph, parse_update
 from service.endpoints.graphs.schemas import (
     EdgesToAdd,
     GraphBody,
     GraphList,
     GraphUpdate,
     NodesToSet,
+    StoreArrays,
+    StoreRows,
 )
-from service.endpoints.openapi import problems, put_graph_body, update_body
 from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.media_types import JSON, SAFETENSORS
@@ -25,6 +32,13 @@ from service.storage.graphs import GraphMetadata
 
 router = APIRouter(tags=["graphs"])
 _WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
+_BODY = json_or_tensors_body(
+    f"JSON, or a safetensors file with the tensors {list_tensors(TENSORS_OF_GRAPH)}, of which "
+    "`edge_type` and `node_ids` may be left out. The entry `request` of its `__metadata__` "
+    "holds `model` as JSON text. `node_ids` are numbers, or a list of names as JSON in bytes.",
+    StoreArrays,
+    StoreRows,
+)
 
 
 @router.get("/graphs", summary="The graphs that are stored", responses=problems(500, 503))
@@ -40,7 +54,7 @@ async def list_graphs(context: Annotated[AppContext, Depends(get_context)]) -> G
     response_model=GraphBody,
     responses=problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504, 507)
     | {201: {"description": "Stored; there was none", "model": GraphBody}},
-    openapi_extra=put_graph_body(),
+    openapi_extra=_BODY,
 )
 async def store_graph(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
@@ -79,7 +93,7 @@ async def describe_graph(
     summary="Change a graph, all at once",
     response_model=GraphBody,
     responses=_WRITING,
-    openapi_extra=update_body(GraphUpdate),
+    openapi_extra=json_body(GraphUpdate),
 )
 async def change_graph(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
@@ -96,7 +110,7 @@ async def change_graph(
     summary="Add nodes to a graph, or change their features",
     response_model=GraphBody,
     responses=_WRITING,
-    openapi_extra=update_body(NodesToSet),
+    openapi_extra=json_body(NodesToSet),
 )
 async def set_nodes(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
@@ -109,7 +123,7 @@ async def set_nodes(
     summary="Add edges to a graph",
     response_model=GraphBody,
     responses=_WRITING,
-    openapi_extra=update_body(EdgesToAdd),
+    openapi_extra=json_body(EdgesToAdd),
 )
 async def add_edges(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]

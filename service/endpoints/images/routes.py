@@ -10,12 +10,20 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel
 
 from models.base import StepControl
 from models.inputs.images import ImageInput
 from models.inputs.questions import Question
 from models.interpret.prototypes import list_galleries
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import (
+    IMAGE_TYPES,
+    binary_response,
+    job_responses,
+    json_or_form_body,
+    problems,
+)
 from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.reasons import reasons_to_dict, reasons_to_tensors
@@ -31,7 +39,6 @@ from service.endpoints.images.schemas import (
     ClassifyImagesRequest,
     ClassifyImagesResponse,
 )
-from service.endpoints.openapi import also, images_body, jobs, problems
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type
@@ -42,8 +49,15 @@ from service.registry.handles import ImageClassifier, VisualQuestionModel
 
 router = APIRouter(prefix="/images", tags=["images"], route_class=FastRoute)
 _PROBLEMS = (
-    problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504) | jobs() | also(SAFETENSORS)
+    problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
+    | job_responses()
+    | binary_response(SAFETENSORS)
 )
+
+
+def _body(of_json: type[BaseModel], of_form: type[BaseModel]) -> dict[str, Any]:
+    description = "Pictures of any size, as JSON with base64 or as a form with files."
+    return json_or_form_body(description, of_json, of_form, {"image": IMAGE_TYPES})
 
 
 @router.post(
@@ -51,7 +65,7 @@ _PROBLEMS = (
     response_model=ClassifyImagesResponse,
     summary="Say what pictures show",
     responses=_PROBLEMS,
-    openapi_extra=images_body(ClassifyImagesRequest, ClassifyImagesForm),
+    openapi_extra=_body(ClassifyImagesRequest, ClassifyImagesForm),
 )
 async def classify_images(
     request: Request, context: Annotated[AppContext, Depends(get_context)]
@@ -73,7 +87,7 @@ async def classify_images(
     response_model=AnswerImagesResponse,
     summary="Answer questions about pictures",
     responses=_PROBLEMS,
-    openapi_extra=images_body(AnswerImagesRequest, AnswerImagesForm),
+    openapi_extra=_body(AnswerImagesRequest, AnswerImagesForm),
 )
 async def answer_about_images(
     request: Request, context: Annotated[AppContext, Depends(get_context)]

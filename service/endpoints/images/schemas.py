@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.endpoints.classify.schemas import Prediction, SummedConvergence
 from service.endpoints.common.reason_schemas import Reasons
 from service.endpoints.common.schemas import (
     Convergence,
     Envelope,
+    Prediction,
     ResolvedDynamics,
     Strict,
+    SummedConvergence,
     Timings,
     absent,
 )

@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 
 from service.auth.keys import get_caller
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import binary_response, problems
 from service.endpoints.common.schemas import JobBody
-from service.endpoints.openapi import also, problems
 from service.http.sse import EVENTS, KEEPALIVE_COMMENT, SILENCE_S, event
 from service.jobs.runner import JobRunner
 from service.storage.jobs.job import Job, Status
@@ -47,7 +47,7 @@ async def result_of_job(
     "/jobs/{id}/events",
     summary="How a job goes on",
     response_class=StreamingResponse,
-    responses=problems(404, 500, 503) | also(EVENTS),
+    responses=problems(404, 500, 503) | binary_response(EVENTS),
 )
 async def events_of_job(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from models.memories import Memory
-from service.endpoints.sample.memory_body import (
+from service.endpoints.common.memory_body import (
     DESCRIPTION,
     PATTERNS,
     memory_of_json,
     memory_of_tensor,
 )
-from service.endpoints.sample.schemas import StoredDescription
+from service.endpoints.memories.schemas import StoredDescription
 from service.errors import unknown_fields
 from service.media_types import JSON
 from service.validation.arrays import make_graph_problem_at, reraise_as

@@ -15,9 +15,15 @@ from starlette.types import Receive, Scope, Send
 
 from models.memories import MemoryCard, dump_memory
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import (
+    binary_response,
+    json_or_tensors_body,
+    list_tensors,
+    problems,
+)
+from service.endpoints.common.memory_body import PATTERNS
 from service.endpoints.memories.parse import parse_store
-from service.endpoints.openapi import also, problems, store_body
-from service.endpoints.sample.schemas import MemoryBody, MemoryList
+from service.endpoints.memories.schemas import MemoryBody, MemoryList, StoreMemory, StoreSequences
 from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.http.negotiation import select_media_type
@@ -25,6 +31,12 @@ from service.media_types import JSON, SAFETENSORS
 
 router = APIRouter(tags=["memories"])
 _PART = 1 << 16  # bytes of a file that are read at a time
+_BODY = json_or_tensors_body(
+    f"JSON, or a safetensors file with the tensor {list_tensors(PATTERNS)} and the rest as JSON "
+    "text in the entry `request` of its `__metadata__`.",
+    StoreMemory,
+    StoreSequences,
+)
 
 
 @router.get("/memories", summary="The memories that are kept", responses=problems(500, 503))
@@ -39,7 +51,7 @@ async def list_memories(context: Annotated[AppContext, Depends(get_context)]) ->
     response_model=MemoryBody,
     responses=problems(400, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
     | {201: {"description": "Stored; there was none", "model": MemoryBody}},
-    openapi_extra=store_body(),
+    openapi_extra=_BODY,
 )
 async def store_memory(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
@@ -67,7 +79,7 @@ async def store_memory(
     "/memories/{id}",
     summary="What a memory is, or the memory itself",
     response_model=MemoryBody,
-    responses=problems(404, 406, 500, 503) | also(SAFETENSORS),
+    responses=problems(404, 406, 500, 503) | binary_response(SAFETENSORS),
 )
 async def describe_memory(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from models.interpret.prototypes import list_galleries
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import binary_response, problems
 from service.endpoints.models.schemas import GalleryBody
-from service.endpoints.openapi import also, problems
 from service.errors import make_problem
 from service.http.negotiation import select_media_type
 from service.imaging.encode import embed_json, encode_png, make_grid
@@ -29,7 +29,7 @@ router = APIRouter(tags=["models"])
     "/models/{name}/memories",
     response_model=GalleryBody,
     summary="What a model has learned, as a picture",
-    responses=problems(404, 406, 422, 429, 500, 503) | also(PNG),
+    responses=problems(404, 406, 422, 429, 500, 503) | binary_response(PNG),
 )
 async def show_memories(
     name: str,

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 
 from models.inputs.questions import list_example_questions
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import problems
 from service.endpoints.models.schemas import (
     ClassifierDetail,
     ClassifyLimits,
@@ -20,7 +21,6 @@ from service.endpoints.models.schemas import (
     ScorerDetail,
     TaskBody,
 )
-from service.endpoints.openapi import problems
 from service.registry.handles import (
     Classifier,
     ClassifierBase,

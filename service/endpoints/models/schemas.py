@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from models.checkpoint import Calibration, EnergyReference, Feature, TrainedParams
+from models.checkpoint import Calibration, EnergyReference, Feature, TrainedKnobs
 from service.endpoints.common.schemas import Json
 from service.registry.model_ref import ModelRef
 
@@ -66,7 +66,7 @@ class ModelDetail(ModelSummary):
     """What every model has."""
 
     config: Json
-    knobs: TrainedParams
+    knobs: TrainedKnobs
     features: list[Feature] = Field(description="columns of `x`, in order")
     energy: EnergyReference
     training: Json

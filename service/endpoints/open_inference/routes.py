@@ -15,27 +15,29 @@ from models.base import StepControl
 from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly import routes as anomaly
 from service.endpoints.classify import routes as classify
+from service.endpoints.common.api_docs import binary_response, job_responses, schema_ref
 from service.endpoints.complete import routes as complete
 from service.endpoints.images import routes as images
 from service.endpoints.open_inference.adapters import ModelAdapter, Samples, of_model
 from service.endpoints.open_inference.errors import ROOT
 from service.endpoints.open_inference.schemas import (
     IndexEntry,
+    InferRequest,
     InferResponse,
     Live,
     ModelMetadata,
     ModelReady,
     Ready,
     ServerMetadata,
+    protocol_problems,
 )
 from service.endpoints.open_inference.tensors import BINARY, HEADER, Inference, read, written
-from service.endpoints.openapi import also, faults, infer_body, jobs
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.sample import routes as sample
 from service.engine.engine import Workload
 from service.errors import Problem, make_problem
 from service.http.body import require_identity
-from service.media_types import SAFETENSORS
+from service.media_types import JSON, SAFETENSORS
 from service.payload import ResponsePayload
 from service.registry.handles import (
     Classifier,
@@ -49,26 +51,30 @@ _INCLUDED = ("attention_", "memories_", "components_", "samples_", "ptr", "index
 router = APIRouter(prefix=ROOT, tags=["open inference protocol"])
 
 
-@router.get("", summary="The server", responses=faults(500))
+@router.get("", summary="The server", responses=protocol_problems(500))
 async def describe_server() -> ServerMetadata:
     return ServerMetadata(
         name="basin", version=version_of("basin"), extensions=["binary_tensor_data"]
     )
 
 
-@router.get("/health/live", summary="Is the server running?", responses=faults(500))
+@router.get("/health/live", summary="Is the server running?", responses=protocol_problems(500))
 async def live() -> Live:
     return Live(live=True)
 
 
-@router.get("/health/ready", summary="Are its models loaded?", responses=faults(500, 503))
+@router.get(
+    "/health/ready", summary="Are its models loaded?", responses=protocol_problems(500, 503)
+)
 async def ready(context: Annotated[AppContext, Depends(get_context)]) -> Ready:
     context.registry.require_ready()
     return Ready(ready=True)
 
 
 @router.post(
-    "/repository/index", summary="The models and memories there are", responses=faults(500, 503)
+    "/repository/index",
+    summary="The models and memories there are",
+    responses=protocol_problems(500, 503),
 )
 async def index(context: Annotated[AppContext, Depends(get_context)]) -> list[IndexEntry]:
     cards = await asyncio.to_thread(context.memories.list_cards)
@@ -113,13 +119,26 @@ async def _of_version(one: Named, version: str) -> ModelAdapter:
 
 OfVersion = Annotated[ModelAdapter, Depends(_of_version)]
 _VERSION = "/models/{name}/versions/{version}"
-_TOLD: dict[str, Any] = {"responses": faults(404, 500, 503)}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": (
+            f"JSON, or JSON with tensors in bytes behind it and its length in the header {HEADER}; "
+            "the content type is not looked at."
+        ),
+        "content": {
+            JSON: {"schema": schema_ref(InferRequest)},
+            BINARY: {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+_TOLD: dict[str, Any] = {"responses": protocol_problems(404, 500, 503)}
 _INFERRED: dict[str, Any] = {
     "response_model": InferResponse,
-    "responses": faults(400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-    | jobs(faults)
-    | also(BINARY),
-    "openapi_extra": infer_body(),
+    "responses": protocol_problems(400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+    | job_responses(protocol_problems)
+    | binary_response(BINARY),
+    "openapi_extra": _BODY,
 }
 
 

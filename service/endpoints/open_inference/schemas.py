@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.endpoints.common.api_docs import Responses, schema_ref
 from service.endpoints.common.schemas import Strict
+from service.media_types import JSON
 
 Datatype = Literal[
     "BOOL",
@@ -130,3 +133,12 @@ class IndexEntry(_Told):
     version: str
     state: str
     reason: str
+
+
+def protocol_problems(*statuses: int) -> Responses:
+    """`api_docs.problems`, in the form of the Open Inference Protocol."""
+    content = {JSON: {"schema": schema_ref(InferError)}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in statuses
+    }

@@ -11,13 +11,14 @@ import torch
 
 from models.memories import ClampedCoordinates, InvalidMemoryError, Memory
 from models.sampling import InitialStates, Method, Schedule
-from service.endpoints.sample.memory_body import (
+from service.endpoints.common.memory_body import (
     PATTERNS,
     memory_of_json,
     memory_of_tensor,
     require_decomposable,
 )
-from service.endpoints.sample.schemas import MAX_BETA, MAX_BETAS, MAX_STATE, SampleKnobs
+from service.endpoints.common.memory_schemas import MAX_STATE
+from service.endpoints.sample.schemas import MAX_BETA, MAX_BETAS, SampleKnobs
 from service.errors import MAX_FIELD_ERRORS, FieldError, pointer, unknown_fields
 from service.media_types import JSON
 from service.settings import Settings

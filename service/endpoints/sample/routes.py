@@ -11,12 +11,19 @@ from fastapi import APIRouter, Depends, Request, Response
 from models.base import StepControl
 from models.memories import decode_letters
 from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import (
+    binary_response,
+    job_responses,
+    json_or_tensors_body,
+    list_tensors,
+    problems,
+    schema_name,
+)
 from service.endpoints.fast_path import FastRoute
-from service.endpoints.openapi import also, jobs, problems, sample_body
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.sample.infer import Sampled, sample
-from service.endpoints.sample.parse import SampleInputs, parse_sample
-from service.endpoints.sample.schemas import SampleResponse
+from service.endpoints.sample.parse import TENSORS, SampleInputs, parse_sample
+from service.endpoints.sample.schemas import SampleRequest, SampleResponse, TensorSampleRequest
 from service.engine.engine import Workload
 from service.errors import Problem
 from service.http.body import require_media_type, require_small
@@ -33,6 +40,12 @@ from service.payload import (
 router = APIRouter(tags=["sample"], route_class=FastRoute)
 _WORK_PER_COST = 10_000
 """Units of `SampleInputs.work` in the time that a network takes for one step of one token."""
+_BODY = json_or_tensors_body(
+    f"JSON, or a safetensors file with any of the tensors {list_tensors(TENSORS)}. The entry "
+    "`request` of its `__metadata__` holds the rest as JSON text, after the schema "
+    f"{schema_name(TensorSampleRequest)}.",
+    SampleRequest,
+)
 
 
 @router.post(
@@ -41,9 +54,9 @@ _WORK_PER_COST = 10_000
     response_model_exclude_unset=True,
     summary="Sample from a memory",
     responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 504)
-    | jobs()
-    | also(SAFETENSORS, PNG),
-    openapi_extra=sample_body(),
+    | job_responses()
+    | binary_response(SAFETENSORS, PNG),
+    openapi_extra=_BODY,
 )
 async def sample_memory(
     request: Request, context: Annotated[AppContext, Depends(get_context)]

@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from models.memories import MemoryCard
 from models.sampling import Method
+from service.endpoints.common.memory_schemas import InlineMemory, InlineSequences
 from service.endpoints.common.schemas import Json, Strict, Timings
 
 MAX_BETA = 1e6
 MAX_BETAS = 32
-MAX_STATE = 1e6
 
 Beta = Annotated[float, Field(gt=0, le=MAX_BETA)]
 
@@ -39,22 +38,6 @@ class SampleKnobs(Strict):
         1, ge=1, le=1024, description="sample in so many principal subspaces of the memory"
     )
     seed: int = Field(0, ge=0, lt=2**53, description="same seed, same samples")
-
-
-class InlineMemory(Strict):
-    """Patterns sent along. They are normalised; their lengths come back with the samples."""
-
-    patterns: list[list[float]] = Field(min_length=1, description="a row per pattern")
-    kind: Literal["vectors", "images", "returns"] = "vectors"
-    shape: list[int] | None = Field(
-        None, description="of an image, [H, W] or [H, W, 3], row by row; values from 0 to 1"
-    )
-
-
-class InlineSequences(Strict):
-    """An alignment of protein sequences; `-` or `.` is a gap."""
-
-    sequences: list[str] = Field(min_length=1)
 
 
 class InitStates(Strict):
@@ -210,28 +193,3 @@ class SampleResponse(BaseModel):
     dynamics: ResolvedKnobs
     timings_ms: Timings
     request_id: str
-
-
-class MemoryBody(MemoryCard):
-    """A memory that is kept."""
-
-    id: str
-
-
-class MemoryList(BaseModel):
-    memories: list[MemoryBody]
-
-
-class StoredDescription(Strict):
-    """What is known of a memory to be stored, besides its patterns."""
-
-    licence: str = Field("", max_length=200)
-    note: str = Field("", max_length=2000)
-
-
-class StoreMemory(InlineMemory, StoredDescription):
-    """A memory to store, from patterns."""
-
-
-class StoreSequences(InlineSequences, StoredDescription):
-    """A memory to store, from an alignment."""

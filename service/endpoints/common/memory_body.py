@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from models.memories import InvalidMemoryError, Memory, encode_letters
-from service.endpoints.sample.schemas import MAX_STATE
+from service.endpoints.common.memory_schemas import MAX_STATE
 from service.errors import MAX_FIELD_ERRORS, FieldError, Problem, pointer, unknown_fields
 from service.validation.arrays import (
     PointerFn,

@@ -34,7 +34,7 @@ class KeyFile(BaseModel):
         names = [key.name for key in self.keys]
         hashes = [known for key in self.keys for known in key.sha256]
         if len(set(names)) < len(names) or len(set(hashes)) < len(hashes):
-            raise ValueError("each name and each hash stands once")
+            raise ValueError("each name and each hash must be unique")
         return self
 
 
@@ -113,5 +113,5 @@ class ApiKeyStore:
         except OSError as error:
             raise ApiKeyFileError(f"{self._path}: {error.strerror}") from None
         if len(raw) > _MAX_BYTES:
-            raise ApiKeyFileError(f"{self._path}: it is larger than {_MAX_BYTES} bytes")
+            raise ApiKeyFileError(f"{self._path}: the file is larger than {_MAX_BYTES} bytes")
         return raw

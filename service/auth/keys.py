@@ -35,7 +35,7 @@ Model = Annotated[str, StringConstraints(pattern=r"^[^/*\s]+$", max_length=200)]
 
 def _distinct(hashes: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(hashes)) < len(hashes):
-        raise ValueError("each hash stands once")
+        raise ValueError("each hash must be unique")
     return hashes
 
 

@@ -29,7 +29,10 @@ class UsageLimits:
             return
         late_s = await self._limiter.take(f"rate:{caller.name}", 1, caller.rate.bucket)
         if late_s:
-            detail = f"this key may send {caller.rate.per_second:g} requests a second"
+            detail = (
+                f"The rate limit of this API key is exceeded: {caller.rate.per_second:g} "
+                f"requests per second. Retry after {math.ceil(late_s)} s."
+            )
             raise Problem("rate-exceeded", detail, headers=_after(late_s))
 
     def charge_quota(self, caller: ApiKey, cost: float) -> AbstractAsyncContextManager[None]:
@@ -45,11 +48,16 @@ class UsageLimits:
         name, limit = f"quota:{caller.name}", caller.quota.bucket if caller.quota else None
         if limit is not None and (late_s := await self._limiter.take(name, cost, limit)):
             if math.isinf(late_s):
-                detail = f"it costs {cost:g}, this key never has more than {limit.capacity:g}"
+                detail = (
+                    f"This request costs {cost:g}; the quota of this key is {limit.capacity:g}. "
+                    "Lower `steps` or send fewer items."
+                )
                 raise Problem("quota-exceeded", detail)
-            raise Problem(
-                "quota-exceeded", f"it costs {cost:g}, which is not left", headers=_after(late_s)
+            detail = (
+                f"This request costs {cost:g}, more than is left of the quota of this key. "
+                f"Retry after {math.ceil(late_s)} s."
             )
+            raise Problem("quota-exceeded", detail, headers=_after(late_s))
         try:
             yield
         except Problem as problem:

@@ -18,7 +18,9 @@ def require_media_type(request: Request, allowed: Container[str], names: str) ->
     require_identity(request)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in allowed:
-        raise Problem("unsupported-media-type", f"this route reads {names}")
+        raise Problem(
+            "unsupported-media-type", f"Unsupported Content-Type. Send the body as {names}."
+        )
     return media_type
 
 
@@ -26,13 +28,19 @@ def require_identity(request: Request) -> None:
     """415 where the body is encoded."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise Problem("unsupported-media-type", "send the body without a content-encoding")
+        raise Problem(
+            "unsupported-media-type",
+            "Encoded bodies are not supported. Send the body without Content-Encoding.",
+        )
 
 
 def require_small(body: bytes, media_type: str) -> None:
     """Refuse JSON so large that reading it would keep others waiting."""
     if media_type == JSON and len(body) > LARGE_BODY_BYTES:
-        detail = f"JSON may have up to {LARGE_BODY_BYTES} bytes here; send arrays as {SAFETENSORS}"
+        detail = (
+            f"The JSON body has {len(body)} bytes; at most {LARGE_BODY_BYTES} are allowed on "
+            f"this route. Send arrays as {SAFETENSORS}."
+        )
         raise Problem("body-too-large", detail)
 
 
@@ -60,7 +68,10 @@ class BodyReader:
         if read + more > self._max:
             raise self._too_large()
         if self._total + more > self._max_total:
-            detail = "the bodies of other requests fill the memory there is for them"
+            detail = (
+                f"The bodies of all requests would exceed {self._max_total} bytes "
+                "(BASIN_MAX_BUFFERED_BYTES). Retry after 1 s."
+            )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         self._total += more
 
@@ -69,7 +80,11 @@ class BodyReader:
         self._total -= size
 
     def _too_large(self) -> Problem:
-        return Problem("body-too-large", f"a body may have up to {self._max} bytes")
+        return Problem(
+            "body-too-large",
+            f"A request body may have at most {self._max} bytes (BASIN_MAX_BODY_BYTES). Send "
+            "less in one request.",
+        )
 
 
 @final
@@ -89,7 +104,10 @@ class _Body:
             self._bodies.forget(self._size)
             if not isinstance(error, TimeoutError):
                 raise
-        detail = f"the body was not complete after {self._timeout_s:g} s"
+        detail = (
+            f"The body was not complete after {self._timeout_s:g} s (BASIN_BODY_TIMEOUT_S). "
+            "Send it faster, or send less."
+        )
         raise Problem("body-timeout", detail, headers={"connection": "close"})
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,7 +125,10 @@ class _Body:
     async def _part(self) -> tuple[bytes | bytearray, bool]:
         message = await self._request.receive()
         if message["type"] == "http.disconnect":
-            raise Problem("incomplete-body", "the connection closed within the body")
+            raise Problem(
+                "incomplete-body",
+                "The connection closed before the body was complete. Send the whole body.",
+            )
         part = message.get("body", b"")
         self._bodies.count(self._size, len(part))
         self._size += len(part)

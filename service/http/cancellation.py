@@ -50,7 +50,11 @@ async def run_until_deadline_or_disconnect(
         if gone:
             raise ClientDisconnected from None
         steps = progress.relaxation_steps if progress else 0
-        detail = f"not done after {seconds:g} s and {steps} steps; ask for fewer steps, or of less"
+        detail = (
+            f"Stopped after {seconds:g} s and {steps} steps (BASIN_DEADLINE_S, for jobs "
+            "BASIN_JOB_DEADLINE_S). Lower `steps`, send fewer items, or use `Prefer: "
+            "respond-async`."
+        )
         raise Problem("deadline", detail, extra={"steps": steps}) from None
     finally:
         watch.cancel()

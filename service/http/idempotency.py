@@ -30,7 +30,9 @@ def idempotency_key(request: Request) -> str | None:
         return None
     found = _KEY.fullmatch(sent[0].strip())
     if len(sent) > 1 or found is None:
-        rule = "it has one Idempotency-Key, of 1 to 255 printable characters in quotes"
+        rule = (
+            "Idempotency-Key must appear once, as a quoted string of 1 to 255 printable characters."
+        )
         raise Problem("bad-request", rule)
     owner = get_caller(request.scope).name
     return f"{owner}\n{found[1] or found[2]}" if owner else found[1] or found[2]
@@ -60,9 +62,14 @@ class IdempotencyKeys:
         self._drop_old()
         owner, _ = self._owners.get(key, (fingerprint, 0.0))
         if owner != fingerprint:
-            raise Problem("key-reused", "take a new key for another request")
+            raise Problem(
+                "key-reused",
+                "This Idempotency-Key was sent with another request. Use a new key for each "
+                "request.",
+            )
         if key in self._busy:
-            raise Problem("key-in-use", "wait for its answer", headers={"retry-after": "1"})
+            detail = "A request with this Idempotency-Key is still running. Retry after 1 s."
+            raise Problem("key-in-use", detail, headers={"retry-after": "1"})
         self._owners.setdefault(key, (fingerprint, time.monotonic() + self._keep_s))
         self._busy.add(key)
         try:

@@ -27,7 +27,10 @@ def select_media_type(request: Request, offered: Sequence[str]) -> str:
                 matched[name], quality[name] = specific, _quality(parameters)
     best = max(offered, key=lambda name: quality[name])
     if quality[best] <= 0:
-        raise Problem("not-acceptable", f"this answer comes as {', '.join(offered)}")
+        raise Problem(
+            "not-acceptable",
+            f"No type in Accept is supported. This route responds with {' or '.join(offered)}.",
+        )
     return best
 
 

@@ -173,7 +173,9 @@ class MemoryStore:
                 self._write(path, raw)
             except OSError as error:
                 structlog.get_logger().error("memory not stored", reason=f"{path}: {error}")
-                raise unavailable("the disk takes no more; the log says why") from None
+                raise unavailable(
+                    "The disk is full or cannot be written. The server log has the reason."
+                ) from None
         return new
 
     def delete(self, name: str) -> None:
@@ -190,7 +192,9 @@ class MemoryStore:
                 raise unknown_memory() from None
             except OSError as error:
                 structlog.get_logger().error("memory not deleted", reason=f"{path}: {error}")
-                raise unavailable("the disk cannot be written; the log says why") from None
+                raise unavailable(
+                    "The disk cannot be written. The server log has the reason."
+                ) from None
             _sync(self._own)
             self._drop(path)
 
@@ -198,9 +202,14 @@ class MemoryStore:
         """That there is no room: for another memory, or for its bytes."""
         if of_count:
             return Problem(
-                "store-full", f"{self._max_count} memories may be stored; delete one first"
+                "store-full",
+                f"At most {self._max_count} memories (BASIN_MAX_MEMORIES) may be stored. "
+                "Delete one first.",
             )
-        detail = f"stored memories may take {self._max_bytes} bytes together"
+        detail = (
+            f"Stored memories may take at most {self._max_bytes} bytes together "
+            "(BASIN_MAX_MEMORY_BYTES). Delete one first."
+        )
         return Problem("store-full", detail)
 
     def require_writable_id(self, name: str) -> None:
@@ -209,10 +218,17 @@ class MemoryStore:
             Problem: an id that is none or belongs to a memory that ships.
         """
         if not ID.fullmatch(name):
-            rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
+            rule = (
+                "A memory id has 1 to 64 characters of a-z, 0-9, -, _ and ., and starts with a "
+                "letter or digit."
+            )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         if (self._shipped / f"{name}{MEMORY_FILE_SUFFIX}").is_file():
-            raise Problem("memory-ships", "choose another id for a memory of your own")
+            raise Problem(
+                "memory-ships",
+                "This id belongs to a memory that ships with the server, which is read-only. "
+                "Choose another id.",
+            )
 
     def _mark(self, path: Path) -> object:
         """Tells a file from the one that replaced it."""
@@ -263,13 +279,12 @@ def _files(folder: Path) -> list[Path]:
 
 def _unread(path: Path, error: OSError) -> Problem:
     structlog.get_logger().error("memory not read", reason=f"{path}: {error}")
-    return unavailable("they cannot be read; the log says why")
+    return unavailable("The memories cannot be read. The server log has the reason.")
 
 
 def unknown_memory() -> Problem:
-    return make_problem(
-        "unknown-memory", "/memory", "unknown_memory", "GET /memories lists those there are"
-    )
+    detail = "No such memory. GET /memories lists the memories of this API key."
+    return make_problem("unknown-memory", "/memory", "unknown_memory", detail)
 
 
 def _head(file: BufferedReader) -> bytes:

@@ -84,7 +84,9 @@ class RedisMemoryStore(MemoryStore):
                 ID.fullmatch(name)
                 and self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}") in self._failed
             ):
-                raise unavailable("this server has no room for a copy of it") from None
+                raise unavailable(
+                    "This server cannot store a copy of the memory. The server log has the reason."
+                ) from None
             raise
 
     def put(self, name: str, raw: bytes) -> bool:
@@ -189,7 +191,7 @@ class RedisMemoryStore(MemoryStore):
                 return script(keys=[_INDEX, _BEGUN], args=args)
         except RedisUnavailableError:
             raise unavailable(
-                "those that are known are read; storing one waits for Redis"
+                "Redis is unavailable, so no memory can be stored or deleted. Retry after 1 s."
             ) from None
 
     def _field(self, path: Path) -> str:

@@ -86,7 +86,7 @@ class RedisClient:
             Unavailable: Redis is away, or refuses.
         """
         if not self.is_available:
-            raise RedisUnavailableError("Redis is away")
+            raise RedisUnavailableError("Redis is unavailable")
         try:
             yield
         except (faults.RedisError, OSError) as error:

@@ -76,7 +76,7 @@ class Database:
             StoreError: it cannot be read or written, or is not open.
         """
         if (db := self._db) is None:
-            raise StoreError(f"{self._path}: it is not open")
+            raise StoreError(f"{self._path}: the file is not open")
         try:
             db.execute("BEGIN IMMEDIATE")
             yield db
@@ -99,7 +99,7 @@ def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if tables and (application, version) != (kind.application, kind.version):
-        raise StoreError(f"it holds something else, or {kind.holds} of another version")
+        raise StoreError(f"the file holds something else, or {kind.holds} of another version")
     # After the lock: a log that only one process uses needs no shared memory beside it.
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
@@ -113,4 +113,4 @@ def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
         db.execute("COMMIT")
     (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
-        raise StoreError(f"it is damaged: {state}")
+        raise StoreError(f"the file is damaged: {state}")

@@ -62,7 +62,7 @@ class RedisGraphLog(GraphLog):
                 pipeline.hset(_of(place.owner), place.id, stored.to_json())
                 if _done(pipeline):
                     return found, revision
-        raise StoreError("others change graphs all the time")
+        raise StoreError("other servers keep changing graphs")
 
     def append(
         self,
@@ -127,7 +127,7 @@ class RedisGraphLog(GraphLog):
                 found = GraphMetadata.from_json(text)
                 if (found.tag, found.since) == (now.tag, now.since):
                     return LogContents(found, bases[0] if bases else None, updates)
-        raise StoreError("others change the graph all the time")
+        raise StoreError("other servers keep changing this graph")
 
     def delete(self, place: GraphKey) -> bool:
         with self._asking(), self._redis.blocking_client.pipeline() as pipeline:

@@ -118,5 +118,5 @@ class SqliteGraphLog(GraphLog):
 
     def _ask(self, statement: str, values: list[object]) -> list[tuple]:
         if self._db is None:
-            raise StoreError("this is done in a batch")
+            raise StoreError("call this within `batch()`")
         return self._db.execute(statement, values).fetchall()

@@ -123,7 +123,10 @@ class GraphStore:
             Problem: an id that is none, or no room.
         """
         if not ID.fullmatch(id):
-            rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
+            rule = (
+                "A graph id has 1 to 64 characters of a-z, 0-9, -, _ and ., and starts with a "
+                "letter or digit."
+            )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         place, schema = GraphKey(self._owner, id), graph.schema
         head = GraphMetadata(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
@@ -211,7 +214,11 @@ class GraphStore:
         for _ in range(_TRIES):
             held = self._read(place)
             if held.live.schema != schema:
-                raise Problem("graph-replaced", "it has other features or relations now")
+                raise Problem(
+                    "graph-replaced",
+                    "The graph has other features or relations now. Read it again with GET "
+                    "/graphs/{id}.",
+                )
             if (change := held.live.plan(update)) is None:
                 return held.head
             after, made = (
@@ -230,7 +237,7 @@ class GraphStore:
             if after.revision % _LOOK_EVERY == 0:
                 self._evict(place)
             return held.head
-        raise unavailable("others change it all the time")
+        raise unavailable("Other servers keep changing this graph. Retry after 1 s.")
 
     def _compact(self, held: _CachedGraph) -> None:
         """Leave out what was deleted, once that is most of it."""
@@ -263,13 +270,23 @@ class GraphStore:
     def _require_done(self, outcome: WriteResult) -> None:
         room = self._room
         detail = {
-            WriteResult.TOO_MANY_GRAPHS: f"{room.max_graphs} graphs may be stored; delete one",
-            WriteResult.TOO_MANY_NODES: f"stored graphs may have {room.max_nodes} nodes together",
-            WriteResult.TOO_MANY_EDGES: f"stored graphs may have {room.max_edges} edges together",
+            WriteResult.TOO_MANY_GRAPHS: (
+                f"At most {room.max_graphs} graphs (BASIN_MAX_STORED_GRAPHS) may be stored. "
+                "Delete one first."
+            ),
+            WriteResult.TOO_MANY_NODES: (
+                f"Stored graphs may have at most {room.max_nodes} nodes together "
+                "(BASIN_MAX_STORED_NODES). Delete a graph or some nodes first."
+            ),
+            WriteResult.TOO_MANY_EDGES: (
+                f"Stored graphs may have at most {room.max_edges} edges together "
+                "(BASIN_MAX_STORED_EDGES). Delete a graph or some edges first."
+            ),
         }.get(outcome)
         if detail is not None:
             raise Problem("store-full", detail)
 
 
 def _unknown(at: str) -> Problem:
-    return make_problem("unknown-graph", at, "unknown_graph", "GET /graphs lists those there are")
+    detail = "No such graph. GET /graphs lists the graphs of this API key."
+    return make_problem("unknown-graph", at, "unknown_graph", detail)

@@ -17,8 +17,8 @@ from service.storage.sqlite import StoreError
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Future[Any]]
 _Outcome = tuple[Any, Exception | None]
-_MOST = 256  # pieces of work in one batch
-_MOST_WAITING = 1024
+_MAX_BATCH = 256  # pieces of work in one batch
+_MAX_WAITING = 1024
 
 
 @final
@@ -58,9 +58,12 @@ class GroupCommitWriter:
             Problem: too much waits, or nothing is done any more.
         """
         if self._closed:
-            raise unavailable("the server is ending")
-        if self._waiting.qsize() >= _MOST_WAITING:
-            detail = "too many changes of graphs wait"
+            raise unavailable("The server is shutting down. Retry after 1 s.")
+        if self._waiting.qsize() >= _MAX_WAITING:
+            detail = (
+                f"The queue for changes of graphs is full: {_MAX_WAITING} changes wait. Retry "
+                "after 1 s."
+            )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         future = Future[T]()
         self._waiting.put((work, future))
@@ -74,7 +77,7 @@ class GroupCommitWriter:
             next_one = self._waiting.get()
             while next_one is not None:
                 works.append(next_one)
-                if len(works) == _MOST or self._waiting.empty():
+                if len(works) == _MAX_BATCH or self._waiting.empty():
                     break
                 next_one = self._waiting.get()
             over = next_one is None
@@ -82,7 +85,7 @@ class GroupCommitWriter:
         self._journal.close()
         while not self._waiting.empty():  # what came between
             if (work := self._waiting.get()) is not None:
-                work[1].set_exception(unavailable("the server is ending"))
+                work[1].set_exception(unavailable("The server is shutting down. Retry after 1 s."))
 
     def _open(self) -> None:
         try:
@@ -99,7 +102,12 @@ class GroupCommitWriter:
             self._open()
         if self._refused is not None:
             for _, future in works:
-                future.set_exception(unavailable("the log says why"))
+                future.set_exception(
+                    unavailable(
+                        "The graph store cannot be read or written now. Retry after 1 s; the "
+                        "server log has the reason."
+                    )
+                )
         elif self._journal.is_shared:
             for work, future in works:
                 _resolve(future, self._outcome(work))
@@ -148,7 +156,10 @@ def _resolve(future: Future[Any], outcome: _Outcome) -> None:
 def _failed(error: Exception) -> _Outcome:
     log, of_store = structlog.get_logger(), isinstance(error, StoreError)
     log.error("graphs not written", reason=repr(error), exc_info=None if of_store else error)
-    return None, unavailable("the log says why") if of_store else error
+    return None, unavailable(
+        "The graph store cannot be read or written now. Retry after 1 s; the server log has "
+        "the reason."
+    ) if of_store else error
 
 
 def unavailable(detail: str) -> Problem:

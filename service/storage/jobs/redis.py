@@ -243,7 +243,10 @@ class RedisJobStore(JobStore):
     ) -> Job:
         size = OVERHEAD + len(body)
         if size > self._limits.max_bytes:
-            detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
+            detail = (
+                f"A job may have at most {max(self._limits.max_bytes - OVERHEAD, 0)} bytes of "
+                "body (BASIN_MAX_JOB_BYTES). Send less in one request."
+            )
             raise Problem("body-too-large", detail)
         headers = [sent.method, sent.path, sent.query.decode("latin-1"), sent.headers]
         fields = {
@@ -262,12 +265,16 @@ class RedisJobStore(JobStore):
         if what in (b"full", b"half"):
             raise queue_full_error(told, half=what == b"half")
         if what == b"reused":
-            raise Problem("key-reused", "take a new key for another request")
+            raise Problem(
+                "key-reused",
+                "This Idempotency-Key was sent with another request. Use a new key for each "
+                "request.",
+            )
         if what == b"added":
             return job
         if known := self.get(told.decode()):
             return known
-        raise StoreError("the job of this key has just been forgotten")
+        raise StoreError("the job of this key has just expired")
 
     def claim(self) -> Job | None:
         found = self._run("claim", self._holder, *_ABOUT)
@@ -335,7 +342,7 @@ class RedisJobStore(JobStore):
     def _field(self, id: str, name: str) -> bytes:
         found = self._kept(id, name)
         if found is None or found[1] is None:
-            raise StoreError("there is no such job")
+            raise StoreError("no such job")
         return found[1]
 
     def _kept(self, id: str, *fields: str) -> list[Any] | None:
@@ -367,4 +374,4 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, AttributeError) as error:
-        raise StoreError("what is kept of the job is not readable") from error
+        raise StoreError("the stored job cannot be parsed") from error

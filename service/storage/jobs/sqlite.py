@@ -59,7 +59,11 @@ class SqliteJobStore(JobStore):
             known = db.execute(f"SELECT fingerprint, {_JOB} FROM jobs WHERE key = ?", [key])
             if row := known.fetchone():
                 if row[0] != fingerprint:
-                    raise Problem("key-reused", "take a new key for another request")
+                    raise Problem(
+                        "key-reused",
+                        "This Idempotency-Key was sent with another request. Use a new key for "
+                        "each request.",
+                    )
                 return _job(row[1:])
             self._require_room(db, OVERHEAD + len(body), job.owner)
             db.execute(
@@ -161,7 +165,10 @@ class SqliteJobStore(JobStore):
         waiting = "SELECT COUNT(*), TOTAL(size) FROM jobs WHERE ended IS NULL"
         count, held = db.execute(waiting).fetchone()
         if size > self._limits.max_bytes:
-            detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
+            detail = (
+                f"A job may have at most {max(self._limits.max_bytes - OVERHEAD, 0)} bytes of "
+                "body (BASIN_MAX_JOB_BYTES). Send less in one request."
+            )
             raise Problem("body-too-large", detail)
         if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
             raise queue_full_error(count)
@@ -187,7 +194,7 @@ class SqliteJobStore(JobStore):
         with self._transaction() as db:
             row = db.execute(f"SELECT {columns} FROM jobs WHERE id = ?", [id]).fetchone()
         if row is None:
-            raise StoreError("there is no such job")
+            raise StoreError("no such job")
         return row
 
     def _kept(self, columns: str, id: str) -> tuple[Any, ...] | None:

@@ -158,7 +158,7 @@ def _not_understood(kinds: Sequence[str], where: str) -> Problem:
         f"{', '.join(COLORS[:-1])} or {COLORS[-1]}."
     )
     forms = [
-        FieldError(where, "not_a_form", f"Form `{kind}`: {' '.join(sentences)}")
+        FieldError(where, "not_a_form", f"`{kind}`: {' '.join(sentences)}")
         for kind, sentences in questions.list_example_questions(kinds).items()
     ]
     return Problem("invalid-request", rule, forms)

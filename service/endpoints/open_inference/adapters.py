@@ -168,7 +168,7 @@ class Classifies(_Labels[Classifier]):
         if "smiles" not in inference.inputs:
             return _of_tensors(inference, fields)
         if len(inference.inputs) > 1:
-            raise _refused(inference, "smiles", "comes alone")
+            raise _refused(inference, "smiles", "`smiles` must be the only input.")
         smiles = _texts(inference, "smiles")
         return NativeRequest(orjson.dumps(fields | {"smiles": smiles}), JSON)
 

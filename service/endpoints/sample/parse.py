@@ -206,17 +206,17 @@ def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | No
         rule = "Chains on sequences start at random patterns. Leave out `init`."
         raise make_problem("invalid-request", "/init", "not_read", rule)
     width = memory.dim  # of every kind whose items are numbers
-    rule = f"Every state must hold {width} numbers"
+    width_rule = f"Every state must hold {width} numbers"
     with reraise_as("invalid-request"):
         if "init" in tensors:
             rows = tensors["init"].reshape(len(tensors["init"]), -1)
             if rows.shape[1] != width:
-                detail = f"{rule}, not {rows.shape[1]}."
+                detail = f"{width_rule}, not {rows.shape[1]}."
                 raise make_graph_problem_at(at(), "wrong_shape", detail)
             rows = to_float32(rows, at)
         else:
             given = require_list(spec["states"], at)  # type: ignore[index]
-            rows = parse_number_rows(given, width, at, "wrong_shape", rule)
+            rows = parse_number_rows(given, width, at, "wrong_shape", width_rule)
         if not len(rows):
             raise make_graph_problem_at(
                 at(), "empty", "There are no states. Send at least one state."

@@ -27,8 +27,11 @@ class JobLimits:
 
 
 def queue_full_error(count: int, half: bool = False) -> Problem:
-    """So many jobs are not over, or so many of one key, which may have half."""
-    detail = f"{count} jobs{' of this key' * half} run or wait already"
+    """Return the error for `count` unfinished jobs; `half`: of one API key, which may have half."""
+    limits = "BASIN_MAX_JOBS or BASIN_MAX_JOB_BYTES"
+    detail = f"The job queue is full: {count} jobs run or wait ({limits}). Retry after 1 s."
+    if half:
+        detail = f"{count} jobs of this API key run or wait, half of {limits}. Retry after 1 s."
     return Problem("queue-full", detail, headers={"retry-after": "1"})
 
 

@@ -124,7 +124,7 @@ def test_nothing_is_written_that_is_too_large() -> None:
     )
     with pytest.raises(Problem, match="invalid-request") as error:
         Completes(cast(Any, model)).to_native(inference, Settings(max_pixels=1999))
-    assert error.value.detail == "up to 64 pictures of 1999 pixels"
+    assert "64 (BASIN_MAX_IMAGES) of 1999 pixels (BASIN_MAX_PIXELS)" in error.value.detail
 
 
 def test_strings_in_bytes(client: httpx.Client) -> None:

@@ -83,7 +83,7 @@ def read_look(
     images = [(file.pointer, inspect_file(file, settings.max_pixels)) for file in files["image"]]
     if asked and 1 != len(asked) != len(images) != 1:
         rule = (
-            f"{len(questions)} questions and {len(images)} images were sent. Send as many "
+            f"{len(asked)} questions and {len(images)} images were sent. Send as many "
             "questions as images, or one of either."
         )
         raise make_problem("invalid-request", "/question", "wrong_shape", rule)

@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     )
     open: bool = Field(
         default=False,
-        description="allow a `BASIN_HOST` other than loopback without `BASIN_KEYS`, for use behind a "
-        "proxy that authenticates clients",
+        description="allow a `BASIN_HOST` other than loopback without `BASIN_KEYS`, for use behind "
+        "a proxy that authenticates clients",
     )
     tls_certificate: FilePath | None = Field(
         default=None,
@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     max_buffered_bytes: int = Field(
         default=512 << 20,
         ge=1,
-        description="maximum size of all request bodies in memory, in bytes; beyond it requests get 429",
+        description="maximum bytes of all request bodies in memory; beyond it requests get 429",
     )
     max_nodes: int = Field(default=1_000_000, ge=1, description="maximum nodes of a graph")
     max_edges: int = Field(default=32_000_000, ge=0, description="maximum edges of a graph")
@@ -118,7 +118,7 @@ class Settings(BaseSettings):
     max_position_work: int = Field(
         default=2_000_000_000,
         ge=1,
-        description="maximum number of operations of the position encoding of one graph of POST /classify",
+        description="maximum operations of the position encoding of one graph of POST /classify",
     )
     max_smiles_length: int = Field(
         default=2000, ge=1, le=16_384, description="maximum characters of a SMILES"
@@ -127,7 +127,7 @@ class Settings(BaseSettings):
         default=500,
         ge=1,
         le=65_535,
-        description="maximum number of atoms of a SMILES, not counting hydrogens that become implicit",
+        description="maximum atoms of a SMILES, without hydrogens that become implicit",
     )
     smiles_timeout_s: float = Field(
         default=2,
@@ -167,7 +167,7 @@ class Settings(BaseSettings):
     )
     memory_store: Path = Field(
         default=Path(__file__).resolve().parent.parent / "var" / "memories",
-        description=f"folder in which PUT /memories/{{id}} stores memories",
+        description="folder in which PUT /memories/{id} stores memories",
     )
     max_memories: int = Field(
         default=100,
@@ -202,8 +202,8 @@ class Settings(BaseSettings):
     max_neighborhood_edges: int = Field(
         default=2_000_000,
         ge=0,
-        description="maximum number of edges of the nodes of one neighborhood, including edges that "
-        "leave it",
+        description="maximum number of edges of the nodes of one neighborhood, including edges "
+        "that leave it",
     )
     graph_memory_bytes: int = Field(
         default=2 << 30,
@@ -222,7 +222,7 @@ class Settings(BaseSettings):
     max_response_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="maximum size of a response of POST /sample, /classify, /complete or /images, in bytes",
+        description="maximum bytes of a response of POST /sample, /classify, /complete or /images",
     )
     queue_size: int = Field(
         default=32,
@@ -237,7 +237,7 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         default=800,
         ge=1,
-        description="maximum number of open connections; beyond it connections get 503 and are closed",
+        description="maximum open connections; beyond it connections get 503 and are closed",
     )
     head_timeout_s: float = Field(
         default=10,
@@ -276,28 +276,28 @@ class Settings(BaseSettings):
     max_job_bytes: int = Field(
         default=256 << 20,
         ge=0,
-        description="maximum size of all stored jobs, in bytes: waiting requests and responses; the "
-        "oldest responses are deleted first",
+        description="maximum size of all stored jobs, in bytes: waiting requests and responses; "
+        "the oldest responses are deleted first",
     )
     run_jobs: bool = Field(
         default=True,
-        description="run jobs in this server; with `false`, which needs Redis, only workers run them",
+        description="run jobs in this server; with `false`, which needs Redis, only in workers",
     )
     job_lease_s: float = Field(
         default=15,
         ge=2,
-        description="seconds without a heartbeat after which another process takes over a job; with Redis",
+        description="seconds without a heartbeat after which, with Redis, a job is taken over",
     )
     redis_url: SecretStr | None = Field(
         default=None,
-        description="URL of the Redis that servers share, such as redis://host:6379/0, for cache, rate "
-        "limits, quotas, jobs, memories and graphs; without it each server has its own",
+        description="URL of the Redis that servers share, such as redis://host:6379/0, for cache, "
+        "rate limits, quotas, jobs, memories and graphs; without it each server has its own",
     )
     redis_timeout_s: float = Field(
         default=0.25,
         gt=0,
-        description="seconds that a request waits for Redis; after a timeout Redis is not used until "
-        "it responds again",
+        description="seconds that a request waits for Redis; after a timeout Redis is not used "
+        "until it responds again",
     )
     cache_bytes: int = Field(
         default=64 << 20,
@@ -309,18 +309,18 @@ class Settings(BaseSettings):
     )
     scheduling: Literal["steps", "requests"] = Field(
         default="steps",
-        description="what the scheduler interleaves: `steps`, in batches over all requests on the same "
-        "energy, or whole `requests`",
+        description="what the scheduler interleaves: `steps`, in batches over all requests on the "
+        "same energy, or whole `requests`",
     )
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
-        description="where models run: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one",
+        description="device of the models: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if any",
     )
     backend: Literal["auto", "torch", "onnx"] = Field(
         default="auto",
-        description="CPU backend for matrix products: `torch`, `onnx`, or `auto` for ONNX Runtime if "
-        "it is installed and `BASIN_THREADS` is 1",
+        description="CPU backend for matrix products: `torch`, `onnx`, or `auto` for ONNX Runtime "
+        "if it is installed and `BASIN_THREADS` is 1",
     )
     int8: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)] = Field(
         default=(),

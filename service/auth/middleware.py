@@ -101,9 +101,10 @@ def authenticate(scope: Scope, api_keys: ApiKeyStore, prefix: str = "") -> ApiKe
 
 
 def _secret(scope: Scope) -> str:
-    """
+    """Return the secret in the Authorization header.
+
     Raises:
-        Problem: there is nothing that could be a key.
+        Problem: the header is missing or malformed.
     """
     sent = Headers(scope=scope).getlist("authorization")
     if not sent:
@@ -122,5 +123,5 @@ def _unauthenticated(detail: str) -> Problem:
     return Problem("unauthenticated", detail, headers=_challenge(' error="invalid_token"'))
 
 
-def _challenge(told: str) -> dict[str, str]:
-    return {"www-authenticate": f"Bearer{told}"}
+def _challenge(parameters: str) -> dict[str, str]:
+    return {"www-authenticate": f"Bearer{parameters}"}

@@ -1,4 +1,4 @@
-"""What coming in costs: a request of the rate of its key, and its cost of the quota."""
+"""Rate limits and quotas of API keys."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from service.storage.limiter import Limiter
 
 @final
 class UsageLimits:
-    """Takes them by the name of a key, so that a new key under it has what is left."""
+    """Counts by the name of a key, so that a rotated secret keeps what is left."""
 
     def __init__(self, limiter: Limiter, metrics: Metrics) -> None:
         self._limiter, self._metrics = limiter, metrics
 
     async def check_rate(self, caller: ApiKey) -> None:
-        """
+        """Count one request.
+
         Raises:
-            Problem: too many requests.
+            Problem: `rate-exceeded`.
         """
         if caller.rate is None:
             return
@@ -36,10 +37,10 @@ class UsageLimits:
             raise Problem("rate-exceeded", detail, headers=_after(late_s))
 
     def charge_quota(self, caller: ApiKey, cost: float) -> AbstractAsyncContextManager[None]:
-        """Take `cost` for what is done in the context; it is given back where that found no place.
+        """Charge `cost` for the work in the context; refund it if that raises `queue-full`.
 
         Raises:
-            Problem: more than is left.
+            Problem: `quota-exceeded`.
         """
         return self._charged(caller, cost) if caller.name else nullcontext()
 

@@ -1,4 +1,4 @@
-"""Read a request body, no more of it than allowed and no longer."""
+"""Read request bodies within limits of size and time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.workers.large_json import LARGE_BODY_BYTES
 
 
 def require_media_type(request: Request, allowed: Container[str], names: str) -> str:
-    """The media type of the body, without parameters; 415 unless it is one of `allowed`."""
+    """Return the media type of the body, without parameters; 415 unless it is in `allowed`."""
     require_identity(request)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in allowed:
@@ -25,7 +25,7 @@ def require_media_type(request: Request, allowed: Container[str], names: str) ->
 
 
 def require_identity(request: Request) -> None:
-    """415 where the body is encoded."""
+    """Refuse a body with a Content-Encoding (415)."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise Problem(
@@ -35,7 +35,7 @@ def require_identity(request: Request) -> None:
 
 
 def require_small(body: bytes, media_type: str) -> None:
-    """Refuse JSON so large that reading it would keep others waiting."""
+    """Refuse JSON that is so large that parsing it would block other requests."""
     if media_type == JSON and len(body) > LARGE_BODY_BYTES:
         detail = (
             f"The JSON body has {len(body)} bytes; at most {LARGE_BODY_BYTES} are allowed on "
@@ -45,26 +45,26 @@ def require_small(body: bytes, media_type: str) -> None:
 
 
 class BodyReader:
-    """Reads bodies: none larger than `max_bytes`, and all in memory at most `max_total_bytes`."""
+    """Reads bodies of at most `max_bytes`, and of at most `max_total_bytes` in memory together."""
 
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
         self._max, self._max_total, self._total = max_bytes, max_total_bytes, 0
 
     def read(self, request: Request, timeout_s: float | None) -> _Body:
-        """The whole body, which counts until the context ends.
+        """Return a context manager that reads the body, which counts until the context ends.
 
         A Content-Length above the limit is refused before a byte is read.
         """
         return _Body(self, request, timeout_s)
 
     def require_length(self, request: Request) -> None:
-        """Refuse what says that it is too large."""
+        """Refuse a Content-Length above the limit."""
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self._max:
             raise self._too_large()
 
     def count(self, read: int, more: int) -> None:
-        """There are `more` bytes of a body of which `read` have been counted."""
+        """Count `more` bytes of a body of which `read` bytes are counted already."""
         if read + more > self._max:
             raise self._too_large()
         if self._total + more > self._max_total:
@@ -76,7 +76,7 @@ class BodyReader:
         self._total += more
 
     def forget(self, size: int) -> None:
-        """So many bytes have gone."""
+        """Stop counting `size` bytes of a body."""
         self._total -= size
 
     def _too_large(self) -> Problem:
@@ -89,7 +89,7 @@ class BodyReader:
 
 @final
 class _Body:
-    """A context in which there is the body of one request."""
+    """Context manager that reads the body of one request."""
 
     def __init__(self, bodies: BodyReader, request: Request, timeout_s: float | None) -> None:
         self._bodies, self._request, self._timeout_s = bodies, request, timeout_s
@@ -114,7 +114,7 @@ class _Body:
         self._bodies.forget(self._size)
 
     async def _whole(self) -> bytes:
-        whole, more = await self._part()  # most have one, which is not copied
+        whole, more = await self._part()  # most bodies come in one part, which is not copied
         while more:
             if isinstance(whole, bytes):
                 whole = bytearray(whole)

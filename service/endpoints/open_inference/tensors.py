@@ -272,8 +272,8 @@ def _strings(data: memoryview, count: int, at: str) -> list[str]:
     """Each with its length before it, in four bytes."""
     if count > _MAX_STRINGS or len(data) > LARGE_BODY_BYTES:
         detail = (
-            f"{count} strings in {len(data)} bytes were sent; at most {_MAX_STRINGS} in "
-            f"{LARGE_BODY_BYTES} are allowed. Send several requests."
+            f"{count} strings of {len(data)} bytes exceed the limit of {_MAX_STRINGS} strings or "
+            f"{LARGE_BODY_BYTES} bytes. Send several requests."
         )
         raise make_graph_problem_at(at, "too_large", detail)
     found, start = list[str](), 0

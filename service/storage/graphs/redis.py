@@ -1,4 +1,4 @@
-"""Stored graphs that all servers have, in Redis."""
+"""Log of stored graphs that all servers share, in Redis."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _TRIES = 64
 
 @final
 class RedisGraphLog(GraphLog):
-    """Of each owner a hash of heads; of each graph its base and the list of its changes.
+    """One hash of metadata per owner; one snapshot and one list of updates per graph.
 
-    Who writes looks first, and is told where another was faster.
+    Concurrency is optimistic: WATCH the metadata, then MULTI; a writer that loses gets STALE.
     """
 
     is_shared = True
@@ -145,7 +145,7 @@ class RedisGraphLog(GraphLog):
 
 
 def _watched(pipeline: Pipeline, owner: str) -> dict[str, GraphMetadata]:
-    """The heads of an owner; what the pipeline is told next is done only if they stay so."""
+    """Read the metadata of an owner, and watch it: the next EXEC fails if it changes."""
     pipeline.watch(_of(owner))
     heads = _heads(pipeline.hgetall(_of(owner)))
     pipeline.multi()

@@ -54,7 +54,7 @@ BAD = {
     "no such output": (
         {"inputs": [X, EDGES], "outputs": [{"name": "nothing"}]},
         422,
-        "has the outputs row, score",
+        "row, score",
     ),
     "many parameters": (
         {"inputs": [X, EDGES], "parameters": {f"a{i}": None for i in range(20_000)}},

@@ -1,5 +1,5 @@
 """`python -m service`: serve until SIGTERM. `python -m service worker`: run jobs of other servers
-until then. `python -m service key`: make a key."""
+until SIGTERM. `python -m service key`: create an API key."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from service.observability import logs
 from service.observability.malloc import limit_malloc_arenas
 
 _SWITCH_S = 0.0002
-"""After so long the interpreter goes to whoever waits for it: the thread that computes needs it for
-microseconds at a time, between products, and would wait 5 ms for each while requests are read."""
+"""Switch interval of the interpreter. The compute thread needs the interpreter for microseconds
+between matrix products; with the default it would wait 5 ms each time while requests are parsed."""
 
 
 def main() -> None:
@@ -35,14 +35,14 @@ def main() -> None:
         sys.exit("usage: python -m service [worker | key NAME]")
     settings = settings_or_exit()
     if worker and settings.redis_url is None:
-        sys.exit("BASIN_REDIS_URL: a worker needs the Redis that has the jobs")
+        sys.exit("BASIN_REDIS_URL is not set; a worker reads jobs from the Redis of the servers")
     if settings.tracing and find_spec("opentelemetry") is None:
-        sys.exit("BASIN_TRACING: pip install 'basin[trace]'")
+        sys.exit("BASIN_TRACING needs OpenTelemetry: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
     limit_malloc_arenas()
     sys.setswitchinterval(_SWITCH_S)
     settings = prepare_process(settings)
-    # Seconds of torch, which no key is made with.
+    # Importing torch takes seconds, which `key` does not need.
     from service.app import create_admin_app, create_app
     from service.registry.loader import BackendUnavailableError
 
@@ -54,7 +54,7 @@ def main() -> None:
         structlog.get_logger().error("keys refused", reason=str(error))
         sys.exit(STARTUP_FAILURE)
     config, admin = uvicorn_config(app, settings.host, settings.port, settings), None
-    # A port that is taken is told before any model is loaded.
+    # Fail before any model is loaded if the port is in use.
     sockets = [config.bind_socket()]
     if settings.admin_port is not None:
         operators = create_admin_app(app.state.context)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Tells the jobs when the end begins: uvicorn tells the app when it has come."""
+    """Drains the jobs when shutdown begins; uvicorn calls the app only when it has ended."""
 
     def __init__(self, config: uvicorn.Config, admin: SecondaryServer | None) -> None:
         super().__init__(config)

@@ -179,7 +179,7 @@ class AppContext:
         return await asyncio.to_thread(self.memories.fingerprint)
 
     def publish_models(self) -> None:
-        """Tell the metrics which models are served now, whoever may use them."""
+        """Update the metrics with the loaded models."""
         models = self.registry.scoped(None).list_models()
         self.metrics.set_models(
             [LoadedModel(m.name, m.manifest.version, m.sha256, m.size_bytes) for m in models]

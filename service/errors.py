@@ -1,6 +1,6 @@
-"""Every way a request can fail, and the problem document (RFC 9457) that says so.
+"""All problem types, and the problem document (RFC 9457) of a request that fails.
 
-A document never carries what the client sent: pointers name places, details name rules.
+A document never repeats the input: at most a number, the name of a field or an id.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ MEDIA_TYPE = "application/problem+json"
 MAX_FIELD_ERRORS = 20
 _POINTER_BYTES, _DETAIL_BYTES = 120, 280  # keeps each fault below 500 bytes, escapes included
 
-# The one map from what went wrong to status and title; `type` is urn:basin:problem:<kind>.
+# Status and title by kind; `type` in the document is urn:basin:problem:<kind>.
 PROBLEM_TYPES: dict[str, tuple[int, str]] = {
-    "bad-request": (400, "The request is not valid HTTP for this server"),
+    "bad-request": (400, "Malformed HTTP request"),
     "invalid-json": (400, "The body is not valid JSON"),
     "invalid-safetensors": (400, "The body is not a valid safetensors file"),
     "invalid-multipart": (400, "The body is not valid multipart/form-data"),
-    "incomplete-body": (400, "The body ended before it was complete"),
-    "unauthenticated": (401, "A key is needed that this server knows"),
-    "forbidden": (403, "The key is not for this"),
-    "not-found": (404, "There is nothing at this path"),
-    "unknown-model": (404, "There is no such model"),
-    "unknown-memory": (404, "There is no such memory"),
-    "unknown-graph": (404, "There is no such graph"),
-    "nothing-to-show": (404, "The model has nothing of this kind to show as a picture"),
-    "unknown-job": (404, "There is no such job"),
-    "method-not-allowed": (405, "This path does not take this method"),
-    "not-acceptable": (406, "The answer does not come in a type the client accepts"),
+    "incomplete-body": (400, "The connection closed before the body was complete"),
+    "unauthenticated": (401, "Missing or invalid API key"),
+    "forbidden": (403, "The API key does not allow this"),
+    "not-found": (404, "No such path"),
+    "unknown-model": (404, "No such model"),
+    "unknown-memory": (404, "No such memory"),
+    "unknown-graph": (404, "No such graph"),
+    "nothing-to-show": (404, "The model has no image of this kind"),
+    "unknown-job": (404, "No such job"),
+    "method-not-allowed": (405, "Method not allowed for this path"),
+    "not-acceptable": (406, "No supported media type in the Accept header"),
     "body-timeout": (408, "The body did not arrive in time"),
-    "head-timeout": (408, "The head of the request did not arrive in time"),
-    "memory-ships": (409, "This memory ships with the server and stays as it is"),
-    "job-unfinished": (409, "The job has no answer yet"),
-    "graph-replaced": (409, "The graph was replaced while the request was read"),
-    "key-in-use": (409, "A request with this Idempotency-Key is being answered"),
+    "head-timeout": (408, "The request headers did not arrive in time"),
+    "memory-ships": (409, "This memory is read-only"),
+    "job-unfinished": (409, "The job has no response yet"),
+    "graph-replaced": (409, "The graph was replaced during the request"),
+    "key-in-use": (409, "A request with this Idempotency-Key is still running"),
     "body-too-large": (413, "The body is too large"),
-    "unsupported-media-type": (415, "The body is of a type this route does not read"),
-    "unsupported-image": (415, "The picture is of a kind that is not read"),
-    "invalid-request": (422, "The request does not fit its schema"),
-    "invalid-graph": (422, "The graph is not one this model can read"),
-    "invalid-memory": (422, "The patterns are no memory that can be sampled"),
-    "invalid-image": (422, "The picture or its mask cannot be read"),
-    "invalid-checkpoint": (422, "The checkpoint cannot be served"),
+    "unsupported-media-type": (415, "Unsupported media type of the body"),
+    "unsupported-image": (415, "Unsupported image format"),
+    "invalid-request": (422, "The request does not match its schema"),
+    "invalid-graph": (422, "The graph is not valid for this model"),
+    "invalid-memory": (422, "The patterns do not form a valid memory"),
+    "invalid-image": (422, "The image or its mask is not valid"),
+    "invalid-checkpoint": (422, "The checkpoint cannot be loaded"),
     "wrong-model": (422, "The model serves another route"),
     "nothing-classified": (422, "None of the inputs could be classified"),
     "diverged": (422, "The dynamics diverged"),
     "key-reused": (422, "The Idempotency-Key belongs to another request"),
-    "queue-full": (429, "Too many requests are waiting"),
-    "rate-exceeded": (429, "The key has sent too many requests"),
-    "quota-exceeded": (429, "The key has used up its quota"),
-    "head-too-large": (431, "The head of the request is too large"),
-    "internal-error": (500, "The server failed"),
-    "job-crashed": (500, "The server ended while it ran the job, too often to try again"),
-    "too-many-connections": (503, "Too many connections are open"),
+    "queue-full": (429, "Too many requests are queued"),
+    "rate-exceeded": (429, "The rate limit of the API key is exceeded"),
+    "quota-exceeded": (429, "The quota of the API key is exceeded"),
+    "head-too-large": (431, "The request headers are too large"),
+    "internal-error": (500, "Internal server error"),
+    "job-crashed": (500, "The server stopped too often while it ran the job"),
+    "too-many-connections": (503, "Too many open connections"),
     "not-ready": (503, "No model is ready"),
-    "jobs-unavailable": (503, "Jobs cannot be stored or read now"),
-    "memories-unavailable": (503, "Memories cannot be stored or read now"),
-    "graphs-unavailable": (503, "Graphs cannot be stored or read now"),
-    "molecules-unread": (503, "There was no time to read the molecules"),
-    "deadline": (504, "The request took too long"),
-    "store-full": (507, "There is no room to store this"),
+    "jobs-unavailable": (503, "The job store is unavailable"),
+    "memories-unavailable": (503, "The memory store is unavailable"),
+    "graphs-unavailable": (503, "The graph store is unavailable"),
+    "molecules-unread": (503, "The molecules were not parsed in time"),
+    "deadline": (504, "The request exceeded its deadline"),
+    "store-full": (507, "The storage limit is reached"),
 }
 AUTH_PROBLEMS = frozenset(("unauthenticated", "forbidden", "rate-exceeded", "quota-exceeded"))
-"""Those that are the key's doing, or that of having none."""
+"""Problems of the API key, or of a request without one."""
 
 
 @dataclass(frozen=True)
 class FieldError:
-    """One thing wrong: where (JSON pointer into the request), a stable code, the rule broken."""
+    """One error: a JSON pointer into the request, a stable code, and the message."""
 
     pointer: str
     code: str
@@ -81,7 +81,7 @@ class FieldError:
 
 
 class Problem(Exception):  # noqa: N818
-    """A request that cannot be served; `kind` is a key of `KINDS`."""
+    """A request that cannot be served; `kind` is a key of `PROBLEM_TYPES`."""
 
     def __init__(
         self,
@@ -95,16 +95,17 @@ class Problem(Exception):  # noqa: N818
         self.kind, self.detail = kind, detail
         self.status, self.title = PROBLEM_TYPES[kind]
         self.faults = tuple(islice(errors, MAX_FIELD_ERRORS))
-        self.headers, self.told = dict(headers or {}), dict(extra or {})
+        self.headers, self.extra = dict(headers or {}), dict(extra or {})
 
     def response(self, request_id: str) -> Response:
+        """Return the problem document as a response."""
         document = {
             "type": f"urn:basin:problem:{self.kind}",
             "title": self.title,
             "status": self.status,
             "detail": _clip(self.detail, _DETAIL_BYTES),
             "request_id": request_id,
-            **self.told,
+            **self.extra,
             "errors": [
                 asdict(
                     replace(
@@ -119,54 +120,54 @@ class Problem(Exception):  # noqa: N818
         return Response(orjson.dumps(document), self.status, self.headers, MEDIA_TYPE)
 
     def dumps(self) -> str:
-        """As text, to cross from one process to another."""
+        """Serialize, for another process."""
         faults = [[fault.pointer, fault.code, fault.detail] for fault in self.faults]
         return orjson.dumps([self.kind, self.detail, faults]).decode()
 
     @classmethod
     def loads(cls, text: str) -> Problem:
-        """What `dumps` wrote."""
+        """Restore what `dumps` wrote."""
         kind, detail, faults = orjson.loads(text)
         return cls(kind, detail, [FieldError(*fault) for fault in faults])
 
 
 def make_problem(kind: str, pointer: str, code: str, detail: str) -> Problem:
-    """A problem with a single fault, which is also its detail."""
+    """Return a problem with one field error, whose message is also its detail."""
     return Problem(kind, detail, [FieldError(pointer, code, detail)])
 
 
 def pointer(*parts: str | int) -> str:
-    """JSON pointer (RFC 6901) from known keys and indices."""
+    """Return the JSON pointer (RFC 6901) of keys and indices."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def unknown_fields(
-    found: Mapping[str, object], known: Iterable[str], *where: str | int
+    fields: Mapping[str, object], known: Iterable[str], *where: str | int
 ) -> list[FieldError]:
-    """A fault per unexpected key. A key is repeated only where it looks like a plain name."""
+    """Return an error per unexpected key; a key is repeated only if it looks like a plain name."""
     expected = frozenset(known)
-    if found.keys() <= expected:
+    if fields.keys() <= expected:
         return []
-    names = (key for key in found if key not in expected)
+    names = (key for key in fields if key not in expected)
     allowed = ", ".join(sorted(expected))
     return [
         FieldError(
             pointer(*where, *([name] if re.fullmatch(r"\w{1,32}", name, re.ASCII) else [])),
             "unknown_field",
-            f"there is no such field; allowed are {allowed}",
+            f"Unknown field. Allowed fields: {allowed}.",
         )
         for name in islice(names, MAX_FIELD_ERRORS)
     ]
 
 
 def _clip(text: str, limit: int) -> str:
-    """At most `limit` bytes as JSON, escapes included."""
+    """Cut `text` to `limit` bytes of JSON, escapes included."""
     if len(orjson.dumps(text.encode(errors="replace").decode())) - 2 <= limit:
         return text
-    kept, size = 0, len("…".encode())
+    length, size = 0, len("…".encode())
     for character in text:
         size += len(orjson.dumps(character.encode(errors="replace").decode())) - 2
         if size > limit:
             break
-        kept += 1
-    return text[:kept] + "…"
+        length += 1
+    return text[:length] + "…"

@@ -1,4 +1,4 @@
-"""Answers before they are signed: all but for whom they are and how long they took."""
+"""Response payloads, before request id and timings are added."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from service.media_types import JSON, PNG, SAFETENSORS
 
 @dataclass(frozen=True)
 class ResponsePayload:
-    """What is told, a JSON object, and perhaps the file that it goes into; or a file alone, which
-    is signed by its headers.
+    """A JSON document, perhaps with the file that it is embedded in; or a file alone, for which
+    request id and timings are in the headers.
 
-    Signed, it is one request's own; unsigned, it can be kept for the next that asks the same,
-    unless it is not `is_cacheable`: another time there might be a better one.
+    Without request id and timings it can be cached for equal requests, if `is_cacheable`: a result
+    after a transient failure, such as a timeout, is not.
     """
 
     media_type: str
     document: bytes
     file: bytes = b""
     is_cacheable: bool = True
-    phases: tuple[str, ...] = ()  # in which it was made
+    phases: tuple[str, ...] = ()  # of the request; with zero seconds in a cached response
     headers: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -35,42 +35,42 @@ class ResponsePayload:
         return len(self.document) + len(self.file)
 
     def render(self, timings_ms: Mapping[str, float], request_id: str) -> bytes:
-        """The body of the answer, which ends what it tells with these two."""
+        """Return the body of the response, with both arguments at the end of the document."""
         if not self.document:
             return self.file
         took = {**dict.fromkeys(self.phases, 0.0), **timings_ms}
-        signature = _dumps({"timings_ms": took, "request_id": request_id})
-        told = b"".join((memoryview(self.document)[:-1], b",", memoryview(signature)[1:]))
+        tail = _dumps({"timings_ms": took, "request_id": request_id})
+        document = b"".join((memoryview(self.document)[:-1], b",", memoryview(tail)[1:]))
         if self.media_type == PNG:
-            return embed_json(self.file, told)
+            return embed_json(self.file, document)
         if self.media_type == SAFETENSORS:
-            return _with_metadata(self.file, {"response": told.decode()})
-        return told
+            return _with_metadata(self.file, {"response": document.decode()})
+        return document
 
     def without_caching(self) -> ResponsePayload:
-        """This answer, if another time there may be another."""
+        """Return the payload with `is_cacheable` off."""
         return replace(self, is_cacheable=False)
 
 
 def make_json_payload(told: Mapping[str, Any]) -> ResponsePayload:
-    # orjson writes what is not finite as null
+    # orjson writes NaN and infinities as null
     return ResponsePayload(JSON, _dumps(told))
 
 
 def make_tensors_payload(
     arrays: Mapping[str, np.ndarray], told: Mapping[str, Any]
 ) -> ResponsePayload:
-    """A safetensors file of `arrays`, with all else as JSON in its metadata entry `response`."""
+    """Make a safetensors file of `arrays`, with `told` as JSON in its metadata entry `response`."""
     return ResponsePayload(SAFETENSORS, _dumps(told), safetensors.numpy.save(dict(arrays)))
 
 
 def make_image_payload(png: bytes, told: Mapping[str, Any]) -> ResponsePayload:
-    """A PNG, with all else as JSON in its text chunk `basin`."""
+    """Make a PNG with `told` as JSON in its text chunk `basin`."""
     return ResponsePayload(PNG, _dumps(told), png)
 
 
 def _with_metadata(file: bytes, metadata: dict[str, str]) -> bytes:
-    """A safetensors file without metadata, given some; neither its header nor a tensor is read."""
+    """Add metadata to a safetensors file that has none, without parsing its header."""
     start = 8 + int.from_bytes(file[:8], "little")
     entries = file[9:start].rstrip()  # behind the first brace
     header = b'{"__metadata__":%s%s%s' % (_dumps(metadata), b"," * (entries != b"}"), entries)

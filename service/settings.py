@@ -1,4 +1,4 @@
-"""Everything an operator may set, by environment variable."""
+"""All settings of the server, read from environment variables."""
 
 from __future__ import annotations
 
@@ -27,352 +27,358 @@ def _words(value: object) -> object:
 
 
 class Settings(BaseSettings):
-    """Settings of the server; each is read from `BASIN_` and its name in capitals."""
+    """Settings; `max_nodes` is read from `BASIN_MAX_NODES`, and so on."""
 
     model_config = SettingsConfigDict(env_prefix="BASIN_", env_ignore_empty=True, frozen=True)
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(
-        default=8000, ge=0, le=65535, description="port to listen on; 0 takes a free one"
+        default=8000, ge=0, le=65535, description="port to listen on; 0: any free port"
     )
     admin_host: str = Field(
-        default="127.0.0.1", description="address for the routes that load and drop models"
+        default="127.0.0.1", description="address of the routes that load and drop models"
     )
     admin_port: int | None = Field(
         default=None,
         ge=1,
         le=65535,
-        description="port of the routes that load and drop models; there are none if not set",
+        description="port of the admin routes; without it there are no admin routes",
     )
     keys: Path | None = Field(
         default=None,
-        description="file of the keys that clients must send; nobody is asked for one if not set",
+        description="file of the API keys; without it no API key is required",
     )
     open: bool = Field(
         default=False,
-        description="listen beyond this machine though there are no keys: something before the "
-        "server asks who comes",
+        description="allow a `BASIN_HOST` other than loopback without `BASIN_KEYS`, for use behind "
+        "a proxy that authenticates clients",
     )
     tls_certificate: FilePath | None = Field(
         default=None,
-        description="file of the certificate and those that vouch for it (PEM); plain HTTP if not "
-        "set",
+        description="file of the certificate chain (PEM); without it the server speaks plain HTTP",
     )
     tls_key: FilePath | None = Field(
-        default=None, description="file of the private key of that certificate (PEM)"
+        default=None,
+        description="file of the private key of the certificate (PEM, without a password)",
     )
     cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_words)] = Field(
         default=(),
-        description="origins, with spaces between them, whose pages may ask; none if not set",
+        description="allowed CORS origins, separated by spaces; none by default",
     )
     checkpoints: Path = Field(
         default=Path(__file__).resolve().parent.parent / "checkpoints",
-        description="folder whose subfolders are the checkpoints to serve",
+        description="folder of the checkpoints to serve, one subfolder each",
     )
     default_anomaly_model: str = Field(
         default="cdat-tolokers",
-        description="model of POST /anomaly/score where a request names none",
+        description="default model of POST /anomaly/score",
     )
     default_classify_model: str = Field(
         default="cdat-ames",
-        description="model of POST /classify where a request names none",
+        description="default model of POST /classify",
     )
     default_completion_model: str = Field(
         default="et-photos",
-        description="model of POST /complete where a request names none",
+        description="default model of POST /complete",
     )
     default_picture_model: str = Field(
         default="ait-cifar10",
-        description="model of POST /images/classify where a request names none",
+        description="default model of POST /images/classify",
     )
     default_answer_model: str = Field(
         default="ait-clevr",
-        description="model of POST /images/answer where a request names none",
+        description="default model of POST /images/answer",
     )
     max_body_bytes: int = Field(
-        default=64 << 20, ge=1, description="largest request body, in bytes"
+        default=64 << 20, ge=1, description="maximum bytes of a request body"
     )
     max_buffered_bytes: int = Field(
         default=512 << 20,
         ge=1,
-        description="bytes of all request bodies in memory; whoever would exceed them gets 429",
+        description="maximum bytes of all request bodies in memory; beyond it requests get 429",
     )
-    max_nodes: int = Field(default=1_000_000, ge=1, description="most nodes of one graph")
-    max_edges: int = Field(default=32_000_000, ge=0, description="most edges of one graph")
-    max_steps: int = Field(
-        default=64, ge=0, description="most steps of each block a request may ask for"
-    )
+    max_nodes: int = Field(default=1_000_000, ge=1, description="maximum nodes of a graph")
+    max_edges: int = Field(default=32_000_000, ge=0, description="maximum edges of a graph")
+    max_steps: int = Field(default=64, ge=0, description="maximum `steps` of a request, per block")
     max_graphs: int = Field(
-        default=1024, ge=1, description="most molecules or graphs of one POST /classify"
+        default=1024,
+        ge=1,
+        description="maximum number of molecules or graphs of one POST /classify",
     )
     max_explained: int = Field(
         default=16,
         ge=1,
-        description="most targets of POST /anomaly/score, and inputs of POST /classify, that one "
-        "request may have explained",
+        description="maximum number of targets or inputs that one request may have explained",
     )
     max_pairs: int = Field(
         default=2_000_000,
         ge=1,
-        description="most pairs of tokens that see each other in one graph of POST /classify",
+        description="maximum number of connected pairs of tokens in one graph of POST /classify",
     )
     max_position_work: int = Field(
         default=2_000_000_000,
         ge=1,
-        description="most operations to find where the nodes of one graph of POST /classify are",
+        description="maximum operations of the position encoding of one graph of POST /classify",
     )
     max_smiles_length: int = Field(
-        default=2000, ge=1, le=16_384, description="most characters of one SMILES"
+        default=2000, ge=1, le=16_384, description="maximum characters of a SMILES"
     )
     max_atoms: int = Field(
         default=500,
         ge=1,
         le=65_535,
-        description="most atoms of one SMILES, without hydrogens that become implicit",
+        description="maximum atoms of a SMILES, without hydrogens that become implicit",
     )
     smiles_timeout_s: float = Field(
         default=2,
         gt=0,
-        description="seconds in which one SMILES must be read; else its process is killed",
+        description="seconds to parse one SMILES; after that its parser process is killed",
     )
     smiles_budget_s: float = Field(
         default=20,
         gt=0,
-        description="seconds in which all SMILES of one request must be read",
+        description="seconds to parse all SMILES of one request",
     )
-    smiles_processes: int = Field(default=2, ge=1, description="processes that read SMILES")
+    smiles_processes: int = Field(default=2, ge=1, description="processes that parse SMILES")
     max_pixels: int = Field(
         default=4_000_000,
         ge=1,
         le=64_000_000,
-        description="most pixels of a picture or mask that is sent",
+        description="maximum number of pixels of an image or mask",
     )
     max_windows: int = Field(
         default=8192,
         ge=1,
-        description="most windows that the holes of one picture of POST /complete may take, all "
-        "its completions together",
+        description="maximum number of windows of one POST /complete, over all samples",
     )
     max_images: int = Field(
         default=64,
         ge=1,
-        description="most pictures, and most questions, of one POST to /images",
+        description="maximum number of images, and of questions, of one POST to /images",
     )
     max_frames: int = Field(
         default=16,
         ge=1,
-        description="most pictures on the way, where POST /complete answers as events",
+        description="maximum number of intermediate images of POST /complete as server-sent events",
     )
     memories: Path = Field(
         default=Path(__file__).resolve().parent.parent / "memories",
-        description="folder with the memories that ship; never written to",
+        description="folder of the memories that ship with the server, read-only",
     )
     memory_store: Path = Field(
         default=Path(__file__).resolve().parent.parent / "var" / "memories",
         description="folder in which PUT /memories/{id} stores memories",
     )
     max_memories: int = Field(
-        default=100, ge=0, description="most memories that may be stored beside those that ship"
+        default=100,
+        ge=0,
+        description="maximum number of stored memories, not counting those that ship",
     )
     max_memory_bytes: int = Field(
-        default=1 << 30, ge=0, description="most bytes that stored memories may take together"
+        default=1 << 30, ge=0, description="maximum bytes of all stored memories"
     )
     graph_store: Path = Field(
         default=Path(__file__).resolve().parent.parent / "var" / "graphs.sqlite",
-        description="file that stored graphs are kept in without Redis; one server has it at a "
-        "time",
+        description="SQLite file of the stored graphs, without Redis; only one server may use it",
     )
     max_stored_graphs: int = Field(
-        default=16, ge=0, description="most graphs that each key may store"
+        default=16, ge=0, description="maximum stored graphs per API key"
     )
     max_stored_nodes: int = Field(
-        default=2_000_000, ge=0, description="most nodes of all graphs that one key stores"
+        default=2_000_000,
+        ge=0,
+        description="maximum number of nodes in all stored graphs of an API key",
     )
     max_stored_edges: int = Field(
-        default=10_000_000, ge=0, description="most edges of all graphs that one key stores"
+        default=10_000_000,
+        ge=0,
+        description="maximum number of edges in all stored graphs of an API key",
     )
     max_neighborhood_nodes: int = Field(
-        default=100_000, ge=1, description="most nodes of one neighbourhood of a stored graph"
+        default=100_000,
+        ge=1,
+        description="maximum number of nodes of one neighborhood of a stored graph",
     )
     max_neighborhood_edges: int = Field(
         default=2_000_000,
         ge=0,
-        description="most edges of the nodes of one neighbourhood, those that lead out of it too",
+        description="maximum number of edges of the nodes of one neighborhood, including edges "
+        "that leave it",
     )
     graph_memory_bytes: int = Field(
         default=2 << 30,
         ge=0,
-        description="bytes of stored graphs held in memory, about; those asked for least recently "
-        "are read again when they are next",
+        description="approximate maximum size of the stored graphs in memory, in bytes; the least "
+        "recently used are evicted and read again when needed",
     )
     max_sample_steps: int = Field(
-        default=1_000_000, ge=1, description="most steps of each chain of POST /sample"
+        default=1_000_000, ge=1, description="maximum steps of each chain of POST /sample"
     )
     max_sample_work: int = Field(
         default=2_000_000_000_000,
         ge=1,
-        description="most steps x chains x patterns x dimensions of one POST /sample",
+        description="maximum of steps x chains x patterns x dimensions of one POST /sample",
     )
     max_response_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="largest answer of a POST to /sample, /classify, /complete or /images, "
-        "in bytes",
+        description="maximum bytes of a response of POST /sample, /classify, /complete or /images",
     )
     queue_size: int = Field(
         default=32,
         ge=0,
-        description="requests that may wait for compute; the next one is answered 429",
+        description="maximum number of queued and running requests; beyond it requests get 429",
     )
     max_per_model: int | None = Field(
         default=None,
         ge=1,
-        description="requests of one model that may wait or run; as many as there are places if "
-        "not set",
+        description="maximum number of queued and running requests of one model",
     )
     max_connections: int = Field(
         default=800,
         ge=1,
-        description="connections that may be open; the next one is answered 503 and closed",
+        description="maximum open connections; beyond it connections get 503 and are closed",
     )
     head_timeout_s: float = Field(
         default=10,
         gt=0,
-        description="seconds a client has to send the head of a request before it is answered 408",
+        description="seconds to receive the request headers, else 408",
     )
     body_timeout_s: float = Field(
         default=30,
         gt=0,
-        description="seconds a client has to send its body before it is answered 408",
+        description="seconds to receive the request body, else 408",
     )
     deadline_s: float = Field(
         default=60,
         gt=0,
-        description="seconds a request may wait and compute before it is answered 504",
+        description="seconds that a request may wait and run, else 504",
     )
     job_deadline_s: float = Field(
-        default=600, gt=0, description="the same for a job, see `Prefer: respond-async`"
+        default=600,
+        gt=0,
+        description="seconds that a job (`Prefer: respond-async`) may wait and run",
     )
     job_store: Path = Field(
         default=Path(__file__).resolve().parent.parent / "var" / "jobs.sqlite",
-        description="file that jobs are kept in without Redis; one server has it at a time",
+        description="SQLite file of the jobs, without Redis; only one server may use it",
     )
     keep_jobs_s: float = Field(
         default=600,
         gt=0,
-        description="seconds a job that is over can be asked for its answer, and an "
-        "`Idempotency-Key` is known",
+        description="seconds that a finished job and an `Idempotency-Key` are remembered",
     )
     max_jobs: int = Field(
-        default=256, ge=0, description="jobs that may wait or run; the next one is answered 429"
+        default=256,
+        ge=0,
+        description="maximum number of queued and running jobs; beyond it requests get 429",
     )
     max_job_bytes: int = Field(
         default=256 << 20,
         ge=0,
-        description="most bytes of jobs kept, requests that wait and answers; the oldest answers "
-        "go first",
+        description="maximum size of all stored jobs, in bytes: waiting requests and responses; "
+        "the oldest responses are deleted first",
     )
     run_jobs: bool = Field(
         default=True,
-        description="run jobs beside requests; false, with Redis, leaves them to workers",
+        description="run jobs in this server; with `false`, which needs Redis, only in workers",
     )
     job_lease_s: float = Field(
         default=15,
         ge=2,
-        description="seconds without a word from the process that runs a job, before another takes "
-        "it; with Redis",
+        description="seconds without a heartbeat after which, with Redis, a job is taken over",
     )
     redis_url: SecretStr | None = Field(
         default=None,
-        description="the Redis that servers share, as in redis://host:6379/0: answers, rates and "
-        "quotas, jobs, stored memories and graphs; each keeps its own if not set",
+        description="URL of the Redis that servers share, such as redis://host:6379/0, for cache, "
+        "rate limits, quotas, jobs, memories and graphs; without it each server has its own",
     )
     redis_timeout_s: float = Field(
         default=0.25,
         gt=0,
-        description="seconds a request waits for Redis, the first that finds it away; the next "
-        "ones do without it",
+        description="seconds that a request waits for Redis; after a timeout Redis is not used "
+        "until it responds again",
     )
     cache_bytes: int = Field(
         default=64 << 20,
         ge=0,
-        description="most bytes of answers kept for who asks the same again; 0 keeps none, not in "
-        "Redis either",
+        description="maximum size of the response cache, in bytes; 0 turns it off, also in Redis",
     )
     shutdown_timeout_s: int = Field(
-        default=20, ge=1, description="seconds that requests in flight have to finish after SIGTERM"
+        default=20, ge=1, description="seconds for running requests to finish after SIGTERM"
     )
     scheduling: Literal["steps", "requests"] = Field(
         default="steps",
-        description="what takes turns: steps of all requests, those on the same energy together; "
-        "or requests, one after the other",
+        description="what the scheduler interleaves: `steps`, in batches over all requests on the "
+        "same energy, or whole `requests`",
     )
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$",
-        description="where models run: `cpu`, `cuda`, `cuda:1` or, with `auto`, a GPU if there is "
-        "one",
+        description="device of the models: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if any",
     )
     backend: Literal["auto", "torch", "onnx"] = Field(
         default="auto",
-        description="whose products the steps on a CPU take: those of `torch`, of ONNX Runtime "
-        "with `onnx` and, with `auto`, where it is installed and `BASIN_THREADS` is 1",
+        description="CPU backend for matrix products: `torch`, `onnx`, or `auto` for ONNX Runtime "
+        "if it is installed and `BASIN_THREADS` is 1",
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of the compute worker; all cores if not set"
+        default=None,
+        ge=1,
+        description="number of CPU threads of the compute thread; all cores by default",
     )
     tracing: bool = Field(
         default=False,
-        description="tell each request and job to an OpenTelemetry collector; where to is in "
-        "`OTEL_EXPORTER_OTLP_ENDPOINT` and the like",
+        description="export a trace of each request and job by OpenTelemetry; configured by "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT` and related variables",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="least severe log lines to write"
+        default="info", description="minimum severity of log lines"
     )
 
     @model_validator(mode="after")
-    def _a_certificate_has_its_key(self) -> Settings:
+    def _check_tls(self) -> Settings:
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY are set together")
+            raise ValueError("BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY must be set together")
         if self.tls_certificate is not None:
-            try:  # a password would be asked for, of nobody
+            try:  # with `password=str` OpenSSL does not prompt for a password
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(self.tls_certificate, self.tls_key, password=str)
             except OSError as error:
                 reason = getattr(error, "reason", None) or error.strerror or "it has a password"
                 raise ValueError(
-                    "BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY are no certificate and its key, in "
-                    f"PEM and without a password: {reason}"
+                    "BASIN_TLS_CERTIFICATE and BASIN_TLS_KEY must be a certificate and its "
+                    f"private key, in PEM without a password: {reason}"
                 ) from None
         return self
 
     @field_validator("redis_url")
     @classmethod
-    def _is_of_redis(cls, url: SecretStr | None) -> SecretStr | None:
+    def _check_redis_url(cls, url: SecretStr | None) -> SecretStr | None:
         try:
             parse_url(url.get_secret_value() if url else "redis://")
-        except ValueError:  # which might tell a password
-            raise ValueError("it is none, as in redis://user:password@host:6379/0") from None
+        except ValueError:  # its message may contain the password
+            raise ValueError("must be like redis://user:password@host:6379/0") from None
         return url
 
     @model_validator(mode="after")
-    def _jobs_are_run(self) -> Settings:
+    def _check_jobs(self) -> Settings:
         if not self.run_jobs and self.redis_url is None:
-            raise ValueError("BASIN_RUN_JOBS=false needs BASIN_REDIS_URL: nobody else has the jobs")
+            raise ValueError("BASIN_RUN_JOBS=false needs BASIN_REDIS_URL, from which workers read")
         return self
 
     @model_validator(mode="after")
-    def _strangers_need_keys(self) -> Settings:
+    def _require_keys_beyond_loopback(self) -> Settings:
         hosts = [self.host] if self.admin_port is None else [self.host, self.admin_host]
         if self.keys is None and not self.open and not all(map(is_loopback, hosts)):
             raise ValueError(
-                "without BASIN_KEYS the server listens on this machine alone: "
-                "set BASIN_KEYS, or BASIN_OPEN=true where something else asks who comes"
+                "BASIN_HOST or BASIN_ADMIN_HOST is not a loopback address. Set BASIN_KEYS, "
+                "or BASIN_OPEN=true behind a proxy that authenticates clients"
             )
         return self
 
     @model_validator(mode="after")
-    def _a_molecule_has_its_time(self) -> Settings:
+    def _check_smiles_times(self) -> Settings:
         if self.smiles_timeout_s >= self.smiles_budget_s:
             raise ValueError("BASIN_SMILES_TIMEOUT_S must be less than BASIN_SMILES_BUDGET_S")
         return self

@@ -1,4 +1,4 @@
-"""`python -m service key NAME`: make a key, tell it once, and put its hash where keys are kept."""
+"""`python -m service key NAME`: create an API key, print it once, and store its hash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from service.auth.keys import ALL, ApiKey, hash_secret, new_secret
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints the key on stdout, which is the only time that anyone can see it."""
+    """Create a key and print it on stdout; it cannot be shown again."""
     asked = _parser().parse_args(arguments)
     secret = new_secret()
     try:
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> ApiKey:
-    """The one of this name, with what was asked for in place of what it had."""
+    """Return the key of this name, with the given fields replaced."""
     known = next((key for key in held.keys if key.name == asked.name), None) if held else None
     entry = known.model_dump() if known else {"name": asked.name, "routes": ALL, "models": ALL}
     hashes = () if known is None or asked.only else known.sha256
@@ -76,14 +76,14 @@ def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> ApiKey
 
 
 def _write(path: Path, keys: KeyFile) -> None:
-    """In one move, so that a server reads the old ones or the new ones."""
+    """Replace the file atomically, so that a server reads the old keys or the new ones."""
     handle, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
             file.write(keys.model_dump_json(indent=1, exclude_none=True) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():  # whoever could read it still can
+        if path.exists():  # keep its permissions
             Path(partial).chmod(path.stat().st_mode & 0o777)
         Path(partial).replace(path)
     except BaseException:

@@ -19,11 +19,11 @@ _MAX_FAULTS = 5
 
 
 class ApiKeyFileError(Exception):
-    """The file cannot be read, or what it holds are no keys."""
+    """The key file cannot be read or is not valid."""
 
 
 class KeyFile(BaseModel):
-    """What is in the file."""
+    """Content of the key file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -34,14 +34,15 @@ class KeyFile(BaseModel):
         names = [key.name for key in self.keys]
         hashes = [known for key in self.keys for known in key.sha256]
         if len(set(names)) < len(names) or len(set(hashes)) < len(hashes):
-            raise ValueError("each name and each hash stands once")
+            raise ValueError("each name and each hash must be unique")
         return self
 
 
 def parse_key_file(raw: bytes) -> KeyFile:
-    """
+    """Parse a key file.
+
     Raises:
-        KeysError: it tells places and rules, nothing of what stands there.
+        ApiKeyFileError: names fields and rules, never values.
     """
     try:
         return KeyFile.model_validate_json(raw)
@@ -50,18 +51,17 @@ def parse_key_file(raw: bytes) -> KeyFile:
 
 
 def format_validation_errors(error: ValidationError) -> str:
-    """Places and rules, nothing of what stands there."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found[:_MAX_FAULTS])
-    return "; ".join(told)
+    """Return the fields and the rules that they break, never their values."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors[:_MAX_FAULTS])
 
 
 @final
 class ApiKeyStore:
-    """Keys of a file: those it held when it was last in order.
+    """API keys of a file, as of the last time that it was valid.
 
     Raises:
-        KeysError: it cannot be read now.
+        ApiKeyFileError: the file cannot be read or is not valid at start-up.
     """
 
     def __init__(self, path: Path, on_fault: Callable[[], object] = lambda: None) -> None:
@@ -71,19 +71,19 @@ class ApiKeyStore:
         self._fault = ""
 
     def find_by_secret(self, secret: str) -> ApiKey | None:
-        """Whose key it is. Takes as long whichever it is, or none."""
-        digest, found = hash_secret(secret), None
+        """Return the key with this secret, in a time that does not depend on which key it is."""
+        digest, match = hash_secret(secret), None
         for key in self._keys:
             for known in key.sha256:
                 if hmac.compare_digest(known, digest):
-                    found = key
-        return found
+                    match = key
+        return match
 
     def find_by_name(self, name: str) -> ApiKey | None:
         return next((key for key in self._keys if key.name == name), None)
 
     def reload(self) -> None:
-        """Take what is in the file now, all of it or nothing."""
+        """Read the file again; if it is not valid, keep the old keys."""
         try:
             raw = self._read()
             if raw != self._raw:
@@ -91,18 +91,18 @@ class ApiKeyStore:
                 structlog.get_logger().info("keys read", count=len(self._keys))
             self._fault = ""
         except ApiKeyFileError as error:
-            if str(error) != self._fault:  # it is told once
+            if str(error) != self._fault:  # log each fault once
                 self._fault = str(error)
                 self._on_fault()
                 structlog.get_logger().error("keys refused, the old ones hold", reason=self._fault)
 
     async def watch(self) -> None:
-        """Reread it from time to time, for good."""
+        """Reload the file periodically, until cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
                 await asyncio.to_thread(self.reload)
-            except Exception:  # of ours; whatever it is, a key can still be taken away later
+            except Exception:  # keep watching, so that a key can still be revoked later
                 structlog.get_logger().exception("keys refused, the old ones hold")
                 self._on_fault()
 
@@ -113,5 +113,5 @@ class ApiKeyStore:
         except OSError as error:
             raise ApiKeyFileError(f"{self._path}: {error.strerror}") from None
         if len(raw) > _MAX_BYTES:
-            raise ApiKeyFileError(f"{self._path}: it is larger than {_MAX_BYTES} bytes")
+            raise ApiKeyFileError(f"{self._path}: the file is larger than {_MAX_BYTES} bytes")
         return raw

@@ -1,7 +1,7 @@
-"""A key as its file has it: whose it is and what it is for, and a hash of the key itself.
+"""API keys as stored in the key file: name, permissions, limits and hashes of the secret.
 
-One round of SHA-256 is enough: a key is 256 random bits, which nobody guesses however fast guesses
-are tried. Slow hashes are for passwords, and would make every request slow too.
+One round of SHA-256 is enough, because a secret has 256 random bits and cannot be guessed. Slow
+hashes protect passwords, and would make every request slow.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from starlette.types import Scope
 
 from service.storage.limiter import TokenBucket
 
-SECRET_PREFIX = "basin_"  # scanners for secrets that leaked find keys by it
+SECRET_PREFIX = "basin_"  # scanners for leaked secrets recognize keys by it
 SECRET_PATTERN = re.compile(rf"{SECRET_PREFIX}[A-Za-z0-9_-]{{43}}")
-ADMIN_PREFIX = (
-    "/admin"  # how paths of the operators' port begin in `routes`; `*` is the public port alone
-)
+ADMIN_PREFIX = "/admin"  # of paths of the admin port in `routes`; `*` covers the public port alone
 ALL = "*"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -35,7 +33,7 @@ Model = Annotated[str, StringConstraints(pattern=r"^[^/*\s]+$", max_length=200)]
 
 def _distinct(hashes: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(hashes)) < len(hashes):
-        raise ValueError("each hash stands once")
+        raise ValueError("each hash must be unique")
     return hashes
 
 
@@ -45,7 +43,7 @@ class _Entry(BaseModel):
 
 @final
 class RateLimit(_Entry):
-    """Requests, and how many of them at once."""
+    """Requests per second, and the maximum burst."""
 
     per_second: float = Field(gt=0, allow_inf_nan=False)
     burst: float = Field(ge=1, allow_inf_nan=False)
@@ -57,7 +55,7 @@ class RateLimit(_Entry):
 
 @final
 class Quota(_Entry):
-    """Cost, in tokens x steps, that grows back evenly over so many seconds."""
+    """Cost in tokens x steps, which is refilled evenly over `seconds`."""
 
     cost: float = Field(gt=0, allow_inf_nan=False)
     seconds: float = Field(gt=0, allow_inf_nan=False)
@@ -69,7 +67,7 @@ class Quota(_Entry):
 
 @final
 class ApiKey(_Entry):
-    """What one name may do. It has several hashes while one key takes over from another."""
+    """Permissions and limits of one client; it has several hashes while its secret is rotated."""
 
     name: Name
     sha256: Annotated[tuple[Hash, ...], Field(min_length=1), AfterValidator(_distinct)]
@@ -85,16 +83,17 @@ class ApiKey(_Entry):
 
     @property
     def model_names(self) -> frozenset[str] | None:
-        """None for all."""
+        """Names of the allowed models; None for all."""
         return None if self.models == ALL else frozenset(self.models)
 
     @property
     def cache_scope(self) -> bytes:
-        """Tells whose answers are whose, and those of a key from those when it was for more."""
+        """Prefix of cache keys: separates API keys, and a key from itself with other `models`."""
         return self.model_dump_json(include={"name", "models"}).encode()
 
     def allows(self, method: str, path: str) -> bool:
-        """Is it for this path? `/jobs` is for `/jobs/1` too, `GET /jobs` to read alone."""
+        """Whether the key allows this request. `/jobs` allows `/jobs/1` too; `GET /jobs` only
+        reading."""
         if self.routes == ALL:
             return not _within(path, ADMIN_PREFIX)
         return any(_matches(route, method, path) for route in self.routes)
@@ -110,7 +109,7 @@ def _within(path: str, start: str) -> bool:
 
 
 ANONYMOUS = ApiKey.model_construct(name="", sha256=(), routes=ALL, models=ALL)
-"""Who asks where no keys are asked for."""
+"""Stands for every client where no API keys are required."""
 
 
 def get_caller(scope: Scope) -> ApiKey:

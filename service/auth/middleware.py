@@ -86,29 +86,36 @@ def authenticate(scope: Scope, api_keys: ApiKeyStore, prefix: str = "") -> ApiKe
     else:
         caller = api_keys.find_by_secret(_secret(scope))
     if caller is None:
-        raise _unauthenticated("this key is not known, or no longer")
+        raise _unauthenticated("Unknown or revoked API key.")
     scope["user"] = caller
     if caller.is_expired:
-        raise _unauthenticated("this key has expired")
+        raise _unauthenticated("This API key has expired. Ask the operator for a new one.")
     if not caller.allows(scope["method"], prefix + scope["path"]):
         challenge = {"www-authenticate": 'Bearer error="insufficient_scope"'}
-        raise Problem("forbidden", "this key is not for this route", headers=challenge)
+        raise Problem(
+            "forbidden",
+            "This API key does not allow this route. Ask the operator to add the route to the key.",
+            headers=challenge,
+        )
     return caller
 
 
 def _secret(scope: Scope) -> str:
-    """
+    """Return the secret in the Authorization header.
+
     Raises:
-        Problem: there is nothing that could be a key.
+        Problem: the header is missing or malformed.
     """
     sent = Headers(scope=scope).getlist("authorization")
     if not sent:
-        raise Problem(
-            "unauthenticated", "send a key: Authorization: Bearer", headers=_challenge("")
-        )
+        detail = "The request has no API key. Send the header `Authorization: Bearer <key>`."
+        raise Problem("unauthenticated", detail, headers=_challenge(""))
     scheme, _, secret = sent[0].partition(" ")
     if len(sent) > 1 or scheme.lower() != "bearer" or not SECRET_PATTERN.fullmatch(secret.strip()):
-        raise _unauthenticated("this is not a key of this server")
+        raise _unauthenticated(
+            "Malformed API key. Send the header `Authorization: Bearer <key>` once, with a key "
+            "that starts with `basin_`."
+        )
     return secret.strip()
 
 
@@ -116,5 +123,5 @@ def _unauthenticated(detail: str) -> Problem:
     return Problem("unauthenticated", detail, headers=_challenge(' error="invalid_token"'))
 
 
-def _challenge(told: str) -> dict[str, str]:
-    return {"www-authenticate": f"Bearer{told}"}
+def _challenge(parameters: str) -> dict[str, str]:
+    return {"www-authenticate": f"Bearer{parameters}"}

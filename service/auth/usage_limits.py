@@ -1,4 +1,4 @@
-"""What coming in costs: a request of the rate of its key, and its cost of the quota."""
+"""Rate limits and quotas of API keys."""
 
 from __future__ import annotations
 
@@ -15,28 +15,32 @@ from service.storage.limiter import Limiter
 
 @final
 class UsageLimits:
-    """Takes them by the name of a key, so that a new key under it has what is left."""
+    """Counts by the name of a key, so that a rotated secret keeps what is left."""
 
     def __init__(self, limiter: Limiter, metrics: Metrics) -> None:
         self._limiter, self._metrics = limiter, metrics
 
     async def check_rate(self, caller: ApiKey) -> None:
-        """
+        """Count one request.
+
         Raises:
-            Problem: too many requests.
+            Problem: `rate-exceeded`.
         """
         if caller.rate is None:
             return
         late_s = await self._limiter.take(f"rate:{caller.name}", 1, caller.rate.bucket)
         if late_s:
-            detail = f"this key may send {caller.rate.per_second:g} requests a second"
+            detail = (
+                f"The rate limit of this API key is exceeded: {caller.rate.per_second:g} "
+                f"requests per second. Retry after {math.ceil(late_s)} s."
+            )
             raise Problem("rate-exceeded", detail, headers=_after(late_s))
 
     def charge_quota(self, caller: ApiKey, cost: float) -> AbstractAsyncContextManager[None]:
-        """Take `cost` for what is done in the context; it is given back where that found no place.
+        """Charge `cost` for the work in the context; refund it if that raises `queue-full`.
 
         Raises:
-            Problem: more than is left.
+            Problem: `quota-exceeded`.
         """
         return self._charged(caller, cost) if caller.name else nullcontext()
 
@@ -45,11 +49,16 @@ class UsageLimits:
         name, limit = f"quota:{caller.name}", caller.quota.bucket if caller.quota else None
         if limit is not None and (late_s := await self._limiter.take(name, cost, limit)):
             if math.isinf(late_s):
-                detail = f"it costs {cost:g}, this key never has more than {limit.capacity:g}"
+                detail = (
+                    f"This request costs {cost:g}; the quota of this key is {limit.capacity:g}. "
+                    "Lower `steps` or send fewer items."
+                )
                 raise Problem("quota-exceeded", detail)
-            raise Problem(
-                "quota-exceeded", f"it costs {cost:g}, which is not left", headers=_after(late_s)
+            detail = (
+                f"This request costs {cost:g}, more than is left of the quota of this key. "
+                f"Retry after {math.ceil(late_s)} s."
             )
+            raise Problem("quota-exceeded", detail, headers=_after(late_s))
         try:
             yield
         except Problem as problem:

@@ -34,7 +34,10 @@ async def require_local(
     """
     host = context.settings.admin_host
     if host in _LOCAL and request.url.hostname not in _LOCAL:
-        rule = "this port answers to the names of this machine only"
+        rule = (
+            "This port serves only requests whose Host is localhost, 127.0.0.1 or ::1 "
+            "(BASIN_ADMIN_HOST is a loopback address)."
+        )
         raise make_problem("invalid-request", "/host", "unknown_host", rule)
 
 
@@ -104,7 +107,7 @@ def _folder(name: str, checkpoints: Path) -> Path:
     """
     path = checkpoints / name
     if not _NAME.fullmatch(name) or not path.is_dir():
-        rule = "there is no such folder in BASIN_CHECKPOINTS"
+        rule = "No such folder in BASIN_CHECKPOINTS. Copy the checkpoint there first."
         raise make_problem("unknown-model", "", "unknown_model", rule)
     return path
 

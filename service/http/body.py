@@ -1,4 +1,4 @@
-"""Read a request body, no more of it than allowed and no longer."""
+"""Read request bodies within limits of size and time."""
 
 from __future__ import annotations
 
@@ -14,67 +14,82 @@ from service.workers.large_json import LARGE_BODY_BYTES
 
 
 def require_media_type(request: Request, allowed: Container[str], names: str) -> str:
-    """The media type of the body, without parameters; 415 unless it is one of `allowed`."""
+    """Return the media type of the body, without parameters; 415 unless it is in `allowed`."""
     require_identity(request)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in allowed:
-        raise Problem("unsupported-media-type", f"this route reads {names}")
+        raise Problem(
+            "unsupported-media-type", f"Unsupported Content-Type. Send the body as {names}."
+        )
     return media_type
 
 
 def require_identity(request: Request) -> None:
-    """415 where the body is encoded."""
+    """Refuse a body with a Content-Encoding (415)."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise Problem("unsupported-media-type", "send the body without a content-encoding")
+        raise Problem(
+            "unsupported-media-type",
+            "Encoded bodies are not supported. Send the body without Content-Encoding.",
+        )
 
 
 def require_small(body: bytes, media_type: str) -> None:
-    """Refuse JSON so large that reading it would keep others waiting."""
+    """Refuse JSON that is so large that parsing it would block other requests."""
     if media_type == JSON and len(body) > LARGE_BODY_BYTES:
-        detail = f"JSON may have up to {LARGE_BODY_BYTES} bytes here; send arrays as {SAFETENSORS}"
+        detail = (
+            f"The JSON body has {len(body)} bytes; at most {LARGE_BODY_BYTES} are allowed on "
+            f"this route. Send arrays as {SAFETENSORS}."
+        )
         raise Problem("body-too-large", detail)
 
 
 class BodyReader:
-    """Reads bodies: none larger than `max_bytes`, and all in memory at most `max_total_bytes`."""
+    """Reads bodies of at most `max_bytes`, and of at most `max_total_bytes` in memory together."""
 
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
         self._max, self._max_total, self._total = max_bytes, max_total_bytes, 0
 
     def read(self, request: Request, timeout_s: float | None) -> _Body:
-        """The whole body, which counts until the context ends.
+        """Return a context manager that reads the body, which counts until the context ends.
 
         A Content-Length above the limit is refused before a byte is read.
         """
         return _Body(self, request, timeout_s)
 
     def require_length(self, request: Request) -> None:
-        """Refuse what says that it is too large."""
+        """Refuse a Content-Length above the limit."""
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self._max:
             raise self._too_large()
 
     def count(self, read: int, more: int) -> None:
-        """There are `more` bytes of a body of which `read` have been counted."""
+        """Count `more` bytes of a body of which `read` bytes are counted already."""
         if read + more > self._max:
             raise self._too_large()
         if self._total + more > self._max_total:
-            detail = "the bodies of other requests fill the memory there is for them"
+            detail = (
+                f"The bodies of all requests would exceed {self._max_total} bytes "
+                "(BASIN_MAX_BUFFERED_BYTES). Retry after 1 s."
+            )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         self._total += more
 
     def forget(self, size: int) -> None:
-        """So many bytes have gone."""
+        """Stop counting `size` bytes of a body."""
         self._total -= size
 
     def _too_large(self) -> Problem:
-        return Problem("body-too-large", f"a body may have up to {self._max} bytes")
+        return Problem(
+            "body-too-large",
+            f"A request body may have at most {self._max} bytes (BASIN_MAX_BODY_BYTES). Send "
+            "less in one request.",
+        )
 
 
 @final
 class _Body:
-    """A context in which there is the body of one request."""
+    """Context manager that reads the body of one request."""
 
     def __init__(self, bodies: BodyReader, request: Request, timeout_s: float | None) -> None:
         self._bodies, self._request, self._timeout_s = bodies, request, timeout_s
@@ -89,14 +104,17 @@ class _Body:
             self._bodies.forget(self._size)
             if not isinstance(error, TimeoutError):
                 raise
-        detail = f"the body was not complete after {self._timeout_s:g} s"
+        detail = (
+            f"The body was not complete after {self._timeout_s:g} s (BASIN_BODY_TIMEOUT_S). "
+            "Send it faster, or send less."
+        )
         raise Problem("body-timeout", detail, headers={"connection": "close"})
 
     async def __aexit__(self, *_: object) -> None:
         self._bodies.forget(self._size)
 
     async def _whole(self) -> bytes:
-        whole, more = await self._part()  # most have one, which is not copied
+        whole, more = await self._part()  # most bodies come in one part, which is not copied
         while more:
             if isinstance(whole, bytes):
                 whole = bytearray(whole)
@@ -107,7 +125,10 @@ class _Body:
     async def _part(self) -> tuple[bytes | bytearray, bool]:
         message = await self._request.receive()
         if message["type"] == "http.disconnect":
-            raise Problem("incomplete-body", "the connection closed within the body")
+            raise Problem(
+                "incomplete-body",
+                "The connection closed before the body was complete. Send the whole body.",
+            )
         part = message.get("body", b"")
         self._bodies.count(self._size, len(part))
         self._size += len(part)

@@ -1,4 +1,4 @@
-"""How long work goes on: until it is done, its client has gone, or its time is up."""
+"""Cancel work at its deadline, or when its client disconnects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ClientDisconnected(Exception):  # noqa: N818
-    """The client has gone; there is no one to answer."""
+    """The client disconnected."""
 
 
 async def run_until_deadline_or_disconnect(
@@ -22,35 +22,39 @@ async def run_until_deadline_or_disconnect(
     seconds: float,
     progress: Progress | None = None,
 ) -> T:
-    """What `work` returns; it is cancelled, and has ended, where anything else comes first.
+    """Return the result of `work`; otherwise cancel it and wait for its end.
 
     Raises:
-        Problem: `seconds` passed.
-        Disconnected: `disconnected` returned first.
+        Problem: `deadline`, after `seconds`.
+        ClientDisconnected: `disconnected` returned first.
     """
-    watch, gone = asyncio.ensure_future(disconnected()), False
-    patience = asyncio.timeout(seconds)
+    watch, is_disconnected = asyncio.ensure_future(disconnected()), False
+    timeout = asyncio.timeout(seconds)
     try:
-        async with patience:
+        async with timeout:
 
-            def hang_up(watch: asyncio.Future[object]) -> None:
-                nonlocal gone
-                if not watch.cancelled() and not patience.expired():
-                    gone = True
-                    patience.reschedule(0.0)
+            def on_disconnect(watch: asyncio.Future[object]) -> None:
+                nonlocal is_disconnected
+                if not watch.cancelled() and not timeout.expired():
+                    is_disconnected = True
+                    timeout.reschedule(0.0)
 
-            watch.add_done_callback(hang_up)
+            watch.add_done_callback(on_disconnect)
             try:
                 return await work
             finally:
-                watch.remove_done_callback(hang_up)
+                watch.remove_done_callback(on_disconnect)
     except TimeoutError:
-        if not patience.expired():  # of something in the work
+        if not timeout.expired():  # a TimeoutError of the work itself
             raise
-        if gone:
+        if is_disconnected:
             raise ClientDisconnected from None
         steps = progress.relaxation_steps if progress else 0
-        detail = f"not done after {seconds:g} s and {steps} steps; ask for fewer steps, or of less"
+        detail = (
+            f"Stopped after {seconds:g} s and {steps} steps (BASIN_DEADLINE_S, for jobs "
+            "BASIN_JOB_DEADLINE_S). Lower `steps`, send fewer items, or use `Prefer: "
+            "respond-async`."
+        )
         raise Problem("deadline", detail, extra={"steps": steps}) from None
     finally:
         watch.cancel()

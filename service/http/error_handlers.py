@@ -28,7 +28,10 @@ async def response_or_problem(work: Coroutine[Any, Any, Response], request_id: s
 
 def internal_error() -> Problem:
     """The problem for an exception that no code expected."""
-    detail = "An unexpected error occurred; the server's log has it under this request_id."
+    detail = (
+        "An unexpected error occurred. Report it with its request_id, under which the server "
+        "log has the details."
+    )
     return Problem("internal-error", detail)
 
 
@@ -45,16 +48,24 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 404:
-        problem = Problem("not-found", "GET /docs lists the routes of this server.")
+        problem = Problem(
+            "not-found", "No route has this path. GET /docs lists the routes of this server."
+        )
     elif error.status_code == 405:
         # Starlette's Allow header names the methods of the first route that matches alone.
         routes: Iterable[Route] = request.app.state.routes
         matches = [route for route in routes if route.path_regex.match(request.scope["path"])]
         methods = sorted({method for route in matches for method in route.methods or ()})
         headers["Allow"] = ", ".join(methods)
-        detail = "The Allow header lists the methods of this path."
+        detail = (
+            "This path does not support the method. The Allow header lists the methods that it "
+            "supports."
+        )
         problem = Problem("method-not-allowed", detail)
     else:
-        problem = Problem("bad-request", "GET /docs describes what this route takes.")
+        problem = Problem(
+            "bad-request",
+            "The server cannot handle this HTTP request. GET /docs describes the routes.",
+        )
     problem.headers |= headers
     return await handle_problem(request, problem)

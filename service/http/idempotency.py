@@ -18,51 +18,57 @@ _KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"|([!#-\[\]-~]{1,255})')
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The key of a request, if it has one: a string of structured fields, or without quotes.
+    """Return the key of a request, if it has one: a structured-field string, or unquoted.
 
-    Before it stands whose it is, so that nobody meets the key of another.
+    The name of the API key is put before it, so that the keys of two clients never collide.
 
     Raises:
-        Problem: a key that is none, or several.
+        Problem: a malformed key, or several.
     """
     sent = request.headers.getlist(HEADER)
     if not sent:
         return None
-    found = _KEY.fullmatch(sent[0].strip())
-    if len(sent) > 1 or found is None:
-        rule = "it has one Idempotency-Key, of 1 to 255 printable characters in quotes"
+    match = _KEY.fullmatch(sent[0].strip())
+    if len(sent) > 1 or match is None:
+        rule = (
+            "Idempotency-Key must appear once, as a quoted string of 1 to 255 printable characters."
+        )
         raise Problem("bad-request", rule)
     owner = get_caller(request.scope).name
-    return f"{owner}\n{found[1] or found[2]}" if owner else found[1] or found[2]
+    return f"{owner}\n{match[1] or match[2]}" if owner else match[1] or match[2]
 
 
 class IdempotencyKeys:
-    """Keys of requests that are answered at once, each for `keep_s`; at most `most`, the oldest go
-    first.
+    """Keys of synchronous requests, each for `keep_s`; at most `max_keys`, the oldest are dropped.
 
-    They keep no answers: a request that comes again is answered again, from the cache or anew, and
-    the same, for it changes nothing. (The keys of jobs are with their jobs.)
+    No responses are stored: a repeated request is computed again, or comes from the cache, with
+    the same result, since requests change nothing. (The job store has the keys of jobs.)
     """
 
-    def __init__(self, keep_s: float, most: int = 10_000) -> None:
-        self._keep_s, self._most = keep_s, most
+    def __init__(self, keep_s: float, max_keys: int = 10_000) -> None:
+        self._keep_s, self._max_keys = keep_s, max_keys
         self._owners: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
         self._busy: set[str] = set()
 
     @contextmanager
     def reserve(self, key: str, fingerprint: bytes) -> Iterator[None]:
-        """The key belongs to a request, which is being answered while the context lasts.
+        """Mark the key as used by a request that runs while the context lasts.
 
         Raises:
-            Problem: `key-reused` where it belongs to a request of another fingerprint,
-                `key-in-use` where that is being answered.
+            Problem: `key-reused` if the key was sent with a request of another fingerprint,
+                `key-in-use` if such a request is still running.
         """
         self._drop_old()
         owner, _ = self._owners.get(key, (fingerprint, 0.0))
         if owner != fingerprint:
-            raise Problem("key-reused", "take a new key for another request")
+            raise Problem(
+                "key-reused",
+                "This Idempotency-Key was sent with another request. Use a new key for each "
+                "request.",
+            )
         if key in self._busy:
-            raise Problem("key-in-use", "wait for its answer", headers={"retry-after": "1"})
+            detail = "A request with this Idempotency-Key is still running. Retry after 1 s."
+            raise Problem("key-in-use", detail, headers={"retry-after": "1"})
         self._owners.setdefault(key, (fingerprint, time.monotonic() + self._keep_s))
         self._busy.add(key)
         try:
@@ -73,6 +79,6 @@ class IdempotencyKeys:
     def _drop_old(self) -> None:
         while self._owners:
             key, (_, end) = next(iter(self._owners.items()))
-            if len(self._owners) < self._most and end > time.monotonic():
+            if len(self._owners) < self._max_keys and end > time.monotonic():
                 break
             del self._owners[key]

@@ -1,4 +1,4 @@
-"""Which of the types that a route can answer in does a client want?"""
+"""Content negotiation by the Accept header (RFC 9110 section 12.5.1)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from service.errors import Problem
 
 
 def select_media_type(request: Request, offered: Sequence[str]) -> str:
-    """The type of `offered` with the highest quality in `Accept`; the first without preference.
+    """Return the type of `offered` with the highest quality in `Accept`, by default the first.
 
     Raises:
-        Problem: it accepts none of them.
+        Problem: the client accepts none of them.
     """
     header = request.headers.get("accept") or "*/*"
     quality = dict.fromkeys(offered, 0.0)
-    matched = dict.fromkeys(offered, -1)  # how specific the range was that set the quality
+    matched = dict.fromkeys(offered, -1)  # specificity of the media range that set the quality
     for part in header.split(",")[:64]:
         media_range, *parameters = (piece.strip().lower() for piece in part.split(";"))
         for name in offered:
@@ -27,7 +27,10 @@ def select_media_type(request: Request, offered: Sequence[str]) -> str:
                 matched[name], quality[name] = specific, _quality(parameters)
     best = max(offered, key=lambda name: quality[name])
     if quality[best] <= 0:
-        raise Problem("not-acceptable", f"this answer comes as {', '.join(offered)}")
+        raise Problem(
+            "not-acceptable",
+            f"No type in Accept is supported. This route responds with {' or '.join(offered)}.",
+        )
     return best
 
 

@@ -1,4 +1,4 @@
-"""Around every request: its id, its log line, its counters, and an answer if all else fails."""
+"""Request ids, log lines, counters and traces, and the response to an unexpected error."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from service.settings import Settings
 
-_HANDSHAKE_S = 10.0  # of TLS, before which a connection is none that is counted
+_HANDSHAKE_S = 10.0  # of TLS; a connection counts once its handshake is complete
 _OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
 
 
 def settings_or_exit() -> Settings:
-    """Those of the environment; what is wrong with them is told without what they were set to."""
+    """Read the settings, or exit with their errors, which never include a value."""
     try:
         return Settings()
     except ValidationError as error:
@@ -32,10 +32,10 @@ def settings_or_exit() -> Settings:
 
 
 def prepare_process(settings: Settings) -> Settings:
-    """Make this process one of a server, with as many connections as there can be beside what it
-    opens for itself."""
-    # A look at the youngest keeps all waiting, half a microsecond for each; with the default
-    # thresholds all that is being parsed, none of it garbage, is looked at over and over.
+    """Set the GC thresholds, raise the open-file limit, and return settings with max_connections
+    reduced to fit."""
+    # A collection takes 0.5 us per young object and stops all threads. With the default thresholds
+    # it scans the objects of a body being parsed, none of them garbage, again and again.
     gc.set_threshold(5_000, 20, 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.max_connections + _OWN_DESCRIPTORS

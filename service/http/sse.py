@@ -1,4 +1,4 @@
-"""Answers that are told while they are computed: server-sent events on the request itself."""
+"""Responses as server-sent events, with progress while they are computed."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from service.http.error_handlers import response_or_problem
 from service.observability.request_state import RequestState
 
 EVENTS = "text/event-stream"
-SILENCE_S = 15.0  # proxies close what says nothing for longer
+SILENCE_S = 15.0  # proxies close connections that are silent for longer
 KEEPALIVE_COMMENT = b":\n\n"
 
 Told = Callable[[], dict[str, Any]]
 
 
 def event(name: str, data: bytes) -> bytes:
-    """One event; `data` is JSON on one line."""
+    """Encode an event; `data` is JSON on one line."""
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
 class EventStream:
-    """From work that goes on to the client that waits for it.
+    """Streams the progress and the result of one request.
 
-    Until `begin` a problem is an answer with a status like any other; from then on the answer is a
-    stream: `progress` for all that is told, and at the end `done` with the whole answer, or
-    `failed` with the problem.
+    Until `start` a problem is an ordinary error response; from then on the response is a stream:
+    `progress` for each published state, and at the end `done` with the whole response, or `failed`
+    with the problem document.
     """
 
     def __init__(self, encoder: Executor) -> None:
@@ -43,21 +43,21 @@ class EventStream:
         self._queue: asyncio.Queue[Told | None] = asyncio.Queue()
 
     def start(self) -> None:
-        """Nothing is wrong with the request."""
+        """Commit to a stream: the request is valid."""
         self._begun.set()
 
     def publish(self, told: Told) -> None:
-        """From any thread; `told` is called where answers are encoded."""
+        """Queue a `progress` event, from any thread; `told` runs in the encoder."""
         self._loop.call_soon_threadsafe(self._queue.put_nowait, told)
 
     async def response(
         self, request: Request, work: Coroutine[Any, Any, Response], state: RequestState
     ) -> Response:
-        """The answer of `work`, as a stream once it has begun; whoever hangs up ends it.
+        """Return the response of `work`, as a stream once it has started.
 
         Raises:
-            Problem: of `work`, before it began.
-            Disconnected: the client has gone, and the work with it.
+            Problem: of `work`, before it started.
+            ClientDisconnected: the client disconnected; `work` was cancelled.
         """
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: self._queue.put_nowait(None))

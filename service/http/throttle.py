@@ -1,4 +1,4 @@
-"""Refusals at a bounded rate, so that whoever asks again at once takes nobody's answers."""
+"""Limit the rate of refusals, so that clients that retry without pause do not slow down others."""
 
 from __future__ import annotations
 
@@ -13,70 +13,72 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.observability.request_state import get_state, is_job
 
 BUSY: Final = "queue-full"
-_FEW = 50.0  # refusals a second that are no flood
-_FOR_EACH = 2.0  # refusals for an answer; at twice the capacity there is one
-_LEAST = 200.0  # of them a second, however few answers there are
-_OF_LATE_S = 2.0
-_AT_ONCE_S = 0.5  # so many seconds' refusals may come at a time, as where nothing was read for one
-_TOGETHER_S = 0.05  # to hear several at a time takes less than one after the other
-_MOST_S = 1.0 - _TOGETHER_S  # a second is the least that Retry-After says
+_FLOOD_PER_S = 50.0  # more refusals per second than this are a flood
+_REFUSALS_PER_RESPONSE = 2.0  # at twice the capacity there is one refusal per response
+_MIN_REFUSALS_PER_S = 200.0  # however few responses are computed
+_TIME_CONSTANT_S = 2.0
+_BURST_S = 0.5  # seconds' worth of refusals that may come together, after a pause in reading
+_TICK_S = 0.05  # resuming several connections in one tick costs less than one by one
+_MAX_WAIT_S = 1.0 - _TICK_S  # the smallest Retry-After is one second
 
 
 class DecayingRate:
-    """How many there were a second, of late."""
+    """Events per second, exponentially averaged over `_TIME_CONSTANT_S`."""
 
     def __init__(self) -> None:
         self._rate, self._at = 0.0, 0.0
 
     def add(self, now: float) -> None:
-        self._rate, self._at = self.at(now) + 1 / _OF_LATE_S, now
+        self._rate, self._at = self.at(now) + 1 / _TIME_CONSTANT_S, now
 
     def at(self, now: float) -> float:
-        return self._rate * math.exp((self._at - now) / _OF_LATE_S)
+        return self._rate * math.exp((self._at - now) / _TIME_CONSTANT_S)
 
 
 @final
 class RefusalThrottle:
-    """When whoever was refused is heard again: as if refusals stood in line, two of them served for
-    each answer computed of late, or `least` a second.
+    """Computes how long a refused connection is not read.
 
-    Up to that rate none waits, and beyond it the wait is as long as the line, a second at most,
-    which every `Retry-After` has told already. Those who wait are heard by the twentieth of a
-    second.
+    A virtual queue of refusals drains at two per response computed recently, but at least at
+    `least` per second. Below that rate no connection waits; above it the wait is the length of the
+    queue, at most one second (which every `Retry-After` asks for anyway), rounded up to `_TICK_S`.
     """
 
-    def __init__(self, least: float = _LEAST, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, least: float = _MIN_REFUSALS_PER_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._least, self._clock = least, clock
         self._answers, self._refusals = DecayingRate(), DecayingRate()
-        self._end = 0.0  # of the line
+        self._end = 0.0  # when the virtual queue is empty
 
     @property
     def is_flooded(self) -> bool:
-        """Were many refused of late? Then it shall cost as little as it can."""
-        return self._refusals.at(self._clock()) > _FEW
+        """Whether refusals are so frequent that each must be as cheap as possible."""
+        return self._refusals.at(self._clock()) > _FLOOD_PER_S
 
     def answer(self) -> None:
-        """Somebody's answer was computed."""
+        """Count a computed response."""
         self._answers.add(self._clock())
 
     def refuse(self) -> float:
-        """Seconds for which the one that is refused now is not heard."""
+        """Count a refusal; return the seconds for which its connection is not read."""
         now = self._clock()
         self._refusals.add(now)
-        each_s = 1 / max(_FOR_EACH * self._answers.at(now), self._least)
-        self._end = min(max(self._end, now - _AT_ONCE_S) + each_s, now + _MOST_S)
+        each_s = 1 / max(_REFUSALS_PER_RESPONSE * self._answers.at(now), self._least)
+        self._end = min(max(self._end, now - _BURST_S) + each_s, now + _MAX_WAIT_S)
         if self._end <= now:
             return 0.0
-        return math.ceil(self._end / _TOGETHER_S) * _TOGETHER_S - now
+        return math.ceil(self._end / _TICK_S) * _TICK_S - now
 
 
 @final
 class ThrottleMiddleware:
-    """ASGI middleware. A refusal for want of room is answered at once and whole; that the answer
-    is over is said later, and until then the server reads no other request of that connection.
+    """ASGI middleware: sends a `queue-full` response completely but delays its end.
+
+    Until the end of the response uvicorn reads no further request from the connection.
 
     Args:
-        hold: is told of each connection that waits.
+        hold: called for each connection that waits.
     """
 
     def __init__(self, app: ASGIApp, pace: RefusalThrottle, hold: Callable[[], object]) -> None:
@@ -91,9 +93,7 @@ class ThrottleMiddleware:
         async def send_all_but_end(message: Message) -> None:
             nonlocal wait_s
             starts = message["type"] == "http.response.start" and message["status"] < 300
-            if (
-                starts and get_state(scope).cost is not None
-            ):  # it was computed: others need no place
+            if starts and get_state(scope).cost is not None:  # computed, so it needed a place
                 self._pace.answer()
             ends = message["type"] == "http.response.body" and not message.get("more_body")
             if ends and get_state(scope).problem == BUSY:

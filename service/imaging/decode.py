@@ -43,13 +43,21 @@ def decode_image(file: EncodedImage) -> ImageData:
             _require_rows(file)
         with Image.open(io.BytesIO(file.data), formats=[file.format]) as image:
             if image.size != (file.width, file.height):
-                raise ImageError("damaged", "it is not of the size its header tells")
+                raise ImageError(
+                    "damaged",
+                    "The image data does not have the size given in the image header. Export "
+                    "the image again.",
+                )
             image.load()
             return _picture(image, file.orientation)
     except ImageError:
         raise
     except Exception:  # Pillow raises whatever its parsers stumble over
-        raise ImageError("damaged", "the picture cannot be decoded to its end") from None
+        raise ImageError(
+            "damaged",
+            "The image data is corrupt: decoding failed before the end of the image. Export "
+            "the image again.",
+        ) from None
 
 
 def _require_rows(file: EncodedImage) -> None:
@@ -61,7 +69,10 @@ def _require_rows(file: EncodedImage) -> None:
         if columns > 0 and rows > 0:
             left += rows * (1 + -(-columns * bits // 8))
     if left > _inflated(file.data, at, left):
-        raise ImageError("truncated", "its pixels end before the picture does")
+        raise ImageError(
+            "truncated",
+            "The image file is truncated: its pixel data is incomplete. Send the whole file.",
+        )
 
 
 def _inflated(data: bytes, at: int, enough: int) -> int:

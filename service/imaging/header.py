@@ -52,19 +52,25 @@ def inspect_header(data: bytes, max_pixels: int) -> EncodedImage:
             file that does not hold together.
     """
     if not data:
-        raise ImageError("empty", "there is nothing in it")
+        raise ImageError("empty", f"The image is empty (0 bytes). Send a {_FORMATS} file.")
     read = _reader(data)
     if read is None:
-        raise ImageError("not_read", f"must be {_FORMATS}", "unsupported-image")
+        raise ImageError(
+            "not_read", f"Unsupported image format: send {_FORMATS}.", "unsupported-image"
+        )
     try:
-        found = read(data)
+        image = read(data)
     except (struct.error, IndexError):
         raise _truncated() from None
-    if not found.width or not found.height:
-        raise ImageError("damaged", "it has no pixels")
-    if found.width * found.height > max_pixels:
-        raise ImageError("too_large", f"may have up to {max_pixels} pixels")
-    return found
+    if not image.width or not image.height:
+        raise _corrupt("image", "its width or height is 0")
+    if image.width * image.height > max_pixels:
+        raise ImageError(
+            "too_large",
+            f"The image has {image.width * image.height} pixels; at most {max_pixels} "
+            "(BASIN_MAX_PIXELS) are allowed. Send a smaller image.",
+        )
+    return image
 
 
 def _reader(data: bytes) -> Callable[[bytes], EncodedImage] | None:
@@ -78,9 +84,12 @@ def _reader(data: bytes) -> Callable[[bytes], EncodedImage] | None:
 def _png(data: bytes) -> EncodedImage:
     length, kind, width, height, depth, colour = struct.unpack_from(">I4sIIBB", data, 8)
     if (length, kind) != (13, b"IHDR"):
-        raise ImageError("damaged", "a PNG begins with its header")
+        raise _corrupt("PNG", "the first chunk must be IHDR")
     if depth == 16 and colour != _GREY:
-        rule = "colours of 16 bits could not come back as they were; send 8 bits per channel"
+        rule = (
+            "The PNG is a color image with 16 bits per channel. Convert it to 8 bits per "
+            "channel, or to 16-bit grayscale."
+        )
         raise ImageError("not_read", rule, "unsupported-image")
     kept, orientation, at = [data[:8]], _UPRIGHT, 8
     profiled = False
@@ -90,11 +99,14 @@ def _png(data: bytes) -> EncodedImage:
         if end > len(data):
             raise _truncated()
         if kind == b"IHDR" and at != 8:
-            raise ImageError("damaged", "a PNG has one header")
+            raise _corrupt("PNG", f"a second IHDR chunk at byte {at}")
         if kind == b"acTL":
             raise _animated()
         if kind == b"tRNS" and colour == _GREY and depth != 8:
-            rule = "a transparent shade of grey is read where grey has 8 bits"
+            rule = (
+                f"The PNG is grayscale with a transparent color and {depth} bits per channel. "
+                "Convert it to 8 bits per channel."
+            )
             raise ImageError("not_read", rule, "unsupported-image")
         if kind == b"eXIf":
             orientation = _orientation(data[at + 8 : end - 4])
@@ -111,7 +123,7 @@ def _jpeg(data: bytes) -> EncodedImage:
     size, kept, profile, orientation, at = None, [_SOI], 0, _UPRIGHT, 2
     for _ in range(_MAX_PARTS):
         if data[at] != 0xFF:
-            raise ImageError("damaged", "a JPEG is a row of segments")
+            raise _corrupt("JPEG", f"expected a segment marker at byte {at}")
         marker = data[at + 1]
         if marker == 0xFF:  # may be repeated as a filler
             at += 1
@@ -121,7 +133,10 @@ def _jpeg(data: bytes) -> EncodedImage:
         if end > len(data):
             raise _truncated()
         if marker in _OTHER_FRAMES:
-            rule = "a JPEG must be baseline or progressive, in Huffman's code"
+            rule = (
+                "Unsupported JPEG coding. Export it as baseline or progressive JPEG with "
+                "Huffman coding."
+            )
             raise ImageError("not_read", rule, "unsupported-image")
         if marker in _FRAMES:
             size = _frame(body)
@@ -137,14 +152,18 @@ def _jpeg(data: bytes) -> EncodedImage:
     else:
         raise _crumbled()
     if size is None:
-        raise ImageError("damaged", "it has no pixels")
+        raise _corrupt("JPEG", "it has no frame header")
     _check_profile(profile)
     # Within the pixels 0xFF is followed by 0, so markers are what they seem to be.
     end = data.find(_EOI, at) + len(_EOI)
     if end < len(_EOI):
         raise _truncated()
-    if data.count(_SOS, at, end) > _MAX_SCANS:
-        raise ImageError("too_large", f"a JPEG may have up to {_MAX_SCANS} scans")
+    if (num_scans := data.count(_SOS, at, end)) > _MAX_SCANS:
+        raise ImageError(
+            "too_large",
+            f"The JPEG has {num_scans} scans; at most {_MAX_SCANS} are allowed. Export it as "
+            "baseline JPEG.",
+        )
     kept.append(data[at:end])
     return EncodedImage(b"".join(kept), "JPEG", *size, orientation)
 
@@ -152,7 +171,10 @@ def _jpeg(data: bytes) -> EncodedImage:
 def _frame(body: bytes) -> tuple[int, int]:
     depth, height, width, channels = struct.unpack_from(">BHHB", body)
     if depth != 8 or channels not in (1, 3):
-        rule = "a JPEG must be grey or RGB of 8 bits; CMYK has no colours without a press"
+        rule = (
+            f"The JPEG has {channels} channels of {depth} bits. Convert it to RGB or grayscale "
+            "with 8 bits per channel; CMYK is not supported."
+        )
         raise ImageError("not_read", rule, "unsupported-image")
     return width, height
 
@@ -192,7 +214,7 @@ def _webp(data: bytes) -> EncodedImage:
     else:
         raise _crumbled()
     if len(sizes) != 1:
-        raise ImageError("damaged", "its parts do not agree on its size")
+        raise _corrupt("WebP", "its chunks give no size, or different sizes")
     width, height = sizes.pop()
     return EncodedImage(data[:stop], "WEBP", width, height, orientation)
 
@@ -215,16 +237,30 @@ def _orientation(exif: bytes) -> int:
 
 def _check_profile(size: int) -> None:
     if size > _MAX_PROFILE:
-        raise ImageError("too_large", f"a colour profile may have up to {_MAX_PROFILE} bytes")
+        raise ImageError(
+            "too_large",
+            f"The color profile has {size} bytes; at most {_MAX_PROFILE} are allowed. Export "
+            "the image without it.",
+        )
+
+
+def _corrupt(kind: str, fault: str) -> ImageError:
+    return ImageError("damaged", f"Corrupt {kind}: {fault}. Export the image again.")
 
 
 def _truncated() -> ImageError:
-    return ImageError("truncated", "the file ends before the picture does")
+    return ImageError("truncated", "The image file is truncated. Send the whole file.")
 
 
 def _animated() -> ImageError:
-    return ImageError("animated", "must be a single picture", "unsupported-image")
+    return ImageError(
+        "animated", "Animated images are not supported. Send one frame.", "unsupported-image"
+    )
 
 
 def _crumbled() -> ImageError:
-    return ImageError("too_large", f"a file may have up to {_MAX_PARTS} chunks")
+    return ImageError(
+        "too_large",
+        f"The image file has more than {_MAX_PARTS} chunks or segments. Export the image again, "
+        "without metadata.",
+    )

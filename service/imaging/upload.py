@@ -62,7 +62,10 @@ def parse_upload(
         }
         return {name: _field(name, part, shape) for name, [part] in parts.items()}, found
     if len(body) > LARGE_BODY_BYTES:
-        detail = f"JSON may have up to {LARGE_BODY_BYTES} bytes here; send pictures as {MULTIPART}"
+        detail = (
+            f"The JSON body has {len(body)} bytes; at most {LARGE_BODY_BYTES} are allowed on "
+            f"this route. Send images as {MULTIPART}."
+        )
         raise Problem("body-too-large", detail)
     fields = parse_json_object(body, "invalid-json")
     given = {name: fields.pop(name) for name in shape.max_files if fields.get(name) is not None}
@@ -88,18 +91,23 @@ def _numbered(name: str, files: list[bytes]) -> list[UploadedFile]:
     ]
 
 
-def _in_json(name: str, value: object, most: int) -> list[UploadedFile]:
-    rule = "must be a picture in base64"
-    if most > 1:
-        rule += ", or a list of them"
+def _in_json(name: str, value: object, max_files: int) -> list[UploadedFile]:
+    rule = f"Must be a base64 image{' or a list of base64 images' * (max_files > 1)}."
+
     if type(value) is str:
         return [UploadedFile(value, pointer(name))]
-    if type(value) is not list or most == 1:
+    if type(value) is not list or max_files == 1:
         raise make_problem("invalid-request", pointer(name), "wrong_type", rule)
     if not value:
-        raise make_problem("invalid-request", pointer(name), "empty", "give at least one picture")
-    if len(value) > most:
-        raise make_problem("invalid-request", pointer(name), "too_many", f"at most {most}")
+        raise make_problem(
+            "invalid-request", pointer(name), "empty", "The list is empty. Send at least one image."
+        )
+    if len(value) > max_files:
+        detail = (
+            f"{len(value)} images were sent; at most {max_files} (BASIN_MAX_IMAGES) are "
+            "allowed. Send several requests."
+        )
+        raise make_problem("invalid-request", pointer(name), "too_many", detail)
     for i, each in enumerate(value):
         if type(each) is not str:
             raise make_problem("invalid-request", pointer(name, i), "wrong_type", rule)
@@ -109,13 +117,12 @@ def _in_json(name: str, value: object, most: int) -> list[UploadedFile]:
 def _field(name: str, part: bytes, shape: UploadSpec) -> Any:
     """A field of a form, which is text where it can only be that and JSON elsewhere."""
     if len(part) > _MAX_FIELD:
-        raise make_problem(
-            "invalid-request", pointer(name), "too_long", f"up to {_MAX_FIELD} bytes"
-        )
+        detail = f"The field has {len(part)} bytes; at most {_MAX_FIELD} are allowed."
+        raise make_problem("invalid-request", pointer(name), "too_long", detail)
     try:
         return part.decode() if name in shape.text_fields else orjson.loads(part)
     except ValueError:
-        rule = "must be UTF-8" if name in shape.text_fields else "must be JSON"
+        rule = "Must be UTF-8 text." if name in shape.text_fields else "Must be JSON."
         raise make_problem("invalid-request", pointer(name), "wrong_type", rule) from None
 
 
@@ -124,10 +131,10 @@ def _decoded(text: str, where: str) -> bytes:
     if uri := _DATA_URI.match(text):
         text = text[uri.end() :]
     elif text.startswith("data:"):
-        rule = "must be a data URI in base64: data:image/png;base64,..."
+        rule = "Must be base64, or a base64 data URI such as `data:image/png;base64,...`."
         raise make_problem("invalid-request", where, "not_base64", rule)
     try:
         return binascii.a2b_base64(text.encode("ascii").translate(None, b"\r\n"), strict_mode=True)
     except ValueError:  # binascii's errors are; what they say may quote
-        rule = "must be base64 of the standard alphabet, padded"
+        rule = "Must be base64 with the standard alphabet and padding."
         raise make_problem("invalid-request", where, "not_base64", rule) from None

@@ -43,7 +43,7 @@ def configure(level: str) -> None:
 
 @final
 class _Lines(structlog.BytesLogger):
-    """Where nobody takes the lines any more they are lost, and nothing else is."""
+    """Drops lines that cannot be written, for example to a closed pipe."""
 
     def msg(self, message: bytes) -> None:
         with suppress(OSError, ValueError):
@@ -52,12 +52,12 @@ class _Lines(structlog.BytesLogger):
     debug = info = warning = error = critical = msg
 
 
-def _dumps(told: dict[str, Any], **how: Any) -> bytes:
+def _dumps(line: dict[str, Any], **options: Any) -> bytes:
     try:
-        return orjson.dumps(told, **how)
-    except orjson.JSONEncodeError:  # a name that is no Unicode, a number of over 64 bits
-        return json.dumps(told, **how).encode()
+        return orjson.dumps(line, **options)
+    except orjson.JSONEncodeError:  # invalid Unicode, or an integer of more than 64 bits
+        return json.dumps(line, **options).encode()
 
 
-def _text(told: dict[str, Any], **how: Any) -> str:
-    return _dumps(told, **how).decode()
+def _text(line: dict[str, Any], **options: Any) -> str:
+    return _dumps(line, **options).decode()

@@ -1,8 +1,8 @@
-"""Give back what is free.
+"""Return free memory to the operating system.
 
-glibc keeps what many requests at once have taken, in pieces, in an arena for each thread: without
-this a server is for good as large as in its worst moment. And what refers to itself is found by the
-collector alone, which looks at old objects rarely, there being so many of the libraries'.
+glibc keeps freed memory, fragmented, in one arena per thread: without trimming a server stays as
+large as at its peak. Reference cycles are freed only by a full collection, which Python runs
+rarely because the libraries have many old objects.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from functools import cache
 from itertools import count
 from typing import NamedTuple
 
-_TRIM_INTERVAL_S, _TRIMS_PER_COLLECTION = (
-    5.0,
-    6,
-)  # memory goes back each time, garbage is looked for once in so many
-_ARENAS, _ARENA_MAX = 2, -8  # the second is glibc's number for it
+_TRIM_INTERVAL_S = 5.0
+_TRIMS_PER_COLLECTION = 6  # a full collection runs before every sixth trim
+_ARENAS, _ARENA_MAX = 2, -8  # the second is glibc's number of M_ARENA_MAX
 
 
 def limit_malloc_arenas() -> None:
-    """All threads allocate from two arenas, which get filled again before others grow; to be called
-    before there are threads. The interpreter lets one thread run at a time anyway."""
+    """Make all threads share two arenas, so that free memory is reused; call before threads start.
+
+    This costs little, since the interpreter runs one thread at a time."""
     if (libc := _glibc()) is not None:
         libc.mallopt(_ARENA_MAX, _ARENAS)
 
 
 class MallocStats(NamedTuple):
-    """Bytes that malloc gave out, and bytes that it keeps between them. What Python's objects of up
-    to 512 bytes take is not in it: they have pools of their own."""
+    """Bytes that malloc has allocated, and bytes that are free in its arenas. Python objects of up
+    to 512 bytes are not counted: they have separate pools."""
 
     in_use: int
     free: int

@@ -1,6 +1,6 @@
-"""Prometheus metrics of one app, in a registry of its own.
+"""Prometheus metrics of one app.
 
-Labels come from short lists only: route templates, names of models and keys, problem kinds.
+Labels have few values: route templates, names of models and API keys, problem types.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LoadedModel(NamedTuple):
 
 
 class Metrics:
-    """What the server counts and measures."""
+    """All metrics, in a separate registry per app."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -55,48 +55,48 @@ class Metrics:
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
         self.requests = Counter(
-            "basin_requests", "Requests answered.", ["route", "status"], registry=registry
+            "basin_requests", "Requests with a response.", ["route", "status"], registry=registry
         )
         self.problems = Counter(
             "basin_problems", "Requests refused, by problem type.", ["type"], registry=registry
         )
         self.held = Counter(
             "basin_refusals_held",
-            "Refusals whose connection was not read again at once, as there were too many.",
+            "Refusals whose connection was paused because there were too many refusals.",
             registry=registry,
         )
         self.seconds = Histogram(
             "basin_request_seconds",
-            "Seconds a request spent in each phase, of none where it came to no model.",
+            "Seconds of a request in each phase; `model` is empty if no model was used.",
             ["route", "model", "phase"],
             buckets=_SECONDS,
             registry=registry,
         )
         self.energy = Histogram(
             "basin_energy_per_node",
-            "Final energy per node. Energies are negative too, so there is no sum.",
+            "Final energy per node. Energies may be negative, so there is no sum.",
             ["model"],
             buckets=_SIGNED,
             registry=registry,
         )
         self.percentile = Histogram(
             "basin_energy_percentile",
-            "Percentile of the final energy per node among those of training; half are below 50 "
-            "where what comes is as what was learned from.",
+            "Percentile of the final energy per node among those of the training data; half of the "
+            "requests are below 50 if they resemble the training data.",
             ["model"],
             buckets=_PERCENTILES,
             registry=registry,
         )
         self.energy_drop = Histogram(
             "basin_energy_drop_per_node",
-            "Energy per node lost on the way, 0 where it rose.",
+            "Decrease of the energy per node, 0 if it rose.",
             ["model"],
             buckets=(0.0, *_POWERS),
             registry=registry,
         )
         self.outside = Counter(
             "basin_out_of_distribution",
-            "Graphs, windows and pictures whose energy is outside the training's central 99 %.",
+            "Graphs, windows and images whose energy is outside the central 99 % of training.",
             ["model"],
             registry=registry,
         )
@@ -109,20 +109,20 @@ class Metrics:
         )
         self.steps = Histogram(
             "basin_steps",
-            "Steps taken, all blocks together.",
+            "Steps of the dynamics, summed over all blocks.",
             ["model"],
             buckets=_STEPS,
             registry=registry,
         )
         self.stops = Counter(
-            "basin_stops", "Why the state stopped moving.", ["model", "reason"], registry=registry
+            "basin_stops", "Stop reasons of the dynamics.", ["model", "reason"], registry=registry
         )
         self.classified = Counter(
             "basin_classified", "Molecules and graphs classified.", ["model"], registry=registry
         )
         self.item_errors = Counter(
             "basin_item_errors",
-            "Molecules and graphs of a request that got no answer.",
+            "Molecules and graphs of a request that could not be classified.",
             ["model", "code"],
             registry=registry,
         )
@@ -134,7 +134,7 @@ class Metrics:
         )
         self.images = Counter(
             "basin_images",
-            "Pictures, or questions about them, that POST /images answered.",
+            "Images, or questions about them, that POST /images processed.",
             ["model"],
             registry=registry,
         )
@@ -149,71 +149,73 @@ class Metrics:
         )
         self.acceptance = Histogram(
             "basin_acceptance",
-            "Mean acceptance of the chains of one temperature, MALA only.",
+            "Mean acceptance rate of the chains of one temperature, MALA only.",
             buckets=_SHARES,
             registry=registry,
         )
         self.cache = Counter(
             "basin_cache",
-            "Answers looked for in the cache, by outcome: hit or miss.",
+            "Lookups in the response cache, by outcome: hit or miss.",
             ["route", "outcome"],
             registry=registry,
         )
         self.key_cost = Counter(
             "basin_key_cost",
-            "Tokens x steps that keys were charged.",
+            "Cost charged to API keys, in tokens x steps.",
             ["key"],
             registry=registry,
         )
         self.key_refusals = Counter(
             "basin_key_refusals",
-            "Requests refused for their key; of none where it is not known.",
+            "Requests refused by authentication, rate limit or quota; `key` is empty if unknown.",
             ["key", "type"],
             registry=registry,
         )
         self.key_faults = Counter(
             "basin_key_faults",
-            "Times that the file of keys could not be read anew, and the old keys held.",
+            "Failed reloads of the key file, after which the old keys stayed valid.",
             registry=registry,
         )
         self.redis_failures = Counter(
             "basin_redis_failures",
-            "Times that Redis did not do what a part of the server asked of it.",
+            "Failed operations on Redis, by part of the server.",
             ["part"],
             registry=registry,
         )
-        self.jobs = Counter("basin_jobs", "Jobs that ended, by how.", ["status"], registry=registry)
+        self.jobs = Counter(
+            "basin_jobs", "Finished jobs, by status.", ["status"], registry=registry
+        )
         self.models = Gauge(
             "basin_model_info",
-            "1 for each model that is served.",
+            "1 for each loaded model.",
             ["name", "version", "sha256"],
             registry=registry,
         )
         self.model_bytes = Gauge(
-            "basin_model_bytes", "Bytes of a model's weights.", ["model"], registry=registry
+            "basin_model_bytes", "Bytes of the weights of a model.", ["model"], registry=registry
         )
-        Gauge(
-            "basin_gpu_bytes", "Bytes that tensors take on GPUs.", registry=registry
-        ).set_function(_on_gpus)
+        Gauge("basin_gpu_bytes", "Bytes of tensors on GPUs.", registry=registry).set_function(
+            _on_gpus
+        )
         if malloc_stats() is not None:
             state = Gauge(
                 "basin_heap_bytes",
-                "Bytes that malloc gave out, and that it keeps between them.",
+                "Bytes that malloc has allocated (in_use), and that are free in its arenas.",
                 ["state"],
                 registry=registry,
             )
-            for each in MallocStats._fields:
-                state.labels(each).set_function(lambda each=each: getattr(malloc_stats(), each))
+            for name in MallocStats._fields:
+                state.labels(name).set_function(lambda name=name: getattr(malloc_stats(), name))
         self.batch_rows = Histogram(
             "basin_batch_rows",
-            "Graphs, molecules or windows that took a step together, by model.",
+            "Graphs, molecules or windows in one batched step.",
             ["model"],
             buckets=_STEPS[1:],
             registry=registry,
         )
         self.step_seconds = Histogram(
             "basin_step_seconds",
-            "Seconds of such a step.",
+            "Seconds of one batched step.",
             ["model"],
             buckets=_STEP_SECONDS,
             registry=registry,
@@ -224,7 +226,7 @@ class Metrics:
         Gauge(name, help, registry=self.registry).set_function(read)
 
     def set_models(self, models: Sequence[LoadedModel]) -> None:
-        """Tell which models are served now; others are served no longer."""
+        """Set the loaded models."""
         # Requests of a dropped model still end under its name.
         self._names |= {model.name for model in models}
         self.models.clear()
@@ -234,22 +236,24 @@ class Metrics:
             self.model_bytes.labels(model.name).set(model.size_bytes)
 
     def _of(self, metric: M, *labels: str) -> M:
-        """`metric.labels(*labels)`, of what every request counts: to look that up takes a dozen
-        times as long as to count."""
-        found = self._children.get((metric, labels))
-        if found is None:
-            found = self._children[metric, labels] = metric.labels(*labels)
-        return cast(M, found)
+        """Return `metric.labels(*labels)` from a cache: that lookup takes 12 times as long as to
+        count."""
+        child = self._children.get((metric, labels))
+        if child is None:
+            child = self._children[metric, labels] = metric.labels(*labels)
+        return cast(M, child)
 
     def count_request(self, route: str, status: int, problem: str | None) -> None:
-        """Count a request that is answered, and why it is refused where it is."""
+        """Count a response, and its problem type if it is a refusal."""
         self._of(self.requests, route, str(status)).inc()
         if problem is not None:
             self._of(self.problems, problem).inc()
 
     def observe_request(self, route: str, model: str | None, seconds: Mapping[str, float]) -> None:
         """Count the seconds of one request by phase."""
-        name = model if model in self._names else ""  # else a memory's, which clients choose
+        name = (
+            model if model in self._names else ""
+        )  # else the id of a memory, which clients choose
         for phase, spent in seconds.items():
             self._of(self.seconds, route, name, phase).observe(spent)
 
@@ -261,7 +265,7 @@ class Metrics:
         self._of(self.step_seconds, model).observe(seconds)
 
     def observe(self, model: str, num_nodes: int, convergence: Mapping[str, Any]) -> None:
-        """Count one relaxed graph, window or picture."""
+        """Count one relaxed graph, window or image."""
         self._of(self.stops, model, convergence["stop_reason"].value).inc()
         self._of(self.steps, model).observe(convergence["steps"])
         if convergence["residual"] is not None:
@@ -277,12 +281,12 @@ class Metrics:
     def observe_classified(
         self, model: str, num_nodes: int, convergence: Mapping[str, Any]
     ) -> None:
-        """Count one molecule or graph that was classified."""
+        """Count one classified molecule or graph."""
         self.classified.labels(model).inc()
         self.observe(model, num_nodes, convergence)
 
     def observe_item_errors(self, model: str, errors: Iterable[tuple[str, str] | None]) -> None:
-        """Count the inputs of one request that could not be read."""
+        """Count the inputs of one request that could not be classified."""
         for code, count in Counts(error[0] for error in errors if error is not None).items():
             self.item_errors.labels(model, code).inc(count)
 
@@ -297,7 +301,7 @@ class Metrics:
     def observe_images(
         self, model: str, tokens: int, convergences: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Count the pictures of one request."""
+        """Count the images of one request."""
         self.images.labels(model).inc(len(convergences))
         for convergence in convergences:
             self.observe(model, tokens, convergence)

@@ -1,4 +1,4 @@
-"""Where the time of each request and job went, for an OpenTelemetry collector."""
+"""Export traces of requests and jobs to an OpenTelemetry collector."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CLOSE_S = 2.0
 
 @final
 class TraceExporter:
-    """Spans, told once they are over; a thread sends them. Where to, how many and by what name is
-    in the environment variables of OpenTelemetry (`OTEL_EXPORTER_OTLP_ENDPOINT` and others).
+    """Exports spans once they have ended, from a background thread. Endpoint, sampling and service
+    name come from the environment variables of OpenTelemetry (`OTEL_EXPORTER_OTLP_ENDPOINT` etc.).
 
-    Nobody waits for the collector: what it does not take is dropped.
+    No request waits for the collector: spans that it does not accept are dropped.
     """
 
     def __init__(self) -> None:
@@ -39,22 +39,21 @@ class TraceExporter:
         about: Mapping[str, str | int | float | None],
         headers: Mapping[str, str],
     ) -> str:
-        """Tell a request that is over, and return the id of its trace: that of `traceparent`, or a
-        new one."""
+        """Export a finished request; return the id of its trace, from `traceparent` or new."""
         name = f"{about['method']} {about['route']}"
-        return self._tell(name, SpanKind.SERVER, watch, about, headers)
+        return self._export(name, SpanKind.SERVER, watch, about, headers)
 
     def export_job(self, watch: StageTimer, about: Mapping[str, str | int | float | None]) -> str:
-        """Tell a job that is over: a trace of its own, with the `request_id` that it came with."""
-        return self._tell(f"job {about['route']}", SpanKind.CONSUMER, watch, about, {})
+        """Export a finished job as a separate trace with the `request_id` of its request."""
+        return self._export(f"job {about['route']}", SpanKind.CONSUMER, watch, about, {})
 
     def close(self) -> None:
-        """Send what is left, if there is somebody who takes it."""
+        """Send the remaining spans, for at most `_CLOSE_S`."""
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         ending.join(_CLOSE_S)
 
-    def _tell(
+    def _export(
         self,
         name: str,
         kind: SpanKind,
@@ -64,8 +63,10 @@ class TraceExporter:
     ) -> str:
         begun = watch.start_ns
         parent = self._propagator.extract(headers)
-        told = {_ATTRIBUTES.get(k, f"basin.{k}"): v for k, v in about.items() if v is not None}
-        span = self._tracer.start_span(name, parent, kind, told, start_time=begun)
+        attributes = {
+            _ATTRIBUTES.get(k, f"basin.{k}"): v for k, v in about.items() if v is not None
+        }
+        span = self._tracer.start_span(name, parent, kind, attributes, start_time=begun)
         if int(about["status"] or 0) >= 500:
             span.set_status(StatusCode.ERROR)
         inside = set_span_in_context(span)
@@ -81,7 +82,7 @@ _ATTRIBUTES = {
     "route": "http.route",
     "status": "http.response.status_code",
 }
-"""What OpenTelemetry has a name for."""
+"""Names of the semantic conventions of OpenTelemetry."""
 
 
 def _ns(seconds: float) -> int:

@@ -223,20 +223,29 @@ def handle_for(checkpoint: Checkpoint) -> Model[Any]:
         _require_looking(network, manifest.name)
         kind = VisualQuestionModel if network.config.question else ImageClassifier
         return _calibrated(kind(network, manifest, checkpoint.sha256))
-    raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}")
+    raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}.")
 
 
 def _calibrated(model: L) -> L:
     if len(model.temperatures) != len(model.tasks):
-        raise CheckpointError(f"{model.name}: it needs one temperature per task")
+        raise CheckpointError(
+            f"{model.name}: the manifest needs one temperature per task ({len(model.tasks)}), "
+            f"not {len(model.temperatures)}."
+        )
     return model
 
 
 def _require_looking(network: AiT, name: str) -> None:
     c = network.config
     if not network.blocks_in_order():
-        raise CheckpointError(f"{name}: without a Hopfield network it has no energy to tell")
+        raise CheckpointError(
+            f"{name}: the model has no Hopfield network, so it has no energy to report."
+        )
     if c.shape[0] not in (1, 3):
-        raise CheckpointError(f"{name}: it looks at neither grey nor RGB")
+        raise CheckpointError(
+            f"{name}: the model must read images with 1 or 3 channels, not {c.shape[0]}."
+        )
     if c.question and (c.question, c.tasks[0].labels) != (QUESTION_WIDTH, ANSWERS):
-        raise CheckpointError(f"{name}: its questions are not those of Sort-of-CLEVR")
+        raise CheckpointError(
+            f"{name}: questions and answers of the model must be those of Sort-of-CLEVR."
+        )

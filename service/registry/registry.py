@@ -82,10 +82,13 @@ class Registry:
                 log.error("checkpoint refused", reason=str(error))
                 continue
             except Exception:  # one that cannot run must not keep the others from service
-                log.exception("checkpoint refused", reason=f"{path}: it does not run")
+                log.exception("checkpoint refused", reason=f"{path}: the model fails when it runs")
                 continue
             if model.name in models:
-                log.error("checkpoint refused", reason=f"{path}: there is another {model.name}")
+                log.error(
+                    "checkpoint refused",
+                    reason=f"{path}: another checkpoint has the same model name, {model.name}",
+                )
                 continue
             models[model.name] = model
             log.info("model ready", model=model.name, sha256=model.sha256)
@@ -110,11 +113,16 @@ class Registry:
                 raise
             except Exception as error:
                 structlog.get_logger().exception(
-                    "checkpoint refused", reason=f"{path}: does not run"
+                    "checkpoint refused", reason=f"{path}: the model fails when it runs"
                 )
-                raise CheckpointError(f"{path.name}: it does not run") from error
+                raise CheckpointError(
+                    f"{path.name}: the model fails when it runs. The server log has the details."
+                ) from error
             if model.name != name:
-                raise CheckpointError(f"{path.name}: it is called {model.name}")
+                raise CheckpointError(
+                    f"{path.name}: the manifest names the model {model.name}. Folder and model "
+                    "must have the same name."
+                )
             with self._shared.changing:
                 self._publish(self._shared.models | {name: model})
         structlog.get_logger().info("model ready", model=name, sha256=model.sha256)
@@ -155,13 +163,18 @@ class Registry:
     def require_loaded(self) -> None:
         """Refuse with 503 while the first models are loading."""
         if not self.loading_finished:
-            raise Problem("not-ready", "models are loading", headers={"retry-after": "1"})
+            detail = "The server is still loading its models. Retry after 1 s."
+            raise Problem("not-ready", detail, headers={"retry-after": "1"})
 
     def require_ready(self) -> None:
         """Refuse with 503 where there is nothing to serve, now or at all."""
         self.require_loaded()
         if not self._shared.models:
-            raise Problem("not-ready", "this server found no checkpoint it could load")
+            raise Problem(
+                "not-ready",
+                "The server found no checkpoint that it can load (BASIN_CHECKPOINTS). The "
+                "server log has the reasons.",
+            )
 
     def list_models(self) -> list[Model[Any]]:
         """Those there are so far."""
@@ -185,9 +198,8 @@ class Registry:
         try:
             return self._shared.models[name]
         except KeyError:
-            raise make_problem(
-                "unknown-model", "/model", "unknown_model", "GET /models lists those served"
-            ) from None
+            detail = "No such model. GET /models lists the models of this server."
+            raise make_problem("unknown-model", "/model", "unknown_model", detail) from None
 
     def get_of_kind(self, kind: type[M], name: str) -> M:
         """The model of this name, which must be of the kind that the route at hand needs.
@@ -202,7 +214,10 @@ class Registry:
         if isinstance(model, kind):
             return model
         names = [one.name for one in self.list_models_of_kind(kind)]
-        rule = f"POST {kind.route} is served by {join_names(names) if names else 'no model here'}"
+        rule = (
+            f"This model does not serve POST {kind.route}. Models that do: "
+            f"{join_names(names) or 'none'}."
+        )
         if model is None:
             raise make_problem("unknown-model", "/model", "unknown_model", rule)
         raise make_problem("wrong-model", "/model", "wrong_task", rule)
@@ -212,5 +227,8 @@ class Registry:
 
     def _require_seen(self, name: str) -> None:
         if not self._sees(name):
-            rule = "the key is not for this model; GET /models lists those that it is for"
+            rule = (
+                "This API key does not allow this model. GET /models lists the models that it "
+                "allows."
+            )
             raise make_problem("forbidden", "/model", "out_of_scope", rule)

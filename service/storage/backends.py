@@ -1,4 +1,4 @@
-"""Where answers, rates, jobs, memories and graphs are kept: by this server alone, or in Redis."""
+"""Choose the storage backends: local to this server, or in Redis."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from service.storage.memories_redis import RedisMemoryStore
 from service.storage.redis_client import RedisClient
 
 _DEFAULTS = {name for name in Settings.model_fields if name.startswith(("default_", "max_"))}
-_AT_A_TIME = 4  # jobs of one server, where others can take the rest
+_MAX_RUNNING_JOBS = 4  # of one server with Redis; other servers can take the rest
 
 
 @dataclass(frozen=True)
 class StorageBackends:
-    """One of each. `cache` is None where none is wanted, `link` where there is no Redis."""
+    """All backends; `cache` is None if it is turned off, `redis` without BASIN_REDIS_URL."""
 
     cache: ResponseCache | None
     limiter: Limiter
@@ -40,8 +40,8 @@ class StorageBackends:
     def from_settings(
         cls, settings: Settings, on_failure: Callable[[str], object]
     ) -> StorageBackends:
-        """Where the settings say; `on_failure` is told for what Redis failed."""
-        places = (settings.queue_size + 1 + 1) // 2  # jobs take half of them at most
+        """Create the backends; `on_failure` is called with the part for which Redis failed."""
+        places = (settings.queue_size + 1 + 1) // 2  # jobs take at most half of the queue
         own = LocalCache(settings.cache_bytes) if settings.cache_bytes else None
         limits = JobLimits(settings.max_jobs, settings.max_job_bytes, settings.keep_jobs_s)
         memories = (
@@ -62,12 +62,12 @@ class StorageBackends:
             RedisMemoryStore(*memories, link),
             GraphStore(RedisGraphLog(link), *graphs),
             RedisJobStore(link, limits, settings.job_lease_s),
-            min(places, _AT_A_TIME) if settings.run_jobs else 0,
+            min(places, _MAX_RUNNING_JOBS) if settings.run_jobs else 0,
             link,
         )
 
 
 def _served(settings: Settings) -> bytes:
-    """What answers stand on beside models, memories and request."""
+    """Return what responses depend on besides models, memories and request."""
     defaults = settings.model_dump_json(include=_DEFAULTS)
     return f"{version('basin')}\n{defaults}".encode()

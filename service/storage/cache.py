@@ -1,7 +1,7 @@
-"""Answers that were given before, for whoever asks the same again.
+"""Cache of responses to equal requests.
 
-Every answer is a function of the request and of what it stands on, checkpoints or memories: noise
-comes from seeds. So the key is the hash of both, and nothing has to be invalidated.
+A response is a function of the request and of the checkpoints or memories that it uses, since
+noise comes from seeds. The key is the hash of both, so no entry ever has to be invalidated.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from typing import final
 
 from service.payload import ResponsePayload
 
-_OVERHEAD = 512  # bytes of an entry beside its answer
-_SHARE = 4  # of the cache that one answer may take
+_OVERHEAD = 512  # bytes of an entry besides its payload
+_SHARE = 4  # one payload may take a fourth of the cache
 
 
 class ResponseCache(ABC):
-    """Answers by key, some of them, for some time."""
+    """Payloads by key; entries may be dropped at any time."""
 
     @abstractmethod
     async def get(self, key: bytes) -> ResponsePayload | None:
-        """The answer of this key, if it is held."""
+        """Return the payload of this key, if it is cached."""
 
     @abstractmethod
     async def put(self, key: bytes, answer: ResponsePayload) -> None:
-        """Hold an answer, if there is room for it."""
+        """Store a payload, if it is small enough."""
 
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """What the answers take."""
+        """Bytes of all payloads, overhead included."""
 
 
 @final
 class LocalCache(ResponseCache):
-    """In this process, in at most `max_bytes`; what was not asked for the longest goes first."""
+    """LRU cache in this process, of at most `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max, self._held = max_bytes, 0
+        self._max, self._size_bytes = max_bytes, 0
         self._answers: OrderedDict[bytes, ResponsePayload] = OrderedDict()
 
     @property
     def size_bytes(self) -> int:
-        return self._held
+        return self._size_bytes
 
     def can_store(self, answer: ResponsePayload) -> bool:
-        """Is it small enough to be held?"""
+        """Whether the payload is small enough to be cached."""
         return _size(answer) * _SHARE <= self._max
 
     async def get(self, key: bytes) -> ResponsePayload | None:
@@ -58,10 +58,10 @@ class LocalCache(ResponseCache):
         if not self.can_store(answer) or key in self._answers:
             return
         self._answers[key] = answer
-        self._held += _size(answer)
-        while self._held > self._max:
+        self._size_bytes += _size(answer)
+        while self._size_bytes > self._max:
             _, dropped = self._answers.popitem(last=False)
-            self._held -= _size(dropped)
+            self._size_bytes -= _size(dropped)
 
 
 def _size(answer: ResponsePayload) -> int:

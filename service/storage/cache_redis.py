@@ -1,4 +1,4 @@
-"""Answers that any server gave before."""
+"""Response cache that all servers share, in Redis."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from service.payload import ResponsePayload
 from service.storage.cache import LocalCache, ResponseCache
 from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 
-_KEEP_S, _MOST_BYTES = 3600, 1 << 20  # what is larger is not moved in time
+_KEEP_S = 3600
+_MAX_BYTES = 1 << 20  # larger payloads take longer to transfer than a request waits for Redis
 
 
 @final
 class RedisCache(ResponseCache):
-    """This process's own answers first, then those that all have in Redis, for an hour.
+    """Looks in the cache of this process first, then in Redis, where entries stay for an hour.
 
-    What is in Redis is bounded by its `maxmemory`: these keys have an end, so with
-    `volatile-lru` they go first. No request waits until its answer is there.
+    The size in Redis is bounded by its `maxmemory`: these keys expire, so with `volatile-lru` they
+    are evicted first. No request waits for its payload to be written.
 
     Args:
-        served: by what, beside the models: servers that would answer otherwise share nothing.
+        served: version and default settings; servers that differ in them share no entries.
     """
 
     def __init__(self, link: RedisClient, own: LocalCache, served: bytes = b"") -> None:
@@ -33,8 +34,8 @@ class RedisCache(ResponseCache):
         return self._own.size_bytes
 
     async def get(self, key: bytes) -> ResponsePayload | None:
-        if (found := await self._own.get(key)) is not None:
-            return found
+        if (payload := await self._own.get(key)) is not None:
+            return payload
         try:
             with self._link.guard("cache"):
                 kept = await self._link.async_client.get(self._name(key))
@@ -47,7 +48,7 @@ class RedisCache(ResponseCache):
 
     async def put(self, key: bytes, answer: ResponsePayload) -> None:
         await self._own.put(key, answer)
-        if answer.size_bytes <= _MOST_BYTES and self._link.is_available:
+        if answer.size_bytes <= _MAX_BYTES and self._link.is_available:
             self._link.fire_and_forget(self._send(key, answer))
 
     async def _send(self, key: bytes, answer: ResponsePayload) -> None:
@@ -64,7 +65,7 @@ class RedisCache(ResponseCache):
 
 
 def _written(key: bytes, answer: ResponsePayload) -> bytes:
-    """A JSON object with its length before it, then what is told and the file."""
+    """Serialize: length of the JSON head (4 bytes), head, document, file."""
     about = {
         "key": key.hex(),
         "type": answer.media_type,
@@ -77,18 +78,19 @@ def _written(key: bytes, answer: ResponsePayload) -> bytes:
 
 
 def _read(key: bytes, kept: bytes | str) -> ResponsePayload | None:
-    """The answer of this key, or None where something else stands there."""
+    """Parse what `_written` made; None if it is damaged or belongs to another key."""
     assert isinstance(kept, bytes)
     try:
         start = 4 + int.from_bytes(kept[:4])
         about = orjson.loads(kept[4:start])
-        if about["key"] != key.hex():  # whatever mixed them up: nobody gets what another asked for
+        if about["key"] != key.hex():  # never return the payload of another request
             return None
         end = start + about["told"]
-        told, phases = kept[start:end], tuple(map(str, about["phases"]))
-        if len(told) != about["told"] or (told and told[:1] + told[-1:] != b"{}"):
+        document, phases = kept[start:end], tuple(map(str, about["phases"]))
+        if len(document) != about["told"] or (document and document[:1] + document[-1:] != b"{}"):
             return None
         headers = tuple((str(name), str(value)) for name, value in about["headers"])
-        return ResponsePayload(str(about["type"]), told, kept[end:], phases=phases, headers=headers)
+        media_type = str(about["type"])
+        return ResponsePayload(media_type, document, kept[end:], phases=phases, headers=headers)
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,4 +1,4 @@
-"""How much of something there may be, and how fast it comes back."""
+"""Token buckets for rate limits and quotas."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import final
 
 @dataclass(frozen=True)
 class TokenBucket:
-    """At most `most` at once, which comes back at `per_second`: a bucket of tokens."""
+    """Capacity in tokens, and refill rate in tokens per second."""
 
     capacity: float
     refill_per_s: float
 
 
 class Limiter(ABC):
-    """Counts what was taken under a name."""
+    """One token bucket per name."""
 
     @abstractmethod
     async def take(self, name: str, amount: float, limit: TokenBucket) -> float:
-        """0 where it was taken; else nothing was, and it can be after so many seconds, which are
-        infinite where it is more than there ever is."""
+        """Take `amount` tokens and return 0; or take none, and return the seconds until there are
+        enough (infinity if `amount` exceeds the capacity)."""
 
     @abstractmethod
     async def refund(self, name: str, amount: float, limit: TokenBucket) -> None:
-        """It was taken, but not used."""
+        """Return tokens that were taken but not used."""
 
 
 @final
 class LocalLimiter(Limiter):
-    """In this process. Of each name it keeps when its bucket will be full again, and no more."""
+    """Buckets in this process; of each only the time at which it is full again is stored."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,7 +44,7 @@ class LocalLimiter(Limiter):
         now = self._clock()
         full = max(self._full.get(name, now), now) + amount / limit.refill_per_s
         late_s = full - now - limit.capacity / limit.refill_per_s
-        if late_s > 1e-9 * (full - now):  # or it is but rounding
+        if late_s > 1e-9 * (full - now):  # more than rounding error
             return late_s
         self._full[name] = full
         return 0.0

@@ -1,4 +1,4 @@
-"""Rates and quotas that all servers count together."""
+"""Token buckets that all servers share, in Redis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ end
 
 @final
 class RedisLimiter(Limiter):
-    """Buckets in Redis; while that is away each server has buckets of its own."""
+    """Buckets in Redis; while it is unavailable each server uses local buckets."""
 
     def __init__(self, link: RedisClient) -> None:
         self._link, self._alone = link, LocalLimiter()

@@ -1,4 +1,4 @@
-"""The memories that are kept: some that ship, and those that clients have stored."""
+"""Memories: those that ship with the server, and those that clients store."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ from models.memories import (
 from service.errors import Problem, make_problem
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
-_CACHED = 256 << 20  # bytes of memories held decoded
+_CACHED = 256 << 20  # bytes of decoded memories in the cache
 _PARTIAL, _ABANDONED_S = ".partial-", 3600.0
 _Stamp = tuple[int, int, int]
-"""What tells a file from the one that replaced it."""
+"""Inode, time and size, which distinguish a file from the one that replaced it."""
 
 
 class MemoryStore:
-    """Memories by id, each one file; safe to use from several threads of one process.
+    """Memories by id, one file each; thread-safe.
 
-    What a key stores is its own, in a folder of its name; what ships is everybody's.
-
-    Writing goes to a file beside and replaces in one move, so a reader finds the old memory or
-    the new one, whenever the process ends.
+    Each API key has a folder of its name for the memories that it stores; all keys see the memories
+    that ship. A write goes to a temporary file that then replaces the old one atomically, so a
+    reader always finds a complete file.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class MemoryStore:
         self._cache: OrderedDict[Path, tuple[_Stamp, MemoryCard, Memory]] = OrderedDict()
 
     def scoped_to(self, owner: str) -> MemoryStore:
-        """The same store, as the key of this name sees it; all share one limit."""
+        """Return the store as the API key of this name sees it; all keys share one limit."""
         if not owner:
             return self
         view = copy.copy(self)
@@ -59,31 +58,31 @@ class MemoryStore:
         return view
 
     def prepare(self) -> None:
-        """Remove what a writer left behind that was killed, and nothing that one writes now; where
-        this may not write that is for others to do."""
+        """Remove temporary files older than an hour, which a killed process left behind. Errors are
+        ignored, since the folder may be read-only."""
         for path in self._root.rglob(f"{_PARTIAL}*") if self._root.is_dir() else ():
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
 
     def list_cards(self) -> dict[str, MemoryCard]:
-        """Every memory there is, by id.
+        """Return the cards of all memories, by id.
 
         Raises:
             Problem: the folders cannot be read.
         """
-        found = {}
+        cards = {}
         for folder in (self._own, self._shipped):
             for path in _files(folder):
                 try:
                     with path.open("rb") as file:
-                        found[path.name.removesuffix(MEMORY_FILE_SUFFIX)] = self.read_card(file)
+                        cards[path.name.removesuffix(MEMORY_FILE_SUFFIX)] = self.read_card(file)
                 except (MemoryFileError, OSError) as error:
                     structlog.get_logger().error("memory refused", reason=f"{path}: {error}")
-        return dict(sorted(found.items()))
+        return dict(sorted(cards.items()))
 
     def fingerprint(self) -> bytes:
-        """Tells the memories there are from those that there are once one is stored or deleted.
+        """Return a hash that changes whenever a memory is stored or deleted.
 
         Raises:
             Problem: the folders cannot be read.
@@ -94,13 +93,14 @@ class MemoryStore:
                 try:
                     files.append((path.name, self._mark(path)))
                 except (FileNotFoundError, MemoryFileError):
-                    pass  # forgotten just now, or damaged, which whoever samples it is told
+                    pass  # deleted just now, or damaged, which is reported when it is sampled
                 except OSError as error:
                     raise _unread(path, error) from None
         return hashlib.sha256(repr(files).encode()).digest()
 
     def get_card(self, name: str) -> MemoryCard:
-        """
+        """Return the card of a memory.
+
         Raises:
             Problem: there is no such memory.
         """
@@ -109,11 +109,11 @@ class MemoryStore:
 
     @staticmethod
     def read_card(file: BufferedReader) -> MemoryCard:
-        """The card at the start of a file."""
+        """Read the card at the start of a file."""
         return read_card(_head(file))
 
     def open(self, name: str) -> BufferedReader:
-        """The file of a memory, which stays what it is while it is read.
+        """Open the file of a memory; replacing the memory does not affect the open file.
 
         Raises:
             Problem: there is no such memory, or it cannot be read.
@@ -124,14 +124,14 @@ class MemoryStore:
                 if path.is_file() and not path.is_symlink():
                     try:
                         return path.open("rb")
-                    except FileNotFoundError:  # it was forgotten just now
+                    except FileNotFoundError:  # it was deleted just now
                         break
                     except OSError as error:
                         raise _unread(path, error) from None
         raise unknown_memory()
 
     def get(self, name: str) -> tuple[MemoryCard, Memory]:
-        """A memory, ready to be sampled.
+        """Return a memory and its card, from the cache if it is there.
 
         Raises:
             Problem: there is no such memory.
@@ -154,11 +154,10 @@ class MemoryStore:
         return card, memory
 
     def put(self, name: str, raw: bytes) -> bool:
-        """Store the file of a memory; was there none of this id before?
+        """Store the file of a memory; return whether the id is new.
 
         Raises:
-            Problem: an id that is none or belongs to a memory that ships, no room, or a disk that
-                takes no more.
+            Problem: an invalid id or one of a memory that ships, a limit, or a full disk.
         """
         self.require_writable_id(name)
         path = self._own / f"{name}{MEMORY_FILE_SUFFIX}"
@@ -173,13 +172,16 @@ class MemoryStore:
                 self._write(path, raw)
             except OSError as error:
                 structlog.get_logger().error("memory not stored", reason=f"{path}: {error}")
-                raise unavailable("the disk takes no more; the log says why") from None
+                raise unavailable(
+                    "The disk is full or cannot be written. The server log has the reason."
+                ) from None
         return new
 
     def delete(self, name: str) -> None:
-        """
+        """Delete a stored memory.
+
         Raises:
-            Problem: there is no such memory, or it ships.
+            Problem: there is no such memory, or it ships with the server.
         """
         self.require_writable_id(name)
         path = self._own / f"{name}{MEMORY_FILE_SUFFIX}"
@@ -190,36 +192,50 @@ class MemoryStore:
                 raise unknown_memory() from None
             except OSError as error:
                 structlog.get_logger().error("memory not deleted", reason=f"{path}: {error}")
-                raise unavailable("the disk cannot be written; the log says why") from None
+                raise unavailable(
+                    "The disk cannot be written. The server log has the reason."
+                ) from None
             _sync(self._own)
             self._drop(path)
 
     def store_full_error(self, of_count: bool) -> Problem:
-        """That there is no room: for another memory, or for its bytes."""
+        """Return the error for the limit on the number of memories, or on their bytes."""
         if of_count:
             return Problem(
-                "store-full", f"{self._max_count} memories may be stored; delete one first"
+                "store-full",
+                f"At most {self._max_count} memories (BASIN_MAX_MEMORIES) may be stored. "
+                "Delete one first.",
             )
-        detail = f"stored memories may take {self._max_bytes} bytes together"
+        detail = (
+            f"Stored memories may take at most {self._max_bytes} bytes together "
+            "(BASIN_MAX_MEMORY_BYTES). Delete one first."
+        )
         return Problem("store-full", detail)
 
     def require_writable_id(self, name: str) -> None:
         """
         Raises:
-            Problem: an id that is none or belongs to a memory that ships.
+            Problem: an invalid id, or that of a memory that ships.
         """
         if not ID.fullmatch(name):
-            rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
+            rule = (
+                "A memory id has 1 to 64 characters of a-z, 0-9, -, _ and ., and starts with a "
+                "letter or digit."
+            )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         if (self._shipped / f"{name}{MEMORY_FILE_SUFFIX}").is_file():
-            raise Problem("memory-ships", "choose another id for a memory of your own")
+            raise Problem(
+                "memory-ships",
+                "This id belongs to a memory that ships with the server, which is read-only. "
+                "Choose another id.",
+            )
 
     def _mark(self, path: Path) -> object:
-        """Tells a file from the one that replaced it."""
+        """Return a value that changes when the file is replaced."""
         return _stamp(path.stat())
 
     def _write(self, path: Path, raw: bytes) -> None:
-        """Put a file there, all of it or nothing; `_writing` is held."""
+        """Write a file atomically; the caller holds `_writing`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
         try:
@@ -251,7 +267,7 @@ def unavailable(detail: str) -> Problem:
 def _files(folder: Path) -> list[Path]:
     """
     Raises:
-        Problem: there is a folder, and it cannot be read.
+        Problem: the folder exists but cannot be read.
     """
     try:
         return sorted(path for path in folder.iterdir() if path.name.endswith(MEMORY_FILE_SUFFIX))
@@ -263,23 +279,22 @@ def _files(folder: Path) -> list[Path]:
 
 def _unread(path: Path, error: OSError) -> Problem:
     structlog.get_logger().error("memory not read", reason=f"{path}: {error}")
-    return unavailable("they cannot be read; the log says why")
+    return unavailable("The memories cannot be read. The server log has the reason.")
 
 
 def unknown_memory() -> Problem:
-    return make_problem(
-        "unknown-memory", "/memory", "unknown_memory", "GET /memories lists those there are"
-    )
+    detail = "No such memory. GET /memories lists the memories of this API key."
+    return make_problem("unknown-memory", "/memory", "unknown_memory", detail)
 
 
 def _head(file: BufferedReader) -> bytes:
-    """The header of a file, which holds its card."""
+    """Read the header of a file, which contains its card."""
     size = file.read(8)
     return size + file.read(min(int.from_bytes(size, "little"), 1 << 20))
 
 
 def _sync(folder: Path) -> None:
-    """Make a change of names in `folder` last."""
+    """Flush the directory entries of `folder` to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

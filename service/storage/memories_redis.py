@@ -1,4 +1,4 @@
-"""Stored memories that all servers have: in Redis, and as files of each."""
+"""Stored memories that all servers share: in Redis, with a copy in files of each server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.storage.memories import ID, MemoryStore, unavailable, unknown_memor
 from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 
 _INDEX = f"{PREFIX}memories"  # sha256 of each file, by owner and id
-_BEGUN = f"{PREFIX}memories:begun"  # without it this Redis never had any, or has lost them
+_BEGUN = f"{PREFIX}memories:begun"  # missing if Redis never had memories, or lost its data
 _PATIENCE_S = 1.0
 _AGAIN_S = 5.0  # after which a copy is tried again
 _FILE = f"{PREFIX}memory:"
@@ -44,18 +44,18 @@ return redis.call('HDEL', KEYS[1], ARGV[1])
 
 
 class RedisMemoryStore(MemoryStore):
-    """What is stored is in Redis, and before it is read each server has it in files as well.
+    """Stores memories in Redis; each server copies them to files before it reads them.
 
-    So while Redis is away memories are read as they last were; they cannot be stored then.
+    While Redis is unavailable the copies can be read, but no memory can be stored.
     """
 
     def __init__(
         self, shipped: Path, own: Path, max_count: int, max_bytes: int, link: RedisClient
     ) -> None:
-        # Beside what a server without Redis has stored, which stays as it is.
+        # A separate folder: memories that a server stored without Redis are left alone.
         super().__init__(shipped, own.with_name(f"{own.name}-of-redis"), max_count, max_bytes)
-        self._link, self._held = link, dict[str, str]()  # what the files here are of
-        # What there was no room for here, and when that is tried again.
+        self._link, self._held = link, dict[str, str]()  # sha256 of the local copies, by field
+        # sha256 of what could not be copied, and when to try again.
         self._failed = dict[str, tuple[str, float]]()
         self._following = threading.Lock()
         self._put_script = link.blocking_client.register_script(_PUT)
@@ -84,7 +84,9 @@ class RedisMemoryStore(MemoryStore):
                 ID.fullmatch(name)
                 and self._field(self._own / f"{name}{MEMORY_FILE_SUFFIX}") in self._failed
             ):
-                raise unavailable("this server has no room for a copy of it") from None
+                raise unavailable(
+                    "This server cannot store a copy of the memory. The server log has the reason."
+                ) from None
             raise
 
     def put(self, name: str, raw: bytes) -> bool:
@@ -112,10 +114,10 @@ class RedisMemoryStore(MemoryStore):
             return self.read_card(file).sha256
 
     def _follow(self) -> None:
-        """Make the files here those that are in Redis. Where that has lost all, as after a restart
-        without a disk, it gets back what is here."""
+        """Copy what is new in Redis, and delete what is gone. If Redis has lost its data, as after
+        a restart without persistence, upload the local copies instead."""
         if not self._following.acquire(timeout=_PATIENCE_S):
-            return  # another brings much, and what is here was so just now
+            return  # another thread is copying much, and the copies here are recent
         try:
             with self._link.guard("memories"):
                 index, begun = self._index()
@@ -147,13 +149,13 @@ class RedisMemoryStore(MemoryStore):
             return
         with self._link.guard("memories"):
             raw = self._link.blocking_client.get(_FILE + field)
-        # Else it was replaced or deleted between, which is seen the next time.
+        # Otherwise it was replaced or deleted in between; the next call sees that.
         if isinstance(raw, bytes) and hashlib.sha256(raw).hexdigest() == digest:
             self._copy(field, raw, digest)
 
     def _copy(self, field: str, raw: bytes, digest: str) -> None:
-        """Have it here too. Where the disk takes no more none is here, not even the one that was
-        replaced, and it is tried again when it is next asked for."""
+        """Write a local copy. If the disk is full, delete the old copy and try again on a later
+        read."""
         path = self._root / f"{field}{MEMORY_FILE_SUFFIX}"
         try:
             with self._writing:
@@ -189,7 +191,7 @@ class RedisMemoryStore(MemoryStore):
                 return script(keys=[_INDEX, _BEGUN], args=args)
         except RedisUnavailableError:
             raise unavailable(
-                "those that are known are read; storing one waits for Redis"
+                "Redis is unavailable, so no memory can be stored or deleted. Retry after 1 s."
             ) from None
 
     def _field(self, path: Path) -> str:
@@ -197,7 +199,7 @@ class RedisMemoryStore(MemoryStore):
 
 
 def _is_field(field: str) -> bool:
-    """An id, or that of a key: nothing else becomes a path."""
+    """Whether this is `id` or `owner/id`; nothing else may become a path."""
     owner, slash, name = field.rpartition("/")
     return bool(ID.fullmatch(name)) and (not slash or bool(_OWNER.fullmatch(owner)))
 

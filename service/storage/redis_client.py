@@ -1,4 +1,4 @@
-"""The way to one Redis, which may be away."""
+"""Client of the shared Redis, which may be unavailable."""
 
 from __future__ import annotations
 
@@ -28,26 +28,24 @@ PREFIX = "basin:"  # of all keys
 
 
 class RedisUnavailableError(Exception):
-    """Redis did not do what it was asked: it is away, or it refuses."""
+    """Redis is unavailable, or refused a command."""
 
 
 @final
 class RedisClient:
-    """Whoever asks Redis does so within `asking`, and is told `Unavailable` where it fails.
+    """Three clients of one Redis, all used within `guard`.
 
-    After the first time that it does not answer nobody waits for it again: until a probe, one at
-    once and then one each second, finds it there. So a Redis that hangs costs a few requests
-    `timeout_s`, and no other.
+    After the first timeout no caller waits for Redis, until a probe succeeds; probes run
+    immediately and then every second. So a Redis that hangs delays few requests, by `timeout_s`.
 
-    `swift` is for what a request waits for, in at most `timeout_s`, and `prompt` for the same in a
-    thread; `patient` blocks, and is for threads that carry much.
+    `async_client` and, in threads, `sync_client` are for what a request waits for, with
+    `timeout_s`; `blocking_client` has a long timeout, for threads that transfer much.
     """
 
     def __init__(
         self, url: str, timeout_s: float, on_failure: Callable[[str], object] = lambda part: None
     ) -> None:
-        # A connection that a restart has cut is opened again once; who waits too long is not asked
-        # twice.
+        # Reconnect once if a restart of Redis closed the connection; never retry a timeout.
         again = {"retry_on_error": [faults.ConnectionError], "health_check_interval": 0}
         brief = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         long_s = max(20 * timeout_s, 5.0)
@@ -70,46 +68,47 @@ class RedisClient:
             **again,
         )
         self._on_failure = on_failure
-        self.is_available = True  # until it is found that it is not
-        self._refusal = ("", "")  # the last one, which is told once
+        self.is_available = True  # until a command fails
+        self._refusal = ("", "")  # the last one, so that it is logged once
         self._doubt = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None  # where it is watched
+        self._loop: asyncio.AbstractEventLoop | None = None  # of `watch`
         self._late: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def guard(self, part: str) -> Iterator[None]:
-        """
+        """Run commands in this context.
+
         Args:
-            part: of the server, for whoever looks at what failed.
+            part: of the server, for metrics and logs.
 
         Raises:
-            Unavailable: Redis is away, or refuses.
+            RedisUnavailableError: Redis is unavailable, or refused a command.
         """
         if not self.is_available:
-            raise RedisUnavailableError("Redis is away")
+            raise RedisUnavailableError("Redis is unavailable")
         try:
             yield
         except (faults.RedisError, OSError) as error:
             self._on_failure(part)
             if str(error) == "No connection available.":
-                pass  # all that there may be are used, and it is this server that is busy
+                pass  # all connections of the pool are in use: this server is busy, not Redis
             elif isinstance(error, _AWAY):
                 self._set(False, str(error))
-                self._look_again()  # it may have been slow this once
+                self._look_again()  # it may have been slow only once
             elif (refusal := (part, str(error))) != self._refusal:
-                # Full, or read only: it is there, and this it will not do.
+                # Full or read-only: Redis is available, but refuses this command.
                 self._refusal = refusal
                 structlog.get_logger().warning("redis refuses", part=part, reason=str(error))
             raise RedisUnavailableError(str(error)) from error
 
     async def watch(self) -> None:
-        """Look again and again whether it is there, and at once where it seems that it is not."""
+        """Probe Redis every second, and immediately after a failure, until cancelled."""
         self._loop = asyncio.get_running_loop()
         while True:
             self._doubt.clear()
             try:
                 await self.probe()
-            except Exception as error:  # whatever it is, the next time it may not be
+            except Exception as error:  # keep probing
                 self._set(False, repr(error))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._doubt.wait(), _PROBE_S)
@@ -124,7 +123,7 @@ class RedisClient:
             self._set(True, "")
 
     def fire_and_forget(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it for nobody who waits; not at all where as much as may be is being done already."""
+        """Run `work` in the background; drop it if `_LATE` others are running."""
         if len(self._late) >= _LATE:
             work.close()
             return

@@ -1,4 +1,4 @@
-"""A file of SQLite that one process has to itself."""
+"""A SQLite file that one process locks while it is open."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-_WAL_BYTES = 16 << 20  # that the log keeps once it is written back
+_WAL_BYTES = 16 << 20  # size to which the write-ahead log is truncated after a checkpoint
 
 
 class StoreError(Exception):
-    """The store cannot be read or written, now; nothing has changed in it."""
+    """The store cannot be read or written now; nothing in it has changed."""
 
 
 @dataclass(frozen=True)
 class SchemaVersion:
-    """What tells the files of one store from others: `application` and `version` of its tables,
-    and what it holds, in words."""
+    """Application id, version and tables by which a store recognizes its files; `holds` names the
+    content in error messages."""
 
     application: int
     version: int
@@ -30,10 +30,10 @@ class SchemaVersion:
 
 @final
 class Database:
-    """One file, which one process has to itself while it is open; used from one thread at a time.
+    """One SQLite file, locked by this process while it is open; used from one thread at a time.
 
-    The lock is SQLite's own and goes with the process, however that ends. A commit is on the disk
-    before it returns (WAL, synchronous=FULL): a promise to a client must survive a power cut.
+    The lock belongs to SQLite and ends with the process, even if that is killed. A commit is on
+    disk when it returns (WAL, synchronous=FULL): an accepted job must survive a power cut.
     """
 
     def __init__(self, path: Path, kind: SchemaVersion) -> None:
@@ -41,14 +41,17 @@ class Database:
         self._db: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """
+        """Open and lock the file; create it if it does not exist.
+
         Raises:
-            StoreError: another process has it, it is something else, or it is damaged.
+            StoreError: another process has locked it, it holds other data, or it is damaged.
         """
-        self.close()  # whoever opens it again would else find it taken
+        self.close()  # opening it twice would fail on the lock of this process
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # it holds what clients sent, so it is for us alone
+            with suppress(
+                FileExistsError
+            ):  # it holds requests of clients, so only this user may read it
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
             db = sqlite3.connect(self._path, timeout=0, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
@@ -70,13 +73,13 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing.
+        """Run a transaction, which is rolled back if the context raises.
 
         Raises:
-            StoreError: it cannot be read or written, or is not open.
+            StoreError: the file cannot be read or written, or is not open.
         """
         if (db := self._db) is None:
-            raise StoreError(f"{self._path}: it is not open")
+            raise StoreError(f"{self._path}: the file is not open")
         try:
             db.execute("BEGIN IMMEDIATE")
             yield db
@@ -91,7 +94,7 @@ class Database:
 
 
 def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
-    """Take the file and see that it is one of ours, whole; a new one is made so."""
+    """Lock the file, check that it is intact and of this kind, and create missing tables."""
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("BEGIN EXCLUSIVE")
     db.execute("COMMIT")
@@ -99,7 +102,7 @@ def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if tables and (application, version) != (kind.application, kind.version):
-        raise StoreError(f"it holds something else, or {kind.holds} of another version")
+        raise StoreError(f"the file holds something else, or {kind.holds} of another version")
     # After the lock: a log that only one process uses needs no shared memory beside it.
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
@@ -113,4 +116,4 @@ def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
         db.execute("COMMIT")
     (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
-        raise StoreError(f"it is damaged: {state}")
+        raise StoreError(f"the file is damaged: {state}")

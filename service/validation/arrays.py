@@ -70,7 +70,7 @@ def make_graph_problem_where(
 
 def require_list(value: object, at: PointerFn) -> list[Any]:
     if type(value) is not list:
-        raise make_graph_problem_at(at(), "wrong_type", "must be a list")
+        raise make_graph_problem_at(at(), "wrong_type", "Must be a list.")
     return value
 
 
@@ -98,7 +98,7 @@ def parse_integers(values: object, stop: int, at: PointerFn, code: str, rule: st
     """A list of integers in [0, stop) as int64."""
     parts: list[np.ndarray] = []
     for start, part in _chunks(require_list(values, at), _CHUNK_ENTRIES):
-        require_types(part, {int}, at, "must be an integer", start)
+        require_types(part, {int}, at, "Must be an integer.", start)
         try:
             parts.append(np.array(part, np.int64))
         except OverflowError:
@@ -117,7 +117,7 @@ def parse_feature_matrix(rows: Sequence[Any], names: Sequence[str], at: PointerF
         Problem: rows that are no lists of F numbers, or numbers that float32 cannot hold.
     """
     width = len(names)
-    rule = f"must hold {width} features per node ({join_names(names)})"
+    rule = f"Must hold {width} features per node ({join_names(names)})"
     return parse_number_rows(rows, width, at, "feature_count", rule)
 
 
@@ -129,13 +129,13 @@ def parse_number_rows(
     Raises:
         Problem: rows that are no lists of so many numbers, or numbers that float32 cannot hold.
     """
-    require_types(rows, {list}, at, "must be a list of numbers")
+    require_types(rows, {list}, at, "Must be a list of numbers.")
     widths = set(map(len, rows))
     if widths - {width}:
         if len(widths) == 1:
-            raise make_graph_problem_at(at(), code, f"{rule}, not {widths.pop()}")
+            raise make_graph_problem_at(at(), code, f"{rule}, not {widths.pop()}.")
         raise make_graph_problem(
-            FieldError(at(i), code, f"{rule}; this row holds {len(row)}")
+            FieldError(at(i), code, f"{rule}; this row holds {len(row)}.")
             for i, row in enumerate(rows)
             if len(row) != width
         )
@@ -146,7 +146,7 @@ def parse_number_rows(
         def at_flat(i: int, start: int = start) -> str:
             return at(start + i // width, i % width)
 
-        require_types(flat, {int, float}, at_flat, "must be a number")
+        require_types(flat, {int, float}, at_flat, "Must be a number.")
         values = np.array(flat, np.float64).reshape(-1, width)
         x[start : start + len(part)] = to_float32(values, at, start)
     return x
@@ -159,7 +159,7 @@ def to_float32(values: np.ndarray, at: PointerFn, start: int = 0) -> np.ndarray:
     bad = ~np.isfinite(cast)
     if bad.any():
         raise make_graph_problem_where(
-            bad, at, "not_finite", "must be finite and fit 32 bits", start
+            bad, at, "not_finite", "Must be finite and fit into 32 bits.", start
         )
     return cast
 

@@ -21,27 +21,29 @@ NodeId = int | str
 
 _MAX_ID_LENGTH = 256
 _TARGETS = pointer_builder("targets")
-_NO_NODE = ("unknown_node", "must be the row of a node")
+_NO_NODE = ("unknown_node", "Must be the row number of a node.")
 
 
 def index_ids(ids: list[Any], at: PointerFn) -> dict[NodeId, int]:
     """Row of each id, each of which must be a string or an integer that comes but once."""
-    require_types(ids, {int, str}, at, "an id must be a string or an integer")
+    require_types(ids, {int, str}, at, "A node id must be a string or an integer.")
     rows: dict[NodeId, int] = dict(zip(ids, range(len(ids)), strict=True))
     if len(rows) != len(ids):  # `rows` holds the last row of an id that comes again
         again = np.array([rows[name] != i for i, name in enumerate(ids)])
-        raise make_graph_problem_where(again, at, "duplicate", "a later node has the same id")
+        raise make_graph_problem_where(
+            again, at, "duplicate", "A later node has the same id. Node ids must be unique."
+        )
     if max((len(name) for name in ids if type(name) is str), default=0) > _MAX_ID_LENGTH:
         long = np.array([type(name) is str and len(name) > _MAX_ID_LENGTH for name in ids])
         raise make_graph_problem_where(
-            long, at, "too_long", f"an id has up to {_MAX_ID_LENGTH} characters"
+            long, at, "too_long", f"A node id may have at most {_MAX_ID_LENGTH} characters."
         )
     return rows
 
 
 def find_rows(ids: list[Any], rows: dict[NodeId, int], at: PointerFn) -> np.ndarray:
     """Rows (int64) of nodes by their ids."""
-    rule = "must be the id of a node"
+    rule = "Must be the id of a node."
     require_types(ids, {int, str}, at, rule)
     found = np.array([rows.get(name, -1) for name in ids], np.int64)
     require_range(found, len(rows), at, "unknown_node", rule)
@@ -62,15 +64,18 @@ def parse_targets(
 def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
     """Targets exist, at least one, none twice."""
     if not len(targets):
-        raise make_graph_problem_at(
-            _TARGETS(), "empty", "name at least one node, or leave targets out for all"
+        detail = (
+            "`targets` is empty. Give at least one node, or leave out `targets` to score all nodes."
         )
+        raise make_graph_problem_at(_TARGETS(), "empty", detail)
     require_range(targets, num_nodes, _TARGETS, *_NO_NODE)
     if len(set(targets.tolist())) != len(targets):
         first = np.unique(targets, return_index=True)[1]
         again = np.ones(len(targets), bool)
         again[first] = False
-        raise make_graph_problem_where(again, _TARGETS, "duplicate", "this node was named before")
+        raise make_graph_problem_where(
+            again, _TARGETS, "duplicate", "This node is already in `targets`. Give each node once."
+        )
     return targets
 
 
@@ -82,8 +87,10 @@ def parse_relations(
         return None
     values = require_list(types, at)
     if len(values) != num_edges:
-        raise make_graph_problem_at(at(), "wrong_shape", "must hold one entry per edge")
-    rule = f"must be one of {', '.join(relations)}, or its number"
+        raise make_graph_problem_at(
+            at(), "wrong_shape", f"Must hold one entry per edge: {num_edges}, not {len(values)}."
+        )
+    rule = f"Must be one of {', '.join(relations)}, or its number."
     require_types(values, {int, str}, at, rule)
     known: dict[NodeId, int] = {name: i for i, name in enumerate(relations)}
     known |= {i: i for i in range(len(relations))}
@@ -97,9 +104,11 @@ def should_read_relations(types: object, relations: tuple[str, ...], at: Pointer
     needed = len(relations) > 1
     if needed and types is None:
         names = ", ".join(relations)
-        raise make_graph_problem_at(at(), "missing", f"this model tells relations apart: {names}")
+        raise make_graph_problem_at(
+            at(), "missing", f"This model needs the relation of each edge, one of {names}."
+        )
     if not needed and types is not None:
         raise make_graph_problem_at(
-            at(), "not_read", "this model has one relation and reads no edge types"
+            at(), "not_read", "This model has one relation. Leave out the edge types."
         )
     return needed

@@ -20,11 +20,19 @@ def parse_json_object(text: bytes, kind: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         # error.msg says what and where, in words of the parser; none of the text is in it.
         if "infinity" in error.msg:
-            detail = f"a number is too large: line {error.lineno}, column {error.colno}"
+            detail = (
+                f"A number at line {error.lineno}, column {error.colno} is too large. Send "
+                "finite 64-bit numbers."
+            )
             raise make_problem("invalid-request", "", "not_finite", detail) from None
         reason = error.msg.split(":")[0]
-        detail = f"{reason} at line {error.lineno}, column {error.colno}; NaN and Infinity are none"
+        detail = (
+            f"JSON syntax error at line {error.lineno}, column {error.colno}: {reason}. NaN and "
+            "Infinity are not valid JSON."
+        )
         raise Problem(kind, detail) from None
     if not isinstance(value, dict):
-        raise make_problem("invalid-request", "", "wrong_type", "must be an object")
+        raise make_problem(
+            "invalid-request", "", "wrong_type", "The request must be a JSON object."
+        )
     return value

@@ -63,7 +63,7 @@ def parse_json_graph(
     as_rows = body.get("nodes") is not None or body.get("edges") is not None
     if as_rows == (body.get("graph") is not None):
         raise make_graph_problem_at(
-            "", "one_of", "give the graph either as `graph` or as `nodes` and `edges`"
+            "", "one_of", "Send the graph either as `graph`, or as `nodes` and `edges`."
         )
     if as_rows:
         graph, node_ids, rows = _from_rows(body, model, limits)
@@ -77,26 +77,35 @@ def check_graph_size(
 ) -> None:
     """At least one node, at most the limits; `nodes` and `edges` point to where they are."""
     if num_nodes == 0:
-        raise make_graph_problem_at(nodes, "empty", "the graph has no nodes")
+        raise make_graph_problem_at(
+            nodes, "empty", "The graph has no nodes. Send at least one node."
+        )
     if num_nodes > limits.max_nodes:
-        raise make_graph_problem_at(nodes, "too_many_nodes", f"at most {limits.max_nodes} nodes")
+        detail = (
+            f"The graph has {num_nodes} nodes; at most {limits.max_nodes} (BASIN_MAX_NODES) are "
+            "allowed. Send a smaller graph."
+        )
+        raise make_graph_problem_at(nodes, "too_many_nodes", detail)
     if num_edges > limits.max_edges:
-        raise make_graph_problem_at(edges, "too_many_edges", f"at most {limits.max_edges} edges")
+        detail = (
+            f"The graph has {num_edges} edges; at most {limits.max_edges} (BASIN_MAX_EDGES) are "
+            "allowed. Send a smaller graph."
+        )
+        raise make_graph_problem_at(edges, "too_many_edges", detail)
 
 
 def require_edge_lists(value: object, at: PointerFn) -> list[list[Any]]:
     """An `edge_index` as its two lists, which are as long as each other."""
     ends = require_list(value, at)
     if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
-        raise make_graph_problem_at(
-            at(), "wrong_shape", "must be two lists of equal length: sources, targets"
-        )
+        detail = "Must be two lists of equal length: the source and the target of each edge."
+        raise make_graph_problem_at(at(), "wrong_shape", detail)
     return ends
 
 
 def parse_edge_index(ends: list[list[Any]], num_nodes: int, *where: str) -> np.ndarray:
     """The ends of edges as int64 (2, E), rows of a graph's nodes."""
-    rule = "must be a row number of x"
+    rule = "Must be a row number of `x`."
     return np.stack(
         [
             parse_integers(end, num_nodes, pointer_builder(*where, str(i)), "out_of_range", rule)
@@ -109,11 +118,10 @@ def _from_arrays(
     graph: object, model: GraphSchema, limits: GraphSizeLimits
 ) -> tuple[Graph, list[NodeId] | None, dict[NodeId, int] | None]:
     if not isinstance(graph, dict):
-        raise make_graph_problem_at("/graph", "wrong_type", "must be an object")
+        raise make_graph_problem_at("/graph", "wrong_type", "Must be an object.")
     if graph.get("edge_attr") is not None:
-        raise make_graph_problem_at(
-            "/graph/edge_attr", "not_read", "this model reads no edge features"
-        )
+        detail = "This model has no edge features. Leave out `edge_attr`."
+        raise make_graph_problem_at("/graph/edge_attr", "not_read", detail)
     if faults := unknown_fields(graph, _ARRAY_FIELDS, "graph"):
         raise make_graph_problem(faults)
     at_x, at_edges = pointer_builder("graph", "x"), pointer_builder("graph", "edge_index")
@@ -125,7 +133,8 @@ def _from_arrays(
     if node_ids is not None:
         at_ids = pointer_builder("graph", "node_ids")
         if len(require_list(node_ids, at_ids)) != len(x):
-            raise make_graph_problem_at(at_ids(), "wrong_shape", "must hold one id per row of x")
+            detail = f"Must hold one id per row of `x`: {len(x)}, not {len(node_ids)}."
+            raise make_graph_problem_at(at_ids(), "wrong_shape", detail)
         rows = index_ids(node_ids, at_ids)
     edge_index = parse_edge_index(ends, len(x), "graph", "edge_index")
     edge_type = parse_relations(
@@ -159,7 +168,7 @@ def parse_nodes(
     nodes: list[Any], model: GraphSchema
 ) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
     """Rows of nodes, at least one: their features, their ids, and the row of each id."""
-    require_types(nodes, {dict}, pointer_builder("nodes"), "must be an object")
+    require_types(nodes, {dict}, pointer_builder("nodes"), "Must be an object.")
     by_name = type(nodes[0].get("x")) is not list  # a feature may be called x too
     fields = ("id", *(model.features if by_name else ["x"]))
     _require_fields(nodes, fields, "nodes")
@@ -181,7 +190,7 @@ def parse_nodes(
 
 def parse_edge_types(edges: list[Any], model: GraphSchema, where: str) -> np.ndarray | None:
     """Numbers of the relations of rows of edges, at `where`, which have what an edge has."""
-    require_types(edges, {dict}, pointer_builder(where), "must be an object")
+    require_types(edges, {dict}, pointer_builder(where), "Must be an object.")
     several = len(model.relations) > 1
     _require_fields(edges, ("source", "target", *(["type"] if several else [])), where)
     types = [edge["type"] for edge in edges] if several else None
@@ -196,7 +205,11 @@ def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: 
         if row.keys() == keys:
             continue
         faults += [
-            FieldError(pointer(where, i, name), "missing", f"each row needs {join_names(fields)}")
+            FieldError(
+                pointer(where, i, name),
+                "missing",
+                f"Each row needs the fields {join_names(fields)}.",
+            )
             for name in fields
             if name not in row
         ]

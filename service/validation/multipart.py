@@ -12,17 +12,17 @@ from service.errors import MAX_FIELD_ERRORS, FieldError, Problem, pointer, unkno
 from service.validation.schema_errors import make_request_problem
 
 _MAX_HEADERS, _MAX_HEADER = 8, 4096  # of a part, and bytes of each
-_BROKEN = "its parts do not follow from its boundary"
+_BROKEN = "The parts do not match the boundary in Content-Type. Let an HTTP library build the body."
 
 
 def parse_multipart(
-    body: bytes, content_type: str, most: Mapping[str, int]
+    body: bytes, content_type: str, max_counts: Mapping[str, int]
 ) -> dict[str, list[bytes]]:
     """The parts of a body by name. What they call themselves otherwise (file name, type) is not
     looked at.
 
     Args:
-        most: how often each name may come.
+        max_counts: how often each name may come.
 
     Raises:
         Problem: `invalid-multipart`; `invalid-request` for a name that is not there or comes too
@@ -31,14 +31,19 @@ def parse_multipart(
     boundary = multipart.parse_options_header(content_type)[1].get(b"boundary", b"")
     if not 1 <= len(boundary) <= 70:
         raise Problem(
-            "invalid-multipart", "the content type needs a boundary of 1 to 70 characters"
+            "invalid-multipart",
+            f"Content-Type needs a `boundary` of 1 to 70 characters; this one has {len(boundary)}.",
         )
     # Before the parser, which goes over boundaries and blanks after them byte by byte.
     line = b"\r\n--" + boundary
-    if body.count(line) > sum(most.values()) + MAX_FIELD_ERRORS:
-        raise Problem("invalid-multipart", f"there are {sum(most.values())} parts at most")
+    max_parts = sum(max_counts.values())
+    if body.count(line) > max_parts + MAX_FIELD_ERRORS:
+        raise Problem("invalid-multipart", f"Too many parts: this route reads at most {max_parts}.")
     if line + b" " in body or line + b"\t" in body:
-        raise Problem("invalid-multipart", "boundaries end their lines")
+        raise Problem(
+            "invalid-multipart",
+            "A boundary is followed by spaces or tabs. A boundary must end its line.",
+        )
     form = _Form()
     try:
         parser = multipart.MultipartParser(
@@ -49,22 +54,28 @@ def parse_multipart(
     except FormParserError:
         raise Problem("invalid-multipart", _BROKEN) from None
     if not form.ended:
-        raise Problem("invalid-multipart", "the body ends before its last boundary")
+        raise Problem(
+            "invalid-multipart", "The body ends before its last boundary. Send the whole body."
+        )
     parts: dict[str, list[bytes]] = defaultdict(list)
     for name, data in form.parts:
         parts[name].append(data)
-    faults = unknown_fields(parts, most)
-    often = sorted(name for name in parts if len(parts[name]) > most.get(name, len(form.parts)))
-    faults += [_too_often(name, most[name]) for name in often]
+    faults = unknown_fields(parts, max_counts)
+    often = sorted(
+        name for name in parts if len(parts[name]) > max_counts.get(name, len(form.parts))
+    )
+    faults += [_too_often(name, max_counts[name]) for name in often]
     if faults:
         raise make_request_problem(faults)
     return dict(parts)
 
 
-def _too_often(name: str, most: int) -> FieldError:
-    if most == 1:
-        return FieldError(pointer(name), "duplicate", "give it once")
-    return FieldError(pointer(name), "too_many", f"at most {most}")
+def _too_often(name: str, max_count: int) -> FieldError:
+    if max_count == 1:
+        return FieldError(
+            pointer(name), "duplicate", "The field was sent more than once. Send it once."
+        )
+    return FieldError(pointer(name), "too_many", f"At most {max_count} parts may have this name.")
 
 
 class _Form:
@@ -100,10 +111,16 @@ class _Form:
         told = self._headers.get(b"content-disposition", b"").decode("latin-1")
         kind, options = multipart.parse_options_header(told)
         if kind != b"form-data" or b"name" not in options:
-            raise Problem("invalid-multipart", "every part needs a name in its content-disposition")
+            raise Problem(
+                "invalid-multipart", "Every part needs a `name` in its Content-Disposition header."
+            )
         transfer = self._headers.get(b"content-transfer-encoding", b"binary").strip().lower()
         if transfer not in (b"binary", b"8bit", b"7bit"):
-            raise Problem("invalid-multipart", "parts come as they are, not encoded for transfer")
+            raise Problem(
+                "invalid-multipart",
+                "Unsupported Content-Transfer-Encoding of a part. Use binary, 8bit or 7bit, or "
+                "leave it out.",
+            )
         name = options[b"name"].decode(errors="replace")
         self.parts.append((name, b"".join(self._data)))
 

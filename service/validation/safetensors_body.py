@@ -49,14 +49,20 @@ def parse_safetensors(
     header = _header(body)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(type(text) is not str for text in metadata.values()):
-        raise Problem("invalid-safetensors", "__metadata__ must hold `request` as JSON text")
+        raise Problem(
+            "invalid-safetensors", "`__metadata__` must map names to text; `request` holds JSON."
+        )
     # Names first: a header may list a million tensors in few bytes.
     if faults := unknown_fields(header, allowed):
         raise make_graph_problem(faults)
     try:
         entries = safetensors.deserialize(body)
     except safetensors.SafetensorError as error:
-        raise Problem("invalid-safetensors", "the tensors do not fit the file") from error
+        raise Problem(
+            "invalid-safetensors",
+            "The offsets or shapes of the tensors do not match the file. Write it with the "
+            "safetensors library.",
+        ) from error
     return {name: _array(name, entry, allowed[name]) for name, entry in entries}, metadata
 
 
@@ -66,28 +72,29 @@ def graph_from_tensors(
     """The graph that the tensors hold. `targets` are row numbers."""
     for name in ("x", "edge_index"):
         if name not in tensors:
-            raise make_graph_problem_at(f"/{name}", "missing", "this tensor is needed")
+            raise make_graph_problem_at(f"/{name}", "missing", "This tensor is required.")
     x, edge_index = tensors["x"], tensors["edge_index"]
     if len(edge_index) != 2:
-        raise make_graph_problem_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
+        detail = "Must have the shape (2, E): the source and the target of each edge."
+        raise make_graph_problem_at("/edge_index", "wrong_shape", detail)
     num_nodes, num_edges = len(x), edge_index.shape[1]
     check_graph_size(num_nodes, num_edges, limits, "/x", "/edge_index")
     if x.shape[1] != len(model.features):
-        raise make_graph_problem_at(
-            "/x", "feature_count", f"must have {len(model.features)} columns"
-        )
+        detail = f"Has {x.shape[1]} columns; this model reads {len(model.features)} features."
+        raise make_graph_problem_at("/x", "feature_count", detail)
     at_edges, at_type, at_ids = (
         pointer_builder("edge_index"),
         pointer_builder("edge_type"),
         pointer_builder("node_ids"),
     )
-    require_range(edge_index, num_nodes, at_edges, "out_of_range", "must be a row number of x")
+    require_range(edge_index, num_nodes, at_edges, "out_of_range", "Must be a row number of `x`.")
     edge_type = tensors.get("edge_type")
     if should_read_relations(edge_type, model.relations, at_type):
         assert edge_type is not None
         if len(edge_type) != num_edges:
-            raise make_graph_problem_at(at_type(), "wrong_shape", "must hold one entry per edge")
-        rule = f"must be the number of a relation, below {len(model.relations)}"
+            detail = f"Must hold one entry per edge: {num_edges}, not {len(edge_type)}."
+            raise make_graph_problem_at(at_type(), "wrong_shape", detail)
+        rule = f"Must be the number of a relation, from 0 to {len(model.relations) - 1}."
         require_range(edge_type, len(model.relations), at_type, "unknown_relation", rule)
     targets = tensors.get("targets")
     if targets is not None:
@@ -95,7 +102,8 @@ def graph_from_tensors(
     if node_ids is not None:
         node_ids = require_list(node_ids, at_ids)
         if len(node_ids) != num_nodes:
-            raise make_graph_problem_at(at_ids(), "wrong_shape", "must hold one id per row of x")
+            detail = f"Must hold one id per row of `x`: {num_nodes}, not {len(node_ids)}."
+            raise make_graph_problem_at(at_ids(), "wrong_shape", detail)
         index_ids(node_ids, at_ids)
     return ParsedGraph(
         Graph(to_float32(x, pointer_builder("x")), edge_index, edge_type), node_ids, targets
@@ -106,15 +114,22 @@ def _header(body: bytes) -> dict[str, Any]:
     """The header, whose length the first eight bytes tell."""
     size = int.from_bytes(body[:8], "little")
     if len(body) < 8 or size > len(body) - 8:
-        raise Problem("invalid-safetensors", "the body ends before its header does")
+        raise Problem(
+            "invalid-safetensors",
+            f"The body has {len(body)} bytes and ends before its header does. Send the whole file.",
+        )
     if size > _MAX_HEADER_BYTES:
-        raise Problem("invalid-safetensors", f"the header may have up to {_MAX_HEADER_BYTES} bytes")
+        raise Problem(
+            "invalid-safetensors",
+            f"The header has {size} bytes; at most {_MAX_HEADER_BYTES} are allowed. Send node "
+            "ids as a tensor or in JSON.",
+        )
     try:
         header = orjson.loads(memoryview(body)[8 : 8 + size])
     except orjson.JSONDecodeError as error:
-        raise Problem("invalid-safetensors", "the header is not valid JSON") from error
+        raise Problem("invalid-safetensors", "The header is not valid JSON.") from error
     if not isinstance(header, dict):
-        raise Problem("invalid-safetensors", "the header is not an object")
+        raise Problem("invalid-safetensors", "The header is not a JSON object.")
     return header
 
 
@@ -123,9 +138,9 @@ def _array(name: str, entry: dict[str, Any], kind: TensorSpec) -> np.ndarray:
     dtype = dtypes.get(entry["dtype"])
     if dtype is None:
         raise make_graph_problem_at(
-            f"/{name}", "wrong_dtype", f"must be of type {', '.join(dtypes)}"
+            f"/{name}", "wrong_dtype", f"Must have the element type {' or '.join(dtypes)}."
         )
     if len(entry["shape"]) not in dims:
-        rule = f"must have {' or '.join(map(str, dims))} dimensions"
+        rule = f"Must have {' or '.join(map(str, dims))} dimensions, not {len(entry['shape'])}."
         raise make_graph_problem_at(f"/{name}", "wrong_shape", rule)
     return np.frombuffer(entry["data"], np.dtype(dtype).newbyteorder("<")).reshape(entry["shape"])

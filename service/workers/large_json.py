@@ -81,4 +81,7 @@ async def _run_worker(parts: Iterable[bytes]) -> bytes:
     reason = (await process.stderr.read()).decode(errors="replace")[-2000:]
     log = structlog.get_logger()
     log.error("the parser of large bodies died", code=process.returncode, reason=reason)
-    raise Problem("internal-error", "the body could not be read")
+    raise Problem(
+        "internal-error",
+        "The process that parses large bodies failed. The server log has the details.",
+    )

@@ -54,11 +54,17 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
         rest = {name: None if name in _GRAPH_FIELDS else value for name, value in first}
         text = orjson.dumps(rest)
         if len(text) > _MAX_REST_BYTES:
-            rule = f"beside the graph a request may hold {_MAX_REST_BYTES} bytes"
+            rule = (
+                f"The fields other than the graph have {len(text)} bytes; at most "
+                f"{_MAX_REST_BYTES} are allowed."
+            )
             raise make_problem("invalid-request", "", "too_long", rule)
         metadata["request"] = text.decode()
         if fields.get("graph_id") is not None:
-            raise Problem("body-too-large", "with graph_id JSON may have up to 4 MiB")
+            raise Problem(
+                "body-too-large",
+                "With `graph_id` a JSON body may have at most 4 MiB. Send fewer `targets`.",
+            )
         name = fields.get("model") or rules["default"]
         if type(name) is str and name in rules["models"]:
             reader = _Schema(*map(tuple, rules["models"][name]))

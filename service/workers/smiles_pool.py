@@ -122,7 +122,9 @@ class SmilesParserPool:
     ) -> None:
         self.limits = limits or MoleculeLimits()
         if self.limits.max_characters > _MAX_PART_CHARACTERS or self.limits.max_atoms > 65_535:
-            raise ValueError(f"at most {_MAX_PART_CHARACTERS} characters and 65535 atoms")
+            raise ValueError(
+                f"limits may be at most {_MAX_PART_CHARACTERS} characters and 65535 atoms"
+            )
         self.seconds, self.batch_seconds = seconds, batch_seconds
         self._closed = False
         self._calls, self._max_calls = 0, max_calls
@@ -156,7 +158,10 @@ class SmilesParserPool:
                 molecules that hang must leave some to requests that have none.
         """
         if self._calls >= self._max_calls:
-            detail = f"the molecules of {self._calls} requests are being read or wait"
+            detail = (
+                f"The queue for molecules is full: {self._calls} of {self._max_calls} requests "
+                "are being parsed or wait. Retry after 1 s."
+            )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         self._calls += 1
         try:

@@ -108,7 +108,10 @@ class StoredScoreInputs:
 
 def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> None:
     if stored != read:
-        rule = f"this model reads other {what} ({join_names(read)}) than the graph has"
+        rule = (
+            f"The stored graph does not have the {what} of this model ({join_names(read)}). "
+            "Choose another model or graph."
+        )
         raise make_graph_problem_at("/graph_id", "not_read", rule)
 
 
@@ -130,7 +133,9 @@ def parse_score(
     if opened.fields.get("graph_id") is not None:
         return _stored(opened.fields, envelope, model, settings)
     if opened.fields.get("neighborhood") is not None:
-        raise make_graph_problem_at("/neighborhood", "not_read", "this goes with graph_id")
+        raise make_graph_problem_at(
+            "/neighborhood", "not_read", "`neighborhood` is allowed only with `graph_id`."
+        )
     if opened.tensors is None:
         named = parse_json_graph(opened.fields, model, settings)
     else:
@@ -153,12 +158,12 @@ def _stored(
 ) -> StoredScoreInputs:
     if any(fields.get(name) is not None for name in ("graph", "nodes", "edges")):
         raise make_graph_problem_at(
-            "", "one_of", "give a graph, or the graph_id of one that is stored"
+            "", "one_of", "Send either a graph, or the `graph_id` of a stored graph."
         )
     at = pointer_builder("targets")
     targets = require_list(fields.get("targets"), at)
     if not targets:
-        raise make_graph_problem_at(at(), "empty", "name at least one node")
+        raise make_graph_problem_at(at(), "empty", "`targets` is empty. Give at least one node.")
     index_ids(targets, at)
     require_max_explained(envelope.include, len(targets), at(), settings)
     given = fields.get("neighborhood")

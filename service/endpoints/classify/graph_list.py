@@ -56,10 +56,11 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
     """
     for name in ("x", "edge_index"):
         if name not in tensors:
-            raise make_graph_problem_at(f"/{name}", "missing", "this tensor is needed")
+            raise make_graph_problem_at(f"/{name}", "missing", "This tensor is required.")
     x, edge_index, attr = tensors["x"], tensors["edge_index"], tensors.get("edge_attr")
     if len(edge_index) != 2:
-        raise make_graph_problem_at("/edge_index", "wrong_shape", "must have the shape (2, E)")
+        detail = "Must have the shape (2, E): the source and the target of each edge."
+        raise make_graph_problem_at("/edge_index", "wrong_shape", detail)
     nodes, edges = len(x), edge_index.shape[1]
     check_graph_size(nodes, edges, settings, "/x", "/edge_index")
     ptr = _offsets(tensors.get("ptr", np.array([0, nodes])), nodes, settings)
@@ -74,14 +75,15 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
         assert attr is not None
         _check_width(attr, model.edge_features, "/edge_attr")
         if len(attr) != edges:
-            raise make_graph_problem_at("/edge_attr", "wrong_shape", "must hold one row per edge")
+            detail = f"Must hold one row per edge: {edges}, not {len(attr)}."
+            raise make_graph_problem_at("/edge_attr", "wrong_shape", detail)
         features = _checked(to_float32(attr, at_attr), model.edge_features, at_attr)
     else:
         features = np.zeros((edges, len(model.edge_features)), np.float32)
-    require_range(edge_index, nodes, at_edges, "out_of_range", "must be a row number of x")
+    require_range(edge_index, nodes, at_edges, "out_of_range", "Must be a row number of `x`.")
     graph_of_E2 = np.searchsorted(ptr, edge_index, side="right") - 1
     if (apart := graph_of_E2[0] != graph_of_E2[1]).any():
-        rule = "both ends of an edge must be in the same graph"
+        rule = "Source and target of an edge must be in the same graph."
         raise make_graph_problem_where(
             apart, pointer_builder("edge_index", "1"), "across_graphs", rule
         )
@@ -99,7 +101,7 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
 def _graph(value: object, i: int, model: Classifier, settings: Settings) -> Graph:
     where = ("graphs", str(i))
     if not isinstance(value, dict):
-        raise make_graph_problem_at(pointer(*where), "wrong_type", "must be an object")
+        raise make_graph_problem_at(pointer(*where), "wrong_type", "Must be an object.")
     if faults := unknown_fields(value, _FIELDS, *where):
         raise make_graph_problem(faults)
     at_x, at_edges, at_attr = (pointer_builder(*where, name) for name in _FIELDS)
@@ -114,14 +116,16 @@ def _graph(value: object, i: int, model: Classifier, settings: Settings) -> Grap
     attr = np.zeros((edges, len(model.edge_features)), np.float32)
     if _attr_needed(given, edges, model.edge_features, at_attr()):
         if len(require_list(given, at_attr)) != edges:
-            raise make_graph_problem_at(at_attr(), "wrong_shape", "must hold one row per edge")
+            raise make_graph_problem_at(
+                at_attr(), "wrong_shape", f"Must hold one row per edge: {edges}, not {len(attr)}."
+            )
         attr = _table(given, model.edge_features, at_attr, "edge")  # type: ignore[arg-type]
     return Graph(x, edge_index, None, attr)
 
 
 def _table(rows: list[object], columns: Sequence[Column], at: PointerFn, of: str) -> np.ndarray:
     names = join_names([column.name for column in columns])
-    rule = f"must hold {len(columns)} features per {of} ({names})"
+    rule = f"Must hold {len(columns)} features per {of} ({names})"
     return _checked(parse_number_rows(rows, len(columns), at, "feature_count", rule), columns, at)
 
 
@@ -132,7 +136,7 @@ def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.
     if not wrong.any():
         return table
     c = int(wrong.any(0).argmax())
-    rule = f"{columns[c].name} must be a whole number from 0 to {size_F[c] - 1:.0f}"
+    rule = f"The column {columns[c].name} must hold whole numbers from 0 to {size_F[c] - 1:.0f}."
     raise make_graph_problem_where(wrong[:, c], lambda *row: at(*row, c), "unknown_category", rule)
 
 
@@ -140,49 +144,60 @@ def _attr_needed(attr: object, edges: int, columns: Sequence[Column], at: str) -
     """Does the model read features of these edges? Refused where it does and there are none, or
     the reverse."""
     if attr is not None and not columns:
-        raise make_graph_problem_at(at, "not_read", "this model reads no edge features")
+        raise make_graph_problem_at(
+            at, "not_read", "This model has no edge features. Leave out `edge_attr`."
+        )
     if attr is None and columns and edges:
         names = join_names([column.name for column in columns])
         raise make_graph_problem_at(
-            at, "missing", f"this model reads {len(columns)} features per edge ({names})"
+            at, "missing", f"This model needs {len(columns)} features per edge ({names})."
         )
     return attr is not None and (edges > 0 or len(attr) > 0)  # type: ignore[arg-type]
 
 
 def _offsets(ptr: np.ndarray, nodes: int, settings: Settings) -> np.ndarray:
     if len(ptr) < 2 or ptr[0] != 0 or ptr[-1] != nodes:
-        raise make_graph_problem_at(
-            "/ptr", "wrong_shape", f"must start with 0 and end with {nodes}, the rows of x"
-        )
+        detail = f"Must start with 0 and end with {nodes}, the number of rows of `x`."
+        raise make_graph_problem_at("/ptr", "wrong_shape", detail)
     _check_count(len(ptr) - 1, settings, "/ptr")
     if (back := ptr[1:] <= ptr[:-1]).any():
-        rule = "must be above the one before: every graph has a node"
+        rule = "Must be greater than the entry before it: every graph has at least one node."
         raise make_graph_problem_where(back, pointer_builder("ptr"), "out_of_range", rule, start=1)
     return ptr.astype(np.int64)
 
 
 def _check_count(count: int, settings: Settings, at: str) -> None:
     if not count:
-        raise make_graph_problem_at(at, "empty", "give at least one graph")
+        raise make_graph_problem_at(at, "empty", "There are no graphs. Send at least one graph.")
     if count > settings.max_graphs:
-        raise make_graph_problem_at(at, "too_many", f"at most {settings.max_graphs} graphs")
+        detail = (
+            f"{count} graphs were sent; at most {settings.max_graphs} (BASIN_MAX_GRAPHS) are "
+            "allowed. Send several requests."
+        )
+        raise make_graph_problem_at(at, "too_many", detail)
 
 
 def _check_width(table: np.ndarray, columns: Sequence[Column], at: str) -> None:
     if table.shape[1] != len(columns):
         names = join_names([column.name for column in columns])
-        raise make_graph_problem_at(
-            at, "feature_count", f"must have {len(columns)} columns ({names})"
-        )
+        detail = f"Has {table.shape[1]} columns; this model reads {len(columns)} ({names})."
+        raise make_graph_problem_at(at, "feature_count", detail)
 
 
 def _check_cost(nodes: int, edges: int, model: Classifier, settings: Settings, at: str) -> None:
     """Refuse a graph that takes too much memory, or too much time that cannot be cut short."""
-    tokeniser = model.network.tokenizer
-    if tokeniser.max_pairs(nodes, edges) > settings.max_pairs:
-        rule = f"at most {settings.max_pairs} pairs of tokens may see each other in one graph"
-        raise make_graph_problem_at(at, "too_many_pairs", rule)
-    if tokeniser.estimate_operations(nodes, edges) > settings.max_position_work:
-        raise make_graph_problem_at(
-            at, "too_much_work", "it would take too long to find where its nodes are"
+    tokenizer = model.network.tokenizer
+    if (num_pairs := tokenizer.max_pairs(nodes, edges)) > settings.max_pairs:
+        rule = (
+            f"The graph has too many pairs of connected tokens: {num_pairs}; at most "
+            f"{settings.max_pairs} (BASIN_MAX_PAIRS) are allowed. Send a smaller graph."
         )
+        raise make_graph_problem_at(at, "too_many_pairs", rule)
+    num_operations = tokenizer.estimate_operations(nodes, edges)
+    if num_operations > settings.max_position_work:
+        detail = (
+            f"The position encoding of this graph takes {num_operations} operations; at "
+            f"most {settings.max_position_work} (BASIN_MAX_POSITION_WORK) are allowed. Send "
+            "a smaller graph."
+        )
+        raise make_graph_problem_at(at, "too_much_work", detail)

@@ -26,7 +26,7 @@ from service.validation.arrays import pointer_builder, require_list, require_typ
 from service.validation.json_body import parse_json_object
 from service.validation.safetensors_body import Tensors, parse_safetensors
 
-_MOST_NODES = 1000  # each is taken away once
+_MAX_EXPLAINED_NODES = 1000  # an explanation occludes each node once
 _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
 
 
@@ -109,8 +109,11 @@ def parse_classify(
     )
     require_max_explained(task.include, len(places), "/include", settings)
     for graph, where in zip(graphs, places, strict=False):
-        if "explanation" in task.include and graph.num_nodes > _MOST_NODES:
-            rule = f"a graph that is explained may have {_MOST_NODES} nodes"
+        if "explanation" in task.include and graph.num_nodes > _MAX_EXPLAINED_NODES:
+            rule = (
+                f"The graph has {graph.num_nodes} nodes; explanations are limited to "
+                f"{_MAX_EXPLAINED_NODES}. Leave out `explanation`."
+            )
             raise make_problem("invalid-graph", where, "too_many_nodes", rule)
     sizes = [len(text) for text in smiles or ()] + [graph.num_nodes for graph in graphs]
     tokens = [size + 1 for size in sizes]  # a molecule has no more atoms than characters
@@ -121,22 +124,29 @@ def parse_classify(
 def _gives_smiles(fields: Mapping[str, Any]) -> bool:
     given = fields.get("smiles") is not None
     if given == (fields.get("graphs") is not None):
-        raise make_problem("invalid-request", "", "one_of", "give either `smiles` or `graphs`")
+        raise make_problem("invalid-request", "", "one_of", "Send either `smiles` or `graphs`.")
     return given
 
 
 def _smiles(value: object, model: Classifier, settings: Settings) -> tuple[list[str], list[str]]:
     if not model.reads_smiles:
-        rule = "this model reads graphs; GET /models/{name} has their columns"
+        rule = (
+            "This model does not read SMILES. Send `graphs`; GET /models/{name} lists their "
+            "columns."
+        )
         raise make_problem("invalid-request", "/smiles", "not_read", rule)
     if type(value) is str:
         return [value], ["/smiles"]
     with reraise_as("invalid-request"):
         smiles = require_list(value, pointer_builder("smiles"))
         if not smiles:
-            raise make_problem("invalid-request", "/smiles", "empty", "give at least one molecule")
+            detail = "`smiles` is empty. Send at least one molecule."
+            raise make_problem("invalid-request", "/smiles", "empty", detail)
         if len(smiles) > settings.max_graphs:
-            rule = f"at most {settings.max_graphs} molecules"
+            rule = (
+                f"{len(smiles)} molecules were sent; at most {settings.max_graphs} "
+                "(BASIN_MAX_GRAPHS) are allowed. Send several requests."
+            )
             raise make_problem("invalid-request", "/smiles", "too_many", rule)
-        require_types(smiles, {str}, pointer_builder("smiles"), "must be a string")
+        require_types(smiles, {str}, pointer_builder("smiles"), "Must be a string.")
     return smiles, [f"/smiles/{i}" for i in range(len(smiles))]

@@ -41,7 +41,7 @@ def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.nda
     with reraise_as("invalid-memory"):
         if (spec.get("sequences") is None) == (spec.get("patterns") is None):
             raise make_graph_problem_at(
-                pointer(*where), "one_of", "give either `patterns` or `sequences`"
+                pointer(*where), "one_of", "Send either `patterns` or `sequences`."
             )
         if spec.get("sequences") is not None:
             if faults := unknown_fields(spec, ("sequences",), *where):
@@ -53,11 +53,13 @@ def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.nda
             raise Problem("invalid-memory", faults[0].detail, faults)
         rows = require_list(spec["patterns"], at)
         if not rows:
-            raise make_graph_problem_at(at(), "empty", "a memory has at least one pattern")
+            raise make_graph_problem_at(
+                at(), "empty", "The memory is empty. Send at least one pattern."
+            )
         kind, shape = _described(spec, *where)
         first = len(rows[0]) if type(rows[0]) is list else 0
         width = prod(shape) if shape else max(first, 1)
-        rule = f"every pattern must hold {width} numbers"
+        rule = f"Every pattern must hold {width} numbers"
         return _memory(
             kind, *_shaped(parse_number_rows(rows, width, at, "wrong_shape", rule), kind, shape, at)
         )
@@ -78,17 +80,20 @@ def memory_of_tensor(
         if faults := unknown_fields(spec, DESCRIPTION, *where):
             raise Problem("invalid-memory", faults[0].detail, faults)
         if not patterns.size:
-            raise make_graph_problem_at(at(), "empty", "a memory has at least one pattern")
+            raise make_graph_problem_at(
+                at(), "empty", "The memory is empty. Send at least one pattern."
+            )
         kind, shape = _described(spec, *where, needs_shape=patterns.ndim == 2)
         if patterns.ndim > 2:
             if kind != "images":
-                raise make_graph_problem_at(
-                    at(), "wrong_shape", f"{kind} are a matrix with a row per pattern"
+                detail = (
+                    f"Memories of kind `{kind}` need a matrix with one row per pattern, not "
+                    f"{patterns.ndim} dimensions."
                 )
+                raise make_graph_problem_at(at(), "wrong_shape", detail)
             if shape and shape != patterns.shape[1:]:
-                raise make_graph_problem_at(
-                    pointer(*where, "shape"), "conflict", "the tensor has another shape"
-                )
+                detail = "`shape` differs from the shape of the tensor. Leave it out."
+                raise make_graph_problem_at(pointer(*where, "shape"), "conflict", detail)
             shape = patterns.shape[1:]
         flat = patterns.reshape(len(patterns), -1)
         if patterns.dtype != np.uint8 or kind != "images":  # bytes of an image stay bytes
@@ -96,15 +101,21 @@ def memory_of_tensor(
         width = prod(shape) if shape else flat.shape[1]
         if flat.shape[1] != width:
             raise make_graph_problem_at(
-                at(), "wrong_shape", f"every pattern must hold {width} numbers"
+                at(),
+                "wrong_shape",
+                f"Every pattern must hold {width} numbers, not {flat.shape[1]}.",
             )
         return _memory(kind, *_shaped(flat, kind, shape, at))
 
 
 def require_decomposable(count: int, width: int, at: str) -> None:
-    """Refuse what would take the machine for minutes and could not be stopped."""
-    if count * width * min(count, width) > _MAX_DECOMPOSITION:
-        rule = f"patterns x width x the smaller of them may be up to {_MAX_DECOMPOSITION} here"
+    """Refuse a decomposition that would run for minutes and cannot be cancelled."""
+    if (cost := count * width * min(count, width)) > _MAX_DECOMPOSITION:
+        rule = (
+            f"This memory takes {cost} operations to decompose (patterns x width x the smaller "
+            f"of them); at most {_MAX_DECOMPOSITION} are allowed. Send fewer patterns, or "
+            "sample with fewer `heads`."
+        )
         raise make_graph_problem_at(at, "too_much_work", rule)
 
 
@@ -113,25 +124,24 @@ def _described(
 ) -> tuple[str, tuple[int, ...] | None]:
     kind, shape = spec.get("kind", "vectors"), spec.get("shape")
     if kind not in KINDS:
-        rule = f"must be one of {', '.join(KINDS)}; sequences come as `sequences`"
+        rule = f"Must be one of {', '.join(KINDS)}. Send aligned sequences as `sequences`."
         raise make_graph_problem_at(pointer(*where, "kind"), "not_allowed", rule)
     if kind != "images":
         if shape is not None:
-            raise make_graph_problem_at(
-                pointer(*where, "shape"), "not_read", f"{kind} have no shape but D"
-            )
+            detail = f"`shape` is not allowed for memories of kind `{kind}`."
+            raise make_graph_problem_at(pointer(*where, "shape"), "not_read", detail)
         return kind, None
     if shape is None:
         if needs_shape:
             raise make_graph_problem_at(
-                pointer(*where, "shape"), "missing", "images need [H, W] or [H, W, 3]"
+                pointer(*where, "shape"), "missing", "Images need `shape`: [H, W] or [H, W, 3]."
             )
         return kind, None
     at = pointer_builder(*where, "shape")
-    require_types(require_list(shape, at), {int}, at, "must be an integer")
+    require_types(require_list(shape, at), {int}, at, "Must be an integer.")
     if min(shape, default=0) < 1:
         raise make_graph_problem_at(
-            at(), "wrong_shape", "an image has at least one row and one column"
+            at(), "wrong_shape", "An image has at least one row and one column."
         )
     return kind, tuple(shape)
 
@@ -141,21 +151,23 @@ def _shaped(
 ) -> tuple[np.ndarray, PointerFn]:
     if kind == "returns" and flat.shape[1] < 2:
         raise make_graph_problem_at(
-            at(), "wrong_shape", "returns are centred across assets; give at least two"
+            at(), "wrong_shape", "Returns are centered across assets. Send at least two assets."
         )
     if kind != "images":
         if (large := np.abs(flat) > MAX_STATE).any():
             raise make_graph_problem_where(
-                large, at, "out_of_range", f"must be within {MAX_STATE:g} of 0"
+                large, at, "out_of_range", f"Must be from {-MAX_STATE:g} to {MAX_STATE:g}."
             )
         return flat, at
     assert shape is not None
     if len(shape) not in (2, 3) or shape[2:] not in ((), (3,)):
-        raise make_graph_problem_at(at(), "wrong_shape", "an image is (H, W) or (H, W, 3)")
+        raise make_graph_problem_at(
+            at(), "wrong_shape", "An image has the shape (H, W) or (H, W, 3)."
+        )
     outside = (flat < 0) | (flat > 1)
     if flat.dtype != np.uint8 and outside.any():
         raise make_graph_problem_where(
-            outside, at, "out_of_range", "an image has values from 0 to 1"
+            outside, at, "out_of_range", "The values of an image must be from 0 to 1."
         )
     return flat.reshape(len(flat), *shape), at
 
@@ -163,12 +175,14 @@ def _shaped(
 def _letters(sequences: object, at: PointerFn) -> tuple[np.ndarray, PointerFn]:
     rows = require_list(sequences, at)
     if not rows:
-        raise make_graph_problem_at(at(), "empty", "a memory has at least one pattern")
-    require_types(rows, {str}, at, "must be a string of amino acids")
+        raise make_graph_problem_at(
+            at(), "empty", "The memory is empty. Send at least one pattern."
+        )
+    require_types(rows, {str}, at, "Must be a string of amino acids.")
     length = len(rows[0])
     bad = np.array([len(row) != length for row in rows])
     if bad.any() or not length:
-        rule = "aligned sequences have one length, gaps included"
+        rule = "Aligned sequences must have the same length, gaps included."
         raise (
             make_graph_problem_where(bad, at, "wrong_shape", rule)
             if length
@@ -178,7 +192,7 @@ def _letters(sequences: object, at: PointerFn) -> tuple[np.ndarray, PointerFn]:
         items = encode_letters(rows)
     except ValueError:
         wrong = np.array([_no_protein(row) for row in rows])
-        rule = "may hold the letters of the 20 amino acids, and - or . for a gap"
+        rule = "Only the letters of the 20 amino acids, and - or . for a gap, are allowed."
         raise make_graph_problem_where(wrong, at, "unknown_letter", rule) from None
     require_decomposable(len(rows), 20 * length, at())
     return items, at

@@ -224,7 +224,10 @@ class _Filling:
 
         answers = filler(shown, occluded, blend)
         if not np.isfinite(answers).all():
-            rule = "no finite pixel left; lower step_size, steps or noise"
+            rule = (
+                "The dynamics diverged: a pixel became infinite or NaN. Lower `step_size`, "
+                "`steps` or `noise`."
+            )
             raise make_problem("diverged", "/dynamics", "diverged", rule)
         self._average(windows, shown, occluded, answers)
 

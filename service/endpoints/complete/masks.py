@@ -21,13 +21,22 @@ def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
     """
     if mode == "alpha":
         if mask.alpha is None:
-            rule = "has no transparency to tell what to fill; send a mask, or one of another mode"
+            rule = (
+                "The image has no alpha channel, which `mask_mode` `alpha` needs. Send a mask "
+                "and another `mask_mode`."
+            )
             raise ImageError("no_alpha", rule)
         unknown = mask.alpha < THRESHOLD
     else:
         unknown = (mask.to_grayscale() >= THRESHOLD) == (mode == "white_fill")
     if not unknown.any():
-        raise ImageError("nothing_to_fill", f"{mode} marks no pixel")
+        raise ImageError(
+            "nothing_to_fill",
+            f"Nothing to complete: `mask_mode` `{mode}` marks no pixel. Mark at least one pixel.",
+        )
     if unknown.all():
-        raise ImageError("nothing_known", f"{mode} marks every pixel; leave some that are known")
+        raise ImageError(
+            "nothing_known",
+            f"`mask_mode` `{mode}` marks every pixel. Leave some pixels that are known.",
+        )
     return unknown

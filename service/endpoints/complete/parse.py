@@ -51,7 +51,7 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
     assert image is not None
     if mask is not None and mask.shape != image.shape:
         height, width = image.shape
-        rule = f"must be of the image's size, {width} x {height} pixels"
+        rule = f"The mask must have the size of the image, {width} x {height} pixels."
         raise make_problem("invalid-image", "/mask", "wrong_shape", rule)
     return PictureRequest(
         image,
@@ -67,8 +67,10 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
 def _require_files(files: Mapping[str, object], mode: MaskMode) -> None:
     if "image" not in files:
         raise make_problem(
-            "invalid-request", "/image", "missing", "there is no picture to complete"
+            "invalid-request", "/image", "missing", "No image was sent. Send the image to complete."
         )
     if "mask" not in files and mode != "alpha":
-        rule = "only mask_mode alpha can do without, where the image has transparency"
+        rule = (
+            "No mask was sent. Send one, or an image with an alpha channel and `mask_mode` `alpha`."
+        )
         raise make_problem("invalid-request", "/mask", "missing", rule)

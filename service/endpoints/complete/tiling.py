@@ -54,15 +54,18 @@ def plan_windows(unknown: np.ndarray, size: int, patch: int, max_windows: int) -
             would change.
     """
     if unknown.all():
-        raise ValueError("nothing is known")
+        raise ValueError("every pixel is unknown")
     if size % patch or size % 4:
-        raise ValueError("a window is whole patches, and four quarters")
+        raise ValueError("the window size must be a multiple of the patch size and of 4")
     levels: list[Level] = []
     windows, guided = 0, True
     while guided and unknown.any():
         corners = _corners(unknown, size)
         if (windows := windows + len(corners)) > max_windows:
-            rule = f"filling this takes more than {max_windows} windows; fill less, or send less"
+            rule = (
+                f"This image takes more than {max_windows} windows (BASIN_MAX_WINDOWS) to "
+                "complete. Mark fewer pixels, or send a smaller image."
+            )
             raise ImageError("too_much_work", rule, "invalid-request")
         guided = _wide(unknown, size // 2 + 1) or _scattered(unknown, corners, size, patch)
         levels.append(Level(unknown, corners, guided))

@@ -43,7 +43,7 @@ MAX_CHANGES = 10_000
 """Nodes and edges of one update: while they are worked in, other changes wait."""
 _SHAPES = ("graph", "nodes", "edges")
 _MAX_ID = 64
-_RULE = "must be the id of a node"
+_RULE = "Must be the id of a node."
 
 
 def parse_graph(
@@ -67,25 +67,28 @@ def parse_graph(
     model = registry.get_of_kind(Scorer, name)
     as_arrays = tensors is not None or fields.get("nodes") is None
     if tensors is None:
-        found = parse_json_graph(fields, model, settings)
+        parsed = parse_json_graph(fields, model, settings)
     else:
         node_ids = fields.get("node_ids")
         if "node_ids" in tensors:
             if node_ids is not None:
-                raise make_graph_problem_at(
-                    "/node_ids", "one_of", "give a tensor, or a list in `request`"
-                )
+                detail = "Send node ids either as a tensor or as a list in `request`, not both."
+                raise make_graph_problem_at("/node_ids", "one_of", detail)
             node_ids = _ids_of(tensors["node_ids"])
-        found = graph_from_tensors(tensors, node_ids, model, settings)
-    if found.graph.num_nodes > settings.max_stored_nodes:
-        detail = f"stored graphs may have {settings.max_stored_nodes} nodes together"
+        parsed = graph_from_tensors(tensors, node_ids, model, settings)
+    if parsed.graph.num_nodes > settings.max_stored_nodes:
+        detail = (
+            f"The graph has {parsed.graph.num_nodes} nodes; stored graphs may have at most "
+            f"{settings.max_stored_nodes} together (BASIN_MAX_STORED_NODES). Send a smaller "
+            "graph."
+        )
         raise Problem("store-full", detail)
-    ids: list[NodeId] = found.node_ids or list(range(found.graph.num_nodes))
+    ids: list[NodeId] = parsed.node_ids or list(range(parsed.graph.num_nodes))
     _require_short(
         ids, pointer_builder("node_ids") if as_arrays else pointer_builder("nodes", tail="id")
     )
     schema = Schema(model.features, model.relations)
-    return DynamicGraph(schema, GraphSnapshot(found.graph, ids, 0))
+    return DynamicGraph(schema, GraphSnapshot(parsed.graph, ids, 0))
 
 
 def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
@@ -99,14 +102,16 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     if faults := unknown_fields(fields, parts):
         raise make_request_problem(faults)
     given = {part: _list(fields, part) for part in parts}
-    if sum(map(len, given.values())) > MAX_CHANGES:
-        rule = f"at most {MAX_CHANGES} nodes and edges in one change; send several, or PUT all"
+    if (num_changes := sum(map(len, given.values()))) > MAX_CHANGES:
+        rule = (
+            f"{num_changes} nodes and edges were sent; at most {MAX_CHANGES} are allowed in one "
+            "update. Send several updates, or PUT the whole graph."
+        )
         raise make_graph_problem_at("", "too_many", rule)
     if not any(given.values()):
         one = next(iter(parts))
-        raise make_graph_problem_at(
-            f"/{one}" if len(parts) == 1 else "", "empty", "there is nothing to change"
-        )
+        detail = "The update is empty. Send at least one node or edge."
+        raise make_graph_problem_at(f"/{one}" if len(parts) == 1 else "", "empty", detail)
     x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
     if nodes := given.get("nodes"):
         x, node_ids, _ = parse_nodes(nodes, schema)
@@ -130,7 +135,7 @@ def _ids_of(tensor: np.ndarray) -> object:
         return orjson.loads(tensor.tobytes())
     except orjson.JSONDecodeError:
         raise make_graph_problem_at(
-            "/node_ids", "wrong_type", "must be numbers, or JSON as bytes"
+            "/node_ids", "wrong_type", "Must hold integers, or the bytes of a JSON list."
         ) from None
 
 
@@ -138,9 +143,8 @@ def _require_short(ids: list[NodeId], at: PointerFn) -> None:
     """So that room can be counted in nodes."""
     long = np.array([type(name) is str and len(name) > _MAX_ID for name in ids], bool)
     if long.any():
-        raise make_graph_problem_where(
-            long, at, "too_long", f"in a stored graph an id has up to {_MAX_ID} characters"
-        )
+        detail = f"A node id of a stored graph may have at most {_MAX_ID} characters."
+        raise make_graph_problem_where(long, at, "too_long", detail)
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[Any]:

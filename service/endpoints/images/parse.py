@@ -77,10 +77,15 @@ def read_look(
     require_supported_includes(model.network, envelope.include)
     asked = _questions(fields, model, settings) if isinstance(model, VisualQuestionModel) else []
     if "image" not in files:
-        raise make_problem("invalid-request", "/image", "missing", "there is no picture to look at")
+        raise make_problem(
+            "invalid-request", "/image", "missing", "No image was sent. Send at least one image."
+        )
     images = [(file.pointer, inspect_file(file, settings.max_pixels)) for file in files["image"]]
     if asked and 1 != len(asked) != len(images) != 1:
-        rule = "as many questions as pictures, or one of either"
+        rule = (
+            f"{len(asked)} questions and {len(images)} images were sent. Send as many "
+            "questions as images, or one of either."
+        )
         raise make_problem("invalid-request", "/question", "wrong_shape", rule)
     task = ImageInputs(
         model, images, asked, params.fit, envelope.dynamics.to_params(), frozenset(envelope.include)
@@ -95,22 +100,24 @@ def _questions(
 ) -> list[Question]:
     given = fields.get("question")
     if given is None:
-        raise make_problem(
-            "invalid-request", "/question", "missing", "there is no question to answer"
-        )
+        detail = "No question was sent. Send at least one question."
+        raise make_problem("invalid-request", "/question", "missing", detail)
     if type(given) is str and given[:1] in ("{", "["):  # of a form, where all is text
         try:
             given = orjson.loads(given)
         except ValueError:
-            raise make_problem(
-                "invalid-request", "/question", "wrong_type", "must be JSON"
-            ) from None
+            detail = "Must be JSON, or plain text that does not start with `{` or `[`."
+            raise make_problem("invalid-request", "/question", "wrong_type", detail) from None
     if type(given) is not list:
         return [_question(given, model.question_kinds, "question")]
     if not given:
-        raise make_problem("invalid-request", "/question", "empty", "give at least one question")
+        detail = "The list is empty. Send at least one question."
+        raise make_problem("invalid-request", "/question", "empty", detail)
     if len(given) > settings.max_images:
-        rule = f"at most {settings.max_images}"
+        rule = (
+            f"{len(given)} questions were sent; at most {settings.max_images} "
+            "(BASIN_MAX_IMAGES) are allowed. Send several requests."
+        )
         raise make_problem("invalid-request", "/question", "too_many", rule)
     return [_question(each, model.question_kinds, "question", i) for i, each in enumerate(given)]
 
@@ -123,7 +130,7 @@ def _question(value: object, kinds: Sequence[str], *where: str | int) -> Questio
         elif isinstance(value, dict):
             found = _by_parts(value, *where)
         else:
-            rule = "must be a question in English, or an object with `asked` and `colour`"
+            rule = "Must be a question in English, or an object with `asked` and `colour`."
             raise make_problem("invalid-request", pointer(*where), "wrong_type", rule)
     except ValueError as error:  # of `Question`, which tells rules alone
         raise make_problem("invalid-request", pointer(*where), "conflict", str(error)) from None
@@ -146,9 +153,12 @@ def _by_parts(fields: dict[str, Any], *where: str | int) -> Question:
 
 def _not_understood(kinds: Sequence[str], where: str) -> Problem:
     """The forms there are, a fault for each kind."""
-    rule = f"ask in one of these forms, about {', '.join(COLORS[:-1])} or {COLORS[-1]}"
+    rule = (
+        "The question has no supported form. Use one of these, with the color "
+        f"{', '.join(COLORS[:-1])} or {COLORS[-1]}."
+    )
     forms = [
-        FieldError(where, "not_a_form", f"{kind}: {' '.join(sentences)}")
+        FieldError(where, "not_a_form", f"`{kind}`: {' '.join(sentences)}")
         for kind, sentences in questions.list_example_questions(kinds).items()
     ]
     return Problem("invalid-request", rule, forms)

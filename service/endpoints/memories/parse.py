@@ -33,7 +33,7 @@ def parse_store(body: bytes, media_type: str) -> tuple[Memory, np.ndarray, Store
         with reraise_as("invalid-memory"):
             tensors, metadata = parse_safetensors(body, PATTERNS)
             if "patterns" not in tensors:
-                raise make_graph_problem_at("/patterns", "missing", "this tensor is needed")
+                raise make_graph_problem_at("/patterns", "missing", "This tensor is required.")
         fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
         known = DESCRIPTION
     if faults := unknown_fields(fields, (*StoredDescription.model_fields, *known)):

@@ -54,7 +54,7 @@ async def show_memories(
     """
     form = select_media_type(request, (PNG, JSON))
     if show not in VIEWS:
-        rule = f"show is {join_names(VIEWS)}"
+        rule = f"`show` must be one of {join_names(VIEWS)}."
         raise make_problem("invalid-request", "/show", "not_allowed", rule)
     model = context.registry.get(name)
     on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
@@ -66,7 +66,9 @@ def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response
     views = list_galleries(model.network)
     if show not in views:
         rule = (
-            f"of this model there are {join_names(list(views))}" if views else "it sees no pictures"
+            (f"This model has no such image. Its values of `show` are {join_names(list(views))}.")
+            if views
+            else "This model does not read images, so it has none to show."
         )
         raise make_problem("nothing-to-show", "/show", "nothing_to_show", rule)
     found = views[show]()

@@ -168,7 +168,7 @@ class Classifies(_Labels[Classifier]):
         if "smiles" not in inference.inputs:
             return _of_tensors(inference, fields)
         if len(inference.inputs) > 1:
-            raise _refused(inference, "smiles", "comes alone")
+            raise _refused(inference, "smiles", "`smiles` must be the only input.")
         smiles = _texts(inference, "smiles")
         return NativeRequest(orjson.dumps(fields | {"smiles": smiles}), JSON)
 
@@ -302,7 +302,8 @@ def _parsed(parameters: Parameters) -> dict[str, Any]:
                 value = orjson.loads(value)
             except ValueError:
                 at = pointer("parameters", name)
-                raise make_problem("invalid-request", at, "wrong_type", "must be JSON") from None
+                detail = "Must be JSON, or text that does not start with `{` or `[`."
+                raise make_problem("invalid-request", at, "wrong_type", detail) from None
         found[name] = value
     return found
 
@@ -312,7 +313,7 @@ def _enveloped(parameters: Parameters, **rest: Any) -> dict[str, Any]:
     found = _parsed(parameters)
     knobs = {name: found.pop(name) for name in Dynamics.model_fields if name in found}
     if knobs and "dynamics" in found:
-        rule = "give the knobs, or all of them in dynamics"
+        rule = "Send the parameters of the dynamics either one by one or as `dynamics`, not both."
         raise make_problem("invalid-request", "/parameters/dynamics", "conflict", rule)
     if isinstance(words := found.get("include"), str):
         found["include"] = [word.strip() for word in words.split(",")]
@@ -322,7 +323,7 @@ def _enveloped(parameters: Parameters, **rest: Any) -> dict[str, Any]:
 def _of_tensors(inference: Inference, fields: dict[str, Any]) -> NativeRequest:
     for name, array in inference.inputs.items():
         if array.dtype == object:
-            raise _refused(inference, name, "must hold numbers")
+            raise _refused(inference, name, "Must hold numbers, not BYTES.")
     metadata = {"request": orjson.dumps(fields).decode()}
     return NativeRequest(safetensors.numpy.save(inference.inputs, metadata), SAFETENSORS)
 
@@ -330,7 +331,7 @@ def _of_tensors(inference: Inference, fields: dict[str, Any]) -> NativeRequest:
 def _texts(inference: Inference, name: str) -> list[str]:
     array = inference.inputs[name]
     if array.dtype != object:
-        raise _refused(inference, name, "must be of type BYTES")
+        raise _refused(inference, name, "Must have the datatype BYTES.")
     return array.reshape(-1).tolist()
 
 
@@ -340,25 +341,31 @@ def _pictures(
     """Each as a PNG; a tensor of four dimensions holds several."""
     array = inference.inputs.get(name)
     if array is None:
-        raise make_problem("invalid-request", "/inputs", "missing", f"the input {name} is needed")
+        raise make_problem(
+            "invalid-request", "/inputs", "missing", f"The input `{name}` is required."
+        )
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     if array.dtype != np.uint8:
-        raise _refused(inference, name, "must be of type UINT8, or BOOL")
+        raise _refused(inference, name, "Must have the datatype UINT8 or BOOL.")
     if array.ndim not in dims or not array.size or (array.ndim > 2 and array.shape[-1] > 4):
         several = " or ".join(map(str, dims))
         raise _refused(
-            inference, name, f"must have {several} dimensions, the last of up to 4 channels"
+            inference, name, f"Must have {several} dimensions, the last with at most 4 channels."
         )
-    each = array if array.ndim == 4 else array[None]
-    if len(each) > settings.max_images or each.shape[1] * each.shape[2] > settings.max_pixels:
-        rule = f"up to {settings.max_images} pictures of {settings.max_pixels} pixels"
+    batch = array if array.ndim == 4 else array[None]
+    num_pixels = batch.shape[1] * batch.shape[2]
+    if len(batch) > settings.max_images or num_pixels > settings.max_pixels:
+        rule = (
+            f"The input has {len(batch)} images of {num_pixels} pixels; at most "
+            f"{settings.max_images} (BASIN_MAX_IMAGES) of {settings.max_pixels} pixels "
+            "(BASIN_MAX_PIXELS) are allowed."
+        )
         raise make_problem("invalid-request", _place(inference, name), "too_large", rule)
     if name == "mask":
-        each = (each != 0).astype(np.uint8) * 255
-    return [
-        encode_png(one[:, :, 0] if one.ndim == 3 and one.shape[2] == 1 else one) for one in each
-    ]
+        batch = (batch != 0).astype(np.uint8) * 255
+    squeezed = batch[..., 0] if batch.ndim == 4 and batch.shape[3] == 1 else batch
+    return [encode_png(image) for image in squeezed]
 
 
 def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> NativeRequest:

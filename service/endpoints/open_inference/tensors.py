@@ -35,11 +35,11 @@ from service.workers.large_json import LARGE_BODY_BYTES
 
 HEADER = "inference-header-content-length"
 BINARY = "application/octet-stream"
-_MOST = 32  # tensors of a request, and parameters of each
-_MOST_DIMS = 8
-_MOST_ENTRIES = 1 << 31
-_MOST_STRINGS = 1 << 16
-_MOST_JSON = 16 << 20  # bytes of an answer, about
+_MAX_ENTRIES = 32  # tensors of a request, and parameters of each
+_MAX_DIMS = 8
+_MAX_ELEMENTS = 1 << 31
+_MAX_STRINGS = 1 << 16
+_MAX_JSON_BYTES = 16 << 20  # bytes of an answer, about
 _IN_JSON = {"b": 6, "u": 4, "i": 12, "f": 24}  # bytes of an entry, by kind
 _ITEM = struct.Struct("<I")  # length of a string
 
@@ -67,7 +67,8 @@ def read(body: bytes, header: str | None) -> Inference:
     size = _header_size(header, len(body))
     if size > LARGE_BODY_BYTES:
         detail = (
-            f"JSON may have up to {LARGE_BODY_BYTES} bytes here; send tensors behind it, in bytes"
+            f"The JSON part has {size} bytes; at most {LARGE_BODY_BYTES} are allowed. Send "
+            "tensors as binary data after it."
         )
         raise Problem("body-too-large", detail)
     fields = parse_json_object(body[:size], "invalid-json")
@@ -76,20 +77,23 @@ def read(body: bytes, header: str | None) -> Inference:
     rest, inputs = memoryview(body)[size:], dict[str, np.ndarray]()
     for i, tensor in enumerate(asked.inputs):
         if tensor.name in inputs:
-            raise make_problem(
-                "invalid-request", pointer("inputs", i, "name"), "duplicate", "named twice"
-            )
+            detail = "Two inputs have this name. Names of inputs must be unique."
+            raise make_problem("invalid-request", pointer("inputs", i, "name"), "duplicate", detail)
         with reraise_as("invalid-request"):
             inputs[tensor.name], rest = _taken(tensor, rest, i)
     if rest:
-        detail = f"{len(rest)} bytes are left once all inputs are read"
+        detail = (
+            f"{len(rest)} bytes follow the last input. `binary_data_size` of the inputs must "
+            "cover the whole body."
+        )
         raise make_problem("invalid-request", "/inputs", "too_long", detail)
     by_default = asked.parameters.get("binary_data_output", False) is True
     wanted = None
     for i, each in enumerate(asked.outputs or ()):
         if "classification" in each.parameters:
             at = pointer("outputs", i, "parameters", "classification")
-            raise make_problem("invalid-request", at, "not_read", "this extension is not here")
+            detail = "The classification extension is not supported. Leave out this parameter."
+            raise make_problem("invalid-request", at, "not_read", detail)
     if asked.outputs:
         wanted = {
             each.name: each.parameters.get("binary_data", by_default) is True
@@ -99,7 +103,7 @@ def read(body: bytes, header: str | None) -> Inference:
 
 
 def written(
-    inference: Inference, model: str, version: str, found: Mapping[str, np.ndarray], told: bytes
+    inference: Inference, model: str, version: str, arrays: Mapping[str, np.ndarray], told: bytes
 ) -> ResponsePayload:
     """The answer with these tensors; `told` is the JSON of all there is to say besides.
 
@@ -108,18 +112,18 @@ def written(
     """
     wanted = inference.wanted
     if wanted is None:
-        wanted = dict.fromkeys(found, inference.as_bytes)
-    elif missing := [name for name in wanted if name not in found]:
-        rule = f"the outputs are {', '.join(found)}"
+        wanted = dict.fromkeys(arrays, inference.as_bytes)
+    elif missing := [name for name in wanted if name not in arrays]:
+        rule = f"No such output. This model has the outputs {', '.join(arrays)}."
         place_of = list(wanted).index(missing[0])
         raise make_problem("invalid-request", pointer("outputs", place_of, "name"), "unknown", rule)
-    listed = [found[name] for name, as_bytes in wanted.items() if not as_bytes]
-    if sum(map(_json_bytes, listed)) > _MOST_JSON:
-        rule = f"JSON would have more than {_MOST_JSON} bytes; ask for binary_data"
+    listed = [arrays[name] for name, as_bytes in wanted.items() if not as_bytes]
+    if sum(map(_json_bytes, listed)) > _MAX_JSON_BYTES:
+        rule = f"The response would exceed {_MAX_JSON_BYTES} bytes of JSON. Ask for `binary_data`."
         raise make_problem("invalid-request", "/outputs", "too_large", rule)
     outputs, parts = list[dict[str, Any]](), list[bytes]()
     for name, as_bytes in wanted.items():
-        array = found[name]
+        array = arrays[name]
         entry = {"name": name, "datatype": _datatype(array), "shape": list(array.shape)}
         if as_bytes:
             parts.append(_as_bytes(array))
@@ -149,16 +153,19 @@ def _require_few(fields: dict[str, Any]) -> None:
         several = fields.get(name)
         if not isinstance(several, list):
             continue
-        if len(several) > _MOST:
-            raise make_problem("invalid-request", pointer(name), "too_many", f"at most {_MOST}")
+        if len(several) > _MAX_ENTRIES:
+            detail = f"At most {_MAX_ENTRIES} entries are allowed."
+            raise make_problem("invalid-request", pointer(name), "too_many", detail)
         for i, each in enumerate(several):
             if isinstance(each, dict):
                 faults += unknown_fields(each, shape.model_fields, name, i)
                 faults += _parameter_faults(each, name, i)
                 dims = each.get("shape")
-                if isinstance(dims, list) and len(dims) > _MOST_DIMS:
+                if isinstance(dims, list) and len(dims) > _MAX_DIMS:
                     at = pointer(name, i, "shape")
-                    faults.append(FieldError(at, "too_long", f"at most {_MOST_DIMS} dimensions"))
+                    faults.append(
+                        FieldError(at, "too_long", f"At most {_MAX_DIMS} dimensions are allowed.")
+                    )
     if faults:
         raise make_request_problem(faults)
 
@@ -167,11 +174,13 @@ def _parameter_faults(fields: dict[str, Any], *where: str | int) -> list[FieldEr
     found, at = fields.get("parameters"), pointer(*where, "parameters")
     if not isinstance(found, dict):
         return []
-    if len(found) > _MOST:
-        return [FieldError(at, "too_many", f"at most {_MOST}")]
+    if len(found) > _MAX_ENTRIES:
+        return [FieldError(at, "too_many", f"At most {_MAX_ENTRIES} entries are allowed.")]
     if not all(re.fullmatch(r"\w{1,64}", name, re.ASCII) for name in found):
-        return [FieldError(at, "not_allowed", "a name has up to 64 letters, digits and _")]
-    rule = "must be a number, a boolean or a string"
+        return [
+            FieldError(at, "not_allowed", "A parameter name has 1 to 64 letters, digits and _.")
+        ]
+    rule = "Must be a number, a boolean or a string."
     return [
         FieldError(f"{at}/{name}", "wrong_type", rule)
         for name, value in found.items()
@@ -189,28 +198,29 @@ def _header_size(header: str | None, size: int) -> int:
     if header is None:
         return size
     if not (header.isascii() and header.isdecimal() and len(header) < 12 and int(header) <= size):
-        raise make_problem(
-            "invalid-request", "", "out_of_range", f"{HEADER}: no length of this body"
-        )
+        detail = f"`{HEADER}` must be the length of the JSON part, from 0 to {size} bytes."
+        raise make_problem("invalid-request", "", "out_of_range", detail)
     return int(header)
 
 
 def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, memoryview]:
     """The array of a tensor, and the bytes that are left behind its own."""
     at = pointer("inputs", i)
-    if math.prod(size for size in tensor.shape if size) > _MOST_ENTRIES:
+    if math.prod(size for size in tensor.shape if size) > _MAX_ELEMENTS:
         raise make_graph_problem_at(
-            f"{at}/shape", "out_of_range", f"at most {_MOST_ENTRIES} entries"
+            f"{at}/shape", "out_of_range", f"At most {_MAX_ELEMENTS} elements are allowed."
         )
     count, size = math.prod(tensor.shape), tensor.parameters.get("binary_data_size")
     if (size is None) == (tensor.data is None):
         raise make_graph_problem_at(
-            at, "one_of", "give `data`, or the parameter `binary_data_size`"
+            at, "one_of", "Send either `data` or the parameter `binary_data_size`."
         )
     if size is None:
         return _of_json(tensor, count, i), rest
     if type(size) is not int or not 0 <= size <= len(rest):
-        rule = f"{len(rest)} bytes are there behind the JSON and the inputs before"
+        rule = (
+            f"Must be a number of bytes from 0 to {len(rest)}, which is what is left of the body."
+        )
         raise make_graph_problem_at(f"{at}/parameters/binary_data_size", "out_of_range", rule)
     return _of_bytes(tensor, count, rest[:size], at), rest[size:]
 
@@ -222,25 +232,24 @@ def _of_json(tensor: InferTensor, count: int, i: int) -> np.ndarray:
     for _ in tensor.shape[1:]:
         if not flat or type(flat[0]) is not list:
             break
-        require_types(flat, {list}, at, "must be a list, as the first is")
+        require_types(flat, {list}, at, "Must be a list, as the first entry is.")
         flat = [entry for row in flat for entry in row]
     if len(flat) != count:
-        raise make_graph_problem_at(
-            at(), "wrong_shape", f"must hold {count} entries, as the shape has it"
-        )
+        detail = f"Must hold {count} entries, the product of `shape`, not {len(flat)}."
+        raise make_graph_problem_at(at(), "wrong_shape", detail)
     dtype = DATATYPES[tensor.datatype]
     if dtype is None:
-        require_types(flat, {str}, at, "must be a string")
+        require_types(flat, {str}, at, "Must be a string.")
         array = np.empty(count, object)
         array[:] = flat
         return array.reshape(tensor.shape)
     kinds = {"b": {bool}, "f": {int, float}}.get(np.dtype(dtype).kind, {int})
-    require_types(flat, kinds, at, f"must be of type {tensor.datatype}")
+    require_types(flat, kinds, at, f"Must be of type {tensor.datatype}.")
     try:
         with np.errstate(over="ignore"):  # what is not finite is refused where it matters
             return np.array(flat, dtype).reshape(tensor.shape)
     except OverflowError:
-        rule = f"a number does not fit {tensor.datatype}"
+        rule = f"A number is out of range for {tensor.datatype}."
         raise make_graph_problem_at(at(), "out_of_range", rule) from None
 
 
@@ -250,7 +259,9 @@ def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.
         return np.array(_strings(data, count, at), object).reshape(tensor.shape)
     kind = np.dtype(dtype).newbyteorder("<")
     if len(data) != count * kind.itemsize:
-        rule = f"must have {count * kind.itemsize} bytes, as shape and datatype have it"
+        rule = (
+            f"Must have {count * kind.itemsize} bytes for its shape and datatype, not {len(data)}."
+        )
         raise make_graph_problem_at(at, "wrong_shape", rule)
     if dtype is np.bool_:  # any byte but 0 is true
         return (np.frombuffer(data, np.uint8) != 0).reshape(tensor.shape)
@@ -259,10 +270,12 @@ def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.
 
 def _strings(data: memoryview, count: int, at: str) -> list[str]:
     """Each with its length before it, in four bytes."""
-    if count > _MOST_STRINGS or len(data) > LARGE_BODY_BYTES:
-        raise make_graph_problem_at(
-            at, "too_large", f"at most {_MOST_STRINGS} strings in {LARGE_BODY_BYTES} bytes"
+    if count > _MAX_STRINGS or len(data) > LARGE_BODY_BYTES:
+        detail = (
+            f"{count} strings of {len(data)} bytes exceed the limit of {_MAX_STRINGS} strings or "
+            f"{LARGE_BODY_BYTES} bytes. Send several requests."
         )
+        raise make_graph_problem_at(at, "too_large", detail)
     found, start = list[str](), 0
     while start < len(data) and len(found) < count:
         end = start + _ITEM.size
@@ -275,10 +288,10 @@ def _strings(data: memoryview, count: int, at: str) -> list[str]:
         try:
             found.append(str(data[end:start], "utf-8"))
         except UnicodeDecodeError:
-            raise make_graph_problem_at(at, "wrong_type", "strings must be UTF-8") from None
+            raise make_graph_problem_at(at, "wrong_type", "Strings must be UTF-8.") from None
     if len(found) != count or start != len(data):
         raise make_graph_problem_at(
-            at, "wrong_shape", f"must hold {count} strings, each behind its length"
+            at, "wrong_shape", f"Must hold {count} strings, each after its length as 4 bytes."
         )
     return found
 

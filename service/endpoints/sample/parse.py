@@ -19,7 +19,7 @@ from service.endpoints.common.memory_body import (
 )
 from service.endpoints.common.memory_schemas import MAX_STATE
 from service.endpoints.sample.schemas import MAX_BETA, MAX_BETAS, SampleKnobs
-from service.errors import MAX_FIELD_ERRORS, FieldError, pointer, unknown_fields
+from service.errors import MAX_FIELD_ERRORS, FieldError, make_problem, pointer, unknown_fields
 from service.media_types import JSON
 from service.settings import Settings
 from service.storage.memories import MemoryStore
@@ -117,14 +117,16 @@ def parse_sample(
     chains = params.chains or (min(_DEFAULT_CHAINS, params.num_samples) if states is None else 0)
     chains = chains or len(states if states is not None else ())
     if states is not None and len(states) != chains:
-        raise make_request_problem(
-            [FieldError("/init", "wrong_shape", f"must hold one state for each of {chains}")]
-        )
+        detail = f"{len(states)} states were sent for {chains} chains. Send one state per chain."
+        raise make_problem("invalid-request", "/init", "wrong_shape", detail)
     schedule = _schedule(params, chains, settings)
     known = _known(fields.get("clamp"), tensors, memory)
     if known is not None and params.heads > 1:
-        rule = "heads mix the coordinates, so none of them can be held"
-        raise make_request_problem([FieldError("/clamp", "conflict", rule)])
+        rule = (
+            "`clamp` is not allowed with several heads, which mix the coordinates. Set `heads` "
+            "to 1."
+        )
+        raise make_problem("invalid-request", "/clamp", "conflict", rule)
     task = SampleInputs(
         memory,
         memory_id,
@@ -152,10 +154,9 @@ def _betas(value: object) -> tuple[tuple[float, ...] | None, bool]:
     several = type(value) is list
     values: list[Any] = value if several else [value]  # type: ignore[assignment]
     if not 0 < len(values) <= MAX_BETAS:
-        raise make_request_problem(
-            [FieldError("/beta", "out_of_range", f"a list holds 1 to {MAX_BETAS} numbers")]
-        )
-    rule = f'must be a number above 0 and up to {MAX_BETA:g}, a list of such, or "auto"'
+        detail = f"{len(values)} values were sent; a list of beta holds 1 to {MAX_BETAS} numbers."
+        raise make_problem("invalid-request", "/beta", "out_of_range", detail)
+    rule = f"Must be a number above 0 and at most {MAX_BETA:g}, a list of such numbers, or `auto`."
     faults = [
         FieldError(
             pointer("beta", i) if several else "/beta",
@@ -176,18 +177,16 @@ def _memory(
     inline = "patterns" in tensors
     if type(spec) is str:
         if inline:
-            raise make_request_problem(
-                [FieldError("/memory", "conflict", "give an id or patterns, not both")]
-            )
+            detail = "Send either the id of a memory or patterns, not both."
+            raise make_problem("invalid-request", "/memory", "conflict", detail)
         card, memory = store.get(spec)
         return memory, spec, card.shape
     if spec is None and not inline:
-        raise make_request_problem(
-            [FieldError("/memory", "missing", "name a memory or send patterns")]
-        )
+        detail = "No memory was sent. Send the id of a memory, or patterns."
+        raise make_problem("invalid-request", "/memory", "missing", detail)
     if not isinstance(spec, dict | None):
-        raise make_request_problem(
-            [FieldError("/memory", "wrong_type", "must be an id or an object")]
+        raise make_problem(
+            "invalid-request", "/memory", "wrong_type", "Must be the id of a memory or an object."
         )
     if inline:
         memory, items = memory_of_tensor(tensors, spec or {}, "memory")
@@ -200,26 +199,29 @@ def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | No
     """Given states, normalised as the patterns are."""
     at = pointer_builder("init") if "init" in tensors else pointer_builder("init", "states")
     if spec not in (None, "patterns") and (type(spec) is not dict or set(spec) != {"states"}):  # type: ignore[arg-type]
-        rule = 'must be "patterns" or {"states": [...]}'
-        raise make_request_problem([FieldError("/init", "not_allowed", rule)])
+        rule = "Must be `patterns` or an object with `states` alone."
+        raise make_problem("invalid-request", "/init", "not_allowed", rule)
     if "init" not in tensors and type(spec) is not dict:
         return None
     if memory.codec.kind == "sequences":
-        rule = "chains on sequences start at patterns"
-        raise make_request_problem([FieldError("/init", "not_read", rule)])
+        rule = "Chains on sequences start at random patterns. Leave out `init`."
+        raise make_problem("invalid-request", "/init", "not_read", rule)
     width = memory.dim  # of every kind whose items are numbers
-    rule = f"every state must hold {width} numbers"
+    width_rule = f"Every state must hold {width} numbers"
     with reraise_as("invalid-request"):
         if "init" in tensors:
             rows = tensors["init"].reshape(len(tensors["init"]), -1)
             if rows.shape[1] != width:
-                raise make_graph_problem_at(at(), "wrong_shape", rule)
+                detail = f"{width_rule}, not {rows.shape[1]}."
+                raise make_graph_problem_at(at(), "wrong_shape", detail)
             rows = to_float32(rows, at)
         else:
             given = require_list(spec["states"], at)  # type: ignore[index]
-            rows = parse_number_rows(given, width, at, "wrong_shape", rule)
+            rows = parse_number_rows(given, width, at, "wrong_shape", width_rule)
         if not len(rows):
-            raise make_graph_problem_at(at(), "empty", "give at least one state")
+            raise make_graph_problem_at(
+                at(), "empty", "There are no states. Send at least one state."
+            )
         _require_within(rows, at, memory)
     try:
         return memory.encode_states(
@@ -238,16 +240,18 @@ def _known(spec: object, tensors: Tensors, memory: Memory) -> ClampedCoordinates
     if spec is None and not as_tensors:
         return None
     if not memory.codec.has_coordinates:
-        rule = f"coordinates of {memory.codec.kind} are mixed before sampling and cannot be held"
-        raise make_request_problem([FieldError("/clamp", "not_read", rule)])
+        rule = (
+            f"`clamp` is not allowed for memories of kind `{memory.codec.kind}`, whose "
+            "coordinates are mixed before sampling."
+        )
+        raise make_problem("invalid-request", "/clamp", "not_read", rule)
     at_index, at_values = pointer_builder("clamp", "index"), pointer_builder("clamp", "values")
-    rule = f"must be the number of a coordinate, below {memory.dim}"
+    rule = f"Must be the number of a coordinate, from 0 to {memory.dim - 1}."
     with reraise_as("invalid-request"):
         if as_tensors:
             if len(as_tensors) < 2 or spec is not None:
-                raise make_graph_problem_at(
-                    "/clamp_index", "missing", "clamp_index and clamp_values go together"
-                )
+                detail = "Send `clamp_index` and `clamp_values` together, without `clamp`."
+                raise make_graph_problem_at("/clamp_index", "missing", detail)
             at_index, at_values = pointer_builder("clamp_index"), pointer_builder("clamp_values")
             index = tensors["clamp_index"].astype(np.int64)
             require_range(index, memory.dim, at_index, "out_of_range", rule)
@@ -255,18 +259,24 @@ def _known(spec: object, tensors: Tensors, memory: Memory) -> ClampedCoordinates
         else:
             if not isinstance(spec, Mapping) or set(spec) != {"index", "values"}:
                 raise make_graph_problem_at(
-                    "/clamp", "wrong_type", "must be {index: [...], values: [...]}"
+                    "/clamp", "wrong_type", "Must be an object with `index` and `values` alone."
                 )
             index = parse_integers(spec["index"], memory.dim, at_index, "out_of_range", rule)
             given = [[v] for v in require_list(spec["values"], at_values)]
-            values = parse_number_rows(given, 1, at_values, "wrong_shape", "must be a number")[:, 0]
+            values = parse_number_rows(given, 1, at_values, "wrong_shape", "Must be a number")[:, 0]
         if len(values) != len(index):
-            raise make_graph_problem_at(at_values(), "wrong_shape", "must hold one value per index")
+            detail = f"Must hold one value per index: {len(index)}, not {len(values)}."
+            raise make_graph_problem_at(at_values(), "wrong_shape", detail)
         if not 0 < len(index) < memory.dim:
-            rule = f"hold at least one coordinate and leave one of {memory.dim} to sample"
+            rule = (
+                f"{len(index)} coordinates were sent; clamp at least one and at most "
+                f"{memory.dim - 1} of {memory.dim}."
+            )
             raise make_graph_problem_at(at_index(), "out_of_range", rule)
         if len(np.unique(index)) != len(index):
-            raise make_graph_problem_at(at_index(), "duplicate", "a coordinate is named twice")
+            raise make_graph_problem_at(
+                at_index(), "duplicate", "A coordinate appears twice. Give each coordinate once."
+            )
         _require_within(values, at_values, memory)
     return memory.clamp_coordinates(index, values.astype(np.float64))
 
@@ -275,28 +285,36 @@ def _require_within(values: np.ndarray, at: PointerFn, memory: Memory) -> None:
     low, high = (0.0, 1.0) if memory.codec.kind == "images" else (-MAX_STATE, MAX_STATE)
     if (outside := (values < low) | (values > high)).any():
         raise make_graph_problem_where(
-            outside, at, "out_of_range", f"must be from {low:g} to {high:g}"
+            outside, at, "out_of_range", f"Must be from {low:g} to {high:g}."
         )
 
 
 def _schedule(params: SampleKnobs, chains: int, settings: Settings) -> Schedule:
     """The steps that count; what is left out is in the proportions of the paper's protocol."""
     if params.steps > settings.max_sample_steps:
-        rule = f"at most {settings.max_sample_steps} steps"
-        raise make_request_problem([FieldError("/steps", "out_of_range", rule)])
+        rule = (
+            f"{params.steps} steps exceed the maximum of {settings.max_sample_steps} "
+            "(BASIN_MAX_SAMPLE_STEPS). Lower `steps`."
+        )
+        raise make_problem("invalid-request", "/steps", "out_of_range", rule)
     if chains > params.num_samples:
-        rule = "each chain gives at least one sample; ask for fewer chains"
-        raise make_request_problem([FieldError("/chains", "out_of_range", rule)])
+        rule = (
+            f"{chains} chains exceed `num_samples`, {params.num_samples}. Lower `chains`: each "
+            "chain returns at least one sample."
+        )
+        raise make_problem("invalid-request", "/chains", "out_of_range", rule)
     keep = -(-params.num_samples // chains)
     burn_in = params.steps * 2 // 5 if params.burn_in is None else params.burn_in
     if burn_in >= params.steps:
-        raise make_request_problem(
-            [FieldError("/burn_in", "out_of_range", "must be fewer than `steps`")]
-        )
+        detail = f"Must be less than `steps`, {params.steps}."
+        raise make_problem("invalid-request", "/burn_in", "out_of_range", detail)
     thin = params.thin or max((params.steps - burn_in) // max(_SNAPSHOTS, keep), 1)
     if (snapshots := (params.steps - burn_in) // thin) < keep:
-        rule = f"each of {chains} chains must keep {keep} states and has {snapshots} snapshots"
-        raise make_request_problem([FieldError("/num_samples", "out_of_range", rule)])
+        rule = (
+            f"Each of {chains} chains must return {keep} states but records only {snapshots}. "
+            "Lower `num_samples`, `thin` or `burn_in`."
+        )
+        raise make_problem("invalid-request", "/num_samples", "out_of_range", rule)
     return Schedule(params.steps, burn_in, thin, keep)
 
 
@@ -305,24 +323,35 @@ def _check_cost(task: SampleInputs, settings: Settings) -> None:
     memory, runs, work = task.memory, task.runs, task.work
     if work > settings.max_sample_work:
         rule = (
-            "beta values x steps x chains x patterns x dimensions, and "
-            f"{_SEARCH} for each pattern, may be up to {settings.max_sample_work}; these are {work}"
+            f"This request takes {work} operations (betas x steps x chains x patterns x "
+            f"dimensions, and {_SEARCH} per pattern); at most {settings.max_sample_work} "
+            "(BASIN_MAX_SAMPLE_WORK) are allowed. Lower `steps`."
         )
-        raise make_request_problem([FieldError("/steps", "too_much_work", rule)])
+        raise make_problem("invalid-request", "/steps", "too_much_work", rule)
     item = int(np.prod(task.shape)) * (1 if memory.codec.kind == "sequences" else _JSON_NUMBER)
     size = runs * (task.count * item + task.chains * 2 * _JSON_NUMBER)
     if size > settings.max_response_bytes:
         rule = (
-            f"an answer may have about {settings.max_response_bytes} bytes; this would have {size}"
+            f"The response would have about {size} bytes; at most "
+            f"{settings.max_response_bytes} (BASIN_MAX_RESPONSE_BYTES) are allowed. Lower "
+            "`num_samples`."
         )
-        raise make_request_problem([FieldError("/num_samples", "too_large", rule)])
-    if max(task.chains, task.count) * (memory.num_patterns + memory.dim) > _MAX_BUFFER:
-        rule = f"chains or samples x (patterns + dimensions) may be up to {_MAX_BUFFER}"
-        raise make_request_problem([FieldError("/chains", "too_large", rule)])
+        raise make_problem("invalid-request", "/num_samples", "too_large", rule)
+    num_buffered = max(task.chains, task.count) * (memory.num_patterns + memory.dim)
+    if num_buffered > _MAX_BUFFER:
+        rule = (
+            f"This request needs a buffer of {num_buffered} numbers (chains or samples x "
+            f"(patterns + dimensions)); at most {_MAX_BUFFER} are allowed. Lower `chains` or "
+            "`num_samples`."
+        )
+        raise make_problem("invalid-request", "/chains", "too_large", rule)
     recorded = task.schedule.num_steps // task.schedule.thin * task.chains
     if recorded * task.heads * _WATCHED > _MAX_RECORDED:
-        rule = f"steps / thin x chains x heads may be up to {_MAX_RECORDED // _WATCHED}; thin more"
-        raise make_request_problem([FieldError("/thin", "too_large", rule)])
+        rule = (
+            f"This request records {recorded * task.heads} states (steps / thin x chains x "
+            f"heads); at most {_MAX_RECORDED // _WATCHED} are allowed. Raise `thin`."
+        )
+        raise make_problem("invalid-request", "/thin", "too_large", rule)
     if task.heads > 1:
         with reraise_as("invalid-request"):
             require_decomposable(runs * memory.num_patterns, memory.dim, "/heads")

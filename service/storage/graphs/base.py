@@ -1,4 +1,4 @@
-"""Where stored graphs last: as they once were, and what has changed since."""
+"""Interface of the durable log of stored graphs: a snapshot, and the updates since."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.storage.graphs.dynamic_graph import Schema
 
 
 class GraphKey(NamedTuple):
-    """Whose graph, and its id."""
+    """Name of the API key that owns a graph, and the id of the graph."""
 
     owner: str
     id: str
@@ -24,10 +24,10 @@ class GraphKey(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphMetadata:
-    """What is known of a graph without reading it.
+    """Schema, size and version of a graph.
 
-    `revision` counts its changes, also over those that replace it; `since` is the revision of its
-    base, on which changes are written; `tag` tells a graph from the one that replaced it.
+    `revision` counts updates and replacements; `since` is the revision of the snapshot that the
+    updates are based on; `tag` distinguishes a graph from the one that replaced it.
     """
 
     features: tuple[str, ...]
@@ -51,14 +51,14 @@ class GraphMetadata:
         return cls(**found | {name: tuple(found[name]) for name in ("features", "relations")})
 
     def next_revision(self, num_nodes: int, num_edges: int) -> GraphMetadata:
-        """After one change more."""
+        """Return the metadata after one more update."""
         revision = self.revision + 1
         return replace(self, num_nodes=num_nodes, num_edges=num_edges, revision=revision)
 
 
 @dataclass(frozen=True)
 class GraphLimits:
-    """How much one owner may store."""
+    """Storage limits of one owner."""
 
     max_graphs: int
     max_nodes: int
@@ -75,7 +75,7 @@ class WriteResult(Enum):
 
 @dataclass(frozen=True)
 class LogContents:
-    """A graph to be read: its base, unless that is known, and the changes since."""
+    """A stored graph: its snapshot file, unless the reader has it, and the updates since."""
 
     metadata: GraphMetadata
     snapshot_file: bytes | None
@@ -83,11 +83,11 @@ class LogContents:
 
 
 class GraphLog(ABC):
-    """Called from one thread, which may block. Every change lasts once the `batch` it is in ends;
-    what a batch has changed is as it was where that raises. All methods raise `StoreError`."""
+    """Called from one thread, which may block. A change is durable once its `batch` ends; if the
+    batch raises, all of it is rolled back. All methods raise `StoreError`."""
 
     is_shared: bool
-    """Do others write here too?"""
+    """Whether other servers write to this log too."""
 
     @abstractmethod
     def open(self) -> None: ...
@@ -101,14 +101,13 @@ class GraphLog(ABC):
 
     @abstractmethod
     def list_metadata(self, owner: str) -> dict[str, GraphMetadata]:
-        """Of all graphs of an owner, by id."""
+        """Return the metadata of all graphs of an owner, by id."""
 
     @abstractmethod
     def put(
         self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
     ) -> tuple[WriteResult, int]:
-        """Store a graph, in place of what was there; with its revision, one above that of what was
-        there, or 1."""
+        """Store or replace a graph; return its revision: 1, or one above the replaced one."""
 
     @abstractmethod
     def append(
@@ -119,26 +118,26 @@ class GraphLog(ABC):
         update: bytes,
         room: GraphLimits,
     ) -> WriteResult:
-        """Store a change of the graph that was `before`."""
+        """Store an update of the graph whose metadata is `before`."""
 
     @abstractmethod
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
-        """Put a base in the place of all changes up to the revision of `head`; was it done? It
-        need not be: changes last without it."""
+        """Replace all updates up to the revision of `head` by a snapshot; return whether that was
+        done. It is optional: updates are durable without it."""
 
     @abstractmethod
     def read(self, place: GraphKey, known: GraphMetadata | None) -> LogContents | None:
-        """A graph; of one that is `known` the changes since, unless it was replaced."""
+        """Read a graph; of a `known` one only the updates since, unless it was replaced."""
 
     @abstractmethod
     def delete(self, place: GraphKey) -> bool:
-        """Was there one?"""
+        """Delete a graph; return whether there was one."""
 
 
 def check_limits(
     heads: dict[str, GraphMetadata], place: GraphKey, after: GraphMetadata, room: GraphLimits
 ) -> WriteResult:
-    """Is there room for a graph beside the others of its owner?"""
+    """Check the limits for a graph and the others of its owner."""
     others = [head for id, head in heads.items() if id != place.id]
     before = heads.get(place.id)
     if before is None and len(others) >= room.max_graphs:

@@ -1,4 +1,4 @@
-"""Stored graphs that all servers have, in Redis."""
+"""Log of stored graphs that all servers share, in Redis."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _TRIES = 64
 
 @final
 class RedisGraphLog(GraphLog):
-    """Of each owner a hash of heads; of each graph its base and the list of its changes.
+    """One hash of metadata per owner; one snapshot and one list of updates per graph.
 
-    Who writes looks first, and is told where another was faster.
+    Concurrency is optimistic: WATCH the metadata, then MULTI; a writer that loses gets STALE.
     """
 
     is_shared = True
@@ -62,7 +62,7 @@ class RedisGraphLog(GraphLog):
                 pipeline.hset(_of(place.owner), place.id, stored.to_json())
                 if _done(pipeline):
                     return found, revision
-        raise StoreError("others change graphs all the time")
+        raise StoreError("other servers keep changing graphs")
 
     def append(
         self,
@@ -127,7 +127,7 @@ class RedisGraphLog(GraphLog):
                 found = GraphMetadata.from_json(text)
                 if (found.tag, found.since) == (now.tag, now.since):
                     return LogContents(found, bases[0] if bases else None, updates)
-        raise StoreError("others change the graph all the time")
+        raise StoreError("other servers keep changing this graph")
 
     def delete(self, place: GraphKey) -> bool:
         with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
@@ -145,7 +145,7 @@ class RedisGraphLog(GraphLog):
 
 
 def _watched(pipeline: Pipeline, owner: str) -> dict[str, GraphMetadata]:
-    """The heads of an owner; what the pipeline is told next is done only if they stay so."""
+    """Read the metadata of an owner, and watch it: the next EXEC fails if it changes."""
     pipeline.watch(_of(owner))
     heads = _heads(pipeline.hgetall(_of(owner)))
     pipeline.multi()

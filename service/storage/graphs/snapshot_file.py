@@ -1,4 +1,4 @@
-"""A graph as the file that is its base."""
+"""Snapshot files of stored graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.storage.graphs.update import Update
 
 
 def encode_snapshot(whole: GraphSnapshot) -> bytes:
-    """As a safetensors file."""
+    """Serialize a graph as a safetensors file."""
     graph, ids = whole.graph, orjson.dumps(whole.node_ids)
     arrays = {
         "x": np.ascontiguousarray(graph.x),
@@ -26,7 +26,7 @@ def encode_snapshot(whole: GraphSnapshot) -> bytes:
 
 
 def restore_graph(stored: LogContents) -> DynamicGraph:
-    """A graph that is stored, with all that has changed in it."""
+    """Restore a graph from its snapshot file and the updates since."""
     assert stored.snapshot_file is not None
     arrays = safetensors.numpy.load(stored.snapshot_file)
     relation = arrays.get("edge_type")
@@ -44,7 +44,7 @@ def restore_graph(stored: LogContents) -> DynamicGraph:
 
 
 def apply_updates(graph: DynamicGraph, stored: LogContents) -> None:
-    """Make the changes in `graph` that it has not."""
+    """Apply the updates of `stored` that `graph` does not have yet."""
     width = len(stored.metadata.features)
     for made in stored.updates:
         change = graph.plan(Update.from_json(made, width))

@@ -1,4 +1,4 @@
-"""Stored graphs in a file of SQLite."""
+"""Log of stored graphs in a SQLite file."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _KIND = SchemaVersion(0x42617367, 1, "graphs", _TABLES)  # "Basg"
 
 @final
 class SqliteGraphLog(GraphLog):
-    """A file for one server. A batch is a transaction: it is as long on the way to the disk
-    whatever is in it."""
+    """SQLite file of one server. A batch is one transaction, so its number of updates hardly
+    changes how long the commit takes."""
 
     is_shared = False
 
@@ -118,5 +118,5 @@ class SqliteGraphLog(GraphLog):
 
     def _ask(self, statement: str, values: list[object]) -> list[tuple]:
         if self._db is None:
-            raise StoreError("this is done in a batch")
+            raise StoreError("call this within `batch()`")
         return self._db.execute(statement, values).fetchall()

@@ -1,4 +1,4 @@
-"""The graphs that are stored, and changed while they are scored."""
+"""Stored graphs, which can be updated while they are scored."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from service.storage.graphs.writer import GroupCommitWriter, unavailable
 from service.storage.sqlite import StoreError
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
-_LOG_BYTES = 1 << 20  # of changes, before all of a small graph is written anew
+_LOG_BYTES = 1 << 20  # of updates, before a small graph gets a new snapshot
 _TRIES = 64
-_LOOK_EVERY = 256  # changes, whether the memory suffices
+_EVICT_EVERY = 256  # updates between two checks of the memory limit
 
 
 @dataclass
 class _CachedGraph:
-    """A graph in memory; how much was written of it since its base, and of that."""
+    """A graph in memory, with the bytes of its log (`logged`) and of its snapshot file."""
 
     live: DynamicGraph
     head: GraphMetadata
@@ -39,22 +39,22 @@ class _CachedGraph:
 
 @final
 class GraphStore:
-    """Graphs by id, of each key its own. All methods may be called from the event loop.
+    """Graphs by id, separate for each API key. All methods may be called from the event loop.
 
-    Who changes a graph waits until the change lasts; who reads one may find it a moment before,
-    and always finds it as it is between two changes. While Redis is away graphs that are in memory
-    are read as they last were, and none can be changed.
+    An update returns once it is durable; a reader may see it a moment earlier, but always sees
+    a consistent graph. While Redis is unavailable graphs in memory can be read in their last known
+    state, and none can be changed.
     """
 
     def __init__(self, journal: GraphLog, room: GraphLimits, memory_bytes: int) -> None:
         self._log, self._room, self._memory_bytes = journal, room, memory_bytes
-        self._cache = dict[GraphKey, _CachedGraph]()  # changed by the keeper alone
+        self._cache = dict[GraphKey, _CachedGraph]()  # written only by the writer thread
         self._writer = GroupCommitWriter(journal, self._cache.clear)
         self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
         self._owner = ""
 
     def scoped_to(self, owner: str) -> GraphStore:
-        """The same store, as the key of this name sees it."""
+        """Return the store as the API key of this name sees it."""
         if not owner:
             return self
         view = copy.copy(self)
@@ -70,44 +70,46 @@ class GraphStore:
 
     @property
     def cached_bytes(self) -> int:
-        """Memory that graphs take, about."""
-        return sum(held.live.nbytes for held in list(self._cache.values()))
+        """Approximate memory of the cached graphs."""
+        return sum(entry.live.nbytes for entry in list(self._cache.values()))
 
     async def list_metadata(self) -> dict[str, GraphMetadata]:
-        """Every graph there is, by id."""
+        """Return the metadata of all graphs, by id."""
         owner = self._owner
         return await asyncio.wrap_future(
             self._writer.submit(lambda: self._log.list_metadata(owner))
         )
 
     async def get_metadata(self, id: str) -> GraphMetadata:
-        """
+        """Return the metadata of one graph.
+
         Raises:
             Problem: there is no such graph.
         """
-        if (found := (await self.list_metadata()).get(id)) is None:
+        if (metadata := (await self.list_metadata()).get(id)) is None:
             raise _unknown("/id")
-        return found
+        return metadata
 
     async def get(self, id: str, at: str = "/id") -> DynamicGraph:
-        """A graph, with all changes that have been answered.
+        """Return a graph, including all updates that have returned.
 
         Args:
-            at: where in the request it is named.
+            at: JSON pointer to its id in the request, for errors.
 
         Raises:
             Problem: there is no such graph, or it cannot be read.
         """
         place = self._place(id, at)
-        held = self._cache.get(place)
-        if held is not None and not self._log.is_shared:
-            held.used = time.monotonic()
-            return held.live
-        held = await asyncio.wrap_future(self._writer.submit(lambda: self._read(place, at)))
-        return held.live
+        entry = self._cache.get(place)
+        if entry is not None and not self._log.is_shared:
+            entry.used = time.monotonic()
+            return entry.live
+        entry = await asyncio.wrap_future(self._writer.submit(lambda: self._read(place, at)))
+        return entry.live
 
     async def build(self, parse: Callable[[], DynamicGraph]) -> tuple[DynamicGraph, bytes]:
-        """What `parse` makes of a body, and its file: one at a time, for it may take seconds."""
+        """Run `parse` in a thread; return its graph and the snapshot file of that. One call runs at
+        a time, because it may take seconds."""
 
         def work() -> tuple[DynamicGraph, bytes]:
             graph = parse()
@@ -117,13 +119,16 @@ class GraphStore:
             return await asyncio.get_running_loop().run_in_executor(self._builder, work)
 
     async def put(self, id: str, graph: DynamicGraph, base: bytes) -> tuple[GraphMetadata, bool]:
-        """Store a graph, whose file is `base`; was there none of this id before?
+        """Store a graph, whose snapshot file is `base`; return whether the id is new.
 
         Raises:
-            Problem: an id that is none, or no room.
+            Problem: an invalid id, or a storage limit.
         """
         if not ID.fullmatch(id):
-            rule = "an id has up to 64 of a-z, 0-9, -, _ and ., and starts with a letter or digit"
+            rule = (
+                "A graph id has 1 to 64 characters of a-z, 0-9, -, _ and ., and starts with a "
+                "letter or digit."
+            )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         place, schema = GraphKey(self._owner, id), graph.schema
         head = GraphMetadata(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
@@ -139,21 +144,22 @@ class GraphStore:
         return await asyncio.wrap_future(self._writer.submit(work))
 
     async def update(self, id: str, schema: Schema, update: Update) -> GraphMetadata:
-        """Change a graph, all at once.
+        """Apply an update atomically.
 
         Args:
             schema: for which `update` was made.
 
         Raises:
-            Problem: there is no such graph, it has another schema by now, there is an edge between
-                nodes it has not, or no room.
+            Problem: no such graph, the graph now has another schema, an edge between unknown nodes,
+                or a storage limit.
         """
         place = self._place(id)
         work = partial(self._update, place, schema, update)
         return await asyncio.wrap_future(self._writer.submit(work))
 
     async def delete(self, id: str) -> None:
-        """
+        """Delete a graph.
+
         Raises:
             Problem: there is no such graph.
         """
@@ -171,90 +177,93 @@ class GraphStore:
             raise _unknown(at)
         return GraphKey(self._owner, id)
 
-    # What follows is done by the keeper.
+    # The methods below run in the writer thread.
 
     def _read(self, place: GraphKey, at: str = "/id") -> _CachedGraph:
-        held = self._cache.get(place)
-        if held is None or self._log.is_shared:
-            held = self._fetched(place, held, at)
-        held.used = time.monotonic()
-        return held
+        entry = self._cache.get(place)
+        if entry is None or self._log.is_shared:
+            entry = self._fetched(place, entry, at)
+        entry.used = time.monotonic()
+        return entry
 
-    def _fetched(self, place: GraphKey, held: _CachedGraph | None, at: str) -> _CachedGraph:
+    def _fetched(self, place: GraphKey, entry: _CachedGraph | None, at: str) -> _CachedGraph:
         try:
-            stored = self._log.read(place, None if held is None else held.head)
+            stored = self._log.read(place, None if entry is None else entry.head)
         except StoreError:
-            if held is None or not self._log.is_shared:
+            if entry is None or not self._log.is_shared:
                 raise
-            return held  # as it last was
+            return entry  # in its last known state
         if stored is None:
             self._cache.pop(place, None)
             raise _unknown(at)
         logged = sum(map(len, stored.updates))
-        if held is not None and stored.snapshot_file is None:
-            apply_updates(held.live, stored)
-            held.head, held.logged = stored.metadata, held.logged + logged
-            self._compact(held)
-            return held
+        if entry is not None and stored.snapshot_file is None:
+            apply_updates(entry.live, stored)
+            entry.head, entry.logged = stored.metadata, entry.logged + logged
+            self._compact(entry)
+            return entry
         assert stored.snapshot_file is not None
-        held = _CachedGraph(
+        entry = _CachedGraph(
             restore_graph(stored),
             stored.metadata,
             logged,
             len(stored.snapshot_file),
             time.monotonic(),
         )
-        self._hold(place, held)
-        return held
+        self._hold(place, entry)
+        return entry
 
     def _update(self, place: GraphKey, schema: Schema, update: Update) -> GraphMetadata:
         for _ in range(_TRIES):
-            held = self._read(place)
-            if held.live.schema != schema:
-                raise Problem("graph-replaced", "it has other features or relations now")
-            if (change := held.live.plan(update)) is None:
-                return held.head
+            entry = self._read(place)
+            if entry.live.schema != schema:
+                raise Problem(
+                    "graph-replaced",
+                    "The graph has other features or relations now. Read it again with GET "
+                    "/graphs/{id}.",
+                )
+            if (change := entry.live.plan(update)) is None:
+                return entry.head
             after, made = (
-                held.head.next_revision(change.num_nodes, change.num_edges),
+                entry.head.next_revision(change.num_nodes, change.num_edges),
                 update.to_json(),
             )
-            outcome = self._log.append(place, held.head, after, made, self._room)
+            outcome = self._log.append(place, entry.head, after, made, self._room)
             if outcome is WriteResult.STALE:
                 continue
             self._require_done(outcome)
-            held.live.commit(change, after.revision)
-            held.head, held.logged = after, held.logged + len(made)
-            self._compact(held)
-            if held.logged > max(held.base_bytes, _LOG_BYTES):
-                self._write_snapshot(place, held)
-            if after.revision % _LOOK_EVERY == 0:
+            entry.live.commit(change, after.revision)
+            entry.head, entry.logged = after, entry.logged + len(made)
+            self._compact(entry)
+            if entry.logged > max(entry.base_bytes, _LOG_BYTES):
+                self._write_snapshot(place, entry)
+            if after.revision % _EVICT_EVERY == 0:
                 self._evict(place)
-            return held.head
-        raise unavailable("others change it all the time")
+            return entry.head
+        raise unavailable("Other servers keep changing this graph. Retry after 1 s.")
 
-    def _compact(self, held: _CachedGraph) -> None:
-        """Leave out what was deleted, once that is most of it."""
-        if held.live.should_compact:
-            held.live = DynamicGraph(held.live.schema, held.live.snapshot())
+    def _compact(self, entry: _CachedGraph) -> None:
+        """Rebuild the graph without deleted nodes and edges, once they are the majority."""
+        if entry.live.should_compact:
+            entry.live = DynamicGraph(entry.live.schema, entry.live.snapshot())
 
-    def _write_snapshot(self, place: GraphKey, held: _CachedGraph) -> None:
-        base = encode_snapshot(held.live.snapshot())
-        if self._log.replace_snapshot(place, held.head, base):
-            held.head = replace(held.head, since=held.head.revision)
-            held.logged, held.base_bytes = 0, len(base)
-        else:  # after as much again
-            held.base_bytes = 2 * held.logged
+    def _write_snapshot(self, place: GraphKey, entry: _CachedGraph) -> None:
+        base = encode_snapshot(entry.live.snapshot())
+        if self._log.replace_snapshot(place, entry.head, base):
+            entry.head = replace(entry.head, since=entry.head.revision)
+            entry.logged, entry.base_bytes = 0, len(base)
+        else:  # try again once the log has doubled
+            entry.base_bytes = 2 * entry.logged
 
-    def _hold(self, place: GraphKey, held: _CachedGraph) -> None:
-        """Keep it in memory."""
-        self._cache[place] = held
+    def _hold(self, place: GraphKey, entry: _CachedGraph) -> None:
+        """Add the graph to the cache."""
+        self._cache[place] = entry
         self._evict(place)
 
     def _evict(self, place: GraphKey) -> None:
-        """Those leave the memory that nobody has used for longest, while there is too much; but for
-        this one."""
+        """Evict the least recently used graphs other than `place` while over the limit."""
         others = sorted((p for p in self._cache if p != place), key=lambda p: self._cache[p].used)
-        taken = sum(each.live.nbytes for each in self._cache.values())
+        taken = sum(entry.live.nbytes for entry in self._cache.values())
         for other in others:
             if taken <= self._memory_bytes:
                 break
@@ -263,13 +272,23 @@ class GraphStore:
     def _require_done(self, outcome: WriteResult) -> None:
         room = self._room
         detail = {
-            WriteResult.TOO_MANY_GRAPHS: f"{room.max_graphs} graphs may be stored; delete one",
-            WriteResult.TOO_MANY_NODES: f"stored graphs may have {room.max_nodes} nodes together",
-            WriteResult.TOO_MANY_EDGES: f"stored graphs may have {room.max_edges} edges together",
+            WriteResult.TOO_MANY_GRAPHS: (
+                f"At most {room.max_graphs} graphs (BASIN_MAX_STORED_GRAPHS) may be stored. "
+                "Delete one first."
+            ),
+            WriteResult.TOO_MANY_NODES: (
+                f"Stored graphs may have at most {room.max_nodes} nodes together "
+                "(BASIN_MAX_STORED_NODES). Delete a graph or some nodes first."
+            ),
+            WriteResult.TOO_MANY_EDGES: (
+                f"Stored graphs may have at most {room.max_edges} edges together "
+                "(BASIN_MAX_STORED_EDGES). Delete a graph or some edges first."
+            ),
         }.get(outcome)
         if detail is not None:
             raise Problem("store-full", detail)
 
 
 def _unknown(at: str) -> Problem:
-    return make_problem("unknown-graph", at, "unknown_graph", "GET /graphs lists those there are")
+    detail = "No such graph. GET /graphs lists the graphs of this API key."
+    return make_problem("unknown-graph", at, "unknown_graph", detail)

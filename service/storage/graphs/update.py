@@ -1,4 +1,4 @@
-"""What changes of a stored graph at once."""
+"""An atomic update of a stored graph."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import orjson
 from service.validation.ids import NodeId
 
 Edge = tuple[NodeId, NodeId, int]
-"""Source, target and number of the relation."""
+"""Source id, target id and relation number."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """First edges go, then nodes with all their edges; then nodes are set, with x (N, F) float32,
-    whether they were there or not; then edges are added, each of which is there but once.
+    """Delete edges, delete nodes with all their edges, then insert or replace nodes with features
+    x (N, F) float32, then add edges, of which duplicates are ignored; in this order.
 
-    Done twice it is as done once, so a client may send it again.
+    An update is idempotent, so a client may retry it.
     """
 
     nodes: tuple[NodeId, ...]
@@ -35,7 +35,7 @@ class Update:
 
     @classmethod
     def from_json(cls, text: bytes, width: int) -> Self:
-        """What `dumps` wrote, of nodes with `width` features."""
+        """Restore what `to_json` wrote, for nodes with `width` features."""
         nodes, x, edges, delete_nodes, delete_edges = orjson.loads(text)
         table = np.array(x, np.float32).reshape(len(nodes), width)
         return cls(tuple(nodes), table, _edges(edges), tuple(delete_nodes), _edges(delete_edges))

@@ -1,4 +1,4 @@
-"""The thread that writes: all that waits at a time, in one batch."""
+"""The thread that writes graphs, all waiting updates in one commit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from service.storage.sqlite import StoreError
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Future[Any]]
 _Outcome = tuple[Any, Exception | None]
-_MOST = 256  # pieces of work in one batch
-_MOST_WAITING = 1024
+_MAX_BATCH = 256  # functions in one batch
+_MAX_WAITING = 1024
 
 
 @final
 class GroupCommitWriter:
-    """Does one thing after the other in a thread, and tells that it is done once it is sure to
-    last. So a thousand changes a second take far fewer writes to the disk.
+    """Runs functions in order in one thread, and resolves their futures once they are durable.
 
-    Where others write the same journal each thing lasts by itself, and is told at once.
+    All functions that wait are one batch with one commit (group commit), so that a thousand updates
+    per second need far fewer disk writes. With a log that other servers write too, each function
+    commits by itself.
 
     Args:
-        forget: called where a batch could not be written, so that nothing in it has happened.
+        forget: called after a failed commit, to drop the state that the batch has changed.
     """
 
     def __init__(self, journal: GraphLog, forget: Callable[[], None]) -> None:
@@ -37,14 +38,14 @@ class GroupCommitWriter:
         self._waiting = queue.SimpleQueue[_Work | None]()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._refused: str | None = ""  # why the journal is not open; None where it is
+        self._refused: str | None = ""  # why the log is not open; None if it is
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="graphs", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what waits, and leave the journal."""
+        """Finish what is queued, and close the log."""
         self._closed = True
         if self._thread is not None:
             self._waiting.put(None)
@@ -52,15 +53,18 @@ class GroupCommitWriter:
             self._thread = None
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """What `work` returns, once it lasts; a `Problem` that it raises is its alone.
+        """Queue `work`; the future has its result once that is durable, or the `Problem` it raised.
 
         Raises:
-            Problem: too much waits, or nothing is done any more.
+            Problem: the queue is full, or the server is shutting down.
         """
         if self._closed:
-            raise unavailable("the server is ending")
-        if self._waiting.qsize() >= _MOST_WAITING:
-            detail = "too many changes of graphs wait"
+            raise unavailable("The server is shutting down. Retry after 1 s.")
+        if self._waiting.qsize() >= _MAX_WAITING:
+            detail = (
+                f"The queue for changes of graphs is full: {_MAX_WAITING} changes wait. Retry "
+                "after 1 s."
+            )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
         future = Future[T]()
         self._waiting.put((work, future))
@@ -74,15 +78,15 @@ class GroupCommitWriter:
             next_one = self._waiting.get()
             while next_one is not None:
                 works.append(next_one)
-                if len(works) == _MOST or self._waiting.empty():
+                if len(works) == _MAX_BATCH or self._waiting.empty():
                     break
                 next_one = self._waiting.get()
             over = next_one is None
             self._do([each for each in works if each[1].set_running_or_notify_cancel()])
         self._journal.close()
-        while not self._waiting.empty():  # what came between
+        while not self._waiting.empty():  # queued after `close`
             if (work := self._waiting.get()) is not None:
-                work[1].set_exception(unavailable("the server is ending"))
+                work[1].set_exception(unavailable("The server is shutting down. Retry after 1 s."))
 
     def _open(self) -> None:
         try:
@@ -99,7 +103,12 @@ class GroupCommitWriter:
             self._open()
         if self._refused is not None:
             for _, future in works:
-                future.set_exception(unavailable("the log says why"))
+                future.set_exception(
+                    unavailable(
+                        "The graph store cannot be read or written now. Retry after 1 s; the "
+                        "server log has the reason."
+                    )
+                )
         elif self._journal.is_shared:
             for work, future in works:
                 _resolve(future, self._outcome(work))
@@ -113,7 +122,7 @@ class GroupCommitWriter:
         except Exception as error:
             self._forget()
             if len(works) > 1 and not isinstance(error, StoreError):
-                for work in works:  # nothing has happened, and it is one of them alone that fails
+                for work in works:  # nothing was written: find out which function fails
                     self._do_together([work])
                 return
             outcomes = [_failed(error) for _ in works]
@@ -121,9 +130,10 @@ class GroupCommitWriter:
             _resolve(future, outcome)
 
     def _outcome(self, work: Callable[[], Any]) -> _Outcome:
-        """
+        """Run `work`.
+
         Raises:
-            Exception: what was done before it in the batch is undone too.
+            Exception: unexpected, so the whole batch must be rolled back.
         """
         try:
             return work(), None
@@ -148,7 +158,10 @@ def _resolve(future: Future[Any], outcome: _Outcome) -> None:
 def _failed(error: Exception) -> _Outcome:
     log, of_store = structlog.get_logger(), isinstance(error, StoreError)
     log.error("graphs not written", reason=repr(error), exc_info=None if of_store else error)
-    return None, unavailable("the log says why") if of_store else error
+    return None, unavailable(
+        "The graph store cannot be read or written now. Retry after 1 s; the server log has "
+        "the reason."
+    ) if of_store else error
 
 
 def unavailable(detail: str) -> Problem:

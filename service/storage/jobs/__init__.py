@@ -1,1 +1,1 @@
-"""Where jobs and their results are kept."""
+"""Job stores."""

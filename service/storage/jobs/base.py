@@ -1,4 +1,4 @@
-"""Where jobs are kept: requests until they are answered, then the answers."""
+"""Interface of the job store: requests until they are finished, then their responses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from service.errors import Problem
 from service.storage.jobs.job import Job, Status
 from service.storage.jobs.request import StoredRequest
 
-OVERHEAD = 4096  # bytes of a job beside its body or answer
+OVERHEAD = 4096  # bytes of a job besides its body or response
 
 
 @dataclass(frozen=True)
 class JobLimits:
-    """What may be kept: jobs that are not over, bytes of requests and answers, and seconds for
-    which a job that is over stays. A key may begin no more once it has half of the jobs or of the
-    bytes. Where bytes run out its own oldest answers go first, then others'."""
+    """Maximum number of unfinished jobs, maximum bytes of requests and responses, and seconds for
+    which a finished job is stored. One API key may have half of the jobs or bytes. If bytes run
+    out, the oldest responses are deleted, those of the same key first."""
 
     max_jobs: int
     max_bytes: int
@@ -27,85 +27,88 @@ class JobLimits:
 
 
 def queue_full_error(count: int, half: bool = False) -> Problem:
-    """So many jobs are not over, or so many of one key, which may have half."""
-    detail = f"{count} jobs{' of this key' * half} run or wait already"
+    """Return the error for `count` unfinished jobs; `half`: of one API key, which may have half."""
+    limits = "BASIN_MAX_JOBS or BASIN_MAX_JOB_BYTES"
+    detail = f"The job queue is full: {count} jobs run or wait ({limits}). Retry after 1 s."
+    if half:
+        detail = f"{count} jobs of this API key run or wait, half of {limits}. Retry after 1 s."
     return Problem("queue-full", detail, headers={"retry-after": "1"})
 
 
 class JobStore(ABC):
-    """Jobs that outlive the process. Every change is one transaction, and lasts once it returns.
+    """Durable jobs. Every change is one transaction, and is durable once the method returns.
 
     Called from one thread, which may block. All methods raise `StoreError`.
     """
 
     @abstractmethod
     def open(self) -> None:
-        """Make it ready, for this process alone where several cannot have it."""
+        """Open the store, locked for this process if it cannot be shared."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the store. May be called on a store that is not open."""
+        """Close the store; does nothing if it is not open."""
 
     @abstractmethod
     def add(
         self, job: Job, sent: StoredRequest, body: bytes, key: str | None, fingerprint: bytes
     ) -> Job:
-        """Keep a request; `job`, or the job that had this `key` before.
+        """Store a request; return `job`, or the earlier job with the same Idempotency-Key `key`.
 
         Raises:
-            Problem: no room, or the key belongs to a request of another `fingerprint`.
+            Problem: a limit, or the key was sent with a request of another `fingerprint`.
         """
 
     @abstractmethod
     def claim(self) -> Job | None:
-        """A job that nobody runs, for this process: suspects, which were running whenever a process
-        ended, and then in the order they came. None where there is none."""
+        """Assign a waiting job to this process, or return None. First come suspects, which were
+        running each time a process ended, then the others in order of arrival."""
 
     @abstractmethod
     def mark_started(self, id: str) -> int | None:
-        """Count that a job that was claimed is begun; how often it has been, or None where it has
-        been forgotten or is another's by now."""
+        """Count a start of a claimed job; return the number of starts, or None if the job was
+        deleted or belongs to another process by now."""
 
     @abstractmethod
     def release(self, id: str, begun: bool) -> None:
-        """Take `claim` back, and `begin`: the job was stopped, and it was not its fault."""
+        """Undo `claim`, and `mark_started` if `begun`: the job was stopped for another reason."""
 
     @abstractmethod
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
-        """Tell that these run, and how far they have come; ids of those forgotten meanwhile."""
+        """Record that these jobs run, and their progress; return the ids of deleted ones."""
 
     @abstractmethod
     def count_unfinished(self) -> int:
-        """How many jobs wait or run, of all processes."""
+        """Return the number of jobs that wait or run, in all processes."""
 
     @abstractmethod
     def get_request(self, id: str) -> StoredRequest:
-        """The request of a job that is not over."""
+        """Return the request of an unfinished job."""
 
     @abstractmethod
     def get_body(self, id: str) -> bytes:
-        """The body of that request."""
+        """Return the body of that request."""
 
     @abstractmethod
     def complete(self, job: Job, status: Status, answer: Response) -> bool:
-        """Keep the answer in place of the request, and how far `job` came; it is over.
+        """Replace the request by the response, and store the progress of `job`, which is finished.
 
-        Nothing changes where the job is over already or forgotten; False, unless it was this
-        answer of this process that was kept before.
+        Does nothing if the job is finished already or deleted; returns False then, unless this
+        process stored this response before.
         """
 
     @abstractmethod
     def get(self, id: str) -> Job | None:
-        """A job, while it is kept."""
+        """Return a job, until it expires."""
 
     @abstractmethod
     def get_response(self, id: str) -> Response | None:
-        """Its answer, once there is one."""
+        """Return the response of a job, once there is one."""
 
     @abstractmethod
     def delete(self, id: str) -> bool:
-        """Forget a job; was there one?"""
+        """Delete a job; return whether there was one."""
 
     @abstractmethod
     def expire(self) -> None:
-        """Forget what has been kept for long enough."""
+        """Delete jobs that have expired."""

@@ -1,4 +1,4 @@
-"""A job: where it stands and how far it has come."""
+"""A job, with its status and progress."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from service.observability.progress import Progress
 
 POISON_THRESHOLD = 2
-"""Starts from which a job is suspected of ending the process."""
+"""Number of starts from which a job is suspected of crashing the process."""
 
 
 class Status(StrEnum):
-    """Where a job stands: it waits or runs, or it is over. A problem is an answer too."""
+    """Status of a job; `failed` means that its response is a problem document."""
 
     RUNNING = "running"
     DONE = "done"
@@ -25,8 +25,8 @@ class Status(StrEnum):
 
 @dataclass
 class Job:
-    """A request whose answer is promised; `starts` counts how often it was begun, `owner` names
-    the key that it came with."""
+    """An accepted request; `starts` counts how often it was started, `owner` is the name of the
+    API key that it was sent with."""
 
     route: str
     request_id: str
@@ -38,7 +38,7 @@ class Job:
     owner: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """What a client is told of it."""
+        """Return the document that a client sees."""
         answered = self.status in (Status.DONE, Status.FAILED)
         return {
             "id": self.id,

@@ -1,9 +1,9 @@
-"""Jobs in Redis: any server accepts them, any server or worker runs them.
+"""Job store in Redis: any server accepts jobs, any server or worker runs them.
 
-Of each job there is a hash; its id is in one of three sorted sets. `waiting` is in the order of
-arrival, suspects first; `running` by when its holder must have been heard again; `over` by when it
-ended. Every change is one script, so it happens once and as a whole. What a script writes first is
-what a full Redis refuses, so that nothing has changed then.
+Each job is a hash, and its id is in one of three sorted sets: `waiting`, by order of arrival with
+suspects first; `running`, by the time at which its lease ends; `over`, by the time it finished.
+Every change is one Lua script, so it is atomic. The first write of a script is the one that a full
+Redis refuses, so that nothing has changed then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ local function now()
   return time[1] + time[2] / 1000000
 end
 
--- Held are the bytes of jobs that are not over, and those of the others.
+-- HELD counts the bytes of unfinished jobs and of finished ones.
 local function hold(over, bytes)
   redis.call('HINCRBY', HELD, over and 'over' or 'unfinished', bytes)
 end
@@ -62,8 +62,8 @@ local function expire(keep)
   for _, id in ipairs(late) do forget(id) end
 end
 
--- Where nobody has been heard for long, it is Redis that was away: those that run get their time
--- anew. Every process is heard each second, whether it has a place for a job or not.
+-- Every process calls this each second, even if it runs no job. If there was no call for half a
+-- lease, Redis itself was unavailable: renew the leases of all running jobs.
 local function hear()
   local time = now()
   if time - (redis.call('GET', HEARD) or 0) > LEASE / 2 then
@@ -75,7 +75,7 @@ local function hear()
   return time
 end
 
--- Those of an owner that are not over, and their bytes.
+-- Number and bytes of the unfinished jobs of an owner.
 local function begun_by(owner)
   local count, bytes = 0, 0
   for _, set in ipairs({{WAITING, RUNNING}}) do
@@ -87,7 +87,7 @@ local function begun_by(owner)
   return count, bytes
 end
 
--- The oldest answers go, those of the owner before others'.
+-- Delete the oldest responses, those of the owner first, but not `spare`.
 local function make_room(most, spare, owner)
   for _, own in ipairs({{true, false}}) do
     for _, id in ipairs(redis.call('ZRANGE', OVER, 0, -1)) do
@@ -148,7 +148,7 @@ return {id, redis.call('HMGET', JOB .. id, unpack(ARGV, 2))}
 """
 _BEGIN = """
 if not holds(ARGV[1], ARGV[2]) then return false end
-if redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then  -- and the answer did not arrive
+if redis.call('HGET', JOB .. ARGV[1], 'begun') == '1' then  -- a retry: the reply was lost
   return tonumber(redis.call('HGET', JOB .. ARGV[1], 'starts'))
 end
 redis.call('HSET', JOB .. ARGV[1], 'begun', 1)
@@ -171,7 +171,7 @@ for i = 2, #ARGV, 2 do
   elseif holds(id, ARGV[1]) then
     redis.call('HSET', JOB .. id, 'progress', ARGV[i + 1])
     redis.call('ZADD', RUNNING, now() + LEASE, id)
-    redis.call('ZREM', WAITING, id)  -- where nobody has taken it meanwhile
+    redis.call('ZREM', WAITING, id)  -- its lease ended, but no other process has claimed it
   end
 end
 return gone
@@ -179,7 +179,7 @@ return gone
 _COMPLETE = """
 local id, size = ARGV[1], tonumber(ARGV[2])
 local was, ended, by = unpack(redis.call('HMGET', JOB .. id, 'size', 'ended', 'by'))
-if ended and by == ARGV[5] then return 1 end  -- and the answer did not arrive
+if ended and by == ARGV[5] then return 1 end  -- a retry: the reply was lost
 if not was or ended then return 0 end
 local time = string.format('%.6f', now())
 redis.call('HSET', JOB .. id, 'ended', time, 'size', size, 'by', unpack(ARGV, 5))
@@ -202,13 +202,14 @@ return redis.call('EXISTS', JOB .. ARGV[1]) == 1 and found
 
 @final
 class RedisJobStore(JobStore):
-    """What `Limits` says is of all servers together.
+    """Jobs of all servers, which share the limits.
 
-    A job is for who claimed it, while that is heard of; then it is claimed again and counts as
-    begun once more. The first answer is the answer, and whoever computes one, it is the same.
+    A job belongs to the process that claimed it while that sends heartbeats; afterwards it can be
+    claimed again, which counts as another start. The first response is stored; any process would
+    compute the same one.
 
     Args:
-        lease_s: how long its holder may not be heard of before a job is another's.
+        lease_s: seconds without a heartbeat after which a job can be claimed again.
     """
 
     def __init__(self, link: RedisClient, limits: JobLimits, lease_s: float = 15.0) -> None:
@@ -243,7 +244,10 @@ class RedisJobStore(JobStore):
     ) -> Job:
         size = OVERHEAD + len(body)
         if size > self._limits.max_bytes:
-            detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
+            detail = (
+                f"A job may have at most {max(self._limits.max_bytes - OVERHEAD, 0)} bytes of "
+                "body (BASIN_MAX_JOB_BYTES). Send less in one request."
+            )
             raise Problem("body-too-large", detail)
         headers = [sent.method, sent.path, sent.query.decode("latin-1"), sent.headers]
         fields = {
@@ -262,12 +266,16 @@ class RedisJobStore(JobStore):
         if what in (b"full", b"half"):
             raise queue_full_error(told, half=what == b"half")
         if what == b"reused":
-            raise Problem("key-reused", "take a new key for another request")
+            raise Problem(
+                "key-reused",
+                "This Idempotency-Key was sent with another request. Use a new key for each "
+                "request.",
+            )
         if what == b"added":
             return job
         if known := self.get(told.decode()):
             return known
-        raise StoreError("the job of this key has just been forgotten")
+        raise StoreError("the job of this key has just expired")
 
     def claim(self) -> Job | None:
         found = self._run("claim", self._holder, *_ABOUT)
@@ -335,7 +343,7 @@ class RedisJobStore(JobStore):
     def _field(self, id: str, name: str) -> bytes:
         found = self._kept(id, name)
         if found is None or found[1] is None:
-            raise StoreError("there is no such job")
+            raise StoreError("no such job")
         return found[1]
 
     def _kept(self, id: str, *fields: str) -> list[Any] | None:
@@ -367,4 +375,4 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, AttributeError) as error:
-        raise StoreError("what is kept of the job is not readable") from error
+        raise StoreError("the stored job cannot be parsed") from error

@@ -1,4 +1,4 @@
-"""Of a request what an answer depends on: enough to send it again, or to know it again."""
+"""The parts of a request that its response depends on, for running it later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADERS = (  # that routes which compute look at
 
 @dataclass(frozen=True)
 class StoredRequest:
-    """A request without its body; of its headers those that matter, so no credentials."""
+    """A request without its body, with the headers that the response depends on; no credentials."""
 
     method: str
     path: str
@@ -31,10 +31,9 @@ class StoredRequest:
         return cls(scope["method"], scope["path"], scope["query_string"], tuple(headers))
 
     def fingerprint(self, body: bytes) -> bytes:
-        """The same for the same request only: sha256 of everything in it, each with its length.
+        """Return the sha256 of all parts, each with its length.
 
-        Clients draw the boundary of a form anew each time, so a form counts as what lies between
-        its boundaries.
+        Clients choose a random multipart boundary for each request, so the boundary does not count.
         """
         digest = hashlib.sha256()
         for part in self._parts(body):

@@ -1,4 +1,4 @@
-"""Jobs in a file of SQLite."""
+"""Job store in a SQLite file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from service.storage.jobs.job import POISON_THRESHOLD, Job, Status
 from service.storage.jobs.request import StoredRequest
 from service.storage.sqlite import Database, SchemaVersion, StoreError
 
-# Bodies and answers stand last, and what is counted in an index, so that nobody reads past them.
+# Large columns come last, and the columns that are summed are indexed, so that SQLite need not read
+# through bodies and responses.
 _TABLE = """
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, created REAL NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
@@ -37,7 +38,7 @@ _JOB = "id, route, request_id, created, starts, status, progress, owner"
 
 @final
 class SqliteJobStore(JobStore):
-    """A file for one server."""
+    """SQLite file of one server."""
 
     def __init__(self, path: Path, limits: JobLimits) -> None:
         self._limits, self._database = limits, Database(path, _KIND)
@@ -45,7 +46,7 @@ class SqliteJobStore(JobStore):
 
     def open(self) -> None:
         self._database.open()
-        with self._transaction() as db:  # whoever ran it has ended
+        with self._transaction() as db:  # by a process that has ended
             db.execute("UPDATE jobs SET running = FALSE WHERE running")
 
     def close(self) -> None:
@@ -59,7 +60,11 @@ class SqliteJobStore(JobStore):
             known = db.execute(f"SELECT fingerprint, {_JOB} FROM jobs WHERE key = ?", [key])
             if row := known.fetchone():
                 if row[0] != fingerprint:
-                    raise Problem("key-reused", "take a new key for another request")
+                    raise Problem(
+                        "key-reused",
+                        "This Idempotency-Key was sent with another request. Use a new key for "
+                        "each request.",
+                    )
                 return _job(row[1:])
             self._require_room(db, OVERHEAD + len(body), job.owner)
             db.execute(
@@ -157,11 +162,14 @@ class SqliteJobStore(JobStore):
         db.execute("DELETE FROM jobs WHERE ended < ?", [time.time() - self._limits.keep_s])
 
     def _require_room(self, db: sqlite3.Connection, size: int, owner: str) -> None:
-        """For a request beside those that wait; answers make room."""
+        """Check the limits for one more request; responses are deleted to make room."""
         waiting = "SELECT COUNT(*), TOTAL(size) FROM jobs WHERE ended IS NULL"
         count, held = db.execute(waiting).fetchone()
         if size > self._limits.max_bytes:
-            detail = f"a job may have up to {max(self._limits.max_bytes - OVERHEAD, 0)} bytes"
+            detail = (
+                f"A job may have at most {max(self._limits.max_bytes - OVERHEAD, 0)} bytes of "
+                "body (BASIN_MAX_JOB_BYTES). Send less in one request."
+            )
             raise Problem("body-too-large", detail)
         if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
             raise queue_full_error(count)
@@ -187,7 +195,7 @@ class SqliteJobStore(JobStore):
         with self._transaction() as db:
             row = db.execute(f"SELECT {columns} FROM jobs WHERE id = ?", [id]).fetchone()
         if row is None:
-            raise StoreError("there is no such job")
+            raise StoreError("no such job")
         return row
 
     def _kept(self, columns: str, id: str) -> tuple[Any, ...] | None:

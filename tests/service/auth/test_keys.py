@@ -108,7 +108,7 @@ def test_a_fault_tells_where_and_not_what() -> None:
 
 def test_names_and_hashes_stand_once() -> None:
     for other in ({"sha256": ["1" * 64]}, {"name": "two"}):
-        with pytest.raises(ApiKeyFileError, match="once"):
+        with pytest.raises(ApiKeyFileError, match="unique"):
             parse_key_file(json.dumps({"keys": [ENTRY, entry(**other)]}).encode())
 
 

@@ -109,7 +109,7 @@ def test_a_key_that_is_another_s_or_has_a_password(
     subprocess.run(new, check=True, capture_output=True)
     assert Settings(tls_certificate=made, tls_key=key).tls_key == key
     for bad in (other, locked):
-        with pytest.raises(ValidationError, match="are no certificate and its key"):
+        with pytest.raises(ValidationError, match="must be a certificate and its private key"):
             Settings(tls_certificate=made, tls_key=bad)
 
 

@@ -71,7 +71,7 @@ def test_where_time_is_up_the_work_has_ended_and_its_steps_are_told():
     progress.relaxation_steps = 7
     with pytest.raises(Problem) as caught:
         wanted(work, seconds=0.02, progress=progress)
-    assert (caught.value.kind, caught.value.told) == ("deadline", {"steps": 7})
+    assert (caught.value.kind, caught.value.extra) == ("deadline", {"steps": 7})
     assert work.ended
 
 

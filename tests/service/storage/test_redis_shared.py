@@ -266,7 +266,10 @@ def test_a_memory_stored_on_one_server_is_on_all(
     assert two.put("n", file_of(3))
     with pytest.raises(Problem) as error:
         two.put("o", file_of(4))
-    assert error.value.detail == "3 memories may be stored; delete one first"
+    assert (
+        error.value.detail
+        == "At most 3 memories (BASIN_MAX_MEMORIES) may be stored. Delete one first."
+    )
     two.delete("m")
     for store in (one, two):
         with pytest.raises(Problem):

@@ -241,7 +241,7 @@ def test_a_server_without_its_redis_starts_and_takes_jobs_once_it_is_there(
 
 def test_a_worker_needs_redis_and_a_server_its_address(start):
     for arguments, settings, reason in (
-        (("worker",), {}, "a worker needs the Redis"),
+        (("worker",), {}, "a worker reads jobs from the Redis"),
         ((), {"redis_url": "http://secret-word"}, "BASIN_REDIS_URL"),
         ((), {"run_jobs": False}, "BASIN_RUN_JOBS"),
         (("nonsense",), {}, "usage"),

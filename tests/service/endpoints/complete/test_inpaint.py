@@ -267,7 +267,7 @@ def test_so_many_windows_and_no_more():
 
 
 def test_windows_are_whole_patches():
-    with pytest.raises(ValueError, match="patches"):
+    with pytest.raises(ValueError, match="patch size"):
         plan_windows(hole((9, 9), 1, 1, 2, 2), 32, 5, 10)
     with pytest.raises(ValueError, match="known"):
         plan_windows(np.ones((1, 1), bool), S, P, 10)

@@ -140,7 +140,7 @@ def test_the_forms_are_told(client):
     problem = check(look(client, SCENE, question="Why?"), 422, "invalid-request")
     assert "red, green, blue, orange, grey or yellow" in problem.detail
     kinds = [error.detail.partition(":")[0] for error in problem.errors]
-    assert kinds == ["non-relational", "relational"]
+    assert kinds == ["`non-relational`", "`relational`"]
     assert SHAPE in problem.errors[0].detail
     assert "closest to the red object?" in problem.errors[1].detail
     assert not any("…" in error.detail for error in problem.errors)
@@ -148,9 +148,9 @@ def test_the_forms_are_told(client):
 
 def test_models_that_would_do_are_told(client):
     problem = check(look(client, SCENE, model="et-tile"), 422, "wrong-model")
-    assert problem.detail == "POST /images/classify is served by ait-glyph, ait-grey"
+    assert "POST /images/classify. Models that do: ait-glyph, ait-grey." in problem.detail
     problem = check(look(client, SCENE, question=SHAPE, model="none"), 404, "unknown-model")
-    assert problem.detail == "POST /images/answer is served by ait-scene"
+    assert "POST /images/answer. Models that do: ait-scene." in problem.detail
 
 
 def test_bad_bodies(client):

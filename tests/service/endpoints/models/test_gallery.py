@@ -72,9 +72,9 @@ def test_what_cannot_be_shown(client):
 
     for name in ("et-small", "cdat-mol"):
         problem = check(show(name), 404, "nothing-to-show", "nothing_to_show", "/show")
-        assert problem.detail == "it sees no pictures"
+        assert problem.detail == "This model does not read images, so it has none to show."
     problem = check(show("ait-scene", "?show=attention"), 404, "nothing-to-show")
-    assert problem.detail == "of this model there are memories, positions"
+    assert problem.detail.endswith("Its values of `show` are memories, positions.")
     check(show("et-tile", "?show=dreams"), 422, "invalid-request", "not_allowed", "/show")
     check(show("et-tile", "?show="), 422, "invalid-request", "not_allowed", "/show")
     check(show("none"), 404, "unknown-model", "unknown_model")

@@ -31,7 +31,7 @@ X = {"name": "x", "shape": [2, 5], "datatype": "FP32", "data": [0.0] * 10}
 EDGES = {"name": "edge_index", "shape": [2, 1], "datatype": "INT64", "data": [0, 1]}
 BAD = {
     "not JSON": (b"{", 400, "JSON"),
-    "no object": (b"[]", 422, "must be an object"),
+    "no object": (b"[]", 422, "must be a JSON object"),
     "no inputs": ({}, 422, "/inputs"),
     "unknown field": ({"inputs": [], "input": 1}, 422, "/input"),
     "unknown datatype": ({"inputs": [X | {"datatype": "FP8"}]}, 422, "/inputs/0/datatype"),
@@ -41,7 +41,7 @@ BAD = {
     "many dimensions": ({"inputs": [X | {"shape": [1] * 9}]}, 422, "dimensions"),
     "short data": ({"inputs": [X | {"data": [0.0] * 9}]}, 422, "10 entries"),
     "ragged data": ({"inputs": [X | {"data": [[0.0] * 5, 1]}]}, 422, "/inputs/0/data/1"),
-    "no data": ({"inputs": [{k: v for k, v in X.items() if k != "data"}]}, 422, "give `data`"),
+    "no data": ({"inputs": [{k: v for k, v in X.items() if k != "data"}]}, 422, "either `data`"),
     "both": ({"inputs": [X | {"parameters": {"binary_data_size": 40}}]}, 422, "/inputs/0"),
     "text": ({"inputs": [X | {"data": ["0"] * 10}]}, 422, "/inputs/0/data/0"),
     "true": ({"inputs": [EDGES | {"data": [True, 1]}]}, 422, "/inputs/0/data/0"),
@@ -50,23 +50,27 @@ BAD = {
     "no x": ({"inputs": [EDGES]}, 422, "/x"),
     "no such node": ({"inputs": [X, EDGES | {"data": [0, 2]}]}, 422, "/edge_index/1/0"),
     "strings": ({"inputs": [X | {"datatype": "BYTES", "data": ["a"] * 10}]}, 422, "/inputs/0"),
-    "no such input": ({"inputs": [X, EDGES, X | {"name": "y"}]}, 422, "no such field"),
+    "no such input": ({"inputs": [X, EDGES, X | {"name": "y"}]}, 422, "Unknown field"),
     "no such output": (
         {"inputs": [X, EDGES], "outputs": [{"name": "nothing"}]},
         422,
-        "the outputs are row, score",
+        "row, score",
     ),
     "many parameters": (
         {"inputs": [X, EDGES], "parameters": {f"a{i}": None for i in range(20_000)}},
         422,
-        "/parameters: at most 32",
+        "/parameters: At most 32",
     ),
     "parameters of no kind": (
         {"inputs": [X | {"parameters": {"a": None}}]},
         422,
         "/inputs/0/parameters/a",
     ),
-    "a name that is none": ({"inputs": [], "parameters": {"my secret": 1}}, 422, "/parameters: a"),
+    "a name that is none": (
+        {"inputs": [], "parameters": {"my secret": 1}},
+        422,
+        "/parameters: A parameter name",
+    ),
     "long shape": ({"inputs": [X | {"shape": [""] * 50_000}]}, 422, "/inputs/0/shape"),
     "zero of much": (
         {"inputs": [X | {"shape": [0, 2**40, 2**40], "data": []}]},
@@ -85,8 +89,8 @@ BAD = {
     ),
     "no such knob": ({"inputs": [X, EDGES], "parameters": {"step": 3}}, 422, "/step"),
     "a bad knob": ({"inputs": [X, EDGES], "parameters": {"steps": -3}}, 422, "/dynamics/steps"),
-    "bad JSON": ({"inputs": [X, EDGES], "parameters": {"resonance": "{"}}, 422, "must be JSON"),
-    "left over": (b'{"inputs": []}xyz', 422, "3 bytes are left"),
+    "bad JSON": ({"inputs": [X, EDGES], "parameters": {"resonance": "{"}}, 422, "Must be JSON"),
+    "left over": (b'{"inputs": []}xyz', 422, "3 bytes follow"),
 }
 
 
@@ -120,7 +124,7 @@ def test_nothing_is_written_that_is_too_large() -> None:
     )
     with pytest.raises(Problem, match="invalid-request") as error:
         Completes(cast(Any, model)).to_native(inference, Settings(max_pixels=1999))
-    assert error.value.detail == "up to 64 pictures of 1999 pixels"
+    assert "64 (BASIN_MAX_IMAGES) of 1999 pixels (BASIN_MAX_PIXELS)" in error.value.detail
 
 
 def test_strings_in_bytes(client: httpx.Client) -> None:
@@ -143,12 +147,15 @@ def test_strings_in_bytes(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("tensors", "told"),
     [
-        ({"image": SMALL.astype(np.float32), "mask": HOLE}, "/inputs/0: must be of type UINT8"),
-        ({"image": SMALL[None], "mask": HOLE}, "/inputs/0: must have 2 or 3 dimensions"),
+        (
+            {"image": SMALL.astype(np.float32), "mask": HOLE},
+            "/inputs/0: Must have the datatype UINT8",
+        ),
+        ({"image": SMALL[None], "mask": HOLE}, "/inputs/0: Must have 2 or 3 dimensions"),
         ({"image": SMALL, "mask": HOLE[:4]}, "/mask"),
         ({"image": SMALL}, "/mask"),
         ({"image": SMALL[:0], "mask": HOLE[:0]}, "/inputs/0"),
-        ({"image": SMALL, "mask": HOLE, "other\r\n": HOLE}, "no such field"),
+        ({"image": SMALL, "mask": HOLE, "other\r\n": HOLE}, "Unknown field"),
     ],
 )
 def test_pictures_that_are_none(server: Server, tensors: Arrays, told: str) -> None:

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from models.kernels import edge_attention
 
-if TYPE_CHECKING:
-    from models.layouts.edge_list import EdgeList
+
+class Edges(Protocol):
+    """Edges in CSR form, grouped by receiver and, with the prefix `t_`, by source; see `EdgeList`.
+
+    `t_edge_E` are the places of the transposed edges in the order by receiver.
+    """
+
+    num_edges: int
+
+    @property
+    def indptr_N1(self) -> Tensor: ...
+    @property
+    def indices_E(self) -> Tensor: ...
+    @property
+    def t_indptr_N1(self) -> Tensor: ...
+    @property
+    def t_indices_E(self) -> Tensor: ...
+    @property
+    def t_edge_E(self) -> Tensor: ...
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
+        """Receivers and sources of the edges, a bounded number at a time."""
+        ...
 
 
 class Sddmm(torch.autograd.Function):
     """q_i . k_j (E, H) of each token i and those j that it sees."""
 
     @staticmethod
-    def forward(ctx: Any, q_NHY: Tensor, k_NHY: Tensor, edges: EdgeList) -> Tensor:
+    def forward(ctx: Any, q_NHY: Tensor, k_NHY: Tensor, edges: Edges) -> Tensor:
         q, k = q_NHY.contiguous(), k_NHY.contiguous()
         ctx.save_for_backward(q, k)
         ctx.edges = edges
@@ -36,7 +57,7 @@ class Spmm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight_EH: Tensor, u_NHY: Tensor, edges: EdgeList, transposed: bool
+        ctx: Any, weight_EH: Tensor, u_NHY: Tensor, edges: Edges, transposed: bool
     ) -> Tensor:
         u = u_NHY.contiguous()
         ctx.save_for_backward(weight_EH, u)
@@ -52,17 +73,17 @@ class Spmm(torch.autograd.Function):
         return _products(edges, *ends), _sums(edges, weight, grad, not transposed), None, None
 
 
-def _products(edges: EdgeList, q: Tensor, k: Tensor) -> Tensor:
+def _products(edges: Edges, q: Tensor, k: Tensor) -> Tensor:
     run = _cpu_products if q.device.type == "cpu" else _torch_products
     return run(edges, q, k)
 
 
-def _sums(edges: EdgeList, weight_EH: Tensor, u: Tensor, transposed: bool) -> Tensor:
+def _sums(edges: Edges, weight_EH: Tensor, u: Tensor, transposed: bool) -> Tensor:
     run = _cpu_sums if u.device.type == "cpu" else _torch_sums
     return run(edges, weight_EH.contiguous(), u, transposed)
 
 
-def _cpu_products(edges: EdgeList, q: Tensor, k: Tensor) -> Tensor:
+def _cpu_products(edges: Edges, q: Tensor, k: Tensor) -> Tensor:
     out_EH = q.new_empty(edges.num_edges, q.shape[1])
     indptr, width = edges.indptr_N1.numpy(), q.shape[1] * q.shape[2]
     arrays = (t.numpy() for t in (edges.indices_E, q, k, out_EH))
@@ -70,7 +91,7 @@ def _cpu_products(edges: EdgeList, q: Tensor, k: Tensor) -> Tensor:
     return out_EH
 
 
-def _cpu_sums(edges: EdgeList, weight_EH: Tensor, u: Tensor, transposed: bool) -> Tensor:
+def _cpu_sums(edges: Edges, weight_EH: Tensor, u: Tensor, transposed: bool) -> Tensor:
     out_NHY = torch.zeros_like(u)
     if transposed:
         indptr, indices, at = edges.t_indptr_N1, edges.t_indices_E, edges.t_edge_E.numpy()
@@ -83,7 +104,7 @@ def _cpu_sums(edges: EdgeList, weight_EH: Tensor, u: Tensor, transposed: bool) -
     return out_NHY
 
 
-def _torch_products(edges: EdgeList, q: Tensor, k: Tensor) -> Tensor:
+def _torch_products(edges: Edges, q: Tensor, k: Tensor) -> Tensor:
     """The same on any device, in chunks of edges."""
     out_EH = q.new_empty(edges.num_edges, q.shape[1])
     for i, j, part in edges.chunks():
@@ -91,7 +112,7 @@ def _torch_products(edges: EdgeList, q: Tensor, k: Tensor) -> Tensor:
     return out_EH
 
 
-def _torch_sums(edges: EdgeList, weight_EH: Tensor, u: Tensor, transposed: bool) -> Tensor:
+def _torch_sums(edges: Edges, weight_EH: Tensor, u: Tensor, transposed: bool) -> Tensor:
     out_NHY = torch.zeros_like(u)
     for i, j, part in edges.chunks():
         here, there = (j, i) if transposed else (i, j)

@@ -99,10 +99,16 @@ def sample() -> Callable[..., Sample]:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `et-small` (one relation) and `cdat-small` (two), which score nodes,
-    `cdat-mol` (reads SMILES) and `et-shape` (reads graphs alone), which classify graphs, and
-    `et-tile` (RGB) and `et-grey`, which complete pictures; and those of `save_recognisers`."""
+    """A folder with the checkpoints of `save_checkpoints`."""
     folder = tmp_path_factory.mktemp("checkpoints")
+    save_checkpoints(folder)
+    return folder
+
+
+def save_checkpoints(folder: Path) -> None:
+    """Write `et-small` (one relation) and `cdat-small` (two), which score nodes, `cdat-mol` (reads
+    SMILES) and `et-shape` (reads graphs alone), which classify graphs, `et-tile` (RGB) and
+    `et-grey`, which complete images, and those of `save_recognisers`."""
     et = ETConfig.model_validate({"features": FEATURES, "step_size": 0.1, **SMALL})
     cdat = CDATConfig.model_validate(
         {"features": FEATURES, "relations": RELATIONS, "combine": "concat", "blocks": 2, **SMALL}
@@ -130,7 +136,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, channels in (("et-tile", 3), ("et-grey", 1)):
         save_completer(folder / name, channels)
     save_recognisers(folder)
-    return folder
 
 
 MOLECULES = ("CCO", "c1ccccc1N(=O)=O", "CC(=O)Oc1ccccc1C(=O)O", "C[C@H](N)C(=O)O", "[Na+].[Cl-]")
@@ -290,7 +295,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         server.process.wait(30)
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 180) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"

@@ -1,0 +1,27 @@
+"""Compile the numba kernels once, before tests run in several processes: `make test` calls this.
+
+Compiling takes a minute or two, more when every server of the tests does it at the same time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from service.registry.loader import ModelLoader
+from tests.support.paths import CHECKPOINTS
+from tests.support.server import save_checkpoints
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        small = Path(name)
+        save_checkpoints(small)
+        for threads in (1, 2):  # one uses the serial kernels, two also the parallel ones
+            loader = ModelLoader(threads=threads)
+            for folder in sorted((*small.iterdir(), *CHECKPOINTS.iterdir())):
+                loader.load(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -31,13 +31,13 @@ class WholeGraph(Strict):
     edge_index: list[list[int]] = Field(
         min_length=2,
         max_length=2,
-        description="sources and targets of the edges, as row numbers of x; each edge is seen "
-        "from both ends, so one direction is enough",
+        description="sources and targets of the edges, as row numbers of x; edges are undirected, "
+        "so one direction is enough",
     )
     edge_attr: list[list[float]] | None = Field(
         None,
-        description="features of each edge, in the order of the model's `edge_features`; only, "
-        "and always, for a model that has any",
+        description="features of each edge, in the order of the model's `edge_features`; required "
+        "by models with edge features, not allowed otherwise",
     )
 
 
@@ -63,17 +63,17 @@ class TensorClassifyRequest(Envelope):
 class Prediction(BaseModel):
     """The answer to one of the model's questions."""
 
-    label: str = Field(description="the most probable")
-    probability: float = Field(description="of `label`, calibrated")
-    probabilities: dict[str, float] = Field(description="of every label")
+    label: str = Field(description="the most probable label")
+    probability: float = Field(description="calibrated probability of `label`")
+    probabilities: dict[str, float] = Field(description="calibrated probability of every label")
 
 
 class GraphConvergence(Convergence):
     """How one molecule or graph came to rest."""
 
     energy_percentile: float | None = Field(
-        description="share of training graphs with a lower final energy per node; near 0 or 100 "
-        "it may be unlike any of them"
+        description="percentage of training graphs with a lower final energy per node; near 0 or "
+        "100 the input may be unlike all of them"
     )
 
 
@@ -87,14 +87,14 @@ class ItemError(BaseModel):
 class GraphResult(BaseModel):
     """One input: the answer if `status` is ok, the reason if it is error."""
 
-    index: int = Field(ge=0, description="place among the inputs")
+    index: int = Field(ge=0, description="index of the input")
     input: str | SkipJsonSchema[None] = Field(
         None,
-        description="the SMILES as given, up to the most characters one may have",
+        description="the SMILES as sent, cut to the maximum length",
         json_schema_extra=absent,
     )
     canonical_smiles: str | SkipJsonSchema[None] = Field(
-        None, description="as RDKit writes it", json_schema_extra=absent
+        None, description="canonical SMILES of RDKit", json_schema_extra=absent
     )
     status: Literal["ok", "error"]
     predictions: dict[str, Prediction] | SkipJsonSchema[None] = Field(
@@ -111,17 +111,19 @@ class GraphResult(BaseModel):
 class SummedConvergence(BaseModel):
     """All that were answered, together. A number that is not finite is null."""
 
-    rows: int = Field(description="inputs that were answered")
-    energy_initial: float | None = Field(description="total, as are the other energies")
+    rows: int = Field(description="number of classified inputs")
+    energy_initial: float | None = Field(
+        description="total over the inputs, like the other energies"
+    )
     energy_final: float | None
     energy_drop: float | None
     steps: int = Field(description="total")
     residual: float | None = Field(description="the largest")
     stop_reason: StopReason = Field(description="the worst")
-    stops: dict[str, int] = Field(description="how many stopped for which reason")
+    stops: dict[str, int] = Field(description="number of inputs by stop reason")
     energy_percentile: float | None = Field(description="mean")
     out_of_distribution: float | None = Field(
-        description="share of the inputs that are, of those of which it is told"
+        description="share of the inputs with an energy percentile that are out of distribution"
     )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
@@ -132,11 +134,11 @@ class SummedConvergence(BaseModel):
 class ClassifyTimings(Timings):
     molecules: float | SkipJsonSchema[None] = Field(
         None,
-        description="reading SMILES, waiting for a process included",
+        description="parsing SMILES, including the wait for a process",
         json_schema_extra=absent,
     )
     draw: float | SkipJsonSchema[None] = Field(
-        None, description="drawings, where molecules are explained", json_schema_extra=absent
+        None, description="drawing explained molecules", json_schema_extra=absent
     )
 
 

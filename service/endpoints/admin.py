@@ -26,11 +26,13 @@ _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 async def require_local(
     request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> None:
-    """A page of another site, open in the operator's browser, can send requests to this machine's
-    own address under a name of its own: they are told by that name.
+    """Require a loopback Host header if the server listens on a loopback address.
+
+    This prevents DNS rebinding: a page of another site, open in the operator's browser, can resolve
+    its own domain to 127.0.0.1, but cannot change the Host header.
 
     Raises:
-        Problem: the server listens on this machine alone and was asked by another name.
+        Problem: the Host header names another host.
     """
     host = context.settings.admin_host
     if host in _LOCAL and request.url.hostname not in _LOCAL:
@@ -45,10 +47,10 @@ router = APIRouter(tags=["admin"], dependencies=[Depends(require_local)])
 
 
 class LoadedModel(ModelRef):
-    """A model in service."""
+    """A loaded model."""
 
-    bytes: int = Field(description="of its weights")
-    requests: int = Field(description="those that run or wait, jobs among them")
+    bytes: int = Field(description="bytes of its weights")
+    requests: int = Field(description="running and waiting requests, including jobs")
 
 
 class LoadedModels(BaseModel):
@@ -69,8 +71,8 @@ async def loaded_models(context: Annotated[AppContext, Depends(get_context)]) ->
 async def load_model(
     name: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> LoadedModel:
-    """Reads the folder `name` of `BASIN_CHECKPOINTS`, checks it and runs it once. Only then it
-    takes the place of the model of that name; requests under way end with the one they have."""
+    """Load the folder `name` of `BASIN_CHECKPOINTS`, verify it and run it once. Only then it
+    replaces the model of that name; running requests finish with the old one."""
     context.registry.require_loaded()
     try:
         path = _folder(name, context.settings.checkpoints)
@@ -93,7 +95,7 @@ async def load_model(
 async def drop_model(
     name: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    """Requests under way end with it; those that come are answered 404."""
+    """Running requests finish with the model; later ones get 404."""
     context.registry.drop(name)
     get_state(request.scope).model = name
     context.publish_models()
@@ -101,7 +103,8 @@ async def drop_model(
 
 
 def _folder(name: str, checkpoints: Path) -> Path:
-    """
+    """Return the folder of a checkpoint.
+
     Raises:
         Problem: there is no such checkpoint.
     """

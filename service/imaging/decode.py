@@ -1,4 +1,4 @@
-"""From an examined file to pixels."""
+"""Decode inspected image files with Pillow."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of the colour types of PNG
-_ADAM7 = (  # first column and row of each pass, and steps across and down
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by color type of PNG
+_ADAM7 = (  # first column and row of each pass, and its steps across and down
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
@@ -33,10 +33,10 @@ _WITH_ALPHA = {"L": "LA", "P": "RGBA", "RGB": "RGBA"}
 
 
 def decode_image(file: EncodedImage) -> ImageData:
-    """The picture in `file`, upright. A palette becomes RGB, black and white become grey.
+    """Decode `file`, upright. A palette becomes RGB, black and white becomes grayscale.
 
     Raises:
-        PictureFault: it cannot be decoded to its end.
+        ImageError: the file cannot be decoded to its end.
     """
     try:
         if file.format == "PNG":
@@ -49,10 +49,10 @@ def decode_image(file: EncodedImage) -> ImageData:
                     "the image again.",
                 )
             image.load()
-            return _picture(image, file.orientation)
+            return _to_image_data(image, file.orientation)
     except ImageError:
         raise
-    except Exception:  # Pillow raises whatever its parsers stumble over
+    except Exception:  # the parsers of Pillow raise many types
         raise ImageError(
             "damaged",
             "The image data is corrupt: decoding failed before the end of the image. Export "
@@ -61,9 +61,9 @@ def decode_image(file: EncodedImage) -> ImageData:
 
 
 def _require_rows(file: EncodedImage) -> None:
-    """Refuse a PNG whose data ends well but early: Pillow would make the rest black."""
-    depth, colour, _, _, interlaced = file.data[24:29]
-    left, bits, at = 0, depth * _CHANNELS[colour], len(b"\x89PNG\r\n\x1a\n")
+    """Refuse a PNG with valid but too little data: Pillow would make the rest black."""
+    depth, color, _, _, interlaced = file.data[24:29]
+    left, bits, at = 0, depth * _CHANNELS[color], len(b"\x89PNG\r\n\x1a\n")
     for x, y, across, down in _ADAM7 if interlaced else ((0, 0, 1, 1),):
         columns, rows = -(-(file.width - x) // across), -(-(file.height - y) // down)
         if columns > 0 and rows > 0:
@@ -76,15 +76,15 @@ def _require_rows(file: EncodedImage) -> None:
 
 
 def _inflated(data: bytes, at: int, enough: int) -> int:
-    """How many bytes the IDAT chunks from `at` on hold, counted no further than `enough`. Neither
-    what goes in nor what comes out is ever more than a piece."""
-    inflate, found = zlib.decompressobj(), 0
+    """Count the decompressed bytes of the IDAT chunks from `at`, up to `enough`. At most `_PIECE`
+    bytes of input and output are in memory at a time."""
+    inflate, size = zlib.decompressobj(), 0
     for part in _pixel_data(data, at):
-        while found < enough and (piece := inflate.decompress(part, _PIECE)):
-            found, part = found + len(piece), inflate.unconsumed_tail
-        if found >= enough or inflate.eof:
+        while size < enough and (piece := inflate.decompress(part, _PIECE)):
+            size, part = size + len(piece), inflate.unconsumed_tail
+        if size >= enough or inflate.eof:
             break
-    return found
+    return size
 
 
 def _pixel_data(data: bytes, at: int) -> Iterator[memoryview]:
@@ -96,11 +96,11 @@ def _pixel_data(data: bytes, at: int) -> Iterator[memoryview]:
         at += 12 + length
 
 
-def _picture(image: Image.Image, orientation: int) -> ImageData:
+def _to_image_data(image: Image.Image, orientation: int) -> ImageData:
     profile = image.info.get("icc_profile")
     if image.mode != "I;16":
-        wanted = (_WITH_ALPHA if "transparency" in image.info else _PLAIN)[image.mode]
-        image = image if image.mode == wanted else image.convert(wanted)
+        mode = (_WITH_ALPHA if "transparency" in image.info else _PLAIN)[image.mode]
+        image = image if image.mode == mode else image.convert(mode)
     if orientation in _TURNS:
         image = image.transpose(_TURNS[orientation])
     planes = np.asarray(image)

@@ -1,4 +1,4 @@
-"""Decode images on one thread, for a bounded number of requests at a time."""
+"""Decode images on one thread, for a limited number of requests at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 class ImageDecoder:
-    """Limits how many requests hold decoded images.
+    """Limits the number of requests with decoded images in memory.
 
-    An encoded image counts among the bodies; decoded it may take a thousand times as much memory.
+    Encoded images count as request bodies; decoded they may take a thousand times as much memory.
 
     Args:
-        places: requests that may hold decoded images. Three keep compute busy: one is decoded and
+        places: requests that may have decoded images. Three keep compute busy: one is decoded and
             one is encoded while one is computed.
     """
 
@@ -27,7 +27,7 @@ class ImageDecoder:
 
     @asynccontextmanager
     async def reserve(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """Hold a place; yield a function that runs another one on the decoder's thread."""
+        """Reserve a place; yield a function that runs another function on the decoder thread."""
 
         async def run(work: Callable[..., T], *args: Any) -> T:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)

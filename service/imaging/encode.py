@@ -1,4 +1,4 @@
-"""Pictures as PNG."""
+"""Encode images as PNG."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from PIL import Image
 
 from service.imaging.image import ImageData
 
-_LEVEL = 1  # of compression: a fifth larger than the default and three times as fast
-_GAP = 2  # pixels between pictures
-_BEGUN = 33  # bytes of a PNG: its signature and its header
+_LEVEL = 1  # compression level: files are a fifth larger than by default, three times as fast
+_GAP = 2  # pixels between images of a grid
+_HEADER_BYTES = 33  # signature and IHDR chunk of a PNG
 
 
 def encode_png(canvas: np.ndarray, profile: bytes | None = None) -> bytes:
-    """A PNG of (H, W) or (H, W, 2 to 4), with the colour profile that says what it means."""
+    """Encode (H, W) or (H, W, 2 to 4) as PNG, with an ICC profile."""
     out = io.BytesIO()
     image = Image.fromarray(np.ascontiguousarray(canvas))
     image.save(out, "PNG", compress_level=_LEVEL, icc_profile=profile or b"")
     return out.getvalue()
 
 
-def embed_json(picture: bytes, told: bytes) -> bytes:
-    """A PNG with what goes beside it: JSON, in its text chunk `basin` (iTXt, UTF-8)."""
-    body = b"iTXtbasin\0\0\0\0\0" + told
+def embed_json(png: bytes, document: bytes) -> bytes:
+    """Insert a JSON document into a PNG, as its text chunk `basin` (iTXt, UTF-8)."""
+    body = b"iTXtbasin\0\0\0\0\0" + document
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
-    return picture[:_BEGUN] + chunk + picture[_BEGUN:]
+    return png[:_HEADER_BYTES] + chunk + png[_HEADER_BYTES:]
 
 
-def encode_base64_png(picture: ImageData) -> str:
-    return base64.b64encode(encode_png(picture.to_array(), picture.profile)).decode()
+def encode_base64_png(image: ImageData) -> str:
+    return base64.b64encode(encode_png(image.to_array(), image.profile)).decode()
 
 
-def encode_sheet(pictures: Sequence[ImageData]) -> bytes:
-    """Several completions of one picture as one PNG, in 8 bits; a single one as it is."""
-    first = pictures[0]
-    if len(pictures) == 1:
+def encode_sheet(images: Sequence[ImageData]) -> bytes:
+    """Encode several images as a grid with 8 bits per channel; a single one unchanged."""
+    first = images[0]
+    if len(images) == 1:
         return encode_png(first.to_array(), first.profile)
     return encode_png(
-        make_grid(np.stack([_eight_bits(each).to_array() for each in pictures])), first.profile
+        make_grid(np.stack([_eight_bits(image).to_array() for image in images])), first.profile
     )
 
 
 def make_grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
-    """Pictures in rows of `columns`, or in a square: uint8.
+    """Arrange images in rows of `columns`, by default in a square; returns uint8.
 
     Args:
         images: (S, H, W) or (S, H, W, C) in [0, 1], or uint8.
@@ -69,7 +69,7 @@ def make_grid(images: np.ndarray, columns: int | None = None) -> np.ndarray:
     return canvas
 
 
-def _eight_bits(picture: ImageData) -> ImageData:
-    if picture.pixels.dtype == np.uint8:
-        return picture
-    return replace(picture, pixels=picture.to_grayscale()[:, :, None])
+def _eight_bits(image: ImageData) -> ImageData:
+    if image.pixels.dtype == np.uint8:
+        return image
+    return replace(image, pixels=image.to_grayscale()[:, :, None])

@@ -1,8 +1,8 @@
-"""What a file says of itself: format, size, which way is up. No pixel is decoded for that.
+"""Inspect image files without decoding pixels: format, size and orientation.
 
-Of a PNG or a JPEG Pillow gets to see no more than it needs for pixels and their colour profile:
-texts, thumbnails and further pictures in the same file are left out here, so that none of them is
-ever inflated. A WebP goes to it whole: nothing but its pixels is compressed there.
+Only the chunks that Pillow needs for pixels and color profile are chunks of a PNG or a JPEG: texts,
+thumbnails and further images in the file are removed, so that none of them is ever decompressed. A
+WebP is passed on whole, because only its pixels are compressed.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from service.imaging.image import ImageError
 
 _FORMATS = "PNG, JPEG or WebP"
 _MAX_PARTS = 16_384  # chunks or segments of a file
-_MAX_SCANS = 32  # of a progressive JPEG; each goes over all of its pixels, and few bytes make one
+_MAX_SCANS = 32  # of a progressive JPEG: each scan visits all pixels, and takes few bytes
 _MAX_PROFILE = 1 << 20
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"IDAT", b"IEND")
-_GREY, _PALETTE = 0, 3  # colour types of PNG
+_GRAY = 0  # color type of PNG
 _SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
 _FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
 _OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
-_TABLES = (0xC4, 0xDB, 0xDD, 0xE0, 0xEE)  # DHT, DQT, DRI, JFIF, Adobe: what decoding depends on
+_TABLES = (0xC4, 0xDB, 0xDD, 0xE0, 0xEE)  # DHT, DQT, DRI, JFIF, Adobe: needed to decode
 _UPRIGHT = 1
 
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """A picture still encoded: the bytes its pixels need, its size as stored, and its EXIF
-    orientation."""
+    """An encoded image: the bytes needed for its pixels, its stored size and EXIF orientation."""
 
     data: bytes
     format: str
@@ -40,16 +39,16 @@ class EncodedImage:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width once it is upright."""
-        turned = self.orientation >= 5
-        return (self.width, self.height) if turned else (self.height, self.width)
+        """Height and width of the upright image."""
+        is_transposed = self.orientation >= 5
+        return (self.width, self.height) if is_transposed else (self.height, self.width)
 
 
 def inspect_header(data: bytes, max_pixels: int) -> EncodedImage:
-    """
+    """Inspect an image file.
+
     Raises:
-        PictureFault: no PNG, JPEG or WebP, more than one picture, more than `max_pixels`, or a
-            file that does not hold together.
+        ImageError: no PNG, JPEG or WebP, an animation, more than `max_pixels`, or a corrupt file.
     """
     if not data:
         raise ImageError("empty", f"The image is empty (0 bytes). Send a {_FORMATS} file.")
@@ -82,16 +81,16 @@ def _reader(data: bytes) -> Callable[[bytes], EncodedImage] | None:
 
 
 def _png(data: bytes) -> EncodedImage:
-    length, kind, width, height, depth, colour = struct.unpack_from(">I4sIIBB", data, 8)
+    length, kind, width, height, depth, color = struct.unpack_from(">I4sIIBB", data, 8)
     if (length, kind) != (13, b"IHDR"):
         raise _corrupt("PNG", "the first chunk must be IHDR")
-    if depth == 16 and colour != _GREY:
+    if depth == 16 and color != _GRAY:
         rule = (
             "The PNG is a color image with 16 bits per channel. Convert it to 8 bits per "
             "channel, or to 16-bit grayscale."
         )
         raise ImageError("not_read", rule, "unsupported-image")
-    kept, orientation, at = [data[:8]], _UPRIGHT, 8
+    chunks, orientation, at = [data[:8]], _UPRIGHT, 8
     profiled = False
     for _ in range(_MAX_PARTS):
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -102,7 +101,7 @@ def _png(data: bytes) -> EncodedImage:
             raise _corrupt("PNG", f"a second IHDR chunk at byte {at}")
         if kind == b"acTL":
             raise _animated()
-        if kind == b"tRNS" and colour == _GREY and depth != 8:
+        if kind == b"tRNS" and color == _GRAY and depth != 8:
             rule = (
                 f"The PNG is grayscale with a transparent color and {depth} bits per channel. "
                 "Convert it to 8 bits per channel."
@@ -110,17 +109,19 @@ def _png(data: bytes) -> EncodedImage:
             raise ImageError("not_read", rule, "unsupported-image")
         if kind == b"eXIf":
             orientation = _orientation(data[at + 8 : end - 4])
-        if kind in _PNG_PIXELS and not (kind == b"iCCP" and profiled):  # each would be inflated
-            kept.append(data[at:end])
+        if kind in _PNG_PIXELS and not (
+            kind == b"iCCP" and profiled
+        ):  # each profile would be decompressed
+            chunks.append(data[at:end])
             profiled |= kind == b"iCCP"
         if kind == b"IEND":
-            return EncodedImage(b"".join(kept), "PNG", width, height, orientation)
+            return EncodedImage(b"".join(chunks), "PNG", width, height, orientation)
         at = end
-    raise _crumbled()
+    raise _too_many_chunks()
 
 
 def _jpeg(data: bytes) -> EncodedImage:
-    size, kept, profile, orientation, at = None, [_SOI], 0, _UPRIGHT, 2
+    size, chunks, profile, orientation, at = None, [_SOI], 0, _UPRIGHT, 2
     for _ in range(_MAX_PARTS):
         if data[at] != 0xFF:
             raise _corrupt("JPEG", f"expected a segment marker at byte {at}")
@@ -145,16 +146,16 @@ def _jpeg(data: bytes) -> EncodedImage:
         of_profile = marker == 0xE2 and body.startswith(b"ICC_PROFILE\0")
         profile += length if of_profile else 0
         if marker in _FRAMES or marker in _TABLES or of_profile:
-            kept.append(data[at:end])
+            chunks.append(data[at:end])
         if marker == _SOS[1]:
             break
         at = end
     else:
-        raise _crumbled()
+        raise _too_many_chunks()
     if size is None:
         raise _corrupt("JPEG", "it has no frame header")
     _check_profile(profile)
-    # Within the pixels 0xFF is followed by 0, so markers are what they seem to be.
+    # In pixel data every 0xFF is followed by 0, so these bytes can only be markers.
     end = data.find(_EOI, at) + len(_EOI)
     if end < len(_EOI):
         raise _truncated()
@@ -164,8 +165,8 @@ def _jpeg(data: bytes) -> EncodedImage:
             f"The JPEG has {num_scans} scans; at most {_MAX_SCANS} are allowed. Export it as "
             "baseline JPEG.",
         )
-    kept.append(data[at:end])
-    return EncodedImage(b"".join(kept), "JPEG", *size, orientation)
+    chunks.append(data[at:end])
+    return EncodedImage(b"".join(chunks), "JPEG", *size, orientation)
 
 
 def _frame(body: bytes) -> tuple[int, int]:
@@ -212,7 +213,7 @@ def _webp(data: bytes) -> EncodedImage:
             _check_profile(length)
         at = end + length % 2
     else:
-        raise _crumbled()
+        raise _too_many_chunks()
     if len(sizes) != 1:
         raise _corrupt("WebP", "its chunks give no size, or different sizes")
     width, height = sizes.pop()
@@ -220,7 +221,7 @@ def _webp(data: bytes) -> EncodedImage:
 
 
 def _orientation(exif: bytes) -> int:
-    """Which way is up (tag 0x0112 of the first directory); as stored where that makes no sense."""
+    """Read the EXIF orientation (tag 0x0112 of the first directory); upright if it is invalid."""
     exif = exif.removeprefix(b"Exif\0\0")
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4], "")
     try:
@@ -258,7 +259,7 @@ def _animated() -> ImageError:
     )
 
 
-def _crumbled() -> ImageError:
+def _too_many_chunks() -> ImageError:
     return ImageError(
         "too_large",
         f"The image file has more than {_MAX_PARTS} chunks or segments. Export the image again, "

@@ -1,4 +1,4 @@
-"""A decoded picture, and what can be wrong with one."""
+"""Decoded images, and the error of an image that cannot be read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from service.errors import make_problem
 
 @dataclass(frozen=True)
 class ImageData:
-    """Pixels (H, W, C) as they were sent, C being 1 (grey) or 3 (RGB), turned upright.
+    """Upright pixels (H, W, C) with C = 1 (grayscale) or 3 (RGB).
 
-    uint8, or uint16 where grey of 16 bits was sent. `alpha` is uint8 (H, W), 0 transparent;
-    `profile` the ICC profile that says what the numbers mean.
+    uint8, or uint16 for 16-bit grayscale. `alpha` is uint8 (H, W), 0 is transparent; `profile` is
+    the ICC color profile.
     """
 
     pixels: np.ndarray
@@ -28,12 +28,12 @@ class ImageData:
         return self.pixels.shape[0], self.pixels.shape[1]
 
     def to_array(self) -> np.ndarray:
-        """All channels, as Pillow takes them: (H, W) or (H, W, 2 to 4)."""
+        """Return all channels as Pillow expects them: (H, W) or (H, W, 2 to 4)."""
         planes = self.pixels if self.alpha is None else np.dstack([self.pixels, self.alpha])
         return planes[:, :, 0] if planes.shape[2] == 1 else planes
 
     def to_grayscale(self) -> np.ndarray:
-        """Luma (ITU-R 601) as uint8 (H, W)."""
+        """Return the luma (ITU-R BT.601) as uint8 (H, W)."""
         if self.pixels.dtype == np.uint16:
             return (self.pixels[:, :, 0] >> 8).astype(np.uint8)
         if self.pixels.shape[2] == 1:
@@ -43,7 +43,7 @@ class ImageData:
 
 
 class ImageError(Exception):
-    """A file that is no picture, or not one that is read; `code` and `rule` go into a problem."""
+    """An image that cannot be read; `code`, `rule` and `kind` are those of the problem."""
 
     def __init__(self, code: str, detail: str, kind: str = "invalid-image") -> None:
         super().__init__(code)
@@ -52,7 +52,7 @@ class ImageError(Exception):
 
 @contextmanager
 def image_errors_at(where: str) -> Iterator[None]:
-    """What is wrong with the picture read within is a problem at `where`.
+    """Convert an `ImageError` to a problem at the JSON pointer `where`.
 
     Raises:
         Problem: `invalid-image` or `unsupported-image`.

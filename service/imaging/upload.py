@@ -1,4 +1,4 @@
-"""The two ways by which pictures come: as files of a form, or as base64 in JSON."""
+"""Parse bodies with images: files in multipart/form-data, or base64 in JSON."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _DATA_URI = re.compile(
 
 @dataclass(frozen=True)
 class UploadSpec:
-    """What a body may hold: the names of its fields, how many pictures come under which of them,
-    and which are text in a form, where all others hold JSON."""
+    """Names of the fields of a body, the maximum number of images by field, and the fields that are
+    text in a form (the others are JSON)."""
 
     fields: Collection[str]
     max_files: Mapping[str, int]
@@ -36,7 +36,7 @@ class UploadSpec:
 
 @dataclass(frozen=True)
 class UploadedFile:
-    """A picture as bytes, or as the text that stands for them, and the JSON pointer to it."""
+    """An image as bytes or base64 text, and the JSON pointer to it."""
 
     data: bytes | str
     pointer: str
@@ -45,22 +45,21 @@ class UploadedFile:
 def parse_upload(
     body: bytes, content_type: str, shape: UploadSpec
 ) -> tuple[dict[str, Any], dict[str, list[UploadedFile]]]:
-    """The fields of a body, pictures left out, and its pictures by name: one or more of each that
-    is there.
+    """Return the fields of a body without images, and the images by field, at least one each.
 
     Args:
         content_type: the header, of JSON or `MULTIPART`, with its parameters.
 
     Raises:
-        Problem: it cannot be read, or holds too many pictures.
+        Problem: the body cannot be parsed, or has too many images.
     """
     if content_type.partition(";")[0].strip().lower() != JSON:
-        most = dict.fromkeys(shape.fields, 1) | dict(shape.max_files)
-        parts = parse_multipart(body, content_type, most)
-        found = {
+        max_counts = dict.fromkeys(shape.fields, 1) | dict(shape.max_files)
+        parts = parse_multipart(body, content_type, max_counts)
+        files = {
             name: _numbered(name, parts.pop(name)) for name in shape.max_files if name in parts
         }
-        return {name: _field(name, part, shape) for name, [part] in parts.items()}, found
+        return {name: _field(name, part, shape) for name, [part] in parts.items()}, files
     if len(body) > LARGE_BODY_BYTES:
         detail = (
             f"The JSON body has {len(body)} bytes; at most {LARGE_BODY_BYTES} are allowed on "
@@ -75,9 +74,10 @@ def parse_upload(
 
 
 def inspect_file(file: UploadedFile, max_pixels: int) -> EncodedImage:
-    """
+    """Decode base64 if necessary, and inspect the header.
+
     Raises:
-        Problem: it is not base64, or no picture.
+        Problem: invalid base64, or an image that cannot be read.
     """
     data = _decoded(file.data, file.pointer) if isinstance(file.data, str) else file.data
     with image_errors_at(file.pointer):
@@ -115,7 +115,7 @@ def _in_json(name: str, value: object, max_files: int) -> list[UploadedFile]:
 
 
 def _field(name: str, part: bytes, shape: UploadSpec) -> Any:
-    """A field of a form, which is text where it can only be that and JSON elsewhere."""
+    """Parse a field of a form: text or JSON, by `shape.text_fields`."""
     if len(part) > _MAX_FIELD:
         detail = f"The field has {len(part)} bytes; at most {_MAX_FIELD} are allowed."
         raise make_problem("invalid-request", pointer(name), "too_long", detail)
@@ -127,7 +127,7 @@ def _field(name: str, part: bytes, shape: UploadSpec) -> Any:
 
 
 def _decoded(text: str, where: str) -> bytes:
-    """base64 (RFC 4648) with its padding. Lines may be broken, as many encoders do."""
+    """Decode padded base64 (RFC 4648), with or without line breaks."""
     if uri := _DATA_URI.match(text):
         text = text[uri.end() :]
     elif text.startswith("data:"):
@@ -135,6 +135,6 @@ def _decoded(text: str, where: str) -> bytes:
         raise make_problem("invalid-request", where, "not_base64", rule)
     try:
         return binascii.a2b_base64(text.encode("ascii").translate(None, b"\r\n"), strict_mode=True)
-    except ValueError:  # binascii's errors are; what they say may quote
+    except ValueError:  # the message of binascii may quote the input
         rule = "Must be base64 with the standard alphabet and padding."
         raise make_problem("invalid-request", where, "not_base64", rule) from None

@@ -1,4 +1,4 @@
-"""A checkpoint in service: what each kind of model is to the route that it answers."""
+"""Handles of loaded models, one class per route."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ N = TypeVar("N", bound=Architecture)
 
 @dataclass(frozen=True)
 class Model(ABC, Generic[N]):
-    """A network and what is known of it; `route` is the path that it answers."""
+    """A network with its manifest; `route` is the path that it serves."""
 
     route: ClassVar[str]
 
@@ -48,49 +48,49 @@ class Model(ABC, Generic[N]):
 
     @cached_property
     def ref_dict(self) -> dict[str, Any]:
-        """`ref`, as an answer has it."""
+        """`ref` as a dict, for responses."""
         return self.ref.model_dump()
 
     @property
     def size_bytes(self) -> int:
-        """Of its weights and buffers."""
+        """Bytes of weights and buffers."""
         tensors = [*self.network.parameters(), *self.network.buffers()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     @property
     def runtime(self) -> str:
-        """Whose products its steps take."""
-        systems = (block.prepared_backend for block in self.network.blocks_in_order())
-        return next((system.runtime for system in systems if system is not None), "torch")
+        """Backend of the matrix products: `torch`, or that of the prepared blocks."""
+        backends = (block.prepared_backend for block in self.network.blocks_in_order())
+        return next((backend.runtime for backend in backends if backend is not None), "torch")
 
     def layouts(self) -> list[Layout]:
-        """What its blocks relax on."""
+        """Layouts of the energies of its blocks, for a small input."""
         return self.network.build_layouts(self.network.pack([self._dummy_input()]))
 
     def warm_up(self) -> None:
-        """Run once, so that no client waits for kernels to load."""
+        """Run once, so that no request waits for kernels to load."""
         self.network.infer(self.network.pack([self._dummy_input()]), [DynamicsParams()])
 
     @abstractmethod
     def _dummy_input(self) -> Graph | MaskedImage | ImageInput:
-        """Two nodes and an edge, an image of which nothing is known, or a black one."""
+        """Return a small input: two nodes and an edge, a fully masked image, or a black image."""
 
 
 class ClassifierBase(Model[N], ABC):
-    """Has calibrated probabilities of labels."""
+    """A model with calibrated probabilities of labels."""
 
     @property
     @abstractmethod
     def tasks(self) -> tuple[ClassificationTask, ...]:
-        """What it is asked, each with its labels."""
+        """Classification tasks, each with its labels."""
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """T of each task; 1 where the manifest says nothing."""
+        """Calibration temperature of each task; 1 if the manifest has none."""
         return self.manifest.temperatures or (1.0,) * len(self.tasks)
 
     def probabilities(self, logits_RC: np.ndarray) -> list[np.ndarray]:
-        """softmax(logits / T) of each task, float64 (R, its labels)."""
+        """Return softmax(logits / T) of each task, float64 (R, its labels)."""
         ends = np.cumsum([len(task.labels) for task in self.tasks])[:-1]
         parts = np.split(logits_RC.astype(np.float64), ends, axis=1)
         return [softmax(part / t, 1) for part, t in zip(parts, self.temperatures, strict=True)]
@@ -120,7 +120,7 @@ class Scorer(Model[NodeScorer]):
 
 @final
 class Classifier(ClassifierBase[GraphClassifier]):
-    """Classifies whole graphs, and molecules where its columns are those of SMILES."""
+    """Classifies graphs, and molecules if its columns are those of SMILES."""
 
     route = "/classify"
 
@@ -148,7 +148,7 @@ class Classifier(ClassifierBase[GraphClassifier]):
 
 @final
 class Completer(Model[ImageCompleter]):
-    """Completes pictures, window by window."""
+    """Completes images, window by window."""
 
     route = "/complete"
 
@@ -163,7 +163,7 @@ class Completer(Model[ImageCompleter]):
 
 
 class ImageModel(ClassifierBase[AiT], ABC):
-    """Looks at pictures of one size."""
+    """A model of images of one size."""
 
     @property
     def config(self) -> AiTConfig:
@@ -175,7 +175,7 @@ class ImageModel(ClassifierBase[AiT], ABC):
 
     @property
     def mean_color(self) -> np.ndarray:
-        """The mean colour of the pictures it was trained on, (C,) in [0, 1]."""
+        """Mean color of the training images, (C,) in [0, 1]."""
         return self.network.mean_C.cpu().numpy()
 
     def _dummy_input(self) -> ImageInput:
@@ -186,31 +186,31 @@ class ImageModel(ClassifierBase[AiT], ABC):
 
 @final
 class ImageClassifier(ImageModel):
-    """Says what a picture shows."""
+    """Classifies images."""
 
     route = "/images/classify"
 
 
 @final
 class VisualQuestionModel(ImageModel):
-    """Answers questions about a picture."""
+    """Answers questions about an image."""
 
     route = "/images/answer"
 
     @property
     def question_kinds(self) -> tuple[str, ...]:
-        """The kinds of question it was trained on; all where the manifest does not tell."""
-        found = self.manifest.metrics.get("test_accuracy_by_kind")
-        told = found if isinstance(found, dict) else QUESTIONS
-        return tuple(kind for kind in QUESTIONS if kind in told)
+        """Kinds of question in the training data; all if the manifest does not list them."""
+        accuracies = self.manifest.metrics.get("test_accuracy_by_kind")
+        trained = accuracies if isinstance(accuracies, dict) else QUESTIONS
+        return tuple(kind for kind in QUESTIONS if kind in trained)
 
 
 def handle_for(checkpoint: Checkpoint) -> Model[Any]:
-    """The model that a checkpoint makes.
+    """Return the handle for a checkpoint.
 
     Raises:
-        CheckpointError: no route has a use for it, or its calibration is not that of its tasks, or
-            it has no energy.
+        CheckpointError: no route serves its task, its temperatures do not match its tasks, or it
+            has no energy.
     """
     network, manifest = checkpoint.network, checkpoint.manifest
     if isinstance(network, NodeScorer):
@@ -220,7 +220,7 @@ def handle_for(checkpoint: Checkpoint) -> Model[Any]:
     if isinstance(network, ImageCompleter):
         return Completer(network, manifest, checkpoint.sha256)
     if isinstance(network, AiT):
-        _require_looking(network, manifest.name)
+        _require_image_model(network, manifest.name)
         kind = VisualQuestionModel if network.config.question else ImageClassifier
         return _calibrated(kind(network, manifest, checkpoint.sha256))
     raise CheckpointError(f"{manifest.name}: no route serves the task {manifest.task!r}.")
@@ -235,7 +235,7 @@ def _calibrated(model: L) -> L:
     return model
 
 
-def _require_looking(network: AiT, name: str) -> None:
+def _require_image_model(network: AiT, name: str) -> None:
     c = network.config
     if not network.blocks_in_order():
         raise CheckpointError(

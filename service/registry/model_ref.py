@@ -1,4 +1,4 @@
-"""Name, version and digest of the checkpoint that answered."""
+"""Name, version and hash of a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 
 class ModelRef(BaseModel):
-    """Which weights answered."""
+    """The checkpoint that computed a response."""
 
     name: str
     version: str

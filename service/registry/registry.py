@@ -1,4 +1,4 @@
-"""The models that are served."""
+"""Registry of the loaded models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Model[Any])
 
 @dataclass
 class _Served:
-    """What all views of a registry share."""
+    """State that all scoped registries share."""
 
     models: dict[str, Model[Any]] = field(default_factory=dict)
     loaded: bool = False
@@ -35,15 +35,14 @@ class _Served:
 
 @final
 class Registry:
-    """Models by name: none until `load` has run.
+    """Models by name; empty until `load` has run.
 
-    A request holds on to the model it began with; what is loaded or dropped meanwhile is for those
-    that come after.
+    A request keeps the model with which it started; loading and dropping affect later requests.
 
     Args:
-        machine: on what models run.
-        names: of the models that may be seen, all if None; whoever names another is refused,
-            whether there is one or not.
+        machine: loads models for the device and backend.
+        names: of the visible models; None for all. Any other name is refused, whether it exists
+            or not.
     """
 
     def __init__(
@@ -55,21 +54,21 @@ class Registry:
         self._machine, self._names, self._shared = machine, names, shared or _Served()
 
     def scoped(self, names: frozenset[str] | None) -> Registry:
-        """This registry, as who may use these models alone sees it, or all of it."""
+        """Return a view of this registry with only these models visible; None for all."""
         return Registry(self._machine, names, self._shared)
 
     @property
     def fingerprint(self) -> bytes:
-        """Tells one set of models from any other, by their hashes."""
+        """Hash of the names, checkpoints and runtimes of all loaded models."""
         return self._shared.stamp
 
     @property
     def generation(self) -> int:
-        """How often it has been another set of models."""
+        """Number of changes of the set of loaded models."""
         return self._shared.changes
 
     def load(self, folder: Path) -> None:
-        """Load every checkpoint in `folder`; one that cannot be trusted is logged and left out."""
+        """Load every checkpoint in `folder`; log and skip those that are invalid."""
         log = structlog.get_logger()
         folders = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
         models: dict[str, Model[Any]] = {}
@@ -81,7 +80,7 @@ class Registry:
             except CheckpointError as error:
                 log.error("checkpoint refused", reason=str(error))
                 continue
-            except Exception:  # one that cannot run must not keep the others from service
+            except Exception:  # a failing model must not prevent loading the others
                 log.exception("checkpoint refused", reason=f"{path}: the model fails when it runs")
                 continue
             if model.name in models:
@@ -99,14 +98,14 @@ class Registry:
             log.error("no model to serve", folder=str(folder))
 
     def replace(self, path: Path, name: str) -> Model[Any]:
-        """Serve the checkpoint at `path`, once it has run, in place of the one of its name.
+        """Load and test the checkpoint at `path`, then replace the model of the same name.
 
         Raises:
-            CheckpointError: it cannot be trusted, does not run, or is of another name.
-            Problem: it may not be seen.
+            CheckpointError: the checkpoint is invalid, fails to run, or has another name.
+            Problem: the name is not visible.
         """
         self._require_seen(name)
-        with self._shared.replacing:  # the last that asks has the last word
+        with self._shared.replacing:  # the last call wins
             try:
                 model = self._machine.load(path)
             except CheckpointError:
@@ -129,10 +128,10 @@ class Registry:
         return model
 
     def drop(self, name: str) -> Model[Any]:
-        """Serve it no longer.
+        """Drop a model.
 
         Raises:
-            Problem: there is none of this name, or it may not be seen.
+            Problem: no such model, or it is not visible.
         """
         model = self.get(name)
         with self._shared.changing:
@@ -141,33 +140,33 @@ class Registry:
         return model
 
     def _publish(self, models: dict[str, Model[Any]]) -> None:
-        # Another runtime rounds in another way.
-        every = sorted((model.name, model.sha256, model.runtime) for model in models.values())
+        # The runtime is part of the hash, because runtimes round differently.
+        entries = sorted((model.name, model.sha256, model.runtime) for model in models.values())
         shared = self._shared
-        shared.models, shared.stamp = models, hashlib.sha256(repr(every).encode()).digest()
+        shared.models, shared.stamp = models, hashlib.sha256(repr(entries).encode()).digest()
         shared.changes += 1
 
     @property
     def loading_finished(self) -> bool:
-        """Have the first models been loaded, or is it sure that there will be none?"""
+        """Whether loading at start-up has finished or failed."""
         return self._shared.loaded
 
     def stop_loading(self) -> None:
-        """Load no more: the process ends."""
+        """Stop loading, because the process shuts down."""
         self._shared.leaving = True
 
     def mark_failed(self) -> None:
-        """There will be no models."""
+        """Mark loading as finished, without models."""
         self._shared.loaded = True
 
     def require_loaded(self) -> None:
-        """Refuse with 503 while the first models are loading."""
+        """Raise `not-ready` (503) while models are loading at start-up."""
         if not self.loading_finished:
             detail = "The server is still loading its models. Retry after 1 s."
             raise Problem("not-ready", detail, headers={"retry-after": "1"})
 
     def require_ready(self) -> None:
-        """Refuse with 503 where there is nothing to serve, now or at all."""
+        """Raise `not-ready` (503) while loading, or if no model is loaded."""
         self.require_loaded()
         if not self._shared.models:
             raise Problem(
@@ -177,11 +176,11 @@ class Registry:
             )
 
     def list_models(self) -> list[Model[Any]]:
-        """Those there are so far."""
+        """Return the visible models loaded so far."""
         return [model for name, model in self._shared.models.items() if self._sees(name)]
 
     def list_models_of_kind(self, kind: type[M]) -> list[M]:
-        """Those of one kind that there are so far."""
+        """Return the visible models of one kind loaded so far."""
         return [model for model in self.list_models() if isinstance(model, kind)]
 
     def __iter__(self) -> Iterator[Model[Any]]:
@@ -189,9 +188,10 @@ class Registry:
         return iter(self.list_models())
 
     def get(self, name: str) -> Model[Any]:
-        """
+        """Return a model.
+
         Raises:
-            Problem: there is none, or it may not be seen.
+            Problem: no such model, or it is not visible.
         """
         self.require_ready()
         self._require_seen(name)
@@ -202,18 +202,17 @@ class Registry:
             raise make_problem("unknown-model", "/model", "unknown_model", detail) from None
 
     def get_of_kind(self, kind: type[M], name: str) -> M:
-        """The model of this name, which must be of the kind that the route at hand needs.
+        """Return a model of the kind that the route needs.
 
         Raises:
-            Problem: there is none, it may not be seen, or it serves another route; it tells which
-                ones do this one.
+            Problem: no such model, it is not visible, or it serves another route.
         """
         self.require_ready()
         self._require_seen(name)
         model = self._shared.models.get(name)
         if isinstance(model, kind):
             return model
-        names = [one.name for one in self.list_models_of_kind(kind)]
+        names = [each.name for each in self.list_models_of_kind(kind)]
         rule = (
             f"This model does not serve POST {kind.route}. Models that do: "
             f"{join_names(names) or 'none'}."

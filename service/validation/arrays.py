@@ -1,7 +1,7 @@
-"""Untrusted lists to numpy arrays, each entry accounted for.
+"""Convert untrusted JSON lists to numpy arrays, checking the type of each entry.
 
-numpy alone will not do: it reads "1", true and null as numbers. Lists go through in chunks, so
-that a large body fails at its first fault and no other thread waits long for the interpreter.
+numpy alone is too lenient: it reads "1", true and null as numbers. Lists are converted in chunks,
+so that a large body fails early and other threads get the interpreter in between.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import numpy as np
 from service.errors import MAX_FIELD_ERRORS, FieldError, Problem, pointer
 
 PointerFn = Callable[..., str]
-"""JSON pointer of a list, at(), of its entry i, at(i), and of an entry of that, at(i, j)."""
+"""Returns the JSON pointer of a list, at(), of its entry i, at(i), or of an entry of that,
+at(i, j)."""
 
-_CHUNK_ENTRIES = 1 << 16  # entries at a time
+_CHUNK_ENTRIES = 1 << 16
 
 
 def pointer_builder(*head: str, tail: str | None = None) -> PointerFn:
-    """Entry i of the list at `head` is at `head`/i/`tail`."""
+    """Return the function of the pointers `head`/i/`tail`."""
 
     def at(*index: int) -> str:
         after = () if tail is None or not index else (tail,)
@@ -32,14 +33,14 @@ def pointer_builder(*head: str, tail: str | None = None) -> PointerFn:
 
 
 def make_graph_problem(faults: Iterable[FieldError]) -> Problem:
-    """An invalid graph, told by its first faults."""
+    """Return the problem of an invalid graph, with its first errors."""
     first = list(islice(faults, MAX_FIELD_ERRORS))
     return Problem("invalid-graph", first[0].detail, first)
 
 
 @contextmanager
 def reraise_as(kind: str) -> Iterator[None]:
-    """What is refused within is not a graph but something of this kind."""
+    """Change the type of an `invalid-graph` problem raised in the context to `kind`."""
     try:
         yield
     except Problem as problem:
@@ -55,14 +56,15 @@ def make_graph_problem_at(where: str, code: str, detail: str) -> Problem:
 def make_graph_problem_where(
     bad: np.ndarray, at: PointerFn, code: str, detail: str, start: int = 0
 ) -> Problem:
-    """A fault for each true entry of `bad`, whose first row is row `start` of the list."""
+    """Return a problem with an error per true entry of `bad`, whose row 0 is row `start` of the
+    list."""
     flat = bad.reshape(-1)
-    found: list[int] = []
+    indices: list[int] = []
     for offset in range(0, len(flat), _CHUNK_ENTRIES):
-        found += (np.flatnonzero(flat[offset : offset + _CHUNK_ENTRIES]) + offset).tolist()
-        if len(found) >= MAX_FIELD_ERRORS:
+        indices += (np.flatnonzero(flat[offset : offset + _CHUNK_ENTRIES]) + offset).tolist()
+        if len(indices) >= MAX_FIELD_ERRORS:
             break
-    places = zip(*np.unravel_index(found[:MAX_FIELD_ERRORS], bad.shape), strict=True)
+    places = zip(*np.unravel_index(indices[:MAX_FIELD_ERRORS], bad.shape), strict=True)
     return make_graph_problem(
         FieldError(at(start + int(i), *map(int, rest)), code, detail) for i, *rest in places
     )
@@ -77,7 +79,7 @@ def require_list(value: object, at: PointerFn) -> list[Any]:
 def require_types(
     values: Sequence[Any], types: set[type], at: PointerFn, rule: str, start: int = 0
 ) -> None:
-    """Every value is of exactly one of `types`, so that true is no integer."""
+    """Require that every value is of exactly one of `types`, so that true is not an integer."""
     if not set(map(type, values)) <= types:
         raise make_graph_problem(
             FieldError(at(start + i), "wrong_type", rule)
@@ -89,13 +91,13 @@ def require_types(
 def require_range(
     values: np.ndarray, stop: int, at: PointerFn, code: str, rule: str, start: int = 0
 ) -> None:
-    """Every value is in [0, stop)."""
+    """Require that every value is in [0, stop)."""
     if values.size and (values.min() < 0 or values.max() >= stop):
         raise make_graph_problem_where((values < 0) | (values >= stop), at, code, rule, start)
 
 
 def parse_integers(values: object, stop: int, at: PointerFn, code: str, rule: str) -> np.ndarray:
-    """A list of integers in [0, stop) as int64."""
+    """Convert a list of integers in [0, stop) to int64."""
     parts: list[np.ndarray] = []
     for start, part in _chunks(require_list(values, at), _CHUNK_ENTRIES):
         require_types(part, {int}, at, "Must be an integer.", start)
@@ -111,10 +113,10 @@ def parse_integers(values: object, stop: int, at: PointerFn, code: str, rule: st
 
 
 def parse_feature_matrix(rows: Sequence[Any], names: Sequence[str], at: PointerFn) -> np.ndarray:
-    """Rows of numbers as float32 (N, F), one column per name.
+    """Convert rows of numbers to float32 (N, F), one column per name.
 
     Raises:
-        Problem: rows that are no lists of F numbers, or numbers that float32 cannot hold.
+        Problem: rows that are not lists of F numbers, or numbers out of the range of float32.
     """
     width = len(names)
     rule = f"Must hold {width} features per node ({join_names(names)})"
@@ -124,10 +126,10 @@ def parse_feature_matrix(rows: Sequence[Any], names: Sequence[str], at: PointerF
 def parse_number_rows(
     rows: Sequence[Any], width: int, at: PointerFn, code: str, rule: str
 ) -> np.ndarray:
-    """Rows of `width` numbers each as float32 (N, width); other widths break `rule`.
+    """Convert rows of `width` numbers to float32 (N, width); `rule` says so, without a period.
 
     Raises:
-        Problem: rows that are no lists of so many numbers, or numbers that float32 cannot hold.
+        Problem: rows that are not lists of `width` numbers, or numbers out of the range of float32.
     """
     require_types(rows, {list}, at, "Must be a list of numbers.")
     widths = set(map(len, rows))
@@ -153,7 +155,7 @@ def parse_number_rows(
 
 
 def to_float32(values: np.ndarray, at: PointerFn, start: int = 0) -> np.ndarray:
-    """Cast a matrix whose first row is row `start`; every number must be finite and stay so."""
+    """Cast a matrix whose row 0 is row `start`; every number must be finite before and after."""
     with np.errstate(over="ignore"):
         cast = values.astype(np.float32)
     bad = ~np.isfinite(cast)
@@ -165,7 +167,7 @@ def to_float32(values: np.ndarray, at: PointerFn, start: int = 0) -> np.ndarray:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Names for a message: the first ten."""
+    """Join the first ten names, for a message."""
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 

@@ -1,4 +1,4 @@
-"""Names to numbers: ids of nodes, targets, relations."""
+"""Convert node ids, targets and relations to row numbers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NO_NODE = ("unknown_node", "Must be the row number of a node.")
 
 
 def index_ids(ids: list[Any], at: PointerFn) -> dict[NodeId, int]:
-    """Row of each id, each of which must be a string or an integer that comes but once."""
+    """Return the row of each id; ids must be unique strings or integers."""
     require_types(ids, {int, str}, at, "A node id must be a string or an integer.")
     rows: dict[NodeId, int] = dict(zip(ids, range(len(ids)), strict=True))
-    if len(rows) != len(ids):  # `rows` holds the last row of an id that comes again
+    if len(rows) != len(ids):  # `rows` has the last row of a repeated id
         again = np.array([rows[name] != i for i, name in enumerate(ids)])
         raise make_graph_problem_where(
             again, at, "duplicate", "A later node has the same id. Node ids must be unique."
@@ -42,18 +42,19 @@ def index_ids(ids: list[Any], at: PointerFn) -> dict[NodeId, int]:
 
 
 def find_rows(ids: list[Any], rows: dict[NodeId, int], at: PointerFn) -> np.ndarray:
-    """Rows (int64) of nodes by their ids."""
+    """Return the rows (int64) of nodes by their ids."""
     rule = "Must be the id of a node."
     require_types(ids, {int, str}, at, rule)
-    found = np.array([rows.get(name, -1) for name in ids], np.int64)
-    require_range(found, len(rows), at, "unknown_node", rule)
-    return found
+    numbers = np.array([rows.get(name, -1) for name in ids], np.int64)
+    require_range(numbers, len(rows), at, "unknown_node", rule)
+    return numbers
 
 
 def parse_targets(
     targets: object, rows: dict[NodeId, int] | None, num_nodes: int
 ) -> np.ndarray | None:
-    """Rows of the nodes to score, named by id or, where nodes have none, by row; None for all."""
+    """Return the rows of the nodes to score, given by id, or by row if nodes have no ids; None for
+    all."""
     if targets is None:
         return None
     if rows is None:
@@ -62,7 +63,7 @@ def parse_targets(
 
 
 def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Targets exist, at least one, none twice."""
+    """Require at least one target, each an existing node, none twice."""
     if not len(targets):
         detail = (
             "`targets` is empty. Give at least one node, or leave out `targets` to score all nodes."
@@ -82,7 +83,7 @@ def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
 def parse_relations(
     types: object, relations: tuple[str, ...], num_edges: int, at: PointerFn
 ) -> np.ndarray | None:
-    """Relation number of each edge from names or numbers; None if the model has only one."""
+    """Return the relation number of each edge, from names or numbers; None for one relation."""
     if not should_read_relations(types, relations, at):
         return None
     values = require_list(types, at)
@@ -94,13 +95,13 @@ def parse_relations(
     require_types(values, {int, str}, at, rule)
     known: dict[NodeId, int] = {name: i for i, name in enumerate(relations)}
     known |= {i: i for i in range(len(relations))}
-    found = np.array([known.get(value, -1) for value in values], np.int64)
-    require_range(found, len(relations), at, "unknown_relation", rule)
-    return found
+    numbers = np.array([known.get(value, -1) for value in values], np.int64)
+    require_range(numbers, len(relations), at, "unknown_relation", rule)
+    return numbers
 
 
 def should_read_relations(types: object, relations: tuple[str, ...], at: PointerFn) -> bool:
-    """Does the model read edge types? Refused where it does and there are none, or the reverse."""
+    """Whether the model reads edge types; raises a problem if `types` contradict that."""
     needed = len(relations) > 1
     if needed and types is None:
         names = ", ".join(relations)

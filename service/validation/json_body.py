@@ -1,4 +1,4 @@
-"""JSON text to an object."""
+"""Parse JSON objects."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from service.errors import Problem, make_problem
 
 
 def parse_json_object(text: bytes, kind: str) -> dict[str, Any]:
-    """The object that `text` holds.
+    """Parse a JSON object.
 
     Raises:
-        Problem: of `kind` where it is no JSON; `invalid-request` where it is, but no object.
+        Problem: of `kind` if `text` is not JSON; `invalid-request` if it is not an object.
     """
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        # error.msg says what and where, in words of the parser; none of the text is in it.
+        # error.msg gives reason and position, and never quotes the text.
         if "infinity" in error.msg:
             detail = (
                 f"A number at line {error.lineno}, column {error.colno} is too large. Send "

@@ -1,4 +1,4 @@
-"""The two shapes of a graph in JSON: arrays, and rows of nodes and edges."""
+"""Parse graphs in JSON: as arrays, or as rows of nodes and edges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARRAY_FIELDS = ("x", "edge_index", "edge_type", "edge_attr", "node_ids")
 
 
 class GraphSchema(Protocol):
-    """What of a model decides how a graph is read."""
+    """The properties of a model by which a graph is parsed."""
 
     @property
     def features(self) -> tuple[str, ...]: ...
@@ -38,7 +38,7 @@ class GraphSchema(Protocol):
 
 
 class GraphSizeLimits(Protocol):
-    """How large a graph may be."""
+    """Size limits of a graph."""
 
     @property
     def max_nodes(self) -> int: ...
@@ -49,7 +49,7 @@ class GraphSizeLimits(Protocol):
 
 @dataclass(frozen=True)
 class ParsedGraph:
-    """A graph, the ids of its nodes (None: their rows) and the rows to score (None: all)."""
+    """A graph, its node ids (None: row numbers) and the rows to score (None: all)."""
 
     graph: Graph
     node_ids: list[NodeId] | None
@@ -59,7 +59,7 @@ class ParsedGraph:
 def parse_json_graph(
     body: Mapping[str, Any], model: GraphSchema, limits: GraphSizeLimits
 ) -> ParsedGraph:
-    """The graph of a JSON body, in whichever shape it comes."""
+    """Parse the graph of a JSON body, in either form."""
     as_rows = body.get("nodes") is not None or body.get("edges") is not None
     if as_rows == (body.get("graph") is not None):
         raise make_graph_problem_at(
@@ -75,7 +75,7 @@ def parse_json_graph(
 def check_graph_size(
     num_nodes: int, num_edges: int, limits: GraphSizeLimits, nodes: str, edges: str
 ) -> None:
-    """At least one node, at most the limits; `nodes` and `edges` point to where they are."""
+    """Check the size limits; `nodes` and `edges` are JSON pointers for errors."""
     if num_nodes == 0:
         raise make_graph_problem_at(
             nodes, "empty", "The graph has no nodes. Send at least one node."
@@ -95,7 +95,7 @@ def check_graph_size(
 
 
 def require_edge_lists(value: object, at: PointerFn) -> list[list[Any]]:
-    """An `edge_index` as its two lists, which are as long as each other."""
+    """Return the two lists of an `edge_index`, which have equal length."""
     ends = require_list(value, at)
     if len(ends) != 2 or any(type(end) is not list for end in ends) or len({*map(len, ends)}) > 1:
         detail = "Must be two lists of equal length: the source and the target of each edge."
@@ -104,7 +104,7 @@ def require_edge_lists(value: object, at: PointerFn) -> list[list[Any]]:
 
 
 def parse_edge_index(ends: list[list[Any]], num_nodes: int, *where: str) -> np.ndarray:
-    """The ends of edges as int64 (2, E), rows of a graph's nodes."""
+    """Convert source and target rows of edges to int64 (2, E)."""
     rule = "Must be a row number of `x`."
     return np.stack(
         [
@@ -167,7 +167,7 @@ def _from_rows(
 def parse_nodes(
     nodes: list[Any], model: GraphSchema
 ) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
-    """Rows of nodes, at least one: their features, their ids, and the row of each id."""
+    """Parse at least one row of nodes; return their features, their ids, and the row of each id."""
     require_types(nodes, {dict}, pointer_builder("nodes"), "Must be an object.")
     by_name = type(nodes[0].get("x")) is not list  # a feature may be called x too
     fields = ("id", *(model.features if by_name else ["x"]))
@@ -189,7 +189,7 @@ def parse_nodes(
 
 
 def parse_edge_types(edges: list[Any], model: GraphSchema, where: str) -> np.ndarray | None:
-    """Numbers of the relations of rows of edges, at `where`, which have what an edge has."""
+    """Return the relation numbers of rows of edges at `where`, after checking their fields."""
     require_types(edges, {dict}, pointer_builder(where), "Must be an object.")
     several = len(model.relations) > 1
     _require_fields(edges, ("source", "target", *(["type"] if several else [])), where)
@@ -198,7 +198,7 @@ def parse_edge_types(edges: list[Any], model: GraphSchema, where: str) -> np.nda
 
 
 def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: str) -> None:
-    """Every row has exactly `fields`."""
+    """Require that every row has exactly `fields`."""
     keys = frozenset(fields)
     faults: list[FieldError] = []
     for i, row in enumerate(rows):
@@ -221,6 +221,6 @@ def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: 
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """Values of several keys, as a tuple also where there is one."""
+    """Like `itemgetter`, but returns a tuple also for a single name."""
     get = itemgetter(*names)
     return get if len(names) > 1 else lambda row: (get(row),)

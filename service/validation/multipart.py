@@ -1,4 +1,4 @@
-"""multipart/form-data (RFC 7578): few parts, each under its own name."""
+"""Parse multipart/form-data (RFC 7578) with few parts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ _BROKEN = "The parts do not match the boundary in Content-Type. Let an HTTP libr
 def parse_multipart(
     body: bytes, content_type: str, max_counts: Mapping[str, int]
 ) -> dict[str, list[bytes]]:
-    """The parts of a body by name. What they call themselves otherwise (file name, type) is not
-    looked at.
+    """Return the parts of a body by name; file names and content types are ignored.
 
     Args:
-        max_counts: how often each name may come.
+        max_counts: maximum number of parts by name.
 
     Raises:
-        Problem: `invalid-multipart`; `invalid-request` for a name that is not there or comes too
-            often.
+        Problem: `invalid-multipart`; `invalid-request` for an unknown name or too many parts.
     """
     boundary = multipart.parse_options_header(content_type)[1].get(b"boundary", b"")
     if not 1 <= len(boundary) <= 70:
@@ -34,7 +32,7 @@ def parse_multipart(
             "invalid-multipart",
             f"Content-Type needs a `boundary` of 1 to 70 characters; this one has {len(boundary)}.",
         )
-    # Before the parser, which goes over boundaries and blanks after them byte by byte.
+    # Checked first, because the parser visits boundaries and blanks after them byte by byte.
     line = b"\r\n--" + boundary
     max_parts = sum(max_counts.values())
     if body.count(line) > max_parts + MAX_FIELD_ERRORS:
@@ -79,14 +77,14 @@ def _too_often(name: str, max_count: int) -> FieldError:
 
 
 class _Form:
-    """Collects the parts as the parser finds them."""
+    """Collects the parts from the callbacks of the parser."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, bytes]] = []
         self.ended = False
         self._headers: dict[bytes, bytes] = {}
         self._field, self._value = bytearray(), bytearray()
-        self._data: list[bytes] = []  # one piece as a rule, which is then not copied again
+        self._data: list[bytes] = []  # usually one piece, which is then not copied
 
     def callbacks(self) -> multipart.MultipartCallbacks:
         return {
@@ -108,8 +106,8 @@ class _Form:
         self._field, self._value = bytearray(), bytearray()
 
     def _end(self) -> None:
-        told = self._headers.get(b"content-disposition", b"").decode("latin-1")
-        kind, options = multipart.parse_options_header(told)
+        disposition = self._headers.get(b"content-disposition", b"").decode("latin-1")
+        kind, options = multipart.parse_options_header(disposition)
         if kind != b"form-data" or b"name" not in options:
             raise Problem(
                 "invalid-multipart", "Every part needs a `name` in its Content-Disposition header."

@@ -1,4 +1,4 @@
-"""A graph as a safetensors file: tensors for the arrays, JSON in its metadata for the rest."""
+"""Parse graphs in safetensors files: arrays as tensors, other fields as JSON in the metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from service.validation.json_graph import (
 FLOAT_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGER_DTYPES = {"I32": np.int32, "I64": np.int64}
 TensorSpec = tuple[Mapping[str, type[np.generic]], Sequence[int]]
-"""Element types and numbers of dimensions that a tensor may have."""
+"""Allowed element types and numbers of dimensions of a tensor."""
 TensorSpecs = Mapping[str, TensorSpec]
 GRAPH_TENSORS: TensorSpecs = {
     "x": (FLOAT_DTYPES, (2,)),
@@ -39,20 +39,20 @@ GRAPH_TENSORS: TensorSpecs = {
     "targets": (INTEGER_DTYPES, (1,)),
 }
 Tensors = dict[str, np.ndarray]
-_MAX_HEADER_BYTES = 4 << 20  # what JSON the interpreter may be held for
+_MAX_HEADER_BYTES = 4 << 20  # parsing JSON of this size blocks other threads for 30 ms
 
 
 def parse_safetensors(
     body: bytes, allowed: TensorSpecs = GRAPH_TENSORS
 ) -> tuple[Tensors, dict[str, str]]:
-    """The tensors of a file by name, little-endian as the format has it, and its metadata."""
+    """Return the tensors of a file by name (little-endian, as in the format), and its metadata."""
     header = _header(body)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(type(text) is not str for text in metadata.values()):
         raise Problem(
             "invalid-safetensors", "`__metadata__` must map names to text; `request` holds JSON."
         )
-    # Names first: a header may list a million tensors in few bytes.
+    # Check names first: a small header may list very many tensors.
     if faults := unknown_fields(header, allowed):
         raise make_graph_problem(faults)
     try:
@@ -69,7 +69,7 @@ def parse_safetensors(
 def graph_from_tensors(
     tensors: Tensors, node_ids: object, model: GraphSchema, limits: GraphSizeLimits
 ) -> ParsedGraph:
-    """The graph that the tensors hold. `targets` are row numbers."""
+    """Build the graph from the tensors; `targets` are row numbers."""
     for name in ("x", "edge_index"):
         if name not in tensors:
             raise make_graph_problem_at(f"/{name}", "missing", "This tensor is required.")
@@ -111,7 +111,7 @@ def graph_from_tensors(
 
 
 def _header(body: bytes) -> dict[str, Any]:
-    """The header, whose length the first eight bytes tell."""
+    """Parse the header; the first eight bytes are its length."""
     size = int.from_bytes(body[:8], "little")
     if len(body) < 8 or size > len(body) - 8:
         raise Problem(

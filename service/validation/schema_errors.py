@@ -1,4 +1,4 @@
-"""Validate fields with a pydantic model, and report what is wrong as a problem document."""
+"""Validate fields with a pydantic model, and convert its errors to a problem."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CODES = {
 
 
 def validate_fields(model: type[M], fields: Mapping[str, Any], *where: str | int) -> M:
-    """A `model` from those of its fields that are given; null is as good as not given.
+    """Validate the fields that belong to `model`; null counts as missing.
 
     Args:
-        where: keys and indices that lead to `fields` in the request.
+        where: keys and indices of `fields` in the request.
 
     Raises:
         Problem: `invalid-request`.
@@ -34,19 +34,19 @@ def validate_fields(model: type[M], fields: Mapping[str, Any], *where: str | int
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
         raise make_request_problem(
             FieldError(
                 pointer(*where, *e["loc"]),
                 _CODES.get(e["type"], _code(e["type"])),
-                e["msg"].removeprefix("Value error, "),  # of rules that are ours
+                e["msg"].removeprefix("Value error, "),  # prefix of pydantic
             )
-            for e in found
+            for e in errors
         ) from None
 
 
 def make_request_problem(faults: Iterable[FieldError]) -> Problem:
-    """A request that does not fit its schema, told by its first faults."""
+    """Return the problem of a request that does not match its schema, with its first errors."""
     first = list(faults)[:MAX_FIELD_ERRORS]
     return Problem("invalid-request", first[0].detail, first)
 

@@ -1,9 +1,9 @@
-"""Large bodies of JSON, read in a process of their own.
+"""Parse large JSON bodies in a separate process.
 
-The parser holds the interpreter from the first byte to the last: for tens of megabytes that is
-seconds in which no other request moves. Such a body goes to a fresh process, which reads it as any
-other and answers with a safetensors file: the graph as arrays, the rest of the request as it was,
-and what is wrong with it, if anything. One body at a time; its memory ends with its process.
+The JSON parser holds the GIL throughout: for tens of megabytes that blocks all other requests for
+seconds. Such a body goes to a new process, which returns a safetensors file: the graph as arrays,
+the other fields as JSON, and the problem, if there is one. One body is parsed at a time; its memory
+is freed when its process ends.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from service.settings import Settings
 from service.validation.json_graph import GraphSchema
 
 CONDENSED = "application/vnd.basin.condensed"
-"""Media type of what comes back; no client can send it."""
+"""Media type of the result; no client can send it."""
 
 LARGE_BODY_BYTES = 4 << 20
-"""Bytes from which a process pays: it takes 0.2 s to start, the parser holds 30 ms for these."""
+"""Size from which a process is worth it: it takes 0.2 s to start; parsing this size takes 30 ms."""
 
 
 class LargeJsonParser:
-    """Condenses bodies, one at a time."""
+    """Converts bodies to `CONDENSED`, one at a time."""
 
     def __init__(self) -> None:
         self._one = asyncio.Semaphore()
@@ -35,10 +35,10 @@ class LargeJsonParser:
     async def condense(
         self, body: bytes, schemas: Mapping[str, GraphSchema], settings: Settings
     ) -> bytes:
-        """The same request as `CONDENSED`. Cancelled, it kills the process.
+        """Convert a request to `CONDENSED`; cancellation kills the process.
 
         Raises:
-            Problem: the process died.
+            Problem: the process failed.
         """
         rules = {
             "models": {name: [r.features, r.relations] for name, r in schemas.items()},

@@ -1,4 +1,4 @@
-"""The process that reads one large body of JSON (see `service.workers.large_json`), then ends."""
+"""The process that parses one large JSON body (see `service.workers.large_json`), then exits."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def main() -> None:
 
 
 def condense(body: bytes, rules: dict[str, Any]) -> bytes:
-    """The request in `body` as a safetensors file."""
+    """Convert the request in `body` to a safetensors file."""
     arrays: dict[str, np.ndarray] = {}
     metadata = {}
     try:
         fields = parse_json_object(body, "invalid-json")
-        # For the server to judge; of a thousand fields it need not see more to refuse them.
+        # The server validates the fields; the first `_MAX_FIELDS` are enough to refuse too many.
         first = islice(fields.items(), _MAX_FIELDS)
         rest = {name: None if name in _GRAPH_FIELDS else value for name, value in first}
         text = orjson.dumps(rest)

@@ -1,7 +1,7 @@
-"""What goes through the pipes: a JSON header and raw arrays, each with its length in front.
+"""Frames of the pipes to the SMILES processes: a JSON header and raw arrays.
 
-A frame is two little-endian uint32, the lengths of header and body, then both. Nothing in it is
-executed. Imports no torch: the child starts in a fraction of a second.
+A frame is two little-endian uint32, the lengths of header and body, then both; there is no pickle
+in it. This module does not import torch, so that the child starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FRAME_PREFIX = struct.Struct("<II")
 
 
 def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
-    """A frame, ready to be written."""
+    """Encode a frame."""
     encoded = json.dumps(header).encode()
     return FRAME_PREFIX.pack(len(encoded), len(body)) + encoded + body
 
 
 def pack_molecule(molecule: Molecule) -> bytes:
-    """A molecule as a frame: x as float32, edge_attr as bytes (categories are few), ends as
+    """Encode a molecule: x as float32, edge_attr as bytes (there are few categories), edge_index as
     uint16."""
     graph = molecule.graph
     assert graph.edge_attr is not None

@@ -1,4 +1,4 @@
-"""SMILES to graphs behind a process boundary: whatever hangs or crashes is killed and answered."""
+"""Parse SMILES in separate processes, so that one that hangs or crashes RDKit can be killed."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from service.workers.smiles_frames import FRAME_PREFIX, encode_frame, unpack_mol
 
 ParseResult = Molecule | MoleculeError
 WorkerReply = ParseResult | str
-"""What a process says to a SMILES: a molecule, why there is none, or a drawing."""
+"""Reply of a process: a molecule, an error, or a drawing (SVG)."""
 
 TRANSIENT_CODES = frozenset(("timeout", "parser_crashed", "not_reached"))
-"""Codes of errors that another time might not come to."""
+"""Error codes that may not occur again when the request is repeated."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND: Sequence[str] = (sys.executable, "-m", "service.workers.smiles_worker")
 _MAX_PART_SMILES, _MAX_PART_CHARACTERS = 128, 16_384
-"""SMILES sent at a time, and their characters: within a pipe's buffer, so that writing never
-waits. A process goes to another call after each part."""
+"""Maximum SMILES, and characters, of one part: they fit into the buffer of a pipe, so that writing
+never blocks. After each part a process serves another call."""
 _CHARACTERS_PER_EFFECT = 8  # characters of an effect that is sent
 
 
 class WorkerDiedError(Exception):
-    """The child did not answer; why."""
+    """The process gave no reply; `code` says why."""
 
     def __init__(self, code: MoleculeErrorCode) -> None:
         self.code: MoleculeErrorCode = code
 
 
 class _Call:
-    """The SMILES of one call: what is read so far, and what waits to be; `effects` of the atoms of
-    each where it is to be drawn."""
+    """The SMILES of one call, with the replies so far and the SMILES that wait; for drawings
+    `effects` has one number per atom of each."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _Call:
                 self.replies[index] = error
 
     def next_part(self) -> list[tuple[int, str]]:
-        """What is read next."""
+        """Return the next part: indices and SMILES."""
         size, found = 0, []
         for index, text in islice(self.waiting, _MAX_PART_SMILES):
             size += len(text) + (
@@ -84,7 +84,7 @@ class _Call:
         return found
 
     def add_reply(self, answer: WorkerReply) -> None:
-        """The answer to the first of those that wait."""
+        """Store the reply to the first SMILES that waits."""
         index, _ = self.waiting.popleft()
         self.replies[index] = answer
 
@@ -98,15 +98,15 @@ class _Call:
 
 @final
 class SmilesParserPool:
-    """Reads SMILES in `workers` processes, each started when it is first needed.
+    """Parses SMILES in `num_workers` processes, each started on first use. Thread-safe.
 
-    A molecule that takes longer than `seconds` costs its process and is answered `timeout`; one
-    that ends the process is answered `parser_crashed`. The molecules after it go to a new process.
-    `batch_seconds` bounds a whole call, waiting for a free process included: what is left then is
-    answered `not_reached`. Safe to call from many threads.
+    If a molecule takes longer than `seconds`, its process is killed and its error is `timeout`; if
+    it crashes the process, `parser_crashed`. The molecules after it go to a new process.
+    `batch_seconds` limits a whole call, including the wait for a process; molecules that are left
+    then get `not_reached`.
 
-    Calls take turns: after a part, a molecule that hung or `seconds` of slow ones, the process
-    goes to the call that has waited longest. Nobody's molecules keep it from the others.
+    Calls take turns: after a part, a killed process or `seconds` of slow molecules, the process
+    serves the call that has waited longest, so that no call blocks the others.
     """
 
     def __init__(
@@ -131,31 +131,31 @@ class SmilesParserPool:
         self._children = [
             _WorkerProcess(command or WORKER_COMMAND, start_seconds) for _ in range(num_workers)
         ]
-        # As many threads as processes, and whoever waits for one waits in line.
+        # As many threads as processes; other calls wait in the queue of the executor.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="molecules")
-        # The last one used is the first one taken: it is running, and its caches are warm.
+        # LIFO, because the process used last is running and its caches are warm.
         self._idle: queue.LifoQueue[_WorkerProcess] = queue.LifoQueue()
         for child in reversed(self._children):
             self._idle.put(child)
 
     def start(self) -> None:
-        """Start every process and let it read one, so that no SMILES waits for that."""
+        """Start every process and parse one SMILES in each, so that no request waits for it."""
         held = [self._idle.get() for _ in self._children]
         for child in held:
             try:
                 child.send(self._request(["C"]))
                 child.receive(time.monotonic() + self.batch_seconds)
-            except WorkerDiedError:  # tried again with the first SMILES, and told there
+            except WorkerDiedError:  # the first request tries again, and reports the error
                 child.release()
             finally:
                 self._idle.put(child)
 
     async def parse_async(self, smiles: Sequence[str]) -> list[ParseResult]:
-        """`parse` in threads of its own, turn by turn; cancelled, it ends with the turn at hand.
+        """Run `parse` in threads; when cancelled, it ends after the current turn.
 
         Raises:
-            Problem: `max_calls` are under way. They hold places in the queue for compute, and
-                molecules that hang must leave some to requests that have none.
+            Problem: `max_calls` calls are running. Each also holds a place in the queue for
+                compute, and molecules that hang must leave places for other requests.
         """
         if self._calls >= self._max_calls:
             detail = (
@@ -172,10 +172,10 @@ class SmilesParserPool:
     async def draw_async(
         self, smiles: Sequence[str], effects: Sequence[Sequence[float]], max_characters: int
     ) -> list[str | None]:
-        """An SVG for each SMILES with its atoms by their `effects`, of at most so many characters;
-        None where there is none in time."""
-        scale = [max(map(abs, one), default=0) or 1.0 for one in effects]
-        scaled = [[round(e / s, 3) for e in one] for one, s in zip(effects, scale, strict=True)]
+        """Draw each SMILES as an SVG of at most `max_characters`, with its atoms colored by
+        `effects`; None for those that fail or take too long."""
+        scale = [max(map(abs, row), default=0) or 1.0 for row in effects]
+        scaled = [[round(e / s, 3) for e in row] for row, s in zip(effects, scale, strict=True)]
         answers = await self._run_call(self._call(smiles, scaled))
         return [
             svg if isinstance(svg, str) and len(svg) <= max_characters else None for svg in answers
@@ -188,7 +188,7 @@ class SmilesParserPool:
         return call.results()
 
     def parse(self, smiles: Sequence[str]) -> list[ParseResult]:
-        """A molecule or an error for each SMILES, in order.
+        """Return a molecule or an error for each SMILES, in order.
 
         Raises:
             RuntimeError: after `close`.
@@ -217,7 +217,7 @@ class SmilesParserPool:
         except WorkerDiedError as gone:
             child.release()
             call.add_reply(MoleculeError(gone.code))
-        except BaseException:  # what is left in its pipes must not answer another call
+        except BaseException:  # a reply left in its pipes must not reach another call
             child.release()
             raise
         finally:
@@ -230,14 +230,14 @@ class SmilesParserPool:
         turn_end = time.monotonic() + self.seconds
         for _ in part:
             if (now := time.monotonic()) > turn_end:
-                child.release()  # the rest of the part goes with it, and comes again
+                child.release()  # the rest of the part is sent again to another process
                 return
             full = now + self.seconds
             try:
                 call.add_reply(child.receive(min(full, call.end)))
             except WorkerDiedError as gone:
                 if gone.code == "timeout" and full > call.end:
-                    raise WorkerDiedError("not_reached") from None  # it never had its time
+                    raise WorkerDiedError("not_reached") from None  # it had less than `seconds`
                 raise
 
     def _request(
@@ -247,17 +247,17 @@ class SmilesParserPool:
         return {"smiles": smiles, "effects": effects, **rest}
 
     def close(self) -> None:
-        """End every process; a call under way answers `not_reached` for what is left."""
+        """Kill every process; running calls return `not_reached` for what is left."""
         self._closed = True
         for child in self._children:
             child.kill()
-        for _ in self._children:  # each comes back once its call has seen the end
+        for _ in self._children:  # each is returned once its call has noticed
             self._idle.get().release()
         self._threads.shutdown(cancel_futures=True)
 
 
 class _WorkerProcess:
-    """One process and its pipes: used and freed by one thread at a time, killed by any."""
+    """A process and its pipes; used and released by one thread at a time, killed by any."""
 
     def __init__(self, command: Sequence[str], start_seconds: float) -> None:
         self._command, self._start_seconds = tuple(command), start_seconds
@@ -266,7 +266,7 @@ class _WorkerProcess:
         self._buffer = bytearray()
 
     def send(self, request: dict[str, Any]) -> None:
-        """Send a request, starting the process if there is none."""
+        """Send a request, and start the process if it is not running."""
         try:
             self.start()
             assert self._process is not None
@@ -276,11 +276,11 @@ class _WorkerProcess:
             raise WorkerDiedError("parser_crashed") from None
 
     def start(self) -> None:
-        """Start the process if there is none."""
+        """Start the process if it is not running."""
         if self._process is not None and self._process.poll() is None:
             return
         self.release()
-        # One thread for each library in the child: it reads one molecule at a time.
+        # One thread per library in the child, which parses one molecule at a time.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         with self._lock:
@@ -295,11 +295,11 @@ class _WorkerProcess:
         self._buffer.clear()
         try:
             self._read_frame(time.monotonic() + self._start_seconds)
-        except WorkerDiedError:  # no molecule's fault
+        except WorkerDiedError:  # not caused by a molecule
             raise WorkerDiedError("not_reached") from None
 
     def receive(self, deadline: float) -> WorkerReply:
-        """The next answer of the process."""
+        """Read the next reply of the process."""
         header, body = self._read_frame(deadline)
         if "error" in header:
             return MoleculeError(header["error"])
@@ -330,13 +330,13 @@ class _WorkerProcess:
         return taken
 
     def kill(self) -> None:
-        """End the process, whatever it does; who reads from it sees the end of the pipe."""
+        """Kill the process; a reader sees the end of the pipe."""
         with self._lock:
             if self._process is not None:
                 self._process.kill()
 
     def release(self) -> None:
-        """Kill, and give back what the process held."""
+        """Kill the process, and close its pipes."""
         self.kill()
         process, self._process = self._process, None
         if process is None:

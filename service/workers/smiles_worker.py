@@ -1,5 +1,5 @@
-"""`python -m service.workers.smiles_worker`: reads SMILES from stdin, writes molecules or drawings
-of them to stdout."""
+"""`python -m service.workers.smiles_worker`: read SMILES from stdin, write molecules or drawings of
+them to stdout."""
 
 from __future__ import annotations
 

@@ -118,10 +118,10 @@ def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> 
 def parse_score(
     body: bytes, media_type: str, registry: Registry, settings: Settings
 ) -> ScoreInputs | StoredScoreInputs:
-    """Read a body of `POST /anomaly/score`, as it came or as `service.workers.large_json` left it.
+    """Parse a body of `POST /anomaly/score`, as sent or as `service.workers.large_json` made it.
 
     Raises:
-        Problem: the first stage that fails tells all it found: syntax, envelope, model, graph.
+        Problem: all errors of the first stage that fails: syntax, envelope, model, graph.
     """
     opened = _open(body, media_type)
     envelope = read_envelope(opened.fields, opened.known, settings)
@@ -180,7 +180,7 @@ def _stored(
 
 @dataclass(frozen=True)
 class _Opened:
-    """A body apart: its fields and their names if all is well, its arrays if it holds any."""
+    """A parsed body: its fields, the names of all allowed fields, and its arrays, if any."""
 
     fields: dict[str, Any]
     known: Iterable[str]

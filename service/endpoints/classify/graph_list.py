@@ -1,4 +1,4 @@
-"""Whole graphs, from JSON or tensors, with the columns that a classifier has."""
+"""Parse lists of graphs, from JSON or tensors, with the columns of a classifier."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _FIELDS = ("x", "edge_index", "edge_attr")
 
 
 def graphs_of_json(value: object, model: Classifier, settings: Settings) -> list[Graph]:
-    """The graphs of the field `graphs`.
+    """Parse the field `graphs`.
 
     Raises:
-        Problem: `invalid-graph`, the first that is none.
+        Problem: `invalid-graph`, for the first invalid graph.
     """
     graphs = require_list(value, pointer_builder("graphs"))
     _check_count(len(graphs), settings, "/graphs")
@@ -48,8 +48,8 @@ def graphs_of_json(value: object, model: Classifier, settings: Settings) -> list
 
 
 def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -> list[Graph]:
-    """The graphs that tensors hold one after the other: graph i has the rows `ptr[i]` to
-    `ptr[i + 1]` of x; `edge_index` counts rows of all of x. Without `ptr` they are one graph.
+    """Split concatenated tensors into graphs: graph i has the rows `ptr[i]` to `ptr[i + 1]` of x;
+    `edge_index` refers to rows of the whole x. Without `ptr` there is one graph.
 
     Raises:
         Problem: `invalid-graph`.
@@ -89,13 +89,13 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
         )
     order = np.argsort(graph_of_E2[0], kind="stable")
     bounds = np.searchsorted(graph_of_E2[0][order], np.arange(len(ptr)))
-    found = []
+    graphs = []
     for i, (first, last) in enumerate(pairwise(ptr.tolist())):
         mine = order[bounds[i] : bounds[i + 1]]
         _check_cost(last - first, len(mine), model, settings, pointer("ptr", i))
         local = edge_index[:, mine].astype(np.int64) - first
-        found.append(Graph(table[first:last], local, None, features[mine]))
-    return found
+        graphs.append(Graph(table[first:last], local, None, features[mine]))
+    return graphs
 
 
 def _graph(value: object, i: int, model: Classifier, settings: Settings) -> Graph:
@@ -130,7 +130,7 @@ def _table(rows: list[object], columns: Sequence[Column], at: PointerFn, of: str
 
 
 def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.ndarray:
-    """The table, all of whose categories are there; told of the first column where they are not."""
+    """Require valid categories; the error is about the first column with invalid ones."""
     size_F = np.array([np.inf if c.values is None else len(c.values) for c in columns])
     wrong = np.isfinite(size_F) & ((table < 0) | (table >= size_F) | (table != np.floor(table)))
     if not wrong.any():
@@ -141,8 +141,8 @@ def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.
 
 
 def _attr_needed(attr: object, edges: int, columns: Sequence[Column], at: str) -> bool:
-    """Does the model read features of these edges? Refused where it does and there are none, or
-    the reverse."""
+    """Whether the model reads features of these edges; raises a problem if `attr` contradicts
+    that."""
     if attr is not None and not columns:
         raise make_graph_problem_at(
             at, "not_read", "This model has no edge features. Leave out `edge_attr`."
@@ -185,7 +185,7 @@ def _check_width(table: np.ndarray, columns: Sequence[Column], at: str) -> None:
 
 
 def _check_cost(nodes: int, edges: int, model: Classifier, settings: Settings, at: str) -> None:
-    """Refuse a graph that takes too much memory, or too much time that cannot be cut short."""
+    """Refuse a graph that needs too much memory, or too much time that cannot be interrupted."""
     tokenizer = model.network.tokenizer
     if (num_pairs := tokenizer.max_pairs(nodes, edges)) > settings.max_pairs:
         rule = (

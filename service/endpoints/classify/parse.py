@@ -1,4 +1,4 @@
-"""A body of POST /classify as one task."""
+"""Parse bodies of POST /classify."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
 
 @dataclass(frozen=True)
 class Item:
-    """One input: its graph, or code and detail of why there is none; `told` is what its result
-    repeats of it."""
+    """One input: its graph, or code and detail of its error; `told` are fields for its result."""
 
     graph: Graph | None
     error: tuple[str, str] | None = None
@@ -42,7 +41,7 @@ class Item:
 
 @dataclass(frozen=True)
 class ClassifyInputs:
-    """What to classify and how: either `smiles`, which are yet to be read, or `graphs`.
+    """A parsed request: either `smiles`, which are not parsed yet, or `graphs`.
 
     `places` are the JSON pointers of the inputs.
     """
@@ -55,8 +54,8 @@ class ClassifyInputs:
     include: frozenset[str]
 
     def items(self, molecules: Sequence[Molecule | MoleculeError], longest: int) -> list[Item]:
-        """The inputs, `molecules` being what was read of `smiles`, of which the first `longest`
-        characters are repeated."""
+        """Return the inputs, with the parsed `molecules` and the SMILES cut to `longest`
+        characters."""
         if self.smiles is None:
             return [Item(graph) for graph in self.graphs]
         return [
@@ -75,9 +74,10 @@ def _item(text: str, molecule: Molecule | MoleculeError) -> Item:
 def parse_classify(
     body: bytes, media_type: str, registry: Registry, settings: Settings
 ) -> ClassifyInputs:
-    """
+    """Parse a body of `POST /classify`.
+
     Raises:
-        Problem: the first stage that fails tells all it found: syntax, envelope, model, inputs.
+        Problem: all errors of the first stage that fails: syntax, envelope, model, inputs.
     """
     tensors: Tensors | None = None
     if media_type == JSON:

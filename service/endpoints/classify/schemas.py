@@ -30,13 +30,13 @@ class WholeGraph(Strict):
     edge_index: list[list[int]] = Field(
         min_length=2,
         max_length=2,
-        description="sources and targets of the edges, as row numbers of x; each edge is seen "
-        "from both ends, so one direction is enough",
+        description="sources and targets of the edges, as row numbers of x; edges are undirected, "
+        "so one direction is enough",
     )
     edge_attr: list[list[float]] | None = Field(
         None,
-        description="features of each edge, in the order of the model's `edge_features`; only, "
-        "and always, for a model that has any",
+        description="features of each edge, in the order of the model's `edge_features`; required "
+        "by models with edge features, not allowed otherwise",
     )
 
 
@@ -63,8 +63,8 @@ class GraphConvergence(Convergence):
     """How one molecule or graph came to rest."""
 
     energy_percentile: float | None = Field(
-        description="share of training graphs with a lower final energy per node; near 0 or 100 "
-        "it may be unlike any of them"
+        description="percentage of training graphs with a lower final energy per node; near 0 or "
+        "100 the input may be unlike all of them"
     )
 
 
@@ -78,14 +78,14 @@ class ItemError(BaseModel):
 class GraphResult(BaseModel):
     """One input: the answer if `status` is ok, the reason if it is error."""
 
-    index: int = Field(ge=0, description="place among the inputs")
+    index: int = Field(ge=0, description="index of the input")
     input: str | SkipJsonSchema[None] = Field(
         None,
-        description="the SMILES as given, up to the most characters one may have",
+        description="the SMILES as sent, cut to the maximum length",
         json_schema_extra=absent,
     )
     canonical_smiles: str | SkipJsonSchema[None] = Field(
-        None, description="as RDKit writes it", json_schema_extra=absent
+        None, description="canonical SMILES of RDKit", json_schema_extra=absent
     )
     status: Literal["ok", "error"]
     predictions: dict[str, Prediction] | SkipJsonSchema[None] = Field(
@@ -102,11 +102,11 @@ class GraphResult(BaseModel):
 class ClassifyTimings(Timings):
     molecules: float | SkipJsonSchema[None] = Field(
         None,
-        description="reading SMILES, waiting for a process included",
+        description="parsing SMILES, including the wait for a process",
         json_schema_extra=absent,
     )
     draw: float | SkipJsonSchema[None] = Field(
-        None, description="drawings, where molecules are explained", json_schema_extra=absent
+        None, description="drawing explained molecules", json_schema_extra=absent
     )
 
 

@@ -11,9 +11,7 @@ from service.endpoints.common.reason_schemas import absent
 from service.endpoints.common.schemas import Strict
 from service.validation.ids import NodeId
 
-NodeIds = Annotated[
-    list[NodeId], Field(description="a unique name per node; row numbers if left out")
-]
+NodeIds = Annotated[list[NodeId], Field(description="a unique id per node; row numbers by default")]
 
 
 class ArrayGraph(Strict):
@@ -29,8 +27,8 @@ class ArrayGraph(Strict):
     )
     edge_type: list[int | str] | None = Field(
         None,
-        description="relation of each edge, by name or number; only, and always, "
-        "for a model of several `relations`",
+        description="relation of each edge, by name or number; required by models with several "
+        "`relations`, not allowed otherwise",
     )
     node_ids: NodeIds | None = None
 
@@ -44,8 +42,8 @@ class NodeRow(BaseModel):
     id: NodeId
     x: list[float] | float | SkipJsonSchema[None] = Field(
         None,
-        description="features in the order of the model, which excludes features by name; "
-        "a number is the feature of that name",
+        description="features in the order of the model, which excludes features by name; a number "
+        "is the feature named x",
         json_schema_extra=absent,
     )
 
@@ -56,5 +54,6 @@ class EdgeRow(Strict):
     source: NodeId
     target: NodeId
     type: int | str | None = Field(
-        None, description="relation; only, and always, for a model of several `relations`"
+        None,
+        description="relation; required by models with several `relations`, not allowed otherwise",
     )

@@ -1,4 +1,4 @@
-"""Patterns to a memory, from JSON or safetensors."""
+"""Parse patterns, in JSON or safetensors, to a memory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ KINDS = ("vectors", "images", "returns")
 DESCRIPTION = ("kind", "shape")
 PATTERNS = {"patterns": ({**FLOAT_DTYPES, "U8": np.uint8}, (2, 3, 4))}
 _MAX_DECOMPOSITION = 20_000_000_000
-"""K d min(K, d) of a matrix whose axes are all needed: some seconds of one core."""
+"""Maximum K d min(K, d) of a matrix that is decomposed: some seconds on one core."""
 
 
 def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.ndarray]:
-    """The memory of an object `{patterns, kind?, shape?}` or `{sequences}`, and its items.
+    """Return the memory of an object `{patterns, kind?, shape?}` or `{sequences}`, and its items.
 
     Raises:
-        Problem: `invalid-memory`, with what is wrong and which pattern it is.
+        Problem: `invalid-memory`.
     """
     at = pointer_builder(*where, "patterns")
     with reraise_as("invalid-memory"):
@@ -68,9 +68,9 @@ def memory_of_json(spec: Mapping[str, Any], *where: str) -> tuple[Memory, np.nda
 def memory_of_tensor(
     tensors: Tensors, spec: Mapping[str, Any], *where: str
 ) -> tuple[Memory, np.ndarray]:
-    """The memory of the tensor `patterns`; `spec` may say `{kind?, shape?}` of it.
+    """Return the memory of the tensor `patterns`, with `{kind?, shape?}` in `spec`, and its items.
 
-    Images may have their shape in the tensor; U8 is taken as 0 to 255.
+    A tensor of images may have their shape; U8 means 0 to 255.
 
     Raises:
         Problem: `invalid-memory`.

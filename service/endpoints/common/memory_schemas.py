@@ -12,10 +12,12 @@ from service.endpoints.common.schemas import Strict
 class InlineMemory(Strict):
     """Patterns sent along. They are normalised; their lengths come back with the samples."""
 
-    patterns: list[list[float]] = Field(min_length=1, description="a row per pattern")
+    patterns: list[list[float]] = Field(min_length=1, description="one row per pattern")
     kind: Literal["vectors", "images", "returns"] = "vectors"
     shape: list[int] | None = Field(
-        None, description="of an image, [H, W] or [H, W, 3], row by row; values from 0 to 1"
+        None,
+        description="shape of an image, [H, W] or [H, W, 3], in row-major order; values from 0 to "
+        "1",
     )
 
 

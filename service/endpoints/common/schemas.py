@@ -259,25 +259,27 @@ class ProblemDocument(BaseModel):
 class Prediction(BaseModel):
     """The answer to one of the model's questions."""
 
-    label: str = Field(description="the most probable")
-    probability: float = Field(description="of `label`, calibrated")
-    probabilities: dict[str, float] = Field(description="of every label")
+    label: str = Field(description="the most probable label")
+    probability: float = Field(description="calibrated probability of `label`")
+    probabilities: dict[str, float] = Field(description="calibrated probability of every label")
 
 
 class SummedConvergence(BaseModel):
     """All that were answered, together. A number that is not finite is null."""
 
-    rows: int = Field(description="inputs that were answered")
-    energy_initial: float | None = Field(description="total, as are the other energies")
+    rows: int = Field(description="number of classified inputs")
+    energy_initial: float | None = Field(
+        description="total over the inputs, like the other energies"
+    )
     energy_final: float | None
     energy_drop: float | None
     steps: int = Field(description="total")
     residual: float | None = Field(description="the largest")
     stop_reason: StopReason = Field(description="the worst")
-    stops: dict[str, int] = Field(description="how many stopped for which reason")
+    stops: dict[str, int] = Field(description="number of inputs by stop reason")
     energy_percentile: float | None = Field(description="mean")
     out_of_distribution: float | None = Field(
-        description="share of the inputs that are, of those of which it is told"
+        description="share of the inputs with an energy percentile that are out of distribution"
     )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(

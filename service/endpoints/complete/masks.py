@@ -1,4 +1,4 @@
-"""Which pixels are to be filled."""
+"""Find the pixels to fill."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import numpy as np
 from service.imaging.image import ImageData, ImageError
 
 MaskMode = Literal["white_fill", "black_fill", "alpha"]
-THRESHOLD = 128  # of 255: from here on it is white, or opaque
+THRESHOLD = 128  # of 255: this value and above are white, or opaque
 
 
 def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
-    """The pixels that `mask` wants filled, bool (H, W): the white ones, the black ones, or the
-    transparent ones. What lies between is whatever it is nearer to.
+    """Return the pixels to fill, bool (H, W): the white, black or transparent ones of `mask`.
 
     Raises:
-        PictureFault: it has no alpha where that counts, or it leaves nothing to fill or to go by.
+        ImageError: `mask` has no alpha channel in mode `alpha`, or marks no pixel or all pixels.
     """
     if mode == "alpha":
         if mask.alpha is None:

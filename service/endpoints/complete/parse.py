@@ -1,4 +1,4 @@
-"""A body of POST /complete: what is to be completed, and how."""
+"""Parse bodies of POST /complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BODY = UploadSpec(_KNOWN, max_files={"image": 1, "mask": 1}, text_fields=("mode
 
 @dataclass(frozen=True)
 class PictureRequest:
-    """A picture and its mask, examined but not decoded, and what was asked of them."""
+    """A parsed request: image and mask, inspected but not decoded, and the parameters."""
 
     image: EncodedImage
     mask: EncodedImage | None
@@ -38,7 +38,7 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
         content_type: the header, of JSON or `MULTIPART`, with its parameters.
 
     Raises:
-        Problem: the first stage that fails tells all it found: syntax, envelope, params, files.
+        Problem: all errors of the first stage that fails: syntax, envelope, params, files.
     """
     fields, files = parse_upload(body, content_type, _BODY)
     envelope = read_envelope(fields, _KNOWN, settings)

@@ -1,4 +1,4 @@
-"""Pictures on the way to a completion."""
+"""Intermediate images of a completion."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from service.imaging.image import ImageData
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture as it would be if its windows stopped at this step of `steps`, those of all
-    windows together. Energies are per patch, the mean of the windows that move, of their `block`.
+    """The image that would result if all windows stopped at `step` of `steps` (summed over the
+    windows). Energies are per patch, the mean over the windows of `block` that still move.
     """
 
     sample: int
@@ -25,7 +25,7 @@ class Frame:
     picture: ImageData
 
     def told(self) -> dict[str, Any]:
-        """As JSON has it, the components of the energy by name."""
+        """Return a dict for JSON, with the components of the energy by name."""
         return {
             "sample": self.sample,
             "step": self.step,
@@ -38,8 +38,8 @@ class Frame:
 
 
 class Frames:
-    """Which moments are shown: up to `most`, evenly over the steps that there may be. Windows that
-    come to rest before show fewer; the picture that they end in is the answer."""
+    """Chooses up to `most` frames, evenly spaced over the maximum number of steps. Windows that
+    converge early give fewer frames; the final image is the response."""
 
     def __init__(self, most: int, show: Callable[[Frame], object]) -> None:
         self._most, self.show, self._shown = most, show, 0

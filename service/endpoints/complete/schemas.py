@@ -28,15 +28,15 @@ class CompleteKnobs(Strict):
 
     mask_mode: MaskMode = Field(
         "white_fill",
-        description="fill where the mask is white, where it is black, or where it is transparent; "
-        "with `alpha` and no mask, where the image itself is",
+        description="which pixels to fill: the white, the black or the transparent ones of the "
+        "mask; with `alpha` and no mask, the transparent ones of the image",
     )
     num_samples: int = Field(
         1,
         ge=1,
         le=MAX_SAMPLES,
-        description="completions, which differ where there is noise: the first has "
-        "that of `seed`, the next that of `seed` + 1, and so on",
+        description="number of completions, which differ by their noise: the first uses `seed`, "
+        "the next `seed` + 1, and so on",
     )
 
 
@@ -44,10 +44,10 @@ class CompleteRequest(Envelope, CompleteKnobs):
     """Fill the unknown part of a picture. Known pixels come back as they were."""
 
     image: str = Field(
-        description="PNG, JPEG or WebP in base64, or as a data URI; BASIN_MAX_PIXELS caps its size"
+        description="PNG, JPEG or WebP as base64 or data URI, at most BASIN_MAX_PIXELS pixels"
     )
     mask: str | None = Field(
-        None, description="a picture of the same size; only `alpha` can do without"
+        None, description="an image of the same size; optional only with `mask_mode` `alpha`"
     )
 
 
@@ -55,9 +55,9 @@ class CompleteForm(Envelope, CompleteKnobs):
     """The same as multipart/form-data: pictures as files, `model` and `mask_mode` as text, other
     fields as JSON."""
 
-    image: bytes = Field(description="PNG, JPEG or WebP; BASIN_MAX_PIXELS caps its size")
+    image: bytes = Field(description="PNG, JPEG or WebP, at most BASIN_MAX_PIXELS pixels")
     mask: bytes | None = Field(
-        None, description="a picture of the same size; only `alpha` can do without"
+        None, description="an image of the same size; optional only with `mask_mode` `alpha`"
     )
 
 
@@ -66,23 +66,23 @@ class WindowsConvergence(BaseModel):
     windows. A number that is not finite is null."""
 
     windows: int = Field(
-        description="that the network relaxed, at all scales; each three times where it reads grey "
-        "and the picture is RGB"
+        description="number of windows that the network relaxed, at all scales; three per window "
+        "if a grayscale model completes an RGB image"
     )
     energy_initial: float | None
     energy_final: float | None
     energy_drop: float | None
     steps: int = Field(description="total")
-    residual: float | None = Field(description="the largest; null where no step was taken")
+    residual: float | None = Field(description="the largest; null without steps")
     stop_reason: StopReason = Field(description="the worst")
-    stops: dict[str, int] = Field(description="how many windows stopped for which reason")
+    stops: dict[str, int] = Field(description="number of windows by stop reason")
     energy_percentile: float | None = Field(
-        description="share of training images, as much of them hidden, with a lower final energy "
-        "per patch; mean over the windows"
+        description="percentage of training images, with as many patches masked, that have a lower "
+        "final energy per patch; mean over the windows"
     )
     out_of_distribution: float | None = Field(
-        description="share of the windows whose percentile is below 0.5 or above 99.5; null where "
-        "`dynamics` are not those of the training"
+        description="share of the windows with a percentile below 0.5 or above 99.5; null if "
+        "`dynamics` differ from those of the training"
     )
     components: dict[str, Change] | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     resonance: list[HeadResonance] | SkipJsonSchema[None] = Field(
@@ -90,7 +90,7 @@ class WindowsConvergence(BaseModel):
     )
     trace: list[TraceEntry] | SkipJsonSchema[None] = Field(
         None,
-        description="mean over the windows at each step; one that has stopped stays as it is",
+        description="mean over the windows at each step; a stopped window keeps its last state",
         json_schema_extra=absent,
     )
 
@@ -98,7 +98,7 @@ class WindowsConvergence(BaseModel):
 class Completion(BaseModel):
     """One completed picture."""
 
-    b64_png: str = Field(description="PNG in base64, with the colour profile that was sent")
+    b64_png: str = Field(description="PNG as base64, with the color profile that was sent")
     convergence: WindowsConvergence
     reasons: Reasons | SkipJsonSchema[None] = Field(
         None,

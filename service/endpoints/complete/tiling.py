@@ -1,8 +1,8 @@
-"""Which windows fill a hole, at which scales.
+"""Plan the windows that fill a hole, at several scales.
 
-The picture is cut into cells of half a window, and every cell that holds unknown pixels gets the
-window around it: a quarter of a window of context on each side. So the number of windows grows with
-the area of the hole, and a hole within a cell takes one window.
+The image is cut into cells of half a window, and every cell with unknown pixels gets the window
+around it: a quarter of a window of context on each side. So the number of windows grows with the
+area of the hole, and a hole within a cell takes one window.
 
 Where a hole is so wide that a window within it would see nothing known, or so scattered that hardly
 a patch is whole, the picture is completed at half its size first, by the same rule; that guides the
@@ -22,8 +22,8 @@ from service.imaging.image import ImageError
 
 @dataclass(frozen=True)
 class Level:
-    """One scale: `unknown` (H, W), the corners (N, 2) of its windows, row by row, and whether half
-    of its size guides it. A picture smaller than a window has corners outside of it."""
+    """One scale: `unknown` (H, W), the corners (N, 2) of its windows in row-major order, and
+    whether the level of half its size guides it. Corners may be outside of a small image."""
 
     unknown: np.ndarray
     corners: np.ndarray
@@ -41,15 +41,15 @@ class Plan:
 
     @property
     def windows(self) -> int:
-        """How many a filler gets to see, all levels together."""
+        """Number of windows of all levels."""
         return sum(len(level.corners) for level in self.levels)
 
 
 def plan_windows(unknown: np.ndarray, size: int, patch: int, max_windows: int) -> Plan:
-    """The windows that fill `unknown` (H, W), which is a whole picture.
+    """Plan the windows that fill `unknown` (H, W) of a whole image.
 
     Raises:
-        PictureFault: `unknown` takes more than `max_windows`.
+        ImageError: `unknown` takes more than `max_windows`.
         ValueError: a window is no whole number of patches, or nothing is known, which no halving
             would change.
     """
@@ -74,7 +74,7 @@ def plan_windows(unknown: np.ndarray, size: int, patch: int, max_windows: int) -
 
 
 def halved(pixels: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """The mean of what is known of each two by two pixels; 0 where nothing is."""
+    """Halve an image: mean of the known pixels of each 2 x 2 block, 0 if none is known."""
     height, width, channels = pixels.shape
     total = np.zeros((-(-height // 2), -(-width // 2), channels), np.float32)
     count = np.zeros(total.shape[:2], np.float32)
@@ -87,8 +87,8 @@ def halved(pixels: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def doubled(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Some rows and columns of a picture of twice the size, bilinearly; the opposite of `halved`,
-    exact for what is linear."""
+    """Interpolate rows and columns of an image of twice the size bilinearly; the inverse of
+    `halved` for linear images."""
     for axis, index in enumerate((rows, columns)):
         middle = (index - np.float32(0.5)) / 2
         low = np.clip(np.floor(middle), 0, max(pixels.shape[axis] - 2, 0)).astype(np.intp)
@@ -100,22 +100,22 @@ def doubled(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nda
 
 
 def places(start: int, length: int, size: int) -> tuple[np.ndarray, slice]:
-    """Which of `length` pixels a window from `start` on shows, mirrored beyond the ends, and the
-    part of it that is no mirror image."""
+    """Return the indices of the pixels of a window at `start`, mirrored beyond the ends of
+    `length`, and the slice of the window that is not mirrored."""
     place = (start + np.arange(size)) % (2 * length)
     real = slice(max(-start, 0), min(size, length - start))
     return np.where(place < length, place, 2 * length - 1 - place), real
 
 
 def shares_of(known: np.ndarray, patch: int) -> np.ndarray:
-    """The share (..., S/p, S/p) of each patch of windows (..., S, S) that is known."""
+    """Return the known share (..., S/p, S/p) of each patch of windows (..., S, S)."""
     *batch, size, _ = known.shape
     side = size // patch
     return known.reshape(*batch, side, patch, side, patch).mean(axis=(-3, -1), dtype=np.float32)
 
 
 def starved(known: np.ndarray, shares: np.ndarray) -> bool:
-    """Do whole patches show less than half of what is known of a window?"""
+    """Whether fully known patches cover less than half of the known pixels of a window."""
     return (shares == 1).mean() < known.mean() / 2
 
 
@@ -133,8 +133,8 @@ def _corners(unknown: np.ndarray, size: int) -> np.ndarray:
 
 
 def _cells(occupied: Any, cell: int) -> tuple[int, np.ndarray]:
-    """Where the first of the cells begins that cover what is occupied, reaching over it evenly,
-    and the first occupied pixel that each may hold."""
+    """Return the start of the cells that cover the occupied range, centered on it, and the first
+    pixel of the range in each cell."""
     low, high = np.flatnonzero(occupied)[[0, -1]] + (0, 1)
     count = -(-(high - low) // cell)
     start = int(low - (count * cell - (high - low)) // 2)
@@ -142,14 +142,14 @@ def _cells(occupied: Any, cell: int) -> tuple[int, np.ndarray]:
 
 
 def _within(start: np.ndarray, length: int, size: int) -> np.ndarray:
-    """Windows moved inside the picture; in the middle of it where it is smaller."""
+    """Move windows inside the image; center them if the image is smaller."""
     if length < size:
         return np.full_like(start, -((size - length) // 2))
     return np.clip(start, 0, length - size)
 
 
 def _wide(unknown: np.ndarray, side: int) -> bool:
-    """Is there a square of `side`, or as much of one as the picture holds, with nothing known?"""
+    """Whether there is a square of `side`, cut to the image, with nothing known."""
     side_y, side_x = (min(side, length) for length in unknown.shape)
     sums = np.cumsum(np.cumsum(unknown, axis=0, dtype=np.uint32), axis=1, dtype=np.uint32)
     sums = np.pad(sums, ((1, 0), (1, 0)))
@@ -158,7 +158,7 @@ def _wide(unknown: np.ndarray, side: int) -> bool:
 
 
 def _scattered(unknown: np.ndarray, corners: np.ndarray, size: int, patch: int) -> bool:
-    """Is a window starved from the start?"""
+    """Whether any window is starved at the start."""
     height, width = unknown.shape
     for top, left in corners.tolist():
         rows, columns = places(top, height, size)[0], places(left, width, size)[0]

@@ -1,4 +1,4 @@
-"""Bodies that store a graph, or change one."""
+"""Parse bodies that store or update a graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TENSORS_OF_GRAPH: TensorSpecs = {
     "node_ids": ({**INTEGER_DTYPES, "U8": np.uint8}, (1,)),
 }
 MAX_CHANGES = 10_000
-"""Nodes and edges of one update: while they are worked in, other changes wait."""
+"""Nodes and edges of one update; other updates wait while it is applied."""
 _SHAPES = ("graph", "nodes", "edges")
 _MAX_ID = 64
 _RULE = "Must be the id of a node."
@@ -49,10 +49,10 @@ _RULE = "Must be the id of a node."
 def parse_graph(
     body: bytes, media_type: str, registry: Registry, settings: Settings
 ) -> DynamicGraph:
-    """Read a body of `PUT /graphs/{id}`.
+    """Parse a body of `PUT /graphs/{id}`.
 
     Raises:
-        Problem: there is no graph in it that the model can read.
+        Problem: the graph is not valid for its model.
     """
     if media_type == JSON:
         fields, tensors = parse_json_object(body, "invalid-json"), None
@@ -92,11 +92,11 @@ def parse_graph(
 
 
 def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
-    """Read a body that changes a graph, in some of `parts`: `nodes`, `edges`, `delete_nodes`,
+    """Parse an update with some of the fields `parts`: `nodes`, `edges`, `delete_nodes`,
     `delete_edges`.
 
     Raises:
-        Problem: it is none, or changes nothing.
+        Problem: the update is malformed or empty.
     """
     fields = parse_json_object(body, "invalid-json")
     if faults := unknown_fields(fields, parts):
@@ -109,9 +109,9 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
         )
         raise make_graph_problem_at("", "too_many", rule)
     if not any(given.values()):
-        one = next(iter(parts))
+        part = next(iter(parts))
         detail = "The update is empty. Send at least one node or edge."
-        raise make_graph_problem_at(f"/{one}" if len(parts) == 1 else "", "empty", detail)
+        raise make_graph_problem_at(f"/{part}" if len(parts) == 1 else "", "empty", detail)
     x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
     if nodes := given.get("nodes"):
         x, node_ids, _ = parse_nodes(nodes, schema)
@@ -128,7 +128,7 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
 
 
 def _ids_of(tensor: np.ndarray) -> object:
-    """Numbers, or the JSON text of a list."""
+    """Return the ids of a tensor of integers, or of the bytes of a JSON list."""
     if tensor.dtype != np.uint8:
         return tensor.tolist()
     try:
@@ -140,7 +140,7 @@ def _ids_of(tensor: np.ndarray) -> object:
 
 
 def _require_short(ids: list[NodeId], at: PointerFn) -> None:
-    """So that room can be counted in nodes."""
+    """Limit the length of ids, since storage is limited by the number of nodes."""
     long = np.array([type(name) is str and len(name) > _MAX_ID for name in ids], bool)
     if long.any():
         detail = f"A node id of a stored graph may have at most {_MAX_ID} characters."

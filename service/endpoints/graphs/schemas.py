@@ -1,5 +1,4 @@
-"""Graphs in JSON, what a client may say of those that are stored and what it gets back; see
-`service.endpoints.common.schemas`."""
+"""Request and response schemas of `/graphs`; see `service.endpoints.common.schemas`."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from service.validation.ids import NodeId
 
 
 class GraphOf(Strict):
-    """What is said of a graph besides its nodes and edges."""
+    """Fields of a graph besides its nodes and edges."""
 
     model: str | None = Field(
         None,
         max_length=64,
-        description="a model whose features the nodes have, and whose relations the edges; all "
-        "models with the same may score it. POST /anomaly/score's default if left out",
+        description="a model with these node features and relations; all models with the same "
+        "features and relations may score the graph. By default that of POST /anomaly/score",
     )
 
 
@@ -35,23 +34,21 @@ class StoreRows(GraphOf):
 
 
 class NodesToSet(Strict):
-    nodes: list[NodeRow] = Field(
-        min_length=1, description="new ones, or others in the place of those with these ids"
-    )
+    nodes: list[NodeRow] = Field(min_length=1, description="nodes to insert, or to replace by id")
 
 
 class EdgesToAdd(Strict):
     edges: list[EdgeRow] = Field(
         min_length=1,
-        description="between nodes that are there; each is there once, however often it is added",
+        description="edges between stored nodes; duplicates are ignored",
     )
 
 
 class GraphUpdate(Strict):
-    """Changes that are made all at once, in the order below: 1 to 10,000 nodes and edges."""
+    """An atomic update of 1 to 10,000 nodes and edges, applied in the order below."""
 
-    delete_edges: list[EdgeRow] = Field([], description="what is not there is gone already")
-    delete_nodes: list[NodeId] = Field([], description="with all their edges")
+    delete_edges: list[EdgeRow] = Field([], description="edges to delete; unknown ones are ignored")
+    delete_nodes: list[NodeId] = Field([], description="nodes to delete, with all their edges")
     nodes: list[NodeRow] = Field([], description="as in POST /graphs/{id}/nodes")
     edges: list[EdgeRow] = Field([], description="as in POST /graphs/{id}/edges")
 
@@ -64,7 +61,7 @@ class GraphBody(BaseModel):
     relations: list[str]
     num_nodes: int
     num_edges: int
-    revision: int = Field(description="one more with each change of anything in it")
+    revision: int = Field(description="incremented with each change of the graph")
 
 
 class GraphList(BaseModel):

@@ -1,4 +1,4 @@
-"""A body of POST /images/classify or /images/answer as what is to be looked at, and how."""
+"""Parse bodies of POST /images/classify and /images/answer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from service.validation.schema_errors import make_request_problem, validate_fiel
 
 @dataclass(frozen=True)
 class ImageInputs:
-    """Pictures, examined but not decoded, each with the JSON pointer to it, and the questions:
-    none, or as many, or one of the two is one."""
+    """Inspected but not decoded images with their JSON pointers, and questions: none, as many as
+    images, or one of either."""
 
     model: ImageModel
     images: list[tuple[str, EncodedImage]]
@@ -44,7 +44,7 @@ class ImageInputs:
 
     @property
     def rows(self) -> list[tuple[int, Question | None]]:
-        """For each result the place of its picture, and what is asked about it."""
+        """For each result the index of its image, and its question."""
         asked: Sequence[Question | None] = self.questions or [None]
         count = max(len(self.images), len(asked))
         return [(i % len(self.images), asked[i % len(asked)]) for i in range(count)]
@@ -57,13 +57,13 @@ def read_look(
     registry: Registry,
     settings: Settings,
 ) -> ImageInputs:
-    """
+    """Parse a body.
+
     Args:
         content_type: the header, of JSON or `MULTIPART`, with its parameters.
 
     Raises:
-        Problem: the first stage that fails tells what it found: syntax, envelope, model, question,
-            pictures.
+        Problem: of the first stage that fails: syntax, envelope, model, questions, images.
     """
     answers = kind is VisualQuestionModel
     known = (AnswerImagesRequest if answers else ClassifyImagesRequest).model_fields
@@ -123,7 +123,7 @@ def _questions(
 
 
 def _question(value: object, kinds: Sequence[str], *where: str | int) -> Question:
-    """The question that a sentence or an object asks, of one of `kinds`."""
+    """Parse a question of one of `kinds`, given as a sentence or an object."""
     try:
         if type(value) is str:
             found = questions.parse_question(value) if len(value) <= MAX_QUESTION else None
@@ -132,7 +132,7 @@ def _question(value: object, kinds: Sequence[str], *where: str | int) -> Questio
         else:
             rule = "Must be a question in English, or an object with `asked` and `colour`."
             raise make_problem("invalid-request", pointer(*where), "wrong_type", rule)
-    except ValueError as error:  # of `Question`, which tells rules alone
+    except ValueError as error:  # of `Question`; its message never quotes the input
         raise make_problem("invalid-request", pointer(*where), "conflict", str(error)) from None
     if found is None or found.kind not in kinds:
         raise _not_understood(kinds, pointer(*where))
@@ -152,7 +152,7 @@ def _by_parts(fields: dict[str, Any], *where: str | int) -> Question:
 
 
 def _not_understood(kinds: Sequence[str], where: str) -> Problem:
-    """The forms there are, a fault for each kind."""
+    """Return the problem with the supported forms, one error per kind."""
     rule = (
         "The question has no supported form. Use one of these, with the color "
         f"{', '.join(COLORS[:-1])} or {COLORS[-1]}."

@@ -31,8 +31,8 @@ class LookKnobs(Strict):
 
     fit: Fit = Field(
         "stretch",
-        description="how a picture is brought to the model's size: `stretch` shows all of it, "
-        "`crop` the middle of it in its own proportions. Either averages areas where it shrinks",
+        description="how an image is resized to the model's size: `stretch` uses the whole image, "
+        "`crop` its center with the right aspect ratio; both average when they shrink",
     )
 
 
@@ -67,9 +67,11 @@ class AskedQuestion(Strict):
     ]
     colour: Colour
     other: Colour | None = Field(
-        None, description="the other object, of the last three questions and of them alone"
+        None, description="the second object, for the last three questions only"
     )
-    kind: Kind | None = Field(None, description="that of `asked`, which tells it too; three each")
+    kind: Kind | None = Field(
+        None, description="kind of `asked`, which implies it; three questions each"
+    )
 
 
 MAX_QUESTION = 200
@@ -100,24 +102,24 @@ class AnswerImagesForm(ClassifyImagesForm):
 class Shown(BaseModel):
     """What the network got to see of a picture."""
 
-    width: int = Field(description="of the picture that was sent, upright")
+    width: int = Field(description="width of the image that was sent, upright")
     height: int
     fit: Fit
-    size: tuple[int, int] = Field(description="width and height that the network looks at")
+    size: tuple[int, int] = Field(description="width and height of the network's input")
 
 
 class ImageConvergence(Convergence):
     """How the retrieval of one picture came to rest: energies summed over its tokens and layers."""
 
     energy_percentile: float | None = Field(
-        description="share of training pictures with a lower final energy per token"
+        description="percentage of training images with a lower final energy per token"
     )
 
 
 class ImageLabel(Prediction):
     """What one picture shows."""
 
-    index: int = Field(ge=0, description="place among the pictures")
+    index: int = Field(ge=0, description="index of the image")
     image: Shown
     convergence: ImageConvergence
     reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
@@ -126,7 +128,7 @@ class ImageLabel(Prediction):
 class QuestionRead(BaseModel):
     """A question as it was understood."""
 
-    text: str = Field(description="in its plainest words")
+    text: str = Field(description="the question in its shortest form")
     kind: Kind
     asked: str
     colour: Colour
@@ -136,18 +138,22 @@ class QuestionRead(BaseModel):
 class ImageAnswer(BaseModel):
     """The answer to one question about one picture."""
 
-    index: int = Field(ge=0, description="place among the pictures or, of one, the questions")
+    index: int = Field(
+        ge=0, description="index of the image, or of the question if there is one image"
+    )
     question: QuestionRead
-    answer: str = Field(description="the most probable")
-    probability: float = Field(description="of `answer`, calibrated")
-    probabilities: dict[str, float] = Field(description="of every answer there is")
+    answer: str = Field(description="the most probable answer")
+    probability: float = Field(description="calibrated probability of `answer`")
+    probabilities: dict[str, float] = Field(description="calibrated probability of every answer")
     image: Shown
     convergence: ImageConvergence
     reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
 class ImageTimings(Timings):
-    decode: float = Field(description="pictures to what is shown, waiting for a place included")
+    decode: float = Field(
+        description="decoding and resizing images, including the wait for a place"
+    )
 
 
 class _Response(BaseModel):

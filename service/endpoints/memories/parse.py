@@ -1,4 +1,4 @@
-"""A body of PUT /memories/{id}."""
+"""Parse bodies of PUT /memories/{id}."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from service.validation.schema_errors import make_request_problem, validate_fiel
 
 
 def parse_store(body: bytes, media_type: str) -> tuple[Memory, np.ndarray, StoredDescription]:
-    """The memory, its items and what is said of it.
+    """Return the memory, its items and its description.
 
     Raises:
-        Problem: there is no memory in the body.
+        Problem: the body contains no valid memory.
     """
     if media_type == JSON:
         fields, tensors = parse_json_object(body, "invalid-json"), {}

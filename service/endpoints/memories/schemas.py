@@ -10,7 +10,7 @@ from service.endpoints.common.schemas import Strict
 
 
 class MemoryBody(MemoryCard):
-    """A memory that is kept."""
+    """A stored memory."""
 
     id: str
 

@@ -44,13 +44,12 @@ async def show_memories(
         ),
     ] = "memories",
 ) -> Response:
-    """A PNG of tiles, or what is to be known of it as JSON, by the Accept header; the PNG has that
-    in its text chunk `basin` too.
+    """Return a PNG of tiles, or its description as JSON, by the Accept header; the PNG contains the
+    description in its text chunk `basin`.
 
-    Memories and attention of an image completer are read by its decoder, as tokens are (Energy
-    Transformer, figures 2, 5 and 6). The memory of a model that classifies pictures or answers
-    questions about them has no decoder: its attractors are shown as the patches whose embedding
-    comes nearest, a hint and no more.
+    Memories and attention of an image completer are decoded like tokens (Energy Transformer,
+    figures 2, 5 and 6). Models that classify images or answer questions have no decoder: their
+    attractors are shown as the patches with the nearest embedding, which is only a hint.
     """
     form = select_media_type(request, (PNG, JSON))
     if show not in VIEWS:

@@ -12,13 +12,13 @@ from service.registry.model_ref import ModelRef
 class ModelSummary(ModelRef):
     architecture: str
     task: str
-    route: str = Field(description="the route it answers")
-    device: str = Field(description="where it runs: cpu, or cuda:0 and the like")
+    route: str = Field(description="the route that the model serves")
+    device: str = Field(description="device of the model, such as cpu or cuda:0")
     runtime: str = Field(
         description="library that computes the products of its steps, torch or onnxruntime; steps "
         "on edges and on small images run in compiled kernels instead"
     )
-    default_for: list[str] = Field(description="routes that use it where a request names none")
+    default_for: list[str] = Field(description="routes of which this is the default model")
 
 
 class ModelList(BaseModel):
@@ -38,14 +38,14 @@ class GraphLimits(Limits):
 
 
 class ClassifyLimits(GraphLimits):
-    max_graphs: int = Field(description="molecules or graphs of one request")
+    max_graphs: int = Field(description="maximum molecules or graphs of one request")
     max_pairs: int = Field(
-        description="pairs of tokens of one graph that see each other: both ways of each edge and "
-        "of each node and CLS, or every two nodes where the model attends to all"
+        description="maximum connected pairs of tokens of one graph: both directions of each edge, "
+        "each node with CLS and back, or all pairs if the model attends to all"
     )
     max_position_work: int = Field(
-        description="operations to find where the nodes of one graph are, about nodes times edges "
-        "times eight"
+        description="maximum operations of the position encoding of one graph, about nodes x edges "
+        "x 8"
     )
     max_smiles_length: int
     max_atoms: int
@@ -53,13 +53,13 @@ class ClassifyLimits(GraphLimits):
 
 
 class CompleteLimits(Limits):
-    max_pixels: int = Field(description="of the picture, and of its mask")
-    max_windows: int = Field(description="of all completions of one request together")
+    max_pixels: int = Field(description="maximum pixels of the image, and of its mask")
+    max_windows: int = Field(description="maximum windows of all completions of one request")
 
 
 class ImageLimits(Limits):
-    max_pixels: int = Field(description="of each picture")
-    max_images: int = Field(description="pictures of one request, and questions about them")
+    max_pixels: int = Field(description="maximum pixels of each image")
+    max_images: int = Field(description="maximum images, and questions, of one request")
 
 
 class ModelDetail(ModelSummary):
@@ -95,17 +95,19 @@ class ClassifierDetail(ModelDetail):
 
     edge_features: list[Feature] = Field(description="columns of `edge_attr`, in order")
     tasks: list[TaskBody]
-    reads_smiles: bool = Field(description="does it take `smiles`, or only `graphs`?")
+    reads_smiles: bool = Field(description="whether the model accepts `smiles`, or only `graphs`")
     limits: ClassifyLimits
 
 
 class CompleterDetail(ModelDetail):
     """Everything there is to know about a model of POST /complete but its weights."""
 
-    size: int = Field(description="pixels of a side of a window; pictures are of any size")
-    patch: int = Field(description="pixels of a side of a patch, which is known or not as a whole")
+    size: int = Field(description="pixels per side of a window; images may have any size")
+    patch: int = Field(
+        description="pixels per side of a patch, which is known or masked as a whole"
+    )
     channels: int = Field(
-        description="1 reads grey and completes colours one by one; 3 reads RGB, and grey as such"
+        description="1: grayscale, color channels are completed one by one; 3: RGB or grayscale"
     )
     limits: CompleteLimits
 
@@ -113,14 +115,14 @@ class CompleterDetail(ModelDetail):
 class RecogniserDetail(ModelDetail):
     """Everything there is to know about a model of POST /images/... but its weights."""
 
-    height: int = Field(description="of what it looks at, to which pictures are brought")
+    height: int = Field(description="height of the network's input, to which images are resized")
     width: int
-    channels: int = Field(description="1 reads grey, 3 RGB; pictures are converted")
-    patch: int = Field(description="pixels of a side of a patch")
+    channels: int = Field(description="1: grayscale, 3: RGB; images are converted")
+    patch: int = Field(description="pixels per side of a patch")
     tasks: list[TaskBody]
     questions: dict[str, list[str]] | None = Field(
-        description="an example of each form of question, by kind, other colours going as well; "
-        "null where it answers none"
+        description="an example of each form of question, by kind, with any color; null if the "
+        "model answers no questions"
     )
     limits: ImageLimits
 
@@ -130,12 +132,14 @@ class GalleryBody(BaseModel):
 
     model: ModelRef
     show: str
-    axes: list[str] = Field(description="what tiles are of, the last of them counted fastest")
-    shape: list[int] = Field(description="how many along each of `axes`")
+    axes: list[str] = Field(
+        description="what the tiles show, by axis; the last axis varies fastest"
+    )
+    shape: list[int] = Field(description="number of tiles along each of `axes`")
     tile: tuple[int, int, int] = Field(description="height, width and channels of a tile")
     tiles: int
-    columns: int = Field(description="tiles of a row of the picture")
+    columns: int = Field(description="tiles per row of the image")
     scale: str = Field(description="what black and white mean")
-    minimum: float = Field(description="of all tiles, 0 black to 1 white")
+    minimum: float = Field(description="minimum of all tiles, from 0 (black) to 1 (white)")
     maximum: float
     request_id: str

@@ -1,4 +1,4 @@
-"""What can be asked by the protocol, each as the route that answers it has it."""
+"""Adapters between the Open Inference Protocol and the native routes, one per kind of model."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _OWN = frozenset({"binary_data_output"})  # parameters that are the protocol's
 
 @dataclass(frozen=True)
 class NativeRequest:
-    """A body of the route that answers, and its content type."""
+    """A body for a native route, and its content type."""
 
     body: bytes
     content_type: str
 
 
 class ModelAdapter(ABC):
-    """A model, or a memory to sample from; `route` is the path that answers."""
+    """A model, or a memory to sample from; `route` is the path of the native route."""
 
     route: str
     sha256: str
@@ -57,24 +57,24 @@ class ModelAdapter(ABC):
     @property
     @abstractmethod
     def inputs(self) -> list[TensorMetadata]:
-        """Tensors that it needs."""
+        """Metadata of the input tensors."""
 
     @property
     @abstractmethod
     def outputs(self) -> list[TensorMetadata]:
-        """Tensors that it answers with."""
+        """Metadata of the output tensors."""
 
     @abstractmethod
     def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
-        """What the route is asked; pictures only where it would not refuse them for their size.
+        """Convert a request for the native route, after checking the size of images.
 
         Raises:
-            Problem: an input that could not be one of this route's.
+            Problem: an input that does not fit the route.
         """
 
     @abstractmethod
     def from_native(self, answer: ResponsePayload) -> Arrays:
-        """The tensors of what the route answers as a safetensors file."""
+        """Extract the output tensors from the safetensors response of the native route."""
 
 
 class CheckpointAdapter(ModelAdapter, Generic[M]):
@@ -110,12 +110,12 @@ class Scores(CheckpointAdapter[Scorer]):
 
 
 class _Labels(CheckpointAdapter[M]):
-    """Tensors of `results`, a row each; NaN and no label where there was no answer."""
+    """Tensors of `results`, one row each; NaN and an empty label for failed inputs."""
 
     @property
     @abstractmethod
     def labelled(self) -> dict[str, Sequence[str]]:
-        """The labels there are, by what stands before the name of a tensor."""
+        """Labels of each task, by the prefix of its tensor names."""
 
     @property
     def outputs(self) -> list[TensorMetadata]:
@@ -142,7 +142,7 @@ class _Labels(CheckpointAdapter[M]):
     def prediction(
         self, result: Mapping[str, Any], start: str
     ) -> tuple[str, Mapping[str, float]] | None:
-        """Its label and its probabilities, if there are any."""
+        """Return its label and its probabilities, if there are any."""
 
 
 class Classifies(_Labels[Classifier]):
@@ -244,7 +244,7 @@ class Answers(_Looks[VisualQuestionModel]):
 
 
 class Samples(ModelAdapter):
-    """A memory: it needs no tensor, and takes those of /sample."""
+    """A memory, which accepts the tensors of /sample and needs none."""
 
     route, platform = "/sample", "basin_memory"
 
@@ -267,7 +267,7 @@ class Samples(ModelAdapter):
         return _of_tensors(inference, _parsed(inference.parameters) | {"memory": self.name})
 
     def from_native(self, answer: ResponsePayload) -> Arrays:
-        """`samples`, or `samples_0` and so on for several temperatures."""
+        """Return `samples`, or `samples_0` and so on for several temperatures."""
         found = safetensors.numpy.load(answer.file)
         if self._card.kind == "sequences":
             return {name: _strings(decode_letters(array)) for name, array in found.items()}
@@ -292,7 +292,7 @@ def _tensor(name: str, datatype: Datatype, *shape: int) -> TensorMetadata:
 
 
 def _parsed(parameters: Parameters) -> dict[str, Any]:
-    """Parameters, of which objects and lists come as JSON."""
+    """Parse the parameters, of which objects and lists are JSON text."""
     found = dict[str, Any]()
     for name, value in parameters.items():
         if name in _OWN:
@@ -309,7 +309,7 @@ def _parsed(parameters: Parameters) -> dict[str, Any]:
 
 
 def _enveloped(parameters: Parameters, **rest: Any) -> dict[str, Any]:
-    """Parameters as a request has them: knobs in `dynamics`."""
+    """Parse the parameters, with those of the dynamics in `dynamics`."""
     found = _parsed(parameters)
     knobs = {name: found.pop(name) for name in Dynamics.model_fields if name in found}
     if knobs and "dynamics" in found:
@@ -338,28 +338,24 @@ def _texts(inference: Inference, name: str) -> list[str]:
 def _pictures(
     inference: Inference, name: str, dims: tuple[int, ...], settings: Settings
 ) -> list[bytes]:
-    """Each as a PNG; a tensor of four dimensions holds several."""
+    """Encode each image as PNG; a tensor of four dimensions is a batch."""
     array = inference.inputs.get(name)
     if array is None:
-        raise make_problem(
-            "invalid-request", "/inputs", "missing", f"The input `{name}` is required."
-        )
+        detail = f"The input `{name}` is required."
+        raise make_problem("invalid-request", "/inputs", "missing", detail)
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     if array.dtype != np.uint8:
         raise _refused(inference, name, "Must have the datatype UINT8 or BOOL.")
     if array.ndim not in dims or not array.size or (array.ndim > 2 and array.shape[-1] > 4):
-        several = " or ".join(map(str, dims))
-        raise _refused(
-            inference, name, f"Must have {several} dimensions, the last with at most 4 channels."
-        )
+        shape = f"{' or '.join(map(str, dims))} dimensions, the last with at most 4 channels"
+        raise _refused(inference, name, f"Must have {shape}.")
     batch = array if array.ndim == 4 else array[None]
     num_pixels = batch.shape[1] * batch.shape[2]
     if len(batch) > settings.max_images or num_pixels > settings.max_pixels:
         rule = (
-            f"The input has {len(batch)} images of {num_pixels} pixels; at most "
-            f"{settings.max_images} (BASIN_MAX_IMAGES) of {settings.max_pixels} pixels "
-            "(BASIN_MAX_PIXELS) are allowed."
+            f"{len(batch)} images of {num_pixels} pixels were sent; at most {settings.max_images} "
+            f"(BASIN_MAX_IMAGES) of {settings.max_pixels} pixels (BASIN_MAX_PIXELS) are allowed."
         )
         raise make_problem("invalid-request", _place(inference, name), "too_large", rule)
     if name == "mask":
@@ -369,7 +365,7 @@ def _pictures(
 
 
 def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> NativeRequest:
-    """multipart/form-data, in which pictures need no base64."""
+    """Build a multipart/form-data body, in which images need no base64."""
     boundary = secrets.token_hex(16).encode()
     named = [
         (name, value.encode() if isinstance(value, str) else orjson.dumps(value))
@@ -384,7 +380,7 @@ def _form(fields: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> Nati
 
 
 def _plain(name: str) -> str:
-    """A name that ends no header; others are none of a route's, which says so."""
+    """Return the name, or `unknown` if it could break the header; the route refuses that."""
     return name if name.isidentifier() and name.isascii() else "unknown"
 
 

@@ -43,16 +43,14 @@ class InferTensor(Strict):
     datatype: Datatype
     parameters: Parameters = Field(
         {},
-        description="`binary_data_size`: the tensor lies behind the JSON, in so many bytes",
+        description="`binary_data_size`: number of bytes of the tensor after the JSON part",
     )
-    data: list[Any] | None = Field(
-        None, description="its entries in row-major order, flat or nested"
-    )
+    data: list[Any] | None = Field(None, description="elements in row-major order, flat or nested")
 
 
 class WantedTensor(Strict):
     name: str = Field(max_length=64)
-    parameters: Parameters = Field({}, description="`binary_data`: answer with it in bytes")
+    parameters: Parameters = Field({}, description="`binary_data`: return this output as bytes")
 
 
 class InferRequest(Strict):
@@ -61,9 +59,9 @@ class InferRequest(Strict):
     id: str | None = Field(None, max_length=256)
     parameters: Parameters = Field(
         {},
-        description="knobs of the dynamics by name, `include` as words with commas between them, "
-        "and whatever else the route of the model takes; objects as JSON. `binary_data_output`: "
-        "answer in bytes",
+        description="parameters of the dynamics by name, `include` as comma-separated words, and "
+        "other fields of the model's route; objects as JSON. `binary_data_output`: return "
+        "outputs as bytes",
     )
     inputs: list[InferTensor]
     outputs: list[WantedTensor] | None = None
@@ -98,7 +96,7 @@ class InferError(_Told):
 class TensorMetadata(_Told):
     name: str
     datatype: Datatype
-    shape: list[int] = Field(description="-1: of any length")
+    shape: list[int] = Field(description="-1: any length")
 
 
 class ModelMetadata(_Told):

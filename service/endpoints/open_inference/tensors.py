@@ -1,4 +1,4 @@
-"""Tensors as the protocol has them, in requests and in answers."""
+"""Tensors of the Open Inference Protocol, in requests and responses."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _ITEM = struct.Struct("<I")  # length of a string
 
 @dataclass(frozen=True)
 class Inference:
-    """A request: its tensors by name (BYTES as strings), what else it says, and which tensors of
-    the answer it wants, each with whether as bytes; None: all, and in one way."""
+    """A request: its tensors by name (BYTES as strings), its parameters, and the wanted outputs,
+    each with whether it is returned as bytes; None: all outputs, by `as_bytes`."""
 
     id: str | None
     parameters: Parameters
@@ -57,12 +57,13 @@ class Inference:
 
 
 def read(body: bytes, header: str | None) -> Inference:
-    """
+    """Parse a request.
+
     Args:
-        header: how many bytes of the body are JSON, as the client tells; None: all.
+        header: value of `HEADER`, the length of the JSON part; None: the whole body is JSON.
 
     Raises:
-        Problem: it cannot be read.
+        Problem: the body cannot be parsed.
     """
     size = _header_size(header, len(body))
     if size > LARGE_BODY_BYTES:
@@ -105,10 +106,10 @@ def read(body: bytes, header: str | None) -> Inference:
 def written(
     inference: Inference, model: str, version: str, arrays: Mapping[str, np.ndarray], told: bytes
 ) -> ResponsePayload:
-    """The answer with these tensors; `told` is the JSON of all there is to say besides.
+    """Return the response with these tensors; `told` is the JSON of all other results.
 
     Raises:
-        Problem: a tensor is wanted that there is not.
+        Problem: an unknown output is wanted.
     """
     wanted = inference.wanted
     if wanted is None:
@@ -146,7 +147,7 @@ def written(
 
 
 def _require_few(fields: dict[str, Any]) -> None:
-    """Refuse what a validation of the whole would take long over, or repeat."""
+    """Refuse unknown names and large lists, before validation spends time on them."""
     faults = unknown_fields(fields, InferRequest.model_fields)
     faults += _parameter_faults(fields)
     for name, shape in (("inputs", InferTensor), ("outputs", WantedTensor)):
@@ -204,7 +205,7 @@ def _header_size(header: str | None, size: int) -> int:
 
 
 def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, memoryview]:
-    """The array of a tensor, and the bytes that are left behind its own."""
+    """Return the array of a tensor, and the rest of the bytes."""
     at = pointer("inputs", i)
     if math.prod(size for size in tensor.shape if size) > _MAX_ELEMENTS:
         raise make_graph_problem_at(
@@ -226,7 +227,7 @@ def _taken(tensor: InferTensor, rest: memoryview, i: int) -> tuple[np.ndarray, m
 
 
 def _of_json(tensor: InferTensor, count: int, i: int) -> np.ndarray:
-    """Flat or nested, in row-major order."""
+    """Parse elements in row-major order, flat or nested."""
     at = pointer_builder("inputs", str(i), "data")
     flat = require_list(tensor.data, at)
     for _ in tensor.shape[1:]:
@@ -269,7 +270,7 @@ def _of_bytes(tensor: InferTensor, count: int, data: memoryview, at: str) -> np.
 
 
 def _strings(data: memoryview, count: int, at: str) -> list[str]:
-    """Each with its length before it, in four bytes."""
+    """Parse strings, each after its length in four bytes."""
     if count > _MAX_STRINGS or len(data) > LARGE_BODY_BYTES:
         detail = (
             f"{count} strings of {len(data)} bytes exceed the limit of {_MAX_STRINGS} strings or "

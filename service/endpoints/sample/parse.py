@@ -1,4 +1,4 @@
-"""A body of POST /sample as one task for the engine."""
+"""Parse bodies of POST /sample."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _SEARCH = 27_000_000  # what the search for beta* costs per pattern, in the unit
 
 @dataclass(frozen=True)
 class SampleInputs:
-    """What to sample and how. `betas` is None for beta*; `start` None for random patterns."""
+    """A parsed request. `betas` is None for beta*; `start` is None for random patterns."""
 
     memory: Memory
     memory_id: str | None
@@ -80,12 +80,12 @@ class SampleInputs:
 
     @property
     def runs(self) -> int:
-        """How many temperatures."""
+        """Number of temperatures."""
         return len(self.betas or (0,))
 
     @property
     def work(self) -> int:
-        """How much there is to compute, the search for beta* with it."""
+        """Number of operations, including the search for beta*."""
         memory = self.memory
         walked = (
             self.runs * self.schedule.num_steps * self.chains * memory.num_patterns * memory.dim
@@ -96,10 +96,10 @@ class SampleInputs:
 def parse_sample(
     body: bytes, media_type: str, store: MemoryStore, settings: Settings
 ) -> SampleInputs:
-    """
+    """Parse a body of `POST /sample`.
+
     Raises:
-        Problem: the first stage that fails tells all it found: syntax, params, memory, arrays,
-            cost.
+        Problem: all errors of the first stage that fails: syntax, params, memory, arrays, cost.
     """
     tensors: Tensors = {}
     if media_type == JSON:
@@ -148,7 +148,7 @@ def parse_sample(
 
 
 def _betas(value: object) -> tuple[tuple[float, ...] | None, bool]:
-    """Inverse temperatures, None for beta*, and whether a list was asked for."""
+    """Return the inverse temperatures, None for beta*, and whether a list was sent."""
     if value in (None, "auto"):
         return None, False
     several = type(value) is list
@@ -196,7 +196,7 @@ def _memory(
 
 
 def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | None:
-    """Given states, normalised as the patterns are."""
+    """Return the initial states, normalized like the patterns; None if there are none."""
     at = pointer_builder("init") if "init" in tensors else pointer_builder("init", "states")
     if spec not in (None, "patterns") and (type(spec) is not dict or set(spec) != {"states"}):  # type: ignore[arg-type]
         rule = "Must be `patterns` or an object with `states` alone."
@@ -235,7 +235,7 @@ def _states(spec: object, tensors: Tensors, memory: Memory) -> torch.Tensor | No
 
 
 def _known(spec: object, tensors: Tensors, memory: Memory) -> ClampedCoordinates | None:
-    """Clamped coordinates."""
+    """Return the clamped coordinates; None if there are none."""
     as_tensors = {"clamp_index", "clamp_values"} & tensors.keys()
     if spec is None and not as_tensors:
         return None
@@ -290,7 +290,7 @@ def _require_within(values: np.ndarray, at: PointerFn, memory: Memory) -> None:
 
 
 def _schedule(params: SampleKnobs, chains: int, settings: Settings) -> Schedule:
-    """The steps that count; what is left out is in the proportions of the paper's protocol."""
+    """Return the schedule; missing fields get the proportions of the paper's protocol."""
     if params.steps > settings.max_sample_steps:
         rule = (
             f"{params.steps} steps exceed the maximum of {settings.max_sample_steps} "
@@ -319,7 +319,7 @@ def _schedule(params: SampleKnobs, chains: int, settings: Settings) -> Schedule:
 
 
 def _check_cost(task: SampleInputs, settings: Settings) -> None:
-    """Refuse what takes too long or answers with too much, before it is begun."""
+    """Refuse requests that need too much time or memory, before they start."""
     memory, runs, work = task.memory, task.runs, task.work
     if work > settings.max_sample_work:
         rule = (

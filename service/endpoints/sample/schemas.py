@@ -17,27 +17,43 @@ Beta = Annotated[float, Field(gt=0, le=MAX_BETA)]
 
 
 class SampleKnobs(Strict):
-    """How to sample. Left out, it is the paper's protocol with as many samples as asked for."""
+    """Parameters of sampling; the defaults are the protocol of the paper."""
 
-    num_samples: int = Field(30, ge=1, le=1_000_000, description="samples for each beta")
+    num_samples: int = Field(30, ge=1, le=1_000_000, description="number of samples per beta")
     chains: int | None = Field(
-        None, ge=1, description="independent chains; 30, or one per sample if those are fewer"
+        None,
+        ge=1,
+        description="number of independent chains; by default 30, or `num_samples` if that is less",
     )
-    steps: int = Field(5000, ge=1, description="steps of each chain; BASIN_MAX_SAMPLE_STEPS caps")
+    steps: int = Field(
+        5000, ge=1, description="steps of each chain, at most BASIN_MAX_SAMPLE_STEPS"
+    )
     burn_in: int | None = Field(
-        None, ge=0, description="steps before any state counts; two fifths of `steps`"
+        None, ge=0, description="steps before states are recorded; by default two fifths of `steps`"
     )
     thin: int | None = Field(
-        None, ge=1, description="steps between snapshots; a thirtieth of those after burn-in"
+        None,
+        ge=1,
+        description="steps between recorded states; by default a thirtieth of the steps after "
+        "`burn_in`",
     )
-    step_size: float = Field(0.01, gt=0, le=1, description="alpha; up to 1 no step can diverge")
+    step_size: float = Field(
+        0.01, gt=0, le=1, description="step size alpha; no step up to 1 can diverge"
+    )
     method: Literal["ula", "mala"] = Field(
-        "ula", description="take every step, or accept and reject so that there is no bias"
+        "ula",
+        description="`ula` takes every step; `mala` accepts or rejects steps, which removes the "
+        "bias",
     )
     heads: int = Field(
-        1, ge=1, le=1024, description="sample in so many principal subspaces of the memory"
+        1, ge=1, le=1024, description="number of principal subspaces of the memory to sample in"
     )
-    seed: int = Field(0, ge=0, lt=2**53, description="same seed, same samples")
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**53,
+        description="seed of the noise; equal requests with equal seeds return equal samples",
+    )
 
 
 class InitStates(Strict):
@@ -64,16 +80,16 @@ class SampleRequest(SampleKnobs):
         Beta | Literal["auto"] | Annotated[list[Beta], Field(min_length=1, max_length=MAX_BETAS)]
     ) = Field(
         "auto",
-        description='inverse temperature; "auto" takes beta*, the inflection of the entropy; '
-        "a list runs a spectrum",
+        description="inverse temperature; `auto` takes beta*, the inflection of the entropy; a "
+        "list samples at each",
     )
     init: Literal["patterns"] | InitStates = Field(
         "patterns",
-        description="start near random patterns, distinct while they last; with `clamp`, near "
-        "those that fit it, as likely as they are",
+        description="start near random patterns, distinct if there are enough; with `clamp`, near "
+        "patterns drawn by how well they fit it",
     )
     clamp: Clamp | None = Field(
-        None, description="hold these coordinates and sample the others given them"
+        None, description="keep these coordinates fixed and sample the others given them"
     )
 
 
@@ -112,8 +128,8 @@ class RHat(BaseModel):
 
     energy: float | None
     state: float | None = Field(
-        description="largest along the leading axes of the memory; far above 1 where chains stay "
-        "in basins of their own"
+        description="largest along the leading axes of the memory; far above 1 if chains stay in "
+        "different basins"
     )
 
 
@@ -122,33 +138,36 @@ class Diagnostics(MeasuresBody):
 
     beta: float
     snr: float = Field(
-        description="drift over noise of a step, sqrt(step_size beta / 2 d), d coordinates sampled"
+        description="ratio of drift to noise of a step, sqrt(step_size beta / 2 d), for d sampled "
+        "coordinates"
     )
-    lipschitz: float = Field(description="bound on the gradient's, 1 + beta sigma^2 / 2")
+    lipschitz: float = Field(
+        description="bound on the Lipschitz constant of the gradient, 1 + beta sigma^2 / 2"
+    )
     acceptance: float | None = Field(description="mean over chains; null for ula")
     chain_energy: list[float] = Field(
-        description="mean of each chain after burn-in, the sum over heads"
+        description="mean energy of each chain after burn-in, summed over heads"
     )
     chain_acceptance: list[float] | None
     r_hat: RHat
-    ess: float | None = Field(description="effective sample size of the energy, all chains")
+    ess: float | None = Field(description="effective sample size of the energy over all chains")
     null: NullBody
 
 
 class Inflection(BaseModel):
     """Where attention to this memory turns from diffuse to selective; null for one pattern."""
 
-    beta_star: float | None = Field(description="the paper's rule: d2H/dbeta2 = 0")
+    beta_star: float | None = Field(description="by the rule of the paper: d2H/dbeta2 = 0")
     beta_star_log: float | None = Field(
-        description="the released code's rule: least d2H/d(ln beta)2 on a grid of 50"
+        description="by the rule of the released code: minimum of d2H/d(ln beta)2 on a grid of 50"
     )
     convex_below: float = Field(description="beta below which the energy is strictly convex")
 
 
 class MemoryRef(BaseModel):
-    """What was sampled."""
+    """The memory that was sampled."""
 
-    id: str | None = Field(description="null where the patterns came along")
+    id: str | None = Field(description="null if the patterns were sent with the request")
     kind: str
     patterns: int
     dim: int
@@ -157,7 +176,7 @@ class MemoryRef(BaseModel):
 
 
 class ResolvedKnobs(BaseModel):
-    """What held."""
+    """The parameters that were used."""
 
     num_samples: int
     chains: int
@@ -169,7 +188,7 @@ class ResolvedKnobs(BaseModel):
     heads: int
     seed: int
     beta: list[float]
-    clamped: int = Field(description="coordinates that were held")
+    clamped: int = Field(description="number of clamped coordinates")
 
 
 Items = list[list[float]] | list[list[list[float]]] | list[list[list[list[float]]]] | list[str]
@@ -178,7 +197,7 @@ Items = list[list[float]] | list[list[list[float]]] | list[list[list[list[float]
 class Batch(BaseModel):
     """Samples at one temperature."""
 
-    samples: Items = Field(description="items of the memory's kind, in its units")
+    samples: Items = Field(description="items of the kind of the memory, in its units")
     diagnostics: Diagnostics
 
 

@@ -54,6 +54,21 @@ def test_every_metric_is_named() -> None:
         assert f"`{name}`" in operations
 
 
+def test_the_way_of_beta_has_at_most_ten_stops() -> None:
+    text = (REPO / "docs" / "architecture.md").read_text()
+    section = text.split("## The way of beta\n")[1].split("\n## ")[0]
+    stops = re.findall(r"^\d+\. `([\w/]+\.py)`", section, re.M)
+    assert 0 < len(stops) <= 10
+    for stop in stops:
+        assert re.search(r"beta|params|inputs", (REPO / stop).read_text())
+
+
+def test_the_files_of_the_architecture_are_there() -> None:
+    text = (REPO / "docs" / "architecture.md").read_text()
+    for path in re.findall(r"`((?:models|service|training)/[\w/.]*)`", text):
+        assert (REPO / path).exists(), path
+
+
 def test_decisions_are_numbered() -> None:
     numbers = sorted(int(p.name[:4]) for p in (REPO / "docs" / "decisions").glob("*.md"))
     assert numbers == list(range(1, len(numbers) + 1))

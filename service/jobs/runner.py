@@ -89,7 +89,10 @@ class JobRunner:
         """
         self._require_store()
         if self._unfinished >= self._max_jobs:
-            detail = f"{self._max_jobs} jobs run or wait already"
+            detail = (
+                f"{self._unfinished} of {self._max_jobs} jobs (BASIN_MAX_JOBS) run or wait. "
+                "Retry after 1 s."
+            )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
 
     async def accept(
@@ -133,7 +136,11 @@ class JobRunner:
         await self.get(id, owner)
         if answer := await self._ask(self._store.get_response, id):
             return answer
-        raise Problem("job-unfinished", "ask again later", headers={"retry-after": "1"})
+        raise Problem(
+            "job-unfinished",
+            "The job is waiting or running. Retry after 1 s.",
+            headers={"retry-after": "1"},
+        )
 
     async def delete(self, id: str, owner: str = "") -> None:
         """Stop a job if it runs, and drop its answer if it has one.
@@ -298,7 +305,10 @@ class JobRunner:
                 return
         except Exception:  # of ours; whatever it is, the job ends
             structlog.get_logger().exception("a job failed", request_id=job.request_id)
-            problem = Problem("internal-error", "the log has the reason under this request_id")
+            problem = Problem(
+                "internal-error",
+                "An unexpected error occurred; the server log has it under this request_id.",
+            )
             answer = problem.response(job.request_id)
         status = Status.DONE if answer.status_code < 400 else Status.FAILED
         if await self._retry_store(self._store.complete, job, status, answer):
@@ -315,7 +325,10 @@ class JobRunner:
         """What the job is answered, or None where there is no place for it here; `about` is told
         the model and the cost."""
         if job.starts > _MOST_STARTS:
-            detail = f"the server ended {_MOST_STARTS} times while it ran this job"
+            detail = (
+                f"The server stopped {_MOST_STARTS} times while it ran this job. "
+                "Send a smaller request."
+            )
             return Problem("job-crashed", detail).response(job.request_id)
         assert self._replay is not None
         sent = await self._retry_store(self._store.get_request, job.id)
@@ -332,8 +345,7 @@ class JobRunner:
 
     def _require_store(self) -> None:
         if self._refused:
-            detail = "the log says why; requests without Prefer: respond-async are answered"
-            raise Problem("jobs-unavailable", detail, headers={"retry-after": "1"})
+            raise _store_unavailable()
 
     async def _ask(self, method: Callable[..., T], *args: Any) -> T:
         """For a client, who is told where the store fails."""
@@ -342,8 +354,7 @@ class JobRunner:
             return await self._call(method, *args)
         except StoreError as error:
             structlog.get_logger().error("job store failed", reason=str(error))
-            detail = "the log says why; requests without Prefer: respond-async are answered"
-            raise Problem("jobs-unavailable", detail, headers={"retry-after": "1"}) from None
+            raise _store_unavailable() from None
 
     async def _retry_store(self, method: Callable[..., T], *args: Any, tries: int = 0) -> Any:
         """For a job, which waits until the store works again; or so many `tries`, then None."""
@@ -363,5 +374,15 @@ class JobRunner:
         return await asyncio.get_running_loop().run_in_executor(self._thread, method, *args)
 
 
+def _store_unavailable() -> Problem:
+    detail = (
+        "The job store cannot be read or written now; the server log has the reason. Retry after "
+        "1 s, or send the request without `Prefer: respond-async`."
+    )
+    return Problem("jobs-unavailable", detail, headers={"retry-after": "1"})
+
+
 def _unknown() -> Problem:
-    return Problem("unknown-job", "it never was, was deleted, or ended too long ago")
+    return Problem(
+        "unknown-job", "No such job; it may have been deleted or have expired (BASIN_KEEP_JOBS_S)."
+    )

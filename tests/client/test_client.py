@@ -235,7 +235,9 @@ def test_stream_of_a_completion(client: Client) -> None:
 
 
 def test_refusals_name_the_field(client: Client) -> None:
-    with pytest.raises(ProblemError, match=r"/x: must have 5 columns") as error:
+    with pytest.raises(
+        ProblemError, match=r"/x: Has 3 columns; this model reads 5 features"
+    ) as error:
         client.score(Graph(SAMPLE.x[:, :3], SAMPLE.edge_index))
     assert error.value.kind == "invalid-graph"
     assert error.value.request_id

@@ -112,7 +112,7 @@ def _score_all(tasks: Sequence[ScoreInputs], control: StepControl) -> list[Score
 
 
 def _diverged() -> Problem:
-    rule = "no finite score left; lower step_size, steps or noise"
+    rule = "The dynamics diverged: no finite score is left. Lower `step_size`, `steps` or `noise`."
     return make_problem("diverged", "/dynamics", "diverged", rule)
 
 

@@ -31,16 +31,16 @@ def read_envelope(fields: Mapping[str, Any], known: Iterable[str], settings: Set
         raise make_request_problem(faults)
     envelope = validate_fields(Envelope, fields)
     if (envelope.dynamics.steps or 0) > settings.max_steps:
-        rule = f"at most {settings.max_steps} steps"
+        rule = f"`steps` may be at most {settings.max_steps} (BASIN_MAX_STEPS)."
         raise make_request_problem([FieldError("/dynamics/steps", "out_of_range", rule)])
     return envelope
 
 
 def require_supported_params(dynamics: Dynamics, config: Config) -> None:
-    """Refuse a knob that a network of this configuration would ignore."""
+    """Refuse a parameter that a network of this configuration would ignore."""
     given = [name for name in sorted(config.ignored_params) if getattr(dynamics, name) is not None]
     if given:
-        rule = "this model has no attention on which it could act"
+        rule = "This model has no attention that the parameter could act on. Leave it out."
         raise make_request_problem(
             FieldError(pointer("dynamics", name), "not_read", rule) for name in given
         )

@@ -47,7 +47,10 @@ def require_max_explained(
 ) -> None:
     """Refuse to explain more than may be asked for at a time."""
     if "explanation" in include and inputs > settings.max_explained:
-        rule = f"at most {settings.max_explained} answers are explained at a time"
+        rule = (
+            f"{inputs} explanations exceed the limit of {settings.max_explained} "
+            "(BASIN_MAX_EXPLAINED). Send several requests."
+        )
         raise make_problem("invalid-request", at, "too_many", rule)
 
 
@@ -58,13 +61,16 @@ def require_response_size(
     tokens: Sequence[int],
     settings: Settings,
 ) -> None:
-    """Refuse to include of rows of so many tokens what would make an answer too large, before it is
-    begun."""
+    """Refuse reasons that would make the response too large, before anything is computed.
+
+    Args:
+        tokens: number of tokens of each row.
+    """
     size = sum(reason_bytes(network, params, include, row) for row in tokens)
     if size > settings.max_response_bytes:
         rule = (
-            f"an answer may have about {settings.max_response_bytes} bytes; with this of each row "
-            f"it would have {size}"
+            f"The response would have about {size} bytes; at most {settings.max_response_bytes} "
+            "(BASIN_MAX_RESPONSE_BYTES) are allowed. Include less, or send fewer inputs."
         )
         raise make_problem("invalid-request", "/include", "too_large", rule)
 

@@ -99,7 +99,10 @@ class ReasonCollector:
         if self._room is not None:
             self._size += self._rest.estimate_bytes(self._include)
             if self._size > self._room:
-                rule = f"an answer may have {self._room} bytes; this would have {self._size}"
+                rule = (
+                    f"The reasons have more than {self._size} bytes; at most {self._room} "
+                    "(BASIN_MAX_RESPONSE_BYTES) are allowed. Include less, or send fewer inputs."
+                )
                 raise make_problem("invalid-request", "/include", "too_large", rule)
         for row in range(rows):
             if self._control.stop_reason() is not None:

@@ -145,11 +145,14 @@ class CompleteTask(InferenceTask[Completed]):
 
 
 def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -> None:
-    """Refuse what would answer with too much, before it is begun."""
+    """Refuse a response that would be too large, before anything is computed."""
     size = _size(task.picture) * 4 // 3 if form == JSON else _size(task.picture)
     size += reason_bytes(task.model.network, task.params, task.include, task.patches)
     if (size := task.count * size) > settings.max_response_bytes:
-        rule = f"an answer may have {settings.max_response_bytes} bytes; this may have {size}"
+        rule = (
+            f"The response may have {size} bytes; at most {settings.max_response_bytes} "
+            "(BASIN_MAX_RESPONSE_BYTES) are allowed. Lower `num_samples`, or send a smaller image."
+        )
         raise make_problem("invalid-request", "/num_samples", "too_large", rule)
 
 

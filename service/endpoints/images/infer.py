@@ -62,7 +62,10 @@ def recognise(
         if (why := control.stop_reason()) is not None:
             raise RunInterruptedError(why)
         if not output.logits.isfinite().all():
-            rule = "no finite answer left; lower step_size, steps or noise"
+            rule = (
+                "The dynamics diverged: no finite answer is left. Lower `step_size`, `steps` or "
+                "`noise`."
+            )
             raise make_problem("diverged", "/dynamics", "diverged", rule)
         logits.append(output.logits[0].cpu().numpy())
         reasons += gathering.take(1)

@@ -112,7 +112,7 @@ async def _of_version(one: Named, version: str) -> ModelAdapter:
         Problem: another version is served.
     """
     if version != one.version:
-        rule = f"{one.version} is served"
+        rule = f"Version {one.version} is served. Ask for it, or for no version."
         raise make_problem("unknown-model", "/version", "unknown_version", rule)
     return one
 
@@ -180,7 +180,10 @@ async def infer(
     """
     require_identity(request)
     if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
-        raise Problem("unsupported-media-type", "this route reads JSON and tensors behind it")
+        raise Problem(
+            "unsupported-media-type",
+            "This route reads JSON with tensors behind it. Do not send a form.",
+        )
     task = OpenInferenceTask(request, context, request.headers.get(HEADER) or "", SAFETENSORS)
     task.adapter = one
     task.native = _TASKS[one.route](request, context, "", SAFETENSORS)
@@ -242,11 +245,11 @@ _TASKS: dict[str, type[InferenceTask[Any]]] = {
 
 
 def _require_known_outputs(one: ModelAdapter, inference: Inference) -> None:
-    """Refuse an output that surely will not be, before it is computed."""
+    """Refuse unknown outputs before anything is computed."""
     names = [each.name for each in one.outputs]
     for i, name in enumerate(inference.wanted or ()):
         if name not in names and not name.startswith(_INCLUDED):
-            rule = f"the outputs are {', '.join(names)}, and what is included"
+            rule = f"The outputs are {', '.join(names)}, and those that `include` adds."
             raise make_problem("invalid-request", f"/outputs/{i}/name", "unknown", rule)
 
 
@@ -255,12 +258,12 @@ def _to_response(
 ) -> ResponsePayload:
     """
     Raises:
-        Problem: it is of another model than was asked, which took its place meanwhile.
+        Problem: the model was replaced during the request.
     """
     response = orjson.loads(answer.document)
     of = response["memory" if isinstance(one, Samples) else "model"]
     if of["sha256"] != one.sha256:
-        detail = "it was replaced while this was read; ask again"
+        detail = "The model was replaced during the request. Retry after 1 s."
         raise Problem("not-ready", detail, headers={"retry-after": "1"})
     found = one.from_native(answer)
     names = [each.name for each in one.outputs if each.name in found]

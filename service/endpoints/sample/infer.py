@@ -70,7 +70,7 @@ def sample(task: SampleInputs, progress: Progress, control: StepControl) -> Samp
     elif stars[0] is not None:
         betas = (stars[0],)
     else:
-        rule = "attention to this memory has no inflection; give a number"
+        rule = "Attention to this memory has no inflection, so beta* does not exist. Set `beta`."
         raise make_problem("invalid-request", "/beta", "no_inflection", rule)
     progress.steps = len(betas) * task.heads * task.schedule.num_steps
 

@@ -215,12 +215,15 @@ class DynamicGraph:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
         if (unknown := rows < 0).any():
             raise make_graph_problem_where(
-                unknown, pointer_builder("targets"), "unknown_node", "must be the id of a node"
+                unknown,
+                pointer_builder("targets"),
+                "unknown_node",
+                "No node of the graph has this id. Send ids of its nodes.",
             )
         again = np.ones(len(rows), bool)
         again[np.unique(rows, return_index=True)[1]] = False
         if again.any():
-            rule = "this node was named before"
+            rule = "This node is listed twice. List each node once."
             raise make_graph_problem_where(again, pointer_builder("targets"), "duplicate", rule)
         return rows
 
@@ -274,7 +277,11 @@ class DynamicGraph:
                 for id in ends
             ]
             faults += [
-                FieldError(pointer("edges", i, end), "unknown_node", "must be the id of a node")
+                FieldError(
+                    pointer("edges", i, end),
+                    "unknown_node",
+                    "No node of the graph has this id. Send ids of its nodes.",
+                )
                 for end, row in zip(("source", "target"), rows, strict=True)
                 if row < 0
             ]
@@ -377,7 +384,10 @@ def _within(many: np.ndarray, few: np.ndarray) -> np.ndarray:
 
 
 def _too_much(most: int, of: str) -> Problem:
-    rule = f"more than {most} {of}; ask for fewer hops or neighbors"
+    rule = (
+        f"The neighborhood has more than {most} {of} (BASIN_MAX_NEIGHBORHOOD_{of.upper()}). "
+        "Lower `hops` or `neighbors`."
+    )
     return make_graph_problem_at("/neighborhood", f"too_many_{of}", rule)
 
 

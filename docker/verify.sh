@@ -38,7 +38,7 @@ base() {
   rm -rf "$SCRATCH/base"
 }
 
-# What pip is told here, by files and by environment, as one file; and the folders in it.
+# The configuration of pip, from files and from the environment, as one file; and the folders in it.
 pip_settings() {
   (echo "[global]"; python3 -m pip config list | sed -E "s/^[^=]*\.([^.=]+)='(.*)'$/\1 = \2/" |
     awk -F ' = ' '!seen[$1]++') > "$SCRATCH/pip.conf"

@@ -97,7 +97,7 @@ def draw_sample(items: np.ndarray, count: int = 512) -> np.ndarray:
 def compute_energy_reference(
     network: Architecture, examples: Sequence[Any], tokens: Sequence[int] | int
 ) -> EnergyReference:
-    """Quantiles of the final energy, summed over the blocks, per token: of so many in each."""
+    """Quantiles of the final energy per token, summed over the blocks."""
     totals: list[np.ndarray] = []
     for start in range(0, len(examples), _AT_A_TIME):
         part = examples[start : start + _AT_A_TIME]

@@ -191,7 +191,7 @@ _FEW_INPUTS = 8
 
 
 def _weights_to_centralize(network: nn.Module) -> list[Tensor]:
-    """The weights whose gradients are centralised: of linear maps of so many inputs that a mean
+    """The weights whose gradients are centralised: of linear maps with enough inputs that a mean
     means something. A map of one input would never learn.
 
     Of energies and motion none is: queries, keys, memories and the basis of W are bare parameters,

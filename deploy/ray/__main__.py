@@ -69,7 +69,7 @@ def main() -> None:
     if not 1 <= fewest <= asked.replicas[1] or asked.backlog <= 0:
         parser.error("there is at least one replica, and some backlog")
     settings = settings_or_exit()
-    # A cluster of this machine is nobody else's: whoever reaches its ports may do anything.
+    # A cluster of this machine alone: anyone who reaches its ports controls it.
     alone: dict[str, Any] = {"_node_ip_address": "127.0.0.1"} if address is None else {}
     ray.init(address=address or "local", namespace="basin", runtime_env=RUNTIME, **alone)
     while asked.targets:

@@ -16,7 +16,7 @@ from service.http.request_log import request_id_of
 _FIRST_S, _LONGEST_S = 0.05, 1.0
 _DEATHS = 2  # more than these a request may have caused
 _ID = b"x-request-id"
-_MEANT = frozenset(  # for the proxy, which strangers do not tell what to do
+_MEANT = frozenset(  # set by the proxy, not by clients
     (
         *(_ID, b"x-request-disconnect-disabled", b"x-request-timeout-seconds"),
         b"serve_multiplexed_model_id",
@@ -35,7 +35,7 @@ class Again:
 
     Where a replica died the proxy says nothing, where there is none it says so in its own words;
     Basin's errors are JSON. What computes may be done twice, and what is stored or changed twice is
-    as once; what was forgotten when the replica died is told to be. A job without an
+    as once; what was forgotten when the replica died is reported as forgotten. A job without an
     Idempotency-Key may run twice, and a key is charged for both. Of an answer that has begun
     nothing can be taken back: a stream that breaks is the client's to ask for again.
 
@@ -116,7 +116,7 @@ class _Answer:
 
     Attributes:
         begun: it has been passed on.
-        refused: the proxy said that there is nobody to ask.
+        refused: the proxy said that no replica is available.
     """
 
     def __init__(self, send: Send, request_id: str, kept: _Kept, forgotten: bool) -> None:

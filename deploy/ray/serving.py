@@ -106,7 +106,7 @@ def application(
 
 
 def _watched(context: Any) -> list[asyncio.Task[None]]:
-    """A port for Prometheus alone: behind the proxies nobody knows who answers."""
+    """A port for Prometheus alone: behind the proxies any replica might answer."""
     from service.app import create_health_app
 
     settings: Settings = context.settings
@@ -121,7 +121,7 @@ def _watched(context: Any) -> list[asyncio.Task[None]]:
 
 
 async def _tell(replica: str, address: str) -> None:
-    """Of itself to the roster, for ever; what is not heard is told again."""
+    """Report to the roster periodically; a lost report is repeated."""
 
     def tell() -> None:
         ray.get(roster().enter.remote(replica, address), timeout=_TOLD_EVERY_S)

@@ -97,7 +97,7 @@ DASHBOARDS = (
                     ("sum by (instance) (basin_queue_depth)", "waits or runs, {{instance}}"),
                     ("sum by (instance) (basin_queue_limit)", "places, {{instance}}"),
                 ],
-                about="Whoever comes when all places are taken is answered 429.",
+                about="Requests beyond the queue size are answered 429.",
             ),
             Panel(
                 "Saturation",

@@ -23,7 +23,7 @@ _OF_ROWS = (
     "energy_R",
     "momentum_steps_R",
 )
-_IDLE = 8  # one in so many rows may have stopped before the others close ranks
+_IDLE = 8  # compact once one row in eight has stopped
 
 
 def batch_key(relaxation: Relaxation) -> Hashable | None:
@@ -35,7 +35,7 @@ def batch_key(relaxation: Relaxation) -> Hashable | None:
 
 
 def should_compact(relaxation: Relaxation) -> bool:
-    """Have so many of its rows stopped that the others had better close ranks, or all of them?"""
+    """Whether enough rows have stopped, or all, that the others should be compacted."""
     return _IDLE * (relaxation.rows - len(relaxation.moving_rows)) >= relaxation.rows
 
 

@@ -1,5 +1,5 @@
 """What becomes of each row after a look, in one call: on small batches the many operations that it
-would take on arrays cost as much as the look. Which rows move, and why they stop, is told in
+would take on arrays cost as much as the look. Which rows move, and why they stop, is returned in
 `models.dynamics.relaxation`."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from numba import njit
 
 GOES, DIVERGED, CONVERGED, STEP_LIMIT = range(4)
 _ROUNDED = 8.0
-"""So many units in the last place of an energy are no rise: else momentum would be lost at random
+"""A rise of this many units in the last place is rounding: else momentum would be lost at random
 where it hardly falls any more."""
 
 

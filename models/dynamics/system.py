@@ -1,4 +1,4 @@
-"""What makes a state move, and how it is looked at; whoever is faster at it stands for it."""
+"""Step backends: evaluate an energy and its force at a state; faster ones replace this one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def attend_in_parts(
 ) -> None:
     """`attend_rows` on several threads. What those are given that are seen is gathered after each
     `_AT_A_TIME` of edges, whose p are then still near; to each in the order of those who see it, so
-    that it comes to the same as on one thread."""
+    that the result equals that of one thread."""
     indptr, indices, t_indptr, t_indices, t_edge = edges
     inner = q.shape[1] * q.shape[2]
     if not with_force:

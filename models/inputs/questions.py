@@ -115,7 +115,7 @@ def get_question_kind(asked: str) -> str:
 
 
 def parse_question(text: str) -> Question | None:
-    """The question that an English sentence asks; None if it is none of the fixed forms.
+    """The question that an English sentence asks; None if it has none of the fixed forms.
 
     Raises:
         ValueError: the form is known, but it is about one colour twice.

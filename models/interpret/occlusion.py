@@ -84,7 +84,7 @@ def attribute(
     Args:
         whole_T: the value of the input as it is.
         sign_T: 1 where the answer is that the value is high, -1 where that it is low.
-        without: the input without these parts, of which there are so many `parts`.
+        without: the input without these parts; `parts` is their number.
         tried: the parts to take away one by one, each below `parts`. At most half of all are named.
     """
     if not len(tried):

@@ -50,7 +50,7 @@ def list_galleries(network: Architecture) -> dict[str, Callable[[], Gallery]]:
     if isinstance(network, AiT):
         c = network.config
         found = {"positions": lambda: build_position_gallery(network.places_LD, c.grid)}
-        if not c.workspace or c.stem:  # behind convolutions no patch of pixels is told by a token
+        if not c.workspace or c.stem:  # behind convolutions a token stands for no patch of pixels
             return found
         return {"memories": lambda: _attractors(network)} | found
     return {}

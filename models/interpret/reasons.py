@@ -80,7 +80,7 @@ class RowReasons:
         )
 
     def divide(self, rows: int) -> RowReasons:
-        """The mean, of a sum of so many rows."""
+        """Divide a sum over `rows` rows to get the mean."""
         return RowReasons(
             self.num_tokens,
             self.token_K,

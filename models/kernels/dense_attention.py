@@ -22,7 +22,7 @@ def attend_all(lo, hi, length, hidden, q, k, beta, lse, pk, ptq, with_sums):
         lo, hi: of the heads of all rows, R H, those of a row one behind the other.
         length: L.
         hidden: (1 or R, L, L), added to the logits: -inf of those whom a token does not see; or
-            None. What sees nobody keeps the zeros that it was given.
+            None. Tokens that see none keep the zeros of the output.
         with_sums: else lse alone is to be had.
     """
     heads, width = q.shape[1:]
@@ -68,8 +68,11 @@ def attend_all(lo, hi, length, hidden, q, k, beta, lse, pk, ptq, with_sums):
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def largest(s):
-    """Of the numbers of `s`; -inf where there is none. Of sixteen columns each by itself, which
-    the compiler makes at once: one comparison after the other took three times as long."""
+    """Maximum of `s`; -inf if it is empty.
+
+    Sixteen lanes keep a maximum each, which compiles to vector instructions: a serial chain of
+    comparisons took three times as long.
+    """
     tops = np.full(_LANES, -np.inf, s.dtype)
     whole = len(s) - len(s) % _LANES
     for j in range(0, whole, _LANES):

@@ -37,7 +37,7 @@ def over_rows(kernel: Callable[..., None], indptr: np.ndarray, width: int, *args
 
 
 def threads_for(work: int) -> int:
-    """How many so many multiply-adds are worth."""
+    """Number of threads that this many multiply-adds pay for."""
     return torch.get_num_threads() if work > _PARALLEL_WORK else 1
 
 

@@ -53,7 +53,7 @@ class Dense(Pairwise):
 
     @cached_property
     def _hidden_R1LL(self) -> Tensor | None:
-        """As `hidden_rLL`, of all rows and for all heads, but 0 for whoever sees nobody: a row of
+        """As `hidden_rLL`, of all rows and for all heads, but 0 for tokens that see none: a row of
         -inf alone would make NaN in the softmax and in its gradient."""
         hidden_rLL = self.hidden_rLL
         if hidden_rLL is None:

@@ -123,7 +123,7 @@ class EdgeList(Pairwise):
         last = np.cumsum([count + 1 for count, _, _ in counts])[:-1] - 1  # of all pointers but one
 
         def moved(*fields: tuple[str, np.ndarray]) -> list[Tensor]:
-            """Each after the other; as one, for so many small tensors take longer to look at than
+            """Each after the other; as one, as many small tensors take longer to look at than
             to move."""
             parts = [[getattr(each, name) for each in several] for name, _ in fields]
             shifts = [
@@ -264,7 +264,7 @@ class _Attend(torch.autograd.Function):
         p_EH, lse_NH, pk_NHY, ptq_NHY = run(edges, q, k, beta, weight, bias)
         ctx.save_for_backward(q, k, beta, weight, p_EH, pk_NHY)
         ctx.edges, ctx.biased = edges, bias is not None
-        ctx.set_materialize_grads(False)  # p is (E,H), and mostly nobody asks for its gradient
+        ctx.set_materialize_grads(False)  # p is (E,H), and its gradient is rarely needed
         return p_EH, lse_NH, pk_NHY, ptq_NHY
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Some of the nodes of a graph, whose neighbours may be anywhere in it.
 
 A graph that is too large, or has to be done soon, is cut into windows that are computed apart. A
-window reads from outside what its neighbours are; what `EdgeList` does at once for all nodes it
+window reads from outside what its neighbours are; what `EdgeList` does in one call for all nodes it
 does for its own, with the same kernels in the same order, but that what pulls at a node is weighed
 by exp(s - lse), where `EdgeList` has the softmax at hand.
 """

@@ -1,4 +1,4 @@
-"""What tokens attend to where there is no energy, for whoever listens while a network runs."""
+"""Records attention weights of modules that have no energy while a network runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ one that is seen (P,), by the first."""
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """One attention of H heads as it last was, with so many `pairs` in all rows.
+    """The last weights of one attention of H heads, with `pairs` pairs in all rows.
 
     `weights` are p of the pairs of a row, which sum to 1 over those a token sees; `cosines` are
     those of query and key where there is a `prior`. `kind` is attention, or the bottleneck of a

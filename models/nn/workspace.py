@@ -121,7 +121,7 @@ class Workspace(nn.Module):
         return score_PAML
 
     def bottleneck_size(self, patches: int) -> int:
-        """k of a pool of so many patches."""
+        """k for a pool of this number of patches."""
         return min(patches, max(1, round(self.share * patches)))
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""One step of Langevin dynamics on the modern Hopfield energy, for many chains at once.
+"""One step of Langevin dynamics on the modern Hopfield energy, for many chains together.
 
 Shape suffixes of this package: C chains, D coordinates, K patterns, S samples, T recorded steps,
 P kept states per chain, A observed axes.
@@ -62,7 +62,7 @@ class LangevinKernel(ABC):
 
         Args:
             noise_CD: N(0, noise_scale^2).
-            log_uniform_C: logarithm of U(0, 1), for whoever accepts and rejects.
+            log_uniform_C: logarithm of U(0, 1), used to accept or reject.
         """
 
     def _logits(self, x_CD: Tensor) -> Tensor:

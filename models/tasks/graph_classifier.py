@@ -57,7 +57,7 @@ class GraphConfig(Config):
         description="Weisfeiler-Leman colors, see `models.inputs.wl_colors`; 1 is the node alone",
     )
     familiar: PositiveInt = Field(
-        1, description="a colour is known where so many training graphs have it, or more"
+        1, description="minimum number of training graphs that have a color for it to be known"
     )
     colours: NonNegativeInt = Field(0, description="how many colours are known")
     weighting: Weighting = Field("bias", description="see `models.inputs.edge_terms`")

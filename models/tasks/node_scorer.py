@@ -158,7 +158,7 @@ class NodeScorer(Architecture):
         x_ND = table_NC.new_zeros(len(table_NC), self.config.dim, dtype=torch.float32)
         for start in range(0, len(table_NC), _ROWS):
             if control.stop_reason() is not None:
-                break  # what is left stays zero; nobody waits for it
+                break  # the rest stays zero: the request was cancelled
             rows = slice(start, start + _ROWS)
             x_ND[rows] = self.embed(self.features.encode(table_NC[rows]))
         return x_ND

@@ -1,4 +1,4 @@
-"""A bounded queue before the thread that computes; whoever stops waiting stops the work."""
+"""A bounded queue before the compute thread; a request that is cancelled stops its work."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from service.observability.progress import Progress
 
 T = TypeVar("T")
 _SMOOTHING = 0.2  # weight of the latest request in the mean time of one
-_ENOUGH = 16  # guests of a party that wait for no more; half of what would keep both threads busy
-_LATEST_S = 0.05  # after which a party waits for no other
-_JOB_WEIGHT = 0.25  # share of a job's flow, beside one that somebody waits for
+_ENOUGH = 16  # a batch of this size begins without waiting; half of what keeps both threads busy
+_LATEST_S = 0.05  # the longest that a batch waits for the one before it
+_JOB_WEIGHT = 0.25  # share of a job's flow, relative to one that a client waits for
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What work returned, the seconds it computed, and those that it waited to."""
+    """What the work returned, and the seconds that it waited and computed."""
 
     value: T
     queued_s: float
@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def capacity(self) -> int:
-        """How many may be."""
+        """Maximum number of requests that run or wait."""
         return self._limit
 
     @property
@@ -104,7 +104,7 @@ class Engine:
 
     @property
     def is_full(self) -> bool:
-        """Is there no place for another request, whatever it is?"""
+        """Whether no further request is admitted."""
         return self._admitted >= self._limit
 
     def queue_full_error(self) -> Problem:
@@ -117,13 +117,13 @@ class Engine:
         return Problem("queue-full", detail, headers={"retry-after": str(retry_s)})
 
     def require_capacity(self) -> None:
-        """Raise the `refusal` where the queue is full."""
+        """Raise `queue_full_error` if the queue is full."""
         if self._admitted >= self._limit:
             raise self.queue_full_error()
 
     @contextmanager
     def admission(self) -> Iterator[None]:
-        """A place in the queue for as long as the context lasts; a problem where there is none."""
+        """Hold a place in the queue inside the context; a problem if there is none."""
         self.require_capacity()
         self._admitted += 1
         try:
@@ -188,7 +188,7 @@ class Engine:
     async def _run_batched(
         self, alike: BatchableRequest, kind: Hashable, weight: float, progress: Progress
     ) -> tuple[Any, float] | None:
-        """The outcome and the seconds it took; None where it is to be tried apart."""
+        """The outcome and its seconds of compute; None if the request must be run by itself."""
         place = kind, alike.key
         party = self._parties.get(place)
         guest = None if party is None else party.add(alike, progress)
@@ -211,8 +211,8 @@ class Engine:
     def _arrange(
         self, party: RequestBatch, place: Hashable, submit: Callable[[RequestBatch], Task]
     ) -> None:
-        """It begins when the one before is over: so one is computed while the next one is read. If
-        there is none, once it has gathered."""
+        """Begin the batch when the one before it is done, so that one is computed while the next is
+        read; without one before it, once no more requests join."""
         begin, before = partial(party.start, submit), self._latest.get(place)
         self._latest[place] = party
         if before is not None and before.then(begin):
@@ -232,10 +232,13 @@ class Engine:
 def _gather(
     party: RequestBatch, begin: Callable[[], object], there: int = 0, turns: int = 0
 ) -> None:
-    """Have it begin once nobody has joined it for a turn of the loop: of requests that arrive at
-    about the same time the first would begin alone, and take the interpreter from the rest."""
+    """Begin the batch once no request has joined it for two turns of the event loop.
+
+    Otherwise the first of several requests that arrive together would begin alone, and its
+    computation would take the interpreter from parsing the others.
+    """
     still = turns + 1 if len(party) == there else 0
-    # The first of two may be the turn in which whoever joins in it comes behind.
+    # Two: a request that joins in this turn of the loop may be scheduled behind this call.
     if still < 2 and 0 < len(party) < _ENOUGH:
         asyncio.get_running_loop().call_soon(_gather, party, begin, len(party), still)
     else:
@@ -243,12 +246,12 @@ def _gather(
 
 
 async def _wait_for(future: Future[Any], give_up: Callable[[], object]) -> Any:
-    """What it comes to; it is given up where the wait is cancelled."""
+    """Wait for `future`; call `give_up` if the wait is cancelled."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
 
     def over(done: Future[Any]) -> None:  # on the thread that computes
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+        with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(_hand_over, done, outcome)
 
     future.add_done_callback(over)
@@ -260,7 +263,7 @@ async def _wait_for(future: Future[Any], give_up: Callable[[], object]) -> Any:
 
 
 def _hand_over(done: Future[Any], outcome: asyncio.Future[Any]) -> None:
-    if outcome.done():  # nobody waits
+    if outcome.done():  # the client has gone
         return
     if done.cancelled():
         outcome.cancel()

@@ -14,7 +14,7 @@ class Flow:
 
     Attributes:
         clock: seconds that it has had, over its weight.
-        now: the clock of whoever of it had the latest turn.
+        now: virtual time of its member that had the latest turn.
     """
 
     def __init__(self, kind: Hashable, weight: float) -> None:
@@ -48,7 +48,7 @@ class Schedulable(ABC):
 
 @final
 class FairQueue:
-    """All that wait for one, how many `len` tells. Nobody saves up turns while there is no need."""
+    """Queue of entries by flow, with weighted fair turns; an idle flow saves up no turns."""
 
     def __init__(self) -> None:
         self._flows: dict[Hashable, Flow] = {}
@@ -88,7 +88,7 @@ class FairQueue:
         return entity
 
     def charge(self, entity: Schedulable, requests: int, seconds: float) -> None:
-        """A turn of so many requests took so long."""
+        """Account for a turn of `requests` requests that took `seconds`."""
         entity.flow.clock += seconds / entity.flow.weight
         entity.clock += seconds / requests
         others = (flow for flow in self._flows.values() if flow is not entity.flow)

@@ -25,7 +25,7 @@ class _Kind:
             self._rates.append(seconds / cost)
 
     def at_most(self, cost: float) -> float:
-        """What `seconds` is no more than, whoever is pending."""
+        """An upper bound of `seconds`, whatever is pending."""
         return (1 + len(self.pending)) * cost * min(self._rates, default=0.0)
 
     def seconds(self, cost: float) -> float:

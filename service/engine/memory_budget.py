@@ -26,7 +26,7 @@ class MemoryBudget(Generic[S]):
     """Lets what is admitted begin while there is room; what is large waits for it, in order.
 
     Args:
-        begin: is told of each that may begin.
+        begin: called with each entry that may begin.
     """
 
     def __init__(self, begin: Callable[[S], object]) -> None:

@@ -1,4 +1,4 @@
-"""Requests that wait for the same thing begin as one batch."""
+"""Requests of one kind that arrive together are computed as one batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ _MOST = 64
 
 @dataclass(frozen=True)
 class BatchableRequest:
-    """What is as good as others of its `key`: `item`, of which `many` takes several at a time.
+    """A request that can be computed together with others of the same `key`.
 
-    `many` returns an outcome for each item, in order; one that is an exception is raised for that
-    item alone. It must come to what each comes to by itself, up to rounding, in as many steps.
+    Attributes:
+        many: computes the `item` of each request of the batch and returns an outcome for each, in
+            order. An outcome that is an exception is raised for that request alone. Outcomes must
+            equal those of each item computed alone, up to rounding.
     """
 
     key: Hashable
@@ -33,12 +35,12 @@ class BatchableRequest:
 
 
 class RetryIndividually(Exception):  # noqa: N818
-    """Together they were too much: each is to be tried by itself."""
+    """The batch failed as a whole; each request is tried again by itself."""
 
 
 @dataclass(eq=False)
 class BatchEntry:
-    """One request of a party. `outcome` is what it comes to; cancelled, it waits for nothing."""
+    """One request of a batch; `outcome` is cancelled when its client has gone."""
 
     item: Any
     progress: Progress
@@ -47,12 +49,12 @@ class BatchEntry:
 
 @final
 class RequestBatch:
-    """Requests of one key, which more may join until it begins; it is what the scheduler runs.
+    """Requests of one key; more may join until it begins. The scheduler calls it.
 
-    All but running it is for the event loop on which it was made.
+    Every other method is for the event loop on which the batch was made.
 
     Attributes:
-        share_s: seconds that it computed for each of them, once it is over.
+        share_s: seconds of compute per request, once the batch is done.
     """
 
     def __init__(self, alike: BatchableRequest) -> None:
@@ -69,11 +71,11 @@ class RequestBatch:
 
     @property
     def is_closed(self) -> bool:
-        """Has it begun, or has everyone left?"""
+        """Whether it has begun, or has no requests left."""
         return self._begun or not self._guests
 
     def add(self, alike: BatchableRequest, progress: Progress) -> BatchEntry | None:
-        """None where it has begun, or is full."""
+        """Add a request; None if the batch has begun or is full."""
         with self._lock:
             if self._begun or len(self._guests) >= _MOST:
                 return None
@@ -81,8 +83,7 @@ class RequestBatch:
             return self._guests[-1]
 
     def start(self, submit: Callable[[RequestBatch], Task]) -> None:
-        """It is over when the run is that `submit` makes of it. Once, and not if it is closed. From
-        any thread."""
+        """Submit the batch to the scheduler, unless that was done or it is closed. Any thread."""
         with self._lock:
             if self._run is not None or self.is_closed:
                 return
@@ -90,8 +91,11 @@ class RequestBatch:
         self._run.future.add_done_callback(self._end)
 
     def then(self, begin: Callable[[], object]) -> bool:
-        """Call `begin`, of the only one that follows, once it is over, on the thread that computes;
-        False where it is already or never will be."""
+        """Call `begin` of the next batch once this one is done, on the compute thread.
+
+        Returns:
+            False if this batch is done or will never run.
+        """
         with self._lock:
             if self._over or not (self._begun or self._guests):
                 return False
@@ -99,7 +103,7 @@ class RequestBatch:
             return True
 
     def remove(self, guest: BatchEntry) -> None:
-        """Nobody waits for this one any longer; where it was the last, the work stops."""
+        """Drop a request whose client has gone; without any request left the computation stops."""
         if not guest.outcome.cancel() and not guest.outcome.cancelled():
             guest.outcome.exception()  # so that asyncio does not report it
         with self._lock:
@@ -120,17 +124,17 @@ class RequestBatch:
         return self._many([guest.item for guest in self._guests], run)
 
     def _end(self, future: Future[Any]) -> None:
-        """On the thread that computes."""
+        """Called on the compute thread when the batch is done."""
         with self._lock:
             self._begun = self._over = True
             follow, self._next = self._next, None
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._hand_out, future)
         if follow is not None:
             follow()
 
     def _hand_out(self, future: Future[Any]) -> None:
-        """To each its outcome."""
+        """Set the outcome of each request, on the event loop."""
         guests, run = self._guests, self._run
         self._guests, self._run = [], None
         assert run is not None

@@ -1,7 +1,8 @@
-"""Who computes next: work takes turns on one thread, a step of its dynamics at a time.
+"""Tasks take turns on one compute thread, one step of their dynamics at a time.
 
-Work runs as a greenlet. Wherever it asks its `StepControl`, which is before each step, others may
-have the thread; where it solves, its rows step together with those of others on the same energy.
+The work of a task runs in a greenlet. It calls its `StepControl` before each step, where the
+scheduler may switch to another task. Relaxations of several tasks on the same energy step together
+as one batch.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from service.observability.progress import Progress
 StepObserver = Callable[[Hashable, int, float], object]
 
 _SLICE_S = 0.0005
-"""A turn is a step at least, and as many as fit into this: switching is not quite free."""
+"""A turn is at least one step, and as many as fit into this time, for switching costs time."""
 _FIRST_S = 0.005
-"""Its first turn: who comes should soon be with those it can step with."""
+"""The first turn of a task, longer so that it soon reaches a relaxation that can be batched."""
 _NICE = 5
-"""More than the process: where cores are fewer than threads, requests are read, and refused, before
-others are computed. What is started from the thread that computes, as by torch, has the same."""
+"""Niceness of the compute thread above that of the process, so that requests are read, and refused,
+before others are computed where cores are few. Threads that torch starts from it inherit it."""
 _ROOM = 1 << 14
-"""Tokens of one batch; one of more costs as much per token and keeps others waiting."""
+"""Maximum tokens of one batch; a larger one is no cheaper per token and delays others."""
 
 
 @final
@@ -54,11 +55,11 @@ class Task(Schedulable, StepControl):
     """The work of one request, and its `StepControl`: each step is a chance for others to run.
 
     Attributes:
-        alone: its rows never step with those of others, so that every bit is as ever.
-        progresses: of the requests that it is the work of; are told of each step of a relaxation.
-        future: what the work returns or raises; cancelled where it is stopped before it begins.
-        size: tokens and pairs of them that it has in memory at a time.
-        ran_s: seconds of compute, of shared steps its share of the tokens.
+        alone: its rows never step with those of other tasks, so that sums are rounded alike.
+        progresses: of its requests; each counts the steps of the relaxation.
+        future: what the work returns or raises; cancelled if it is stopped before it begins.
+        size: tokens and edges in memory at a time.
+        ran_s: seconds of compute; of shared steps its share by tokens.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Task(Schedulable, StepControl):
         self._scheduler.drive(self, relaxation)
 
     def stop(self, why: StopReason) -> None:
-        """Within a step, from any thread; what has not begun lets go of all it holds at once."""
+        """Stop within one step, from any thread; a task that has not begun drops its work now."""
         self.requested_stop = why
         if self._greenlet is None:
             self._work = None
@@ -120,13 +121,13 @@ class Task(Schedulable, StepControl):
         return not self.waits
 
     def run(self) -> None:
-        """To the end, in its greenlet."""
+        """Run the work to its end, in its greenlet."""
         work, self._work = self._work, None
         if work is None or self.requested_stop is not None:
             return
         try:
             value = work(self)
-        except GreenletExit:  # nobody can go on with it any more
+        except GreenletExit:  # the greenlet was dropped
             raise
         except BaseException as error:
             clear_frames(error.__traceback__)  # which hold what it computed with
@@ -144,7 +145,7 @@ class Task(Schedulable, StepControl):
     def require_wanted(self) -> None:
         """
         Raises:
-            Interrupted: nobody waits for what it computes.
+            RunInterruptedError: its result is no longer needed.
         """
         if self.failure is not None:
             raise self.failure
@@ -152,7 +153,7 @@ class Task(Schedulable, StepControl):
             raise RunInterruptedError(self.requested_stop)
 
     def _end(self) -> None:
-        """Whoever waits hears of it once all is accounted for."""
+        """Free its memory and account for it, then set the future."""
         outcome, self._outcome, self._greenlet = self._outcome, self.future.cancel, None
         self._scheduler.memory.release(self)
         self._scheduler.on_end(self)
@@ -161,14 +162,14 @@ class Task(Schedulable, StepControl):
 
 @final
 class SharedStepTask(Schedulable):
-    """Relaxations of several runs that step as one batch; the runs wait for them."""
+    """Relaxations of several tasks that step as one batch while the tasks wait."""
 
     def __init__(self, flow: Flow, scheduler: Scheduler, kind: Hashable) -> None:
         self.flow, self._scheduler, self._kind = flow, scheduler, kind
         scheduler.shared_tasks.setdefault((flow.kind, kind), []).append(self)
         self.company = RelaxationBatch()
         self._runs: dict[int, tuple[Relaxation, Task]] = {}
-        self._fresh: set[int] = set()  # whose next step is the first, which moves nothing
+        self._fresh: set[int] = set()  # their next step is the first one, which moves nothing
 
     def __len__(self) -> int:
         return max(sum(len(run) for _, run in self._runs.values()), 1)
@@ -202,8 +203,8 @@ class SharedStepTask(Schedulable):
         try:
             over = self.company.step()
         except Exception as error:
-            # One of them, or all at once, are too much: alone each has an error of its own. What
-            # has drawn noise cannot draw it again.
+            # For example out of memory: each goes on alone and may fail with an error of its own.
+            # A relaxation that has drawn noise cannot draw it again, so it fails now.
             structlog.get_logger().exception("a batch failed; its requests go on one by one")
             for relaxation, run in there:
                 run.failure = error if any(relaxation.noise_generators) else None
@@ -220,7 +221,7 @@ class SharedStepTask(Schedulable):
             self._release(relaxation)
 
     def _part(self, relaxation: Relaxation) -> None:
-        """It goes on alone, from where it is."""
+        """Take a relaxation out of the batch; its task goes on with it alone."""
         _, run = self._runs[id(relaxation)]
         try:
             self.company.remove(relaxation)
@@ -229,7 +230,7 @@ class SharedStepTask(Schedulable):
         self._release(relaxation)
 
     def _disband(self) -> None:
-        """Nothing is kept of models that may be gone."""
+        """Forget this batch, for its model may be unloaded."""
         place, together = (self.flow.kind, self._kind), self._scheduler.shared_tasks
         together[place].remove(self)
         if not together[place]:
@@ -247,10 +248,10 @@ class Scheduler:
     """One thread that computes.
 
     Args:
-        threads: that torch may use for a step; all cores if None.
-        steps: False runs each request to its end before the next one begins.
-        on_over: is told of each run that has ended, on the thread.
-        on_step: is told of each step of a batch: whose it was, how many rows, how many seconds.
+        threads: of torch for a step; all cores if None.
+        steps: False runs each task to its end before the next one begins.
+        on_over: called with each task that has ended, on the compute thread.
+        on_step: called after each step of a batch with its flow, number of rows and seconds.
     """
 
     def __init__(
@@ -286,7 +287,7 @@ class Scheduler:
         progress: Progress | None = None,
         size: int = 0,
     ) -> Task:
-        """Have `work` run, beside all else. From any thread."""
+        """Queue `work`. Any thread."""
         with self._changed:
             run = Task(
                 work, self.queue.flow(flow, weight), self, alone, progress or Progress(), size
@@ -296,14 +297,14 @@ class Scheduler:
         return run
 
     def close(self) -> None:
-        """Once all has ended."""
+        """Finish all tasks, then end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
 
     def yield_turn(self, run: Task) -> None:
-        """Let others have a turn, if there are any and this one has lasted. In the run."""
+        """Switch to other tasks if there are any and this turn is over. Called inside `run`."""
         if not (self._steps and (self.queue or self._inbox)):
             return
         lasted = time.perf_counter() - self._turn_s
@@ -311,7 +312,7 @@ class Scheduler:
             self._switch()
 
     def drive(self, run: Task, relaxation: Relaxation) -> None:
-        """Take all steps of a relaxation, with others as soon as it has company. In a run."""
+        """Take all steps of a relaxation, in a batch if there are others. Called inside `run`."""
         run.require_wanted()
         kind = batch_key(relaxation)
         tokens = len(relaxation.x_ND)
@@ -332,8 +333,10 @@ class Scheduler:
             run_to_completion(relaxation, partial(_count_step, run))
 
     def _lead(self, run: Task, relaxation: Relaxation) -> None:
-        """Take its steps for as long as there is nobody else, and few of its rows have stopped: to
-        join a company costs a small one as much as half of its steps."""
+        """Step a relaxation alone while no other task waits and few of its rows have stopped.
+
+        Joining a batch costs a small relaxation as much as half of its steps.
+        """
         while not (self.queue or self._inbox or run.requested_stop or should_compact(relaxation)):
             begun, started = bool(relaxation.trace), time.perf_counter()
             relaxation.step()
@@ -342,20 +345,20 @@ class Scheduler:
                 run.count_step()
 
     def take_greenlet(self) -> greenlet:
-        """For a run that begins: one that is free, for a new one asks the system for its memory."""
+        """Return the spare greenlet, or a new one, whose stack must be allocated first."""
         found, self.spare = self.spare, None
         if found is None:
             found = greenlet(self._runs)
-            found.switch()  # to where it waits: what a greenlet begins with it keeps
+            found.switch()  # to where it waits; the arguments of its first call stay referenced
         return found
 
     def _runs(self) -> None:
-        """One after the other, in one greenlet; the hub is told when each is over."""
+        """Run tasks one after another; return to the hub after each."""
         assert self._hub is not None
         while True:
             run: Task = self._hub.switch(True)
             run.run()
-            del run  # nothing is held of what is over
+            del run  # no reference to a finished task
 
     def _switch(self) -> None:
         assert self._hub is not None
@@ -363,26 +366,26 @@ class Scheduler:
 
     def _loop(self, threads: int | None) -> None:
         if sys.platform == "linux":  # where threads have priorities of their own
-            # To be less nice than one is may be forbidden, and so may the call.
+            # The call, or a lower niceness than the current one, may be forbidden.
             with suppress(OSError):
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + _NICE)
         if threads:
             torch.set_num_threads(threads)
         self._hub = getcurrent()
-        # Belongs to the thread: greenlets would undo each other's. A tenth faster on small graphs
-        # than without gradients alone.
+        # Set once for the thread: greenlets would reset each other. A tenth faster on small graphs
+        # than `no_grad`.
         with torch.inference_mode():
             while (entity := self._next()) is not None:
                 self._turn(entity)
-                del entity  # nothing is held while nothing is to be done
+                del entity  # no reference while the queue is empty
         self.spare = None  # it ends on this thread
 
     def _turn(self, entity: Schedulable) -> None:
         requests, self._turn_s = len(entity), time.perf_counter()
         try:
             again = entity.run_turn()
-        except Exception as error:  # of ours; whatever it is, the thread goes on
+        except Exception as error:  # whatever it is, the thread must go on
             structlog.get_logger().exception("a turn failed")
             again = entity.fail(error)
         self.queue.charge(entity, requests, time.perf_counter() - self._turn_s)
@@ -390,7 +393,7 @@ class Scheduler:
             self.queue.queue(entity)
 
     def _next(self) -> Schedulable | None:
-        """Whose turn it is; None where all is over for good."""
+        """The next to have a turn; None once the scheduler is closed and idle."""
         with self._changed:
             while not (self._inbox or self.queue or self._closing):
                 self._changed.wait()

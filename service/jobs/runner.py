@@ -1,4 +1,4 @@
-"""Runs the jobs of a store until each has its one answer."""
+"""Runs the jobs of a store until each has exactly one response."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _MOST_STARTS = 3
 class JobRunner:
     """Runs jobs of one store, at most `max_running` at a time; the rest wait in it.
 
-    A job is its request, sent through the app again: the one just accepted, the one that an earlier
-    process left behind and the one that another process accepted run by the same code. One that was
-    running whenever a process ended is suspected of having ended it. It runs beside no other job,
-    and at last it fails.
+    A job is a stored request that is sent through the application again; it makes no difference
+    whether this process accepted it, an earlier one left it or another one stored it. A job that
+    was running each time a process crashed is suspected of having crashed it: it runs alone, and
+    fails after `_MOST_STARTS` starts.
 
     Args:
         max_running: 0 leaves all jobs to other processes.
-        trace: told the time and all else of each job that this process has run.
+        trace: called with the timer and the log fields of each job that this process has run.
     """
 
     def __init__(
@@ -76,8 +76,11 @@ class JobRunner:
         return self._unfinished
 
     async def start(self, replay: Replay, loading: asyncio.Task[Any]) -> None:
-        """Open the store; run what is in it once `loading` is done. A store that cannot be opened
-        is told in the log and tried again and again: whoever has it may leave it."""
+        """Open the store; run its jobs once `loading` is done.
+
+        A store that cannot be opened is logged and tried again periodically: another process may
+        still have it open.
+        """
         self._replay, self._loading = replay, loading
         await self._open()
         self._background.append(asyncio.create_task(self._heartbeat_loop()))
@@ -157,8 +160,11 @@ class JobRunner:
         self._stop(id)
 
     async def wait_until_done(self, job: Job, seconds: float) -> bool:
-        """Waits for `seconds` at most: is the job over, or left to another process that nobody here
-        can ask? Brings `job` up to date."""
+        """Wait for at most `seconds`, and update `job`.
+
+        Returns:
+            Whether the job has ended, or was left to a process that cannot be asked from here.
+        """
         end = time.monotonic() + seconds
         while job.status is Status.RUNNING:
             left = end - time.monotonic()
@@ -174,7 +180,7 @@ class JobRunner:
                 kept = await self._ask(self._store.get, job.id)
             except Problem:
                 return True
-            if kept is None:  # before it is over nobody drops it but its owner
+            if kept is None:  # only its owner can delete a job that has not ended
                 job.status = Status.CANCELLED
                 return True
             job.status, job.progress = kept.status, kept.progress
@@ -322,8 +328,7 @@ class JobRunner:
             structlog.get_logger().info("job", **about)
 
     async def _answer(self, job: Job, about: dict[str, Any], timer: StageTimer) -> Response | None:
-        """What the job is answered, or None where there is no place for it here; `about` is told
-        the model and the cost."""
+        """The response of the job, None if this process has no room for it; fills `about`."""
         if job.starts > _MOST_STARTS:
             detail = (
                 f"The server stopped {_MOST_STARTS} times while it ran this job. "
@@ -348,7 +353,7 @@ class JobRunner:
             raise _store_unavailable()
 
     async def _ask(self, method: Callable[..., T], *args: Any) -> T:
-        """For a client, who is told where the store fails."""
+        """Call the store for a client: a failure is a problem."""
         self._require_store()
         try:
             return await self._call(method, *args)
@@ -357,7 +362,7 @@ class JobRunner:
             raise _store_unavailable() from None
 
     async def _retry_store(self, method: Callable[..., T], *args: Any, tries: int = 0) -> Any:
-        """For a job, which waits until the store works again; or so many `tries`, then None."""
+        """Call the store for a job: retry until it works, or `tries` times, then return None."""
         told = False
         while True:
             try:

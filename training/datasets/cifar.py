@@ -20,8 +20,8 @@ def load_cifar10(
     """The official train and test parts; a tenth of the first, stratified, to choose by.
 
     Reads `images/cifar10_jpeg/` in `folder`: the archive, or what is in it. JPEG loses something,
-    so figures are a little below those of the original pixels. `each` takes only so many
-    pictures of each class and part.
+    so figures are a little below those of the original pixels. `each` limits the number of
+    images of each class and part.
 
     Raises:
         FileNotFoundError: saying what to put where.

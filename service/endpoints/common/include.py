@@ -17,10 +17,10 @@ from service.settings import Settings
 from service.validation.schema_errors import make_request_problem
 
 TOKENS = 64
-"""Tokens of a row that are told of in JSON."""
+"""Maximum tokens of a row with reasons in JSON."""
 
-# Bytes in an answer: of one step of one block in a trace, of a head that resonates, of a token that
-# is told of, of an entry in its list, of a number in that.
+# Bytes in a response: of a step of a block in a trace, of a head with resonance, of a token with
+# reasons, of an entry in its list, of a number in that.
 _MOMENT, _HEAD, _TOKEN, _ENTRY, _NUMBER = 160, 640, 60, 90, 24
 
 _MISSING = {
@@ -78,7 +78,7 @@ def require_response_size(
 def reason_bytes(
     network: Architecture, params: DynamicsParams, include: Collection[str], tokens: int
 ) -> int:
-    """About how many bytes `include` adds to the answer of a row of so many tokens."""
+    """Estimate the bytes that `include` adds to the response for a row of `tokens` tokens."""
     blocks = network.blocks_in_order()
     steps = sum((block.steps if params.steps is None else params.steps) + 1 for block in blocks)
     heads = [

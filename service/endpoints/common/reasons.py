@@ -36,9 +36,8 @@ class ReasonCollector:
     """Finds the reasons of the rows that one request brings, batch by batch.
 
     Args:
-        room: bytes that all of it may have, where it is told as tensors; None where the most
-            telling is told as JSON.
-        pairs: is it told of a head which pairs resonate most?
+        room: maximum bytes of all reasons as tensors; None for the most important ones as JSON.
+        pairs: whether to include the pairs that resonate most, of each head.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class ReasonCollector:
         return ConvergenceReports(output.solutions, resonance, as_trained=self._as_trained)
 
     def _selectivity(self, row: int) -> list[dict[str, Any]]:
-        """Nothing where nobody waits for it."""
+        """Selectivity of the heads in `row`; nothing if the request was cancelled."""
         assert self._rest is not None
         return (
             [] if self._control.stop_reason() else self._rest.compute_selectivity(row, self._pairs)
@@ -106,7 +105,7 @@ class ReasonCollector:
                 raise make_problem("invalid-request", "/include", "too_large", rule)
         for row in range(rows):
             if self._control.stop_reason() is not None:
-                return  # nobody waits for it
+                return  # the request was cancelled
             token_K = None
             if self._room is None:
                 first = range(self._rest.count_tokens(row)) if tokens is None else tokens

@@ -83,7 +83,7 @@ class Dynamics(Strict):
             beta=self.beta,
             beta_scale=1.0 if self.beta_scale is None else self.beta_scale,
             step_size=self.step_size,
-            tolerance=self.tolerance + 0.0,  # -0.0, which equals 0.0, is told as that
+            tolerance=self.tolerance + 0.0,  # -0.0 becomes 0.0
             noise=self.noise + 0.0,
             seed=self.seed,
             solver=self.solver,

@@ -157,7 +157,7 @@ def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -
 
 
 def _frames(task: CompleteInputs, feed: EventStream | None, settings: Settings) -> Frames | None:
-    """Those that a feed is told: with the answer no more than an answer may have."""
+    """Intermediate images of the event stream, within the limit on response bytes."""
     if feed is None:
         return None
     feed.start()

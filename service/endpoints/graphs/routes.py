@@ -90,7 +90,7 @@ async def describe_graph(
 
 @router.patch(
     "/graphs/{id}",
-    summary="Change a graph, all at once",
+    summary="Change a graph atomically",
     response_model=GraphBody,
     responses=_WRITING,
     openapi_extra=json_body(GraphUpdate),
@@ -98,9 +98,10 @@ async def describe_graph(
 async def change_graph(
     id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    """Whoever scores it finds it as it was or with all of this, which lasts once it is answered.
+    """A score sees the graph with all of the change or none of it. The change is stored durably
+    before the response.
 
-    Sent again it changes nothing, so a client that saw no answer may do so.
+    Sent again it changes nothing, so a client that saw no response may repeat it.
     """
     return await _change(id, request, context, GraphUpdate.model_fields)
 

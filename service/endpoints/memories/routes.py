@@ -104,9 +104,9 @@ async def forget_memory(id: str, context: Annotated[AppContext, Depends(get_cont
 
 
 class _Opened(StreamingResponse):
-    """A file as it was when it was opened, whoever replaces it; little of it is held in memory.
+    """Streams an open file, which stays the same when the file is replaced meanwhile.
 
-    A FileResponse tells the length of one file and opens the next where it is replaced between.
+    A FileResponse would send the length of one file and the content of the next.
     """
 
     def __init__(self, file: BufferedReader, media_type: str) -> None:

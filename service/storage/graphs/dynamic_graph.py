@@ -236,7 +236,7 @@ class DynamicGraph:
     def _followed(
         self, rows: np.ndarray, parts: list[np.ndarray], most: int, seed: int
     ) -> np.ndarray:
-        """Rows of neighbours of `rows`, which have the edges `parts`; of each at most so many."""
+        """Neighbours of `rows`, whose edges are `parts`; a bounded number of each."""
         sizes = np.array([len(part) for part in parts])
         many = np.flatnonzero(sizes > most)
         few = [part for part, size in zip(parts, sizes, strict=True) if size <= most]

@@ -153,7 +153,7 @@ def _other_proteins(
     number of labels there are.
     """
     if dataset.name != "PROTEINS":
-        raise ValueError(f"{dataset.name}: nobody has said what else might be taken for it")
+        raise ValueError(f"{dataset.name}: no out-of-distribution datasets are defined for it")
     mean = float(np.mean(np.concatenate([graph.x[:, 1] for graph in dataset.graphs])))
     for name in ("ENZYMES", "DD", "MUTAG"):
         graphs = [g for g in load_tu(name, folder).graphs if g.num_nodes <= _LARGEST]
@@ -170,7 +170,7 @@ def _as_protein(graph: Graph, mean: float) -> Graph:
 
 
 def _mixed(graphs: Sequence[Graph]) -> list[Graph]:
-    """Each with its rows of features in another order: what is there is right, where is not."""
+    """Each with its rows of features in another order: values stay, their order does not."""
     rng = np.random.default_rng(0)
     return [_with(graph, x=graph.x[rng.permutation(graph.num_nodes)]) for graph in graphs]
 

@@ -37,7 +37,7 @@ def run_study(
 
     Raises:
         FileNotFoundError: saying which data are not here.
-        ValueError: the data are not those of a checkpoint, or nobody has said what else it meets.
+        ValueError: the data are not those of a checkpoint, or it has no other datasets.
     """
     ledger = ResultsLog(out)
     rows = []

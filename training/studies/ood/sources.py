@@ -28,7 +28,6 @@ def load_study_rows(
 
     Raises:
         FileNotFoundError: saying which data are not here.
-        ValueError: the data are not those of the checkpoint, or nobody has said what else it may
-            meet.
+        ValueError: the data are not those of the checkpoint, or it has no other datasets.
     """
     return _SOURCES[checkpoint.manifest.task](checkpoint, folder, max_rows, max_train_rows)

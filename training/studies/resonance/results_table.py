@@ -48,7 +48,7 @@ def evaluate_retrained(
     seeds: int,
     how: RetrainOptions,
 ) -> list[Row]:
-    """Trained anew with each of `grid` and with none, with so many seeds of the weights each."""
+    """Trained anew with each of `grid` and with none, several seeds each."""
     cells = [(seed, r) for seed in range(seeds) for r in (None, *grid)]
     task = how.progress.add_task(subject.manifest.name, total=len(cells))
     rows = []

@@ -64,7 +64,7 @@ def anomaly(
     learn_strength: LearnStrength = False,
     epochs: EpochsOption = None,
     batch_nodes: Annotated[
-        int | None, typer.Option(help="train on the sampled neighbourhoods of so many nodes a step")
+        int | None, typer.Option(help="number of nodes per step, with their sampled neighbourhoods")
     ] = None,
     fanouts: Annotated[
         str | None, typer.Option(help="neighbours to sample per hop, as in 16,16")

@@ -24,7 +24,7 @@ DEFAULT_FANOUTS = (16, 16)
 def node_train_config(
     model: str, dataset: str, train_nodes: int, ablation: str = "none", *, edges: int = 0
 ) -> NodeTrainConfig:
-    """The recipe of `model` ("cdat" or "et") for a dataset with so many labelled training nodes.
+    """The recipe of `model` ("cdat" or "et") by the number of labelled training nodes.
 
     A step sees the whole graph, or, where it has millions of `edges`, sampled neighbourhoods.
 

@@ -27,8 +27,8 @@ class NodeTrainConfig:
     """How to train a network that scores nodes. `config` goes to the network, the rest to the loop.
 
     `batch_nodes` set: each step trains on the labels of that many nodes, unset: on all of them.
-    With `fanouts` a step sees only so many sampled neighbours per hop, for graphs that do not fit
-    or whose labels are far apart; without, the whole graph.
+    With `fanouts` a step sees a limited number of sampled neighbours per hop, for graphs that do
+    not fit or whose labels are far apart; without, the whole graph.
 
     `sparsity` weighs a group lasso on the inputs of the embedding, sum_p |E_:p|_2 (Yuan & Lin
     2006): with few labels, what a network must not do is use every column.

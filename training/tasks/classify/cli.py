@@ -187,7 +187,7 @@ def classify_table(
     split: SplitBy = None,
     protocol: EvaluationProtocol = EvaluationProtocol.HONEST,
     folds: Folds = 10,
-    only: Annotated[int | None, typer.Option(help="no more than so many of the splits")] = None,
+    only: Annotated[int | None, typer.Option(help="maximum number of splits")] = None,
     models: Annotated[str | None, typer.Option(help="comma-separated")] = None,
     seeds: Annotated[int, typer.Option(help="runs on each split, from other weights")] = 1,
     out: ResultsLogOption = None,

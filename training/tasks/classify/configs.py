@@ -42,7 +42,7 @@ _EPOCHS = {
     "Mutagenicity": (30, 60),
 }
 _MOLECULES = 12, 30
-_AGAIN = {"MUTAG": (5, 5), "ENZYMES": (1, 2)}  # as published: so many times the epochs, else twice
+_AGAIN = {"MUTAG": (5, 5), "ENZYMES": (1, 2)}  # as published: a multiple of the epochs, else 2
 # What an enzyme does is in its nodes' 18 real attributes; by the names of surroundings they are
 # told apart too well.
 _ROUNDS = {"ENZYMES": 0}

@@ -57,7 +57,7 @@ def compute_rows(
     seeds: int = 1,
     smoke: bool = False,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each model on each split, so many `seeds` each; results of the same recipes in `out` (JSON
+    """Each model on each split, `seeds` seeds each; results of the same recipes in `out` (JSON
     lines) are kept.
 
     Raises:

@@ -56,7 +56,7 @@ Size = Annotated[
     int, typer.Option(help="pixels of a side to which --images are scaled", min=8, callback=_whole)
 ]
 Brief = Annotated[bool, typer.Option("--brief", help="train as long as a CPU has time for")]
-Count = Annotated[int | None, typer.Option(help="measure so many images of a part", min=1)]
+Count = Annotated[int | None, typer.Option(help="number of images of a part to measure", min=1)]
 
 
 def _load(dataset: str | None, images: Path | None, size: int, data: Path | None) -> ImageDataset:

@@ -56,7 +56,7 @@ def draw_occlusion(seed: int, rows: int, along: int, share: float) -> np.ndarray
 
 
 def batch_slices(images: int) -> list[slice]:
-    """So many at a time as memory has room for."""
+    """Batches of as many as memory allows."""
     return [slice(start, start + _AT_A_TIME) for start in range(0, images, _AT_A_TIME)]
 
 

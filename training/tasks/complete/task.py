@@ -37,8 +37,8 @@ class CompletionTrainConfig:
     The paper's recipe (Energy Transformer appendix B and table 4): `occluded` is the share of the
     patches that the loss counts, `kept_open` the share of those that the network sees all the
     same, without which the Hopfield network learns no patches. With `vary` the share of an image
-    lies anywhere between `occluded` less that and more: whoever is served with few holes must have
-    learned with few. `epoch_images` ends an epoch early. Of the paper's augmentation only the
+    lies anywhere between `occluded` less that and more: a model that is served with few holes must
+    have learned with few. `epoch_images` ends an epoch early. Of the paper's augmentation only the
     mirror image is here, where a dataset allows it. With `muon` the matrices of energies or layers
     are trained by that. `contrast` is given to the network once it is trained (`ImageConfig`): of
     what it is trained on next to nothing is as even as windows of photographs are.

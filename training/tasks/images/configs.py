@@ -51,7 +51,7 @@ _RECIPES = {
         fresh=True,
     ),
     # Four convolutions make 25 tokens of a picture, as in the relation networks of Santoro et al.
-    # 2017; the paper cuts it into 225 patches of 5. One of each picture passes. Whoever asks where
+    # 2017; the paper cuts it into 225 patches of 5. One of each picture passes. What asks where
     # something is finds nothing as long as places are a fiftieth of what is seen there. A batch
     # holds 16 pictures with 20 questions each.
     "sort-of-clevr": ImageClassifierTrainConfig(

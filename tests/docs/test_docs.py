@@ -1,4 +1,4 @@
-"""The README names every setting, route and example, and the tables are what a command printed."""
+"""The docs name every setting, route and example, and the tables are what a command printed."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from training.tasks.classify.results_table import format_row as line_of_graphs
 from training.tasks.complete import results_table as completion
 from training.tasks.images import results_table as recognition
 
-README = (REPO / "README.md").read_text()
+PAGES = ("api", "results", "settings")
+DOCS = "\n".join((REPO / "docs" / f"{page}.md").read_text() for page in PAGES)
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_is_named(name: str) -> None:
-    (row,) = [line for line in README.splitlines() if line.startswith(f"| `BASIN_{name.upper()}`")]
+    (row,) = [line for line in DOCS.splitlines() if line.startswith(f"| `BASIN_{name.upper()}`")]
     assert Settings.model_fields[name].description in row.replace("\\|", "|")
 
 
 def test_no_setting_is_named_that_is_not_there() -> None:
-    named = set(re.findall(r"^\| `BASIN_([A-Z0-9_]+)`", README, re.M))
+    named = set(re.findall(r"^\| `BASIN_([A-Z0-9_]+)`", DOCS, re.M))
     assert named == {name.upper() for name in Settings.model_fields}
 
 
 def test_every_route_is_named() -> None:
     for path, methods in create_app(Settings()).openapi()["paths"].items():
         for method in methods:
-            assert f"{method.upper()} {path}" in README
+            assert f"{method.upper()} {path}" in DOCS
 
 
 @pytest.mark.parametrize("path", sorted((REPO / "examples").glob("*.json")), ids=lambda p: p.name)
 def test_every_example_is_named(path: Path) -> None:
-    assert path.name in README
+    assert path.name in DOCS
 
 
 def test_every_metric_is_named() -> None:
@@ -102,7 +103,7 @@ def test_shipped_figures_are_those_of_the_manifest(folder: Path) -> None:
         names = ("accuracy", *(kinds or ("macro_f1",)), "brier")
     figures = " | ".join(f"{test[name]:.4f}" for name in names)
     row = f"| `{folder.name}` | {training['dataset']}, `{training['split']}` | {figures} |"
-    assert row in README
+    assert row in DOCS
 
 
 TABLES = REPO / "docs" / "tables"
@@ -119,7 +120,7 @@ def test_tables_of_fraud_are_those_of_their_rows(path: Path) -> None:
         assert len({row["split"] for row in found}) == len(found)
         assert format_row(model, found) in text
         figure = format_row(model, found).split(" | ")[1]
-        assert figure in README
+        assert figure in DOCS
 
 
 def test_the_table_of_images_is_that_of_the_manifest() -> None:
@@ -173,7 +174,7 @@ MOLECULES = (REPO / "docs" / "molecules.md").read_text()
 
 
 def test_the_readme_has_the_same_figures_of_folds() -> None:
-    lines = re.findall(r"^\| [A-Za-z0-9]+ \| \d+(?: of 10)? \| .*±.*", README, re.M)
+    lines = re.findall(r"^\| [A-Za-z0-9]+ \| \d+(?: of 10)? \| .*±.*", DOCS, re.M)
     assert lines
     for line in lines:
         name, folds, *cells = (cell.strip() for cell in line.strip("|").split("|"))

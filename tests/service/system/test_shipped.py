@@ -124,7 +124,7 @@ def test_questions_about_the_scene_are_answered(shipped: str) -> None:
     assert sum(right) >= 33
 
 
-@pytest.mark.parametrize("readme", ["README.md", "client/README.md"])
+@pytest.mark.parametrize("readme", ["docs/api.md", "client/README.md"])
 def test_what_the_readme_asks_in_python(
     shipped: str, readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +143,7 @@ def test_what_the_readme_asks_in_python(
             exec(at.replace("Client()", f'Client("{shipped}")'), there)
             if there["basin"] is not client:
                 there["basin"].close()
-    if readme == "README.md":
+    if readme == "docs/api.md":
         with Image.open("completed.png") as completed:
             assert completed.size == (640, 480)
         assert there["scores"].node_ids == [asked]

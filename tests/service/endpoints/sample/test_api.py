@@ -237,9 +237,9 @@ def test_negotiation(client, accept, content_type):
     assert response.headers["content-type"] == content_type
 
 
-def test_the_readme_asks_for_threes(client):
-    """The request of the README, as it stands there."""
-    readme = (REPO / "README.md").read_text()
+def test_the_docs_ask_for_threes(client):
+    """The request of docs/api.md."""
+    readme = (REPO / "docs" / "api.md").read_text()
     [request] = re.findall(r"/sample .*?-d '(.*?)'", readme, re.DOTALL)
     response = client.post(
         "/sample",

@@ -46,8 +46,7 @@ def tables(folder: Path, edges: int) -> None:
 
 
 def whole(folder: Path) -> None:
-    """Write the logits of all nodes at once, and tell how long it took; a process of its own, whose
-    memory is its own."""
+    """Write the logits of all nodes in one pass, in a process of its own, and print the time."""
     loaded = checkpoint.load_checkpoint(CHECKPOINT)
     names = [feature.name for feature in loaded.manifest.features]
     start = time.perf_counter()

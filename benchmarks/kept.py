@@ -1,4 +1,4 @@
-"""What was measured, kept for whoever wants it as JSON: `python -m benchmarks FILE`."""
+"""What was measured, written as JSON: `python -m benchmarks FILE`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ the goodput (answers 200 a second) of each turn over either capacity around it, 
 the way. The result cache is off. Where there are cores enough, server and clients have their own:
 those who are refused, who cost the clients most, take no time from those who are answered.
 
-Then more clients come than there are places, and ask again at once whatever they are told: what of
+Then more clients come than there are places, and retry immediately: what of
 the capacity is left?
 
     python -m benchmarks.overload [seconds]
@@ -51,7 +51,7 @@ class _Seen:
 
 
 async def _closed(port: int, content: bytes, seconds: float, clients: int) -> Counter[int]:
-    """What clients that ask again at once were answered, by status."""
+    """What clients that retry immediately were answered, by status."""
     end, statuses = time.perf_counter() + seconds, Counter[int]()
 
     async def ask() -> None:
@@ -153,7 +153,7 @@ async def _run(port: int, seconds: float) -> None:
             print(f"{name}, p{p}: {_told(found, '.2f')} ms")
     print(f"the clients stood still, longest: {_told([1e3 * t.still_s for t in turns], '.0f')} ms")
     share = greedy[200] / TURN_S / statistics.mean((capacities[-1], after))
-    print(f"{GREEDY} clients that ask again at once: {dict(greedy)} in {TURN_S:g} s")
+    print(f"{GREEDY} clients that retry immediately: {dict(greedy)} in {TURN_S:g} s")
     print(f"goodput over capacity: {share:.3f}")
     quarter = max(len(mib) // 4, 1)
     early, late = statistics.median(mib[:quarter]), statistics.median(mib[-quarter:])

@@ -4,7 +4,7 @@ Clients ask as fast as they are answered, first one replica, then two: for score
 `examples/tolokers.json`, and of graphs of 3,000 nodes and 30,000 edges; the medians of some rounds,
 taken in turn. Then a replica is killed with SIGKILL every few seconds, and every answer compared
 with the first; and one replica is left to become two. Beside it one server without Ray and two, by
-as many clients: what is there to be had. Needs redis-server.
+as many clients: the achievable rate. Needs redis-server.
 
     python -m benchmarks.replicas [rounds] [kills]
 """
@@ -106,7 +106,7 @@ def replicas() -> list[psutil.Process]:
 
 
 def serve(count: int, most: int | None = None) -> None:
-    """So many replicas, and up to `most` where there is some backlog, once they are there."""
+    """Start `count` replicas, or up to `most` by backlog, and wait until they answer."""
     from deploy.ray.__main__ import deploy
     from service.settings import Settings
 

@@ -1,7 +1,7 @@
 """What a rest costs: to parse and pack the graph of a request after some milliseconds of nothing.
 
 A server that has nothing else to do reads each request with caches as others left them: those of
-the same process by what it computed last, and those of whoever shares the processor. Here the rest
+the same process by what it computed last, and those of other processes. Here the rest
 is an empty loop on the same core, so that neither its clock nor the scheduler has a part in it, or
 4 MiB that are read, which have the private caches of most cores to themselves.
 

@@ -5,9 +5,9 @@ many requests come as 70 % of that, at random moments. After ten minutes of it a
 memory of the server and of its processes, what malloc gave out of it and what it keeps between, its
 descriptors and threads, its queue and its jobs.
 Printed is what each was in the first and the last quarter, and its slope an hour with the standard
-error, of a straight line through the medians of each minute. Memory is told at an equal queue too:
+error, of a straight line through the medians of each minute. Memory is reported for equal queues too:
 a machine that slows down makes the queue longer, and the server holds what is in it. What requests
-leave behind that come one after the other, without a queue, is told by `benchmarks.leftover`.
+leave behind that come one after the other, without a queue, is measured by `benchmarks.leftover`.
 
     python -m benchmarks.soak [minutes]
 """
@@ -105,7 +105,7 @@ async def _fetch(connection: Connection, reply: Reply) -> None:
 
 
 async def _capacity(port: int, mix: Mix, seconds: float) -> float:
-    """Answers a second of clients that ask again at once."""
+    """Answers a second of clients that retry immediately."""
     end, seen = time.perf_counter() + seconds, Counter[int]()
 
     async def ask() -> None:

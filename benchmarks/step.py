@@ -45,7 +45,7 @@ from models.onnx_backend.system import OnnxSystem
 
 ROUNDS = 9
 ROUND_S = 0.2
-SETTLE_S = 0.05  # threads that have nothing to do spin for a while, in the way of whoever is next
+SETTLE_S = 0.05  # threads that have nothing to do spin for a while, in the way of the next
 IMAGES = (  # rows, tokens, dim, heads, head_dim, memories, steps
     (1, 196, 768, 12, 64, 3072, 12),
     (8, 196, 768, 12, 64, 3072, 12),

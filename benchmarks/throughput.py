@@ -120,7 +120,7 @@ def _by_steps(
 @torch.no_grad()
 def _by_requests(network: ImageCompleter, requests: list[_Request]) -> _Took:
     start, waiting, latencies = time.perf_counter(), deque(requests), []
-    # All of the batch before are asked for again at once, so that the next batch is full too.
+    # All of the batch before are repeated immediately, so that the next batch is full too.
     while waiting:
         began = time.perf_counter()
         several = [waiting.popleft() for _ in range(min(UNDER_WAY, len(waiting)))]

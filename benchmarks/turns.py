@@ -19,7 +19,7 @@ def medians(
     repeats: int = 1,
     rounds: int = ROUNDS,
 ) -> dict[str, float]:
-    """Seconds of each, over `rounds` after one that does not count, of so many `repeats` each.
+    """Seconds of each, over `rounds` after one that does not count, of `repeats` each.
 
     `case` and `peer` are for `benchmarks.kept`.
     """

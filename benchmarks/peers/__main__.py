@@ -90,7 +90,7 @@ def _save(network: ImageCompleter, folder: Path) -> None:
 
 
 async def _load(port: int, path: str, bodies: list[bytes], clients: int, seconds: float):
-    """Latencies of clients that ask again at once."""
+    """Latencies of clients that retry immediately."""
     took, place = list[float](), iter(range(10**9))
     end = time.perf_counter() + seconds
 

@@ -16,10 +16,9 @@ from service.auth.keys import ADMIN_PREFIX as OPERATORS
 from service.auth.middleware import AuthMiddleware
 from service.context import AppContext
 from service.endpoints import openapi
-from service.endpoints.fast_path import FastPathMiddleware, fast_routes
 from service.endpoints.open_inference.errors import OipErrorMiddleware
 from service.endpoints.open_inference.tensors import HEADER
-from service.endpoints.routers import ADMIN, ROUTERS, WORKER
+from service.endpoints.routers import ADMIN, INFERENCE, ROUTERS, WORKER
 from service.errors import Problem
 from service.http.error_handlers import handle_http_exception, handle_problem
 from service.http.replay import replay
@@ -109,9 +108,9 @@ def _configure_app(
     app.state.context = context
     every = [route for router in routers for route in router.routes]
     app.state.routes = routes = [route for route in every if isinstance(route, Route)]
-    inference_routes = fast_routes(routes)
-    app.state.inference_paths = frozenset(inference_routes)
-    app.add_middleware(FastPathMiddleware, routes=inference_routes)
+    app.state.inference_paths = frozenset(
+        route.path for router in INFERENCE if router in routers for route in router.routes
+    )
     app.add_middleware(
         AuthMiddleware,
         api_keys=context.api_keys,

@@ -15,13 +15,17 @@ from service.endpoints.models import routes as models
 from service.endpoints.open_inference import routes as open_inference
 from service.endpoints.sample import routes as sample
 
-ROUTERS: tuple[APIRouter, ...] = (
+INFERENCE: tuple[APIRouter, ...] = (
     anomaly.router,
-    graphs.router,
     classify.router,
     complete.router,
     images.router,
     sample.router,
+)
+"""Routers whose every route needs a place in the queue."""
+ROUTERS: tuple[APIRouter, ...] = (
+    *INFERENCE,
+    graphs.router,
     memories.router,
     jobs.router,
     models.router,

@@ -39,7 +39,6 @@ from service.endpoints.common.api_docs import (
 )
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.reasons import reasons_to_tensors
-from service.endpoints.fast_path import FastRoute
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type
@@ -51,7 +50,7 @@ from service.storage.graphs import DynamicGraph
 from service.validation.safetensors_body import GRAPH_TENSORS
 from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
 
-router = APIRouter(tags=["anomaly"], route_class=FastRoute)
+router = APIRouter(tags=["anomaly"])
 _Packed = tuple[ScoreInputs, GraphBatch | None]
 _RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
 """Of a target, as `AppContext.aside` counts them: as columns it takes a tenth of the time and less.

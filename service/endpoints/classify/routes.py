@@ -41,7 +41,6 @@ from service.endpoints.common.api_docs import (
 from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.reasons import reasons_to_tensors
-from service.endpoints.fast_path import FastRoute
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type, require_small
@@ -52,7 +51,7 @@ from service.workers.smiles_pool import TRANSIENT_CODES
 
 _MOST_SVG = 1 << 18  # characters of a drawing
 
-router = APIRouter(tags=["classify"], route_class=FastRoute)
+router = APIRouter(tags=["classify"])
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(TENSORS)}: graphs one after the "
     "other, as PyTorch Geometric batches them. Graph i has the rows ptr[i] to ptr[i + 1] of x, and "

@@ -34,7 +34,6 @@ from service.endpoints.complete.schemas import (
     FrameEvent,
 )
 from service.endpoints.complete.tiling import plan_windows
-from service.endpoints.fast_path import FastRoute
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.errors import make_problem
@@ -53,7 +52,7 @@ from service.payload import (
 from service.registry.handles import Completer
 from service.settings import Settings
 
-router = APIRouter(tags=["complete"], route_class=FastRoute)
+router = APIRouter(tags=["complete"])
 _BODY = json_or_form_body(
     "A picture and what of it to fill, as JSON with base64 or as a form with files.",
     CompleteRequest,

@@ -27,7 +27,6 @@ from service.endpoints.common.api_docs import (
 from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.reasons import reasons_to_dict, reasons_to_tensors
-from service.endpoints.fast_path import FastRoute
 from service.endpoints.images.crop import decode_and_fit, fitted
 from service.endpoints.images.infer import Recognised, recognise
 from service.endpoints.images.parse import ImageInputs, read_look
@@ -47,7 +46,7 @@ from service.media_types import JSON, MULTIPART, SAFETENSORS
 from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
 from service.registry.handles import ImageClassifier, VisualQuestionModel
 
-router = APIRouter(prefix="/images", tags=["images"], route_class=FastRoute)
+router = APIRouter(prefix="/images", tags=["images"])
 _PROBLEMS = (
     problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
     | job_responses()

@@ -19,7 +19,6 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.fast_path import FastRoute
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.sample.infer import Sampled, sample
 from service.endpoints.sample.parse import TENSORS, SampleInputs, parse_sample
@@ -37,7 +36,7 @@ from service.payload import (
     make_tensors_payload,
 )
 
-router = APIRouter(tags=["sample"], route_class=FastRoute)
+router = APIRouter(tags=["sample"])
 _WORK_PER_COST = 10_000
 """Units of `SampleInputs.work` in the time that a network takes for one step of one token."""
 _BODY = json_or_tensors_body(

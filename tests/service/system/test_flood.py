@@ -9,21 +9,18 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from inspect import signature
 
 import httpx
 import pytest
 
-from service.context import get_context
-from service.endpoints.fast_path import fast_routes
-from service.endpoints.routers import ROUTERS
+from service.endpoints.routers import INFERENCE
 from service.http.request_log import security_headers
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.system.test_load import send
 from tests.support.prometheus import families, value
 from tests.support.server import Sample, Server, answers_with, depth, gauge, wait_until
 
-COMPUTING = fast_routes(route for router in ROUTERS for route in router.routes)
+COMPUTING = {route.path for router in INFERENCE for route in router.routes}
 FLOOD = 300  # two seconds remember enough of it
 
 
@@ -108,15 +105,7 @@ def test_they_are_all_routes_that_compute_in_one_way(server):
         paths = client.get("/openapi.json").json()["paths"]
     others = ("/v2/", "/graphs/", "/memories/")
     posts = {path for path, of in paths.items() if "post" in of and not path.startswith(others)}
-    assert posts == COMPUTING.keys()
-
-
-@pytest.mark.parametrize("path", sorted(COMPUTING))
-def test_such_a_route_has_nothing_for_fastapi_to_resolve(path):
-    route = COMPUTING[path]
-    assert route.methods == {"POST"}
-    assert list(signature(route.endpoint).parameters) == ["request", "context"]
-    assert [each.call for each in route.dependant.dependencies] == [get_context]
+    assert posts == COMPUTING
 
 
 def test_a_body_that_comes_late_is_no_request(full, server, sample):

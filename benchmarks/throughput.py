@@ -68,7 +68,7 @@ def untrained() -> ImageCompleter:
         }
     )
     pixels = np.random.default_rng(0).integers(0, 256, (8, 64, 64, 3), np.uint8)
-    return kind.fitted(config, pixels, 0).eval()  # pyright: ignore
+    return kind.from_data(config, pixels, 0).eval()
 
 
 def trained_tolerance(network: ImageCompleter) -> float:

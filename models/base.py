@@ -224,7 +224,7 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def pack(self, items: Sequence[Any], /) -> Any:
-        """A batch of graphs or pictures, one row each, as this network was trained to see them.
+        """A batch of graphs or images, one row each, as this network was trained to see them.
 
         Batches have `rows`, `row_of_N` of each token and `row_of_outputs` of each output.
         """

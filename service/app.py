@@ -109,7 +109,7 @@ def _configure_app(
     every = [route for router in routers for route in router.routes]
     app.state.routes = routes = [route for route in every if isinstance(route, Route)]
     app.state.inference_paths = frozenset(
-        route.path for router in INFERENCE if router in routers for route in router.routes
+        route.path for route in routes if any(route in router.routes for router in INFERENCE)
     )
     app.add_middleware(
         AuthMiddleware,

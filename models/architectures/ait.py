@@ -1,4 +1,4 @@
-"""Associative Transformer (Sun et al., arXiv 2309.12862): for pictures and questions on them."""
+"""Associative Transformer (Sun et al., arXiv 2309.12862): for images and questions on them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AiTConfig(Config):
     """
 
     shape: tuple[PositiveInt, PositiveInt, PositiveInt] = Field(
-        description="channels, height and width of a picture"
+        description="channels, height and width of an image"
     )
     patch: PositiveInt = Field(4, description="side of a patch; height and width are multiples")
     stem: tuple[PositiveInt, ...] = Field(
@@ -74,7 +74,7 @@ class AiTConfig(Config):
     )
     decay: float = Field(0.9, ge=0, lt=1, description="alpha of eq. 4")
     pool: Literal["batch", "picture"] = Field(
-        "batch", description="whose patches compete in training; in serving those of one picture"
+        "batch", description="whose patches compete in training; in serving those of one image"
     )
     feedforward: bool = Field(True, description="False leaves the feed-forward out")
     workspace: bool = Field(True, description="False leaves the workspace out")
@@ -91,7 +91,7 @@ class AiTConfig(Config):
 
     @property
     def num_tokens(self) -> int:
-        """Patches of a picture, and its question."""
+        """Patches of an image, and its question."""
         return self.num_patches + (self.question > 0)
 
     @property
@@ -209,11 +209,11 @@ class AiT(Architecture):
     it beta would mean something else in every layer.
 
     In training all patches of a batch compete for the workspace (the squash layer) and what they
-    write stays. In evaluation the memory is frozen and each picture competes with itself alone, so
+    write stays. In evaluation the memory is frozen and each image competes with itself alone, so
     that no answer depends on another request; k shrinks with the pool (`models.nn.workspace`). A
     question, LN, linear, LN, is "concatenated to image patch embeddings" (section 5.8): one more
     token. `apart` departs from the paper: no patch knows of the question, whose token reads them in
-    every layer, and the answer is read from it instead of the mean. What a picture is made to know
+    every layer, and the answer is read from it instead of the mean. What an image is made to know
     then serves every question about it, and K of them take little longer than one. Logits are
     (R, C), or (R K, C) of K questions apart.
 
@@ -248,23 +248,23 @@ class AiT(Architecture):
     def build_block(self) -> Block:
         return Block(AssociativeMemory(), Descent(), nn.Identity(), self.config.hopfield_config)
 
-    def pack(self, pictures: Sequence[ImageInput]) -> ImageBatch:
-        return collate_images(pictures, self.config.num_tokens)
+    def pack(self, images: Sequence[ImageInput]) -> ImageBatch:
+        return collate_images(images, self.config.num_tokens)
 
-    def check(self, picture: ImageInput) -> None:
-        """Refuse a picture that this network cannot see, or a question it does not understand.
+    def check(self, image: ImageInput) -> None:
+        """Refuse an image that this network cannot see, or a question it does not understand.
 
         Raises:
             ValueError: saying what is wrong with it.
         """
-        if picture.pixels.shape != self.config.shape:
-            raise ValueError(f"the picture must be of shape {self.config.shape}")
-        if not ((picture.pixels >= 0) & (picture.pixels <= 1)).all():
+        if image.pixels.shape != self.config.shape:
+            raise ValueError(f"the image must be of shape {self.config.shape}")
+        if not ((image.pixels >= 0) & (image.pixels <= 1)).all():
             raise ValueError("pixels must lie between 0 and 1")
-        width = 0 if picture.question is None else len(picture.question)
+        width = 0 if image.question is None else len(image.question)
         if width != self.config.question:
             raise ValueError(f"the question must have {self.config.question} numbers")
-        if picture.question is not None and not np.isfinite(picture.question).all():
+        if image.question is not None and not np.isfinite(image.question).all():
             raise ValueError("the question must be finite")
 
     def blocks_in_order(self) -> list[Block]:
@@ -330,7 +330,7 @@ class AiT(Architecture):
         return apart_RKD.flatten(0, 1) if apart_RKD.shape[1] else x_RLD.mean(1)
 
     def _embed(self, batch: ImageBatch) -> Tensor:
-        """The tokens of each picture (R, L, D), its questions last."""
+        """The tokens of each image (R, L, D), its questions last."""
         scaled_RCHW = (batch.pixels_RCHW - self.mean_C[:, None, None]) / self.std_C[:, None, None]
         if self.config.stem:  # twice as fast where the channels of a pixel lie together
             scaled_RCHW = self.stem(scaled_RCHW.contiguous(memory_format=torch.channels_last))
@@ -345,7 +345,7 @@ class AiT(Architecture):
     @classmethod
     def build_example(cls, seed: int) -> tuple[Architecture, list[ImageInput]]:
         rng = np.random.default_rng(seed)
-        pictures = [
+        images = [
             ImageInput(
                 rng.random((2, 4, 6)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
             )
@@ -371,11 +371,11 @@ class AiT(Architecture):
                 "share": 0.5,
             }
         )
-        return cls.from_images(config, np.stack([p.pixels for p in pictures]), seed), pictures
+        return cls.from_images(config, np.stack([p.pixels for p in images]), seed), images
 
     @classmethod
     def from_images(cls, config: AiTConfig, pixels_ICHW: np.ndarray, seed: int) -> AiT:
-        """A fresh network whose channels are standardised on pictures, in [0, 1] or bytes."""
+        """A fresh network whose channels are standardised on images, in [0, 1] or bytes."""
         with temporary_seed(seed):
             network = cls(config)
         scale = 255 if pixels_ICHW.dtype == np.uint8 else 1

@@ -37,7 +37,7 @@ _KINDS = {
 _MUCH = 1 << 27
 """Multiply-adds of a look, of which more are for as many threads as torch may use."""
 _LITTLE = 1 << 23
-"""Of pictures one thread does no more where there are several: torch's wait less for each other."""
+"""Of images one thread does no more where there are several: torch's wait less for each other."""
 _AS_MUCH = ContextVar("as_much", default=False)
 _NARROW = 1 << 17
 """Weights that stay in the cache; where there are more, and no edges, other products are faster."""
@@ -47,7 +47,7 @@ _Given = tuple[Any, ...] | None
 @final
 @dataclass(frozen=True)
 class FusedSystem(StepBackend):
-    """A system of which a look is one call on the edges of graphs and on small pictures, as is a
+    """A system of which a look is one call on the edges of graphs and on small images, as is a
     move.
 
     Attributes:
@@ -182,7 +182,7 @@ class FusedSystem(StepBackend):
 
     def takes(self, x_ND: Tensor, layout: Layout) -> bool:
         """Edges, or all of a row of few weights, without a prior, of the weights' precision, on the
-        CPU; of pictures few and many, see `_LITTLE`."""
+        CPU; of images few and many, see `_LITTLE`."""
         delta = self.normed[1]
         if not isinstance(layout, EdgeList | Dense) or layout.prior is not None:
             return False

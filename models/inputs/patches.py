@@ -1,4 +1,4 @@
-"""Images as patches: pictures with holes, a batch of them, and the way to tokens and back.
+"""Images as patches: images with holes, a batch of them, and the way to tokens and back.
 
 Beside the suffixes of `models.layouts`: C channels, L patches of an image (N = R L), P numbers of a
 patch. Images are uint8 (S, S, C) outside and float, 0 black to 1 white, (R, C, S, S) inside.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from models.nn.layer_norm import EnergyLayerNorm
 
 _DEVIATION = 0.3  # of MASK before training
-_LEAST = 1 / 256  # of the variance that a picture is standardised by; a sixteenth of the spread
+_LEAST = 1 / 256  # of the variance that an image is standardised by; a sixteenth of the spread
 _SLOWEST = 100  # of the waves that positions are before training, in patches to a radian
 
 
@@ -58,10 +58,10 @@ class PatchBatch:
         return PatchBatch(self.patches_NP.to(device), self.occluded_N.to(device), self.rows)
 
 
-def collate_masked_images(pictures: Sequence[MaskedImage], patch: int) -> PatchBatch:
-    """Pictures of one size as a batch."""
-    pixels = torch.from_numpy(np.stack([picture.pixels for picture in pictures]))
-    occluded = torch.from_numpy(np.stack([picture.occluded for picture in pictures]))
+def collate_masked_images(images: Sequence[MaskedImage], patch: int) -> PatchBatch:
+    """Images of one size as a batch."""
+    pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
+    occluded = torch.from_numpy(np.stack([image.occluded for image in images]))
     return build_patch_batch(pixels, occluded.flatten(1), patch)
 
 
@@ -130,10 +130,10 @@ class PatchCodec(nn.Module):
     beside patches of 0.6 at first, and positions begin as waves, or who a neighbour is would have
     to be learned at each place anew (docs/decisions/0010-images.md).
 
-    With a `contrast` above 0, mean and std are of each picture where what is known of it is even.
+    With a `contrast` above 0, mean and std are of each image where what is known of it is even.
     Let w be the variance of its known pixels, in units of std^2 and over the channels, divided by
     contrast^2, and no less than 1/256: below 1, std sqrt(w) and m + w (mean - m) take the place of
-    std and mean, m being the mean of the known pixels. So a clear sky is seen as other pictures
+    std and mean, m being the mean of the known pixels. So a clear sky is seen as other images
     are, and what is off in it is off by as much less as it is more even.
     """
 
@@ -183,7 +183,7 @@ class PatchCodec(nn.Module):
         return x_ND + self.position_LD.repeat(batch.rows, 1)
 
     def compute_scale(self, batch: PatchBatch) -> tuple[Tensor, Tensor]:
-        """mean and std by which each number is standardised, (P,) or by picture (N, P)."""
+        """mean and std by which each number is standardised, (P,) or by image (N, P)."""
         mean_P, std_P = self.get_training_scale()
         if self.contrast == 0:
             return mean_P, std_P
@@ -207,7 +207,7 @@ class PatchCodec(nn.Module):
         return unpatchify(mean + std * self._standardised(x_ND), self.channels, self.size)
 
     def decode_patches(self, x_ND: Tensor) -> Tensor:
-        """The patches (N, P) that tokens, or what lies among them, stand for in most pictures."""
+        """The patches (N, P) that tokens, or what lies among them, stand for in most images."""
         mean_P, std_P = self.get_training_scale()
         return mean_P + std_P * self._standardised(x_ND)
 

@@ -1,4 +1,4 @@
-"""What a network has learned, as pictures: its memories, attention and positions.
+"""What a network has learned, as images: its memories, attention and positions.
 
 Tiles are (..., h, w, C), float, 0 black to 1 white; `axes` names all but the last three.
 """

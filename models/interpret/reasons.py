@@ -61,7 +61,7 @@ class RowReasons:
     energies: list[dict[str, np.ndarray]]
 
     def add(self, other: RowReasons) -> RowReasons:
-        """The sum of two rows whose tokens see alike, such as the windows of a picture."""
+        """The sum of two rows whose tokens see alike, such as the windows of an image."""
         return RowReasons(
             self.num_tokens,
             self.token_K,

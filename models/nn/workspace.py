@@ -41,9 +41,9 @@ class Workspace(nn.Module):
     released code the norm is that of each slot, the softmax comes after top-k, and gamma^(t+1) is
     cut off from the gradient, so that W^V and W^O never learn; this follows the paper.
 
-    k is a share of the pool and 1 at least, so that there is a bottleneck in a pool of one picture
+    k is a share of the pool and 1 at least, so that there is a bottleneck in a pool of one image
     too, which is what is served. It is as narrow as that of a whole batch where the share of one
-    picture is a patch or more, and wider where it is less.
+    image is a patch or more, and wider where it is less.
 
     Args:
         share: k over the patches of the pool; 1 leaves no bottleneck.

@@ -38,7 +38,7 @@ class ImageConfig(Config):
     step_size: PositiveFloat = 0.1
     contrast: NonNegativeFloat = Field(
         0.0,
-        description="a picture whose known pixels deviate by less than this, in units of the "
+        description="an image whose known pixels deviate by less than this, in units of the "
         "training images' deviation, is standardised by itself; 0: none is",
     )
     self_attention: bool = Field(False, description="eq. 13: a patch sees itself too")
@@ -78,20 +78,20 @@ class ImageCompleter(Architecture):
         for stream, block in enumerate(self.blocks_in_order()):
             block.noise_stream = stream
 
-    def pack(self, pictures: Sequence[MaskedImage]) -> PatchBatch:
-        return collate_masked_images(pictures, self.config.patch)
+    def pack(self, images: Sequence[MaskedImage]) -> PatchBatch:
+        return collate_masked_images(images, self.config.patch)
 
-    def check(self, picture: MaskedImage) -> None:
-        """Refuse a picture that this network does not take.
+    def check(self, image: MaskedImage) -> None:
+        """Refuse an image that this network does not take.
 
         Raises:
             ValueError: saying what it takes.
         """
         c = self.config
         along, shape = c.size // c.patch, (c.size, c.size, c.channels)
-        if picture.pixels.shape != shape or picture.pixels.dtype != np.uint8:
+        if image.pixels.shape != shape or image.pixels.dtype != np.uint8:
             raise ValueError(f"pixels must be uint8 of shape {shape}")
-        if picture.occluded.shape != (along, along) or picture.occluded.dtype != np.bool_:
+        if image.occluded.shape != (along, along) or image.occluded.dtype != np.bool_:
             raise ValueError(f"occluded must be bool of shape {(along, along)}")
 
     def blocks_in_order(self) -> list[Block]:
@@ -143,12 +143,12 @@ class ImageCompleter(Architecture):
                 "contrast": 1.5,
             }
         )
-        pictures = [
+        images = [
             MaskedImage(rng.integers(0, 256, (8, 8, 3), np.uint8), rng.random((4, 4)) < share)
             for share in (0.5, 0.0, 1.0)  # nothing occluded, and everything
         ]
-        pixels = np.stack([picture.pixels for picture in pictures])
-        return cls.from_data(cast(ImageConfig, config), pixels, seed), pictures
+        pixels = np.stack([image.pixels for image in images])
+        return cls.from_data(cast(ImageConfig, config), pixels, seed), images
 
     @classmethod
     def from_data(cls, config: ImageConfig, images: np.ndarray, seed: int) -> ImageCompleter:

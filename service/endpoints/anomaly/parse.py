@@ -171,10 +171,17 @@ def _stored(
         faults := unknown_fields(given, NeighborhoodKnobs.model_fields, "neighborhood")
     ):
         raise make_request_problem(faults)
-    asked = validate_fields(StoredGraph, fields)
+    stored_fields = validate_fields(StoredGraph, fields)
     include = frozenset(envelope.include)
     return StoredScoreInputs(
-        *(model, asked.graph_id, targets, asked.neighborhood, envelope.dynamics, include)
+        *(
+            model,
+            stored_fields.graph_id,
+            targets,
+            stored_fields.neighborhood,
+            envelope.dynamics,
+            include,
+        )
     )
 
 

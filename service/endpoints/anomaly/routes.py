@@ -151,26 +151,28 @@ def _pack(inputs: ScoreInputs) -> _Packed:
 
 def response_weight(task: ScoreInputs, form: str) -> int:
     """Of the answer, as `AppContext.aside` counts bytes."""
-    told = task.graph.num_nodes if task.targets is None else len(task.targets)
-    return told * _RESULT_BYTES[form] + bool(task.include) * size_of(task) * _REASON_BYTES
+    num_results = task.graph.num_nodes if task.targets is None else len(task.targets)
+    return num_results * _RESULT_BYTES[form] + bool(task.include) * size_of(task) * _REASON_BYTES
 
 
 def _encode(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:
-    rest: dict[str, Any] = {} if task.subgraph is None else {"graph": task.subgraph}
-    rest |= {
+    document: dict[str, Any] = {} if task.subgraph is None else {"graph": task.subgraph}
+    document |= {
         "model": task.model.ref_dict,
         "dynamics": scored.dynamics,
         "convergence": scored.convergence,
     }
     if form == SAFETENSORS:
         columns = table(task, scored.logits_N).items()
-        found = {f"results.{name}": column for name, column in columns}
-        rest["threshold"] = task.model.manifest.threshold
+        arrays = {f"results.{name}": column for name, column in columns}
+        document["threshold"] = task.model.manifest.threshold
         if scored.explanations:
-            told = scored.explanations.items()
-            rest["explanations"] = [{"row": row, **explanation} for row, explanation in told]
-        return make_tensors_payload(found | reasons_to_tensors(scored.reasons), rest)
+            explanations = scored.explanations.items()
+            document["explanations"] = [
+                {"row": row, **explanation} for row, explanation in explanations
+            ]
+        return make_tensors_payload(arrays | reasons_to_tensors(scored.reasons), document)
     listed: dict[str, Any] = {"results": results(task, scored)}
     if scored.reasons:
         listed["reasons"] = named(task, scored.reasons[0])
-    return make_json_payload(listed | rest)
+    return make_json_payload(listed | document)

@@ -22,7 +22,7 @@ from service.registry.handles import Classifier
 class Explained:
     """Why a graph was classified as it was, by task, and what each of its nodes did (T, n)."""
 
-    told: dict[str, dict[str, Any]]
+    by_task: dict[str, dict[str, Any]]
     effect_TN: np.ndarray
 
 
@@ -58,15 +58,15 @@ def explained_graph(
     nodes = graph.num_nodes
     by_node = cause(cut, nodes, range(nodes if nodes > 1 else 0))  # of one node nothing would stay
     by_memory = cause(quiet, len(memories), occlusion.select_memories(fired))
-    told = {
+    by_task = {
         task.name: {
             "method": "occlusion",
             "label": task.labels[label],
-            "nodes": causes_to_dict(of_nodes, lambda part: {"node": part}),
-            "memories": causes_to_dict(of_memories, partial(memory_to_dict, memories)),
+            "nodes": causes_to_dict(node_effects, lambda part: {"node": part}),
+            "memories": causes_to_dict(memory_effects, partial(memory_to_dict, memories)),
         }
-        for task, label, of_nodes, of_memories in zip(
+        for task, label, node_effects, memory_effects in zip(
             model.tasks, labels, by_node, by_memory, strict=True
         )
     }
-    return Explained(told, np.stack([of_nodes.effects for of_nodes in by_node]))
+    return Explained(by_task, np.stack([node_effects.effects for node_effects in by_node]))

@@ -88,19 +88,19 @@ def batched(
     network: GraphClassifier, graphs: Sequence[Graph], control: StepControl
 ) -> Iterator[list[GraphTokens]]:
     """Graphs prepared, as many at a time as memory should hold; a large one by itself."""
-    held: list[GraphTokens] = []
+    pending: list[GraphTokens] = []
     size = 0
     for graph in graphs:
         if control.stop_reason() is not None:
             return
         tokens = network.tokenize(graph)
-        if held and size + len(tokens.indices) > ENTRIES:
-            yield held
-            held, size = [], 0
-        held.append(tokens)
+        if pending and size + len(tokens.indices) > ENTRIES:
+            yield pending
+            pending, size = [], 0
+        pending.append(tokens)
         size += len(tokens.indices)
-    if held:
-        yield held
+    if pending:
+        yield pending
 
 
 def graph_results(
@@ -112,7 +112,7 @@ def graph_results(
     return [
         {
             "index": index,
-            **item.told,
+            **item.fields,
             **(_failed(*item.error) if item.error else next(answers)),
         }
         for index, item in enumerate(items)
@@ -126,14 +126,14 @@ def require_any(task: ClassifyInputs, errors: Sequence[tuple[str, str] | None]) 
         Problem: `diverged` or `molecules-unread` where that is why, else `nothing-classified` with
             a fault for each.
     """
-    found = [error for error in errors if error is not None]
-    if len(found) < len(errors):
+    item_errors = [error for error in errors if error is not None]
+    if len(item_errors) < len(errors):
         return
-    if set(found) == {_DIVERGED}:
+    if set(item_errors) == {_DIVERGED}:
         raise make_problem("diverged", "/dynamics", *_DIVERGED)
-    if {code for code, _ in found} == {"not_reached"}:
-        raise Problem("molecules-unread", found[0][1], headers={"retry-after": "1"})
-    faults = [FieldError(at, *error) for at, error in zip(task.places, found, strict=True)]
+    if {code for code, _ in item_errors} == {"not_reached"}:
+        raise Problem("molecules-unread", item_errors[0][1], headers={"retry-after": "1"})
+    faults = [FieldError(at, *error) for at, error in zip(task.places, item_errors, strict=True)]
     raise Problem("nothing-classified", faults[0].detail, faults)
 
 
@@ -149,21 +149,21 @@ def _answers(
     model, logits_RC = task.model, classified.logits_RC
     explained = classified.explained
     finite_R = np.asarray(np.isfinite(logits_RC).all(1))
-    with np.errstate(invalid="ignore"):  # rows that are not finite are not told
-        found = model.probabilities(logits_RC)
-    tasks_p = [(one, p_RC.tolist()) for one, p_RC in zip(model.tasks, found, strict=True)]
+    with np.errstate(invalid="ignore"):  # rows that are not finite get an error below
+        probabilities = model.probabilities(logits_RC)
+    by_task = [(head, p_RC.tolist()) for head, p_RC in zip(model.tasks, probabilities, strict=True)]
     rows = zip(graphs, classified.rows(), strict=True)
-    for row, (graph, (courses, place)) in enumerate(rows):
+    for row, (graph, (courses, batch_row)) in enumerate(rows):
         if not finite_R[row]:
             yield _failed(*_DIVERGED)
             continue
         energy = model.manifest.energy
         yield {
             "status": "ok",
-            "predictions": {one.name: _prediction(one.labels, p[row]) for one, p in tasks_p},
-            "convergence": courses.row(place, graph.num_nodes, energy, task.include),
+            "predictions": {head.name: _prediction(head.labels, p[row]) for head, p in by_task},
+            "convergence": courses.row(batch_row, graph.num_nodes, energy, task.include),
             **({"reasons": reasons_to_dict(classified.reasons[row], _node)} if listed else {}),
-            **({"explanation": explained[row].told} if explained else {}),
+            **({"explanation": explained[row].by_task} if explained else {}),
         }
 
 

@@ -32,11 +32,11 @@ _IN_JSON = SmilesRequest.model_fields | GraphsRequest.model_fields
 
 @dataclass(frozen=True)
 class Item:
-    """One input: its graph, or code and detail of its error; `told` are fields for its result."""
+    """One input: its graph, or code and detail of its error; `fields` are fields for its result."""
 
     graph: Graph | None
     error: tuple[str, str] | None = None
-    told: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class ClassifyInputs:
 
 
 def _item(text: str, molecule: Molecule | MoleculeError) -> Item:
-    told = {"input": text}
+    fields = {"input": text}
     if isinstance(molecule, MoleculeError):
-        return Item(None, (molecule.code, str(molecule)), told)
-    return Item(molecule.graph, None, told | {"canonical_smiles": molecule.smiles})
+        return Item(None, (molecule.code, str(molecule)), fields)
+    return Item(molecule.graph, None, fields | {"canonical_smiles": molecule.smiles})
 
 
 def parse_classify(

@@ -148,20 +148,20 @@ async def _draw(
 ) -> bool:
     """Add to each explanation of a molecule its drawing; was there one for each?"""
     read = [text for text, item in zip(smiles, items, strict=True) if item.graph is not None]
-    asked = [
-        (text, told, effect_N.tolist())
-        for text, one in zip(read, explained, strict=False)
-        for told, effect_N in zip(one.told.values(), one.effect_TN, strict=True)
+    entries = [
+        (text, explanation, effect_N.tolist())
+        for text, of_graph in zip(read, explained, strict=False)
+        for explanation, effect_N in zip(of_graph.by_task.values(), of_graph.effect_TN, strict=True)
     ]
-    drawable = [(text, told, effects) for text, told, effects in asked if effects]
+    drawable = [(text, explanation, effects) for text, explanation, effects in entries if effects]
     texts, effects = [text for text, _, _ in drawable], [each for _, _, each in drawable]
-    for _, told, _ in asked:
-        told["svg"] = None
+    for _, explanation, _ in entries:
+        explanation["svg"] = None
     if not drawable:
         return True
     drawn = await context.smiles_pool.draw_async(texts, effects, _MOST_SVG)
-    for (_, told, _), svg in zip(drawable, drawn, strict=True):
-        told["svg"] = svg
+    for (_, explanation, _), svg in zip(drawable, drawn, strict=True):
+        explanation["svg"] = svg
     return None not in drawn
 
 

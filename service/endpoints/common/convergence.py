@@ -55,40 +55,40 @@ class ConvergenceReports:
         """
         blocks = self._blocks
         last = [int(block.steps_R[row]) for block in blocks]
-        ends = list(zip(blocks, last, strict=True))
+        ends = list(zip(blocks, last, strict=True))  # each block and the index of its last step
         initial = sum(float(block.trace[0].energy_R[row]) for block in blocks)
-        final = sum(float(block.trace[at].energy_R[row]) for block, at in ends)
+        final = sum(float(block.trace[end].energy_R[row]) for block, end in ends)
         per_node = final / num_nodes
         percentile = energy.percentile(per_node, hidden) if math.isfinite(per_node) else None
         outside = None if percentile is None else energy.out_of_distribution(percentile)
-        found: dict[str, Any] = {
+        report: dict[str, Any] = {
             "energy_initial": initial,
             "energy_final": final,
             "energy_drop": initial - final,
             "steps": sum(last),
-            "residual": max((float(b.residual_R[row]) for b, at in ends if at), default=None),
+            "residual": max((float(b.residual_R[row]) for b, end in ends if end), default=None),
             "stop_reason": worst(block.reasons[row] for block in blocks),
             "energy_percentile": percentile,
             "out_of_distribution": outside if self._as_trained else None,
         }
         if "components" in include:
             names = dict.fromkeys(name for block in blocks for name in block.names)
-            found["components"] = {
+            report["components"] = {
                 name: {
                     "initial": sum(float(b.trace[0].components[name][row]) for b in blocks),
-                    "final": sum(float(b.trace[at].components[name][row]) for b, at in ends),
+                    "final": sum(float(b.trace[end].components[name][row]) for b, end in ends),
                 }
                 for name in names
             }
         if "resonance" in include:
-            found["resonance"] = self._resonance[row] if self._resonance else []
+            report["resonance"] = self._resonance[row] if self._resonance else []
         if "trace" in include:
-            found["trace"] = [
-                {"block": place, **block.moment(step, row)}
-                for place, block in enumerate(blocks)
-                for step in range(last[place] + 1)
+            report["trace"] = [
+                {"block": index, **block.moment(step, row)}
+                for index, block in enumerate(blocks)
+                for step in range(last[index] + 1)
             ]
-        return found
+        return report
 
     def totals(self) -> list[dict[str, np.ndarray]]:
         """Energy and its parts of all rows together, of each block at each of its moments."""
@@ -103,13 +103,13 @@ class MeanConvergence:
 
     def add(self, courses: ConvergenceReports, rows: int) -> None:
         """Count the `rows` of `courses`."""
-        found = courses.totals()
+        totals = courses.totals()
         if self._blocks:
-            found = [
+            totals = [
                 {name: _added(old[name], new[name]) for name in new}
-                for old, new in zip(self._blocks, found, strict=True)
+                for old, new in zip(self._blocks, totals, strict=True)
             ]
-        self._blocks = found
+        self._blocks = totals
         self._rows += rows
 
     def trace(self, num_nodes: int) -> list[dict[str, Any]]:
@@ -117,11 +117,11 @@ class MeanConvergence:
         count = self._rows * num_nodes
         return [
             {
-                "block": place,
+                "block": index,
                 "step": step,
                 **{name: float(total[step]) / count for name, total in block.items()},
             }
-            for place, block in enumerate(self._blocks)
+            for index, block in enumerate(self._blocks)
             for step in range(len(block["energy"]))
         ]
 
@@ -134,9 +134,9 @@ def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     residuals = [row["residual"] for row in rows if row["residual"] is not None]
     percentiles = [p for row in rows if (p := row["energy_percentile"]) is not None]
-    judged = [told for row in rows if (told := row["out_of_distribution"]) is not None]
+    judged = [flag for row in rows if (flag := row["out_of_distribution"]) is not None]
     stops = Counter(row["stop_reason"].value for row in rows)
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "rows": len(rows),
         **{name: sum(row[name] for row in rows) for name in _TOTALS},
         "residual": max(residuals, default=None),
@@ -146,27 +146,30 @@ def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "out_of_distribution": float(np.mean(judged)) if judged else None,
     }
     if "components" in rows[0]:
-        found["components"] = {
+        report["components"] = {
             name: {end: sum(row["components"][name][end] for row in rows) for end in ends}
             for name, ends in rows[0]["components"].items()
         }
     if "resonance" in rows[0]:
         heads = zip(*(row["resonance"] for row in rows), strict=True)
-        found["resonance"] = [_mean_head(list(one)) for one in heads]
-    return found
+        report["resonance"] = [_mean_head(list(head_rows)) for head_rows in heads]
+    return report
 
 
 def _mean_head(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One head over many rows that have any pairs."""
-    told = [row for row in rows if row["mean"] is not None]
-    mean = {k: float(np.mean([r[k] for r in told])) if told else None for k in ("crossing", "mean")}
+    rows_with_pairs = [row for row in rows if row["mean"] is not None]
+    mean = {
+        k: float(np.mean([r[k] for r in rows_with_pairs])) if rows_with_pairs else None
+        for k in ("crossing", "mean")
+    }
     return {name: rows[0][name] for name in ("attention", "kind", "head")} | mean
 
 
 def worst(reasons: Iterable[StopReason]) -> StopReason:
     """The one of `reasons` that says least good of the answer."""
-    there = set(reasons)
-    return next(reason for reason in _WORST_FIRST if reason in there)
+    present = set(reasons)
+    return next(reason for reason in _WORST_FIRST if reason in present)
 
 
 class _Course:

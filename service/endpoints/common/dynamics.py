@@ -12,31 +12,31 @@ from weakref import WeakKeyDictionary
 from models.base import Architecture, DynamicsParams
 
 F = TypeVar("F")
-_MOST = 64  # of one network
+_MAX_CACHED = 64  # of one network
 
 
-def _kept(
-    of: Callable[[Architecture, DynamicsParams], F],
+def _cached(
+    compute: Callable[[Architecture, DynamicsParams], F],
 ) -> Callable[[Architecture, DynamicsParams], F]:
-    """`of`, which no seed changes, asked once of what most requests ask for: networks in service do
-    not change."""
-    every = WeakKeyDictionary[Architecture, dict[DynamicsParams, F]]()
+    """Cache `compute`, which does not depend on the seed, for the parameters of most requests:
+    networks in service do not change."""
+    cache = WeakKeyDictionary[Architecture, dict[DynamicsParams, F]]()
 
-    @wraps(of)
-    def once(network: Architecture, params: DynamicsParams) -> F:
+    @wraps(compute)
+    def cached_compute(network: Architecture, params: DynamicsParams) -> F:
         if params.seed:
             params = replace(params, seed=0)
         if params.resonance is not None:
-            return of(network, params)
-        found = every.setdefault(network, {})
+            return compute(network, params)
+        cached = cache.setdefault(network, {})
         with suppress(KeyError):
-            return found[params]
-        if len(found) >= _MOST:
-            found.clear()
-        told = found[params] = of(network, params)
-        return told
+            return cached[params]
+        if len(cached) >= _MAX_CACHED:
+            cached.clear()
+        result = cached[params] = compute(network, params)
+        return result
 
-    return once
+    return cached_compute
 
 
 def resolved_dynamics(network: Architecture, params: DynamicsParams) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def resolved_dynamics(network: Architecture, params: DynamicsParams) -> dict[str
     return _resolved(network, params) | {"seed": params.seed}
 
 
-@_kept
+@_cached
 def _resolved(network: Architecture, params: DynamicsParams) -> dict[str, Any]:
     blocks = network.blocks_in_order()
     first, resonance = blocks[0], network.resolve_resonance(params.resonance)
@@ -68,15 +68,15 @@ def max_total_steps(network: Architecture, params: DynamicsParams) -> int:
     return 1 + sum(block.steps if params.steps is None else params.steps for block in blocks)
 
 
-@_kept
+@_cached
 def as_trained(network: Architecture, params: DynamicsParams) -> bool:
     """Does the state move as it did when the checkpoint's energies were taken?"""
 
     def moving(params: DynamicsParams) -> dict[str, Any]:
-        told = resolved_dynamics(network, params)
-        heard = told["resonance"]
-        silent = heard is None or heard["strength"] == 0
-        return told | {"resonance": None if silent else heard}
+        dynamics = resolved_dynamics(network, params)
+        resonance = dynamics["resonance"]
+        is_silent = resonance is None or resonance["strength"] == 0
+        return dynamics | {"resonance": None if is_silent else resonance}
 
-    asked = replace(params, seed=0, deterministic=False)
-    return asked == DynamicsParams() or moving(asked) == moving(DynamicsParams())
+    same_seed = replace(params, seed=0, deterministic=False)
+    return same_seed == DynamicsParams() or moving(same_seed) == moving(DynamicsParams())

@@ -87,13 +87,13 @@ def reason_bytes(
         if isinstance(m, AttentionEnergy | MultiHeadAttention | Workspace)
     ]
     resonating = sum(m.heads for m in network.modules() if isinstance(m, ResonanceParameter))
-    seen = sum(_TOKEN + TOP_K * (_ENTRY + _NUMBER * each) for each in heads)
-    told = min(tokens, TOKENS)
+    attention_bytes = sum(_TOKEN + TOP_K * (_ENTRY + _NUMBER * num_heads) for num_heads in heads)
+    listed_tokens = min(tokens, TOKENS)
     sizes = {
         "trace": steps * _MOMENT,
         "resonance": resonating * _HEAD,
-        "attention": told * seen,
-        "memories": (told + 1) * len(blocks) * (_TOKEN + TOP_K * _ENTRY),
-        "components": told * (len(blocks) * 2 * _TOKEN + _NUMBER * sum(heads)),
+        "attention": listed_tokens * attention_bytes,
+        "memories": (listed_tokens + 1) * len(blocks) * (_TOKEN + TOP_K * _ENTRY),
+        "components": listed_tokens * (len(blocks) * 2 * _TOKEN + _NUMBER * sum(heads)),
     }
     return sum(size for name, size in sizes.items() if name in include)

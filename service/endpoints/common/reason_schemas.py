@@ -57,7 +57,7 @@ class MeanMemory(BaseModel):
     share: float = Field(description="mean over all tokens of the row")
     tile: int | SkipJsonSchema[None] = Field(
         None,
-        description="of a model of pictures: which tile of GET /models/{name}/memories shows it",
+        description="of a model of images: which tile of GET /models/{name}/memories shows it",
         json_schema_extra=absent,
     )
 

@@ -58,12 +58,14 @@ class ReasonCollector:
     ) -> Output:
         """What `infer` infers of a batch, which from then on is the one at hand; the params of its
         rows differ in seeds at most."""
-        overheard = not _OVERHEARD.isdisjoint(self._include)
-        with record_attention() if overheard else nullcontext([]) as heard:
+        records_attention = not _OVERHEARD.isdisjoint(self._include)
+        with record_attention() if records_attention else nullcontext([]) as recorded:
             output = infer()
-        asked = not _AT_REST.isdisjoint(self._include) and self._control.stop_reason() is None
+        needs_reasons = (
+            not _AT_REST.isdisjoint(self._include) and self._control.stop_reason() is None
+        )
         self._as_trained = as_trained(network, params[0])
-        self._rest = BatchReasons(network, output, params, heard) if asked else None
+        self._rest = BatchReasons(network, output, params, recorded) if needs_reasons else None
         return output
 
     def courses(self, output: Output) -> ConvergenceReports:
@@ -92,8 +94,8 @@ class ReasonCollector:
         Raises:
             Problem: all of it is more than there is room for.
         """
-        told = _OF_TOKENS if self._room is None else _OF_ALL
-        if self._rest is None or told.isdisjoint(self._include):
+        kinds = _OF_TOKENS if self._room is None else _OF_ALL
+        if self._rest is None or kinds.isdisjoint(self._include):
             return
         if self._room is not None:
             self._size += self._rest.estimate_bytes(self._include)
@@ -119,16 +121,16 @@ def reasons_to_dict(
     """The most telling of one row, as an answer has it.
 
     Args:
-        tiles: memories have pictures in the gallery of the model, one after the other.
+        tiles: memories have images in the gallery of the model, one after the other.
     """
-    found: dict[str, Any] = {"tokens": reasons.num_tokens, "told": len(reasons.token_K)}
+    document: dict[str, Any] = {"tokens": reasons.num_tokens, "told": len(reasons.token_K)}
     if reasons.attention:
-        found["attention"] = [
-            {"attention": place, "kind": seen.kind, "tokens": list(_seen(seen, names))}
-            for place, seen in enumerate(reasons.attention)
+        document["attention"] = [
+            {"attention": index, "kind": weights.kind, "tokens": list(_seen(weights, names))}
+            for index, weights in enumerate(reasons.attention)
         ]
     if reasons.memories:
-        found["memories"] = [
+        document["memories"] = [
             {
                 "block": block,
                 "top": _top(fired, block if tiles else None),
@@ -137,7 +139,7 @@ def reasons_to_dict(
             for block, fired in enumerate(reasons.memories)
         ]
     if reasons.energies:
-        found["components"] = [
+        document["components"] = [
             {
                 "block": block,
                 "tokens": [
@@ -148,14 +150,14 @@ def reasons_to_dict(
             for block, parts in enumerate(reasons.energies)
             for listed in [{name: part.tolist() for name, part in parts.items()}]
         ]
-    return found
+    return document
 
 
-def _seen(seen: AttentionWeights, names: Names) -> Iterator[dict[str, Any]]:
+def _seen(weights: AttentionWeights, names: Names) -> Iterator[dict[str, Any]]:
     """Of each token those that it sees most of, by the mean over the heads."""
-    mean_P = seen.weight_PH.mean(1)
-    order = np.lexsort((-mean_P, seen.query_P))
-    token_P = seen.query_P[order]
+    mean_P = weights.weight_PH.mean(1)
+    order = np.lexsort((-mean_P, weights.query_P))
+    token_P = weights.query_P[order]
     first_T = np.flatnonzero(np.r_[True, token_P[1:] != token_P[:-1]]) if len(order) else order
     for start, end in zip(first_T, [*first_T[1:], len(order)], strict=True):
         best = order[start : min(end, start + TOP_K)]
@@ -166,9 +168,9 @@ def _seen(seen: AttentionWeights, names: Names) -> Iterator[dict[str, Any]]:
             "seen": [
                 {"token": other, **names(other), "weight": weight, "heads": heads}
                 for other, weight, heads in zip(
-                    seen.key_P[best].tolist(),
+                    weights.key_P[best].tolist(),
                     mean_P[best].tolist(),
-                    seen.weight_PH[best].tolist(),
+                    weights.weight_PH[best].tolist(),
                     strict=True,
                 )
                 if weight > 0
@@ -209,23 +211,23 @@ def reasons_to_tensors(rows: Sequence[RowReasons]) -> dict[str, np.ndarray]:
     """All of it, row after row: `ptr` counts tokens, `attention_0.ptr` pairs."""
     if not rows:
         return {}
-    found = {"ptr": _ptr([row.num_tokens for row in rows])}
-    for place, several in enumerate(zip(*(row.attention for row in rows), strict=True)):
-        name = f"attention_{place}"
-        found[f"{name}.ptr"] = _ptr([len(seen.query_P) for seen in several])
-        pairs = [np.stack([seen.query_P, seen.key_P]) for seen in several]
-        found[f"{name}.pairs"] = np.concatenate(pairs, 1).astype(np.int32)
-        found[f"{name}.weight"] = _joined([seen.weight_PH for seen in several])
-        r = [seen.resonance_PH for seen in several if seen.resonance_PH is not None]
+    arrays = {"ptr": _ptr([row.num_tokens for row in rows])}
+    for index, row_parts in enumerate(zip(*(row.attention for row in rows), strict=True)):
+        name = f"attention_{index}"
+        arrays[f"{name}.ptr"] = _ptr([len(weights.query_P) for weights in row_parts])
+        pairs = [np.stack([weights.query_P, weights.key_P]) for weights in row_parts]
+        arrays[f"{name}.pairs"] = np.concatenate(pairs, 1).astype(np.int32)
+        arrays[f"{name}.weight"] = _joined([weights.weight_PH for weights in row_parts])
+        r = [weights.resonance_PH for weights in row_parts if weights.resonance_PH is not None]
         if r:
-            found[f"{name}.resonance"] = _joined(r)
-    for block, several in enumerate(zip(*(row.memories for row in rows), strict=True)):
-        found[f"memories_{block}.activation"] = _joined([f.activation_KM for f in several])
-        found[f"memories_{block}.share"] = _joined([f.share_KM for f in several])
-    for block, several in enumerate(zip(*(row.energies for row in rows), strict=True)):
-        for name in several[0]:
-            found[f"components_{block}.{name}"] = _joined([parts[name] for parts in several])
-    return found
+            arrays[f"{name}.resonance"] = _joined(r)
+    for block, row_parts in enumerate(zip(*(row.memories for row in rows), strict=True)):
+        arrays[f"memories_{block}.activation"] = _joined([f.activation_KM for f in row_parts])
+        arrays[f"memories_{block}.share"] = _joined([f.share_KM for f in row_parts])
+    for block, row_parts in enumerate(zip(*(row.energies for row in rows), strict=True)):
+        for name in row_parts[0]:
+            arrays[f"components_{block}.{name}"] = _joined([parts[name] for parts in row_parts])
+    return arrays
 
 
 def _ptr(counts: Sequence[int]) -> np.ndarray:

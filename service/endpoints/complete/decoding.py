@@ -7,28 +7,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.endpoints.complete.masks import unknown_of
-from service.endpoints.complete.parse import PictureRequest
+from service.endpoints.complete.parse import CompletionRequest
 from service.imaging.decode import decode_image
 from service.imaging.image import ImageData, image_errors_at
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A picture, and which of its pixels (H, W) are to be filled."""
+class DecodedRequest:
+    """An image, and which of its pixels (H, W) are to be filled."""
 
-    picture: ImageData
+    image: ImageData
     unknown: np.ndarray
 
 
-def open_picture(request: PictureRequest) -> Opened:
+def decode_request(request: CompletionRequest) -> DecodedRequest:
     """
     Raises:
         Problem: `invalid-image`, for pixels that cannot be decoded or a mask that says nothing.
     """
     with image_errors_at("/image"):
-        picture = decode_image(request.image)
+        image = decode_image(request.image)
     if request.mask is None:
         with image_errors_at("/image"):
-            return Opened(picture, unknown_of(request.mask_mode, picture))
+            return DecodedRequest(image, unknown_of(request.mask_mode, image))
     with image_errors_at("/mask"):
-        return Opened(picture, unknown_of(request.mask_mode, decode_image(request.mask)))
+        return DecodedRequest(image, unknown_of(request.mask_mode, decode_image(request.mask)))

@@ -1,4 +1,4 @@
-"""Complete a picture, as often as asked, and say how its windows came to rest."""
+"""Complete an image, as often as asked, and say how its windows came to rest."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ in the 32 bits that count of a seed."""
 
 @dataclass(frozen=True)
 class CompleteInputs:
-    """What to complete and how: `plan` has the windows of `picture`, to be filled `count` times."""
+    """What to complete and how: `plan` has the windows of `image`, to be filled `count` times."""
 
     model: Completer
-    picture: ImageData
+    image: ImageData
     plan: Plan
     count: int
     params: DynamicsParams
@@ -48,15 +48,15 @@ class CompleteInputs:
     @property
     def rows(self) -> int:
         """Windows that the network gets to see: each channel by itself where it reads grey."""
-        planes = self.picture.pixels.shape[2] // self.model.config.channels
+        planes = self.image.pixels.shape[2] // self.model.config.channels
         return self.count * self.plan.windows * max(planes, 1)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A picture, and how its windows came to rest: each, and all together."""
+    """An image, and how its windows came to rest: each, and all together."""
 
-    picture: ImageData
+    image: ImageData
     windows: list[dict[str, Any]]
     convergence: dict[str, Any]
     reasons: RowReasons | None
@@ -64,13 +64,13 @@ class Completion:
 
 @dataclass(frozen=True)
 class Completed:
-    """The completions of one picture."""
+    """The completions of one image."""
 
     completions: list[Completion]
     dynamics: dict[str, Any]
 
 
-def complete_picture(
+def complete_image(
     task: CompleteInputs,
     progress: Progress,
     control: StepControl,
@@ -91,13 +91,13 @@ def complete_picture(
     """
     progress.steps = task.rows
     completions = []
-    for place in range(task.count):
-        params = replace(task.params, seed=task.params.seed + place)
-        filler = _Filler(task, params, progress, control, frames, place, room)
+    for index in range(task.count):
+        params = replace(task.params, seed=task.params.seed + index)
+        filler = _Filler(task, params, progress, control, frames, index, room)
         channels, preview = task.model.config.channels, filler.preview
-        picture = complete(task.picture, task.plan, filler, channels, preview)
-        told = filler.windows, filler.convergence(), filler.reasons()
-        completions.append(Completion(picture, *told))
+        image = complete(task.image, task.plan, filler, channels, preview)
+        report = filler.windows, filler.convergence(), filler.reasons()
+        completions.append(Completion(image, *report))
     return Completed(completions, resolved_dynamics(task.model.network, task.params))
 
 
@@ -183,17 +183,17 @@ class _Filler:
         return None if self._sum is None else self._sum.divide(len(self.windows))
 
     def convergence(self) -> dict[str, Any]:
-        """All windows together; energies per patch, so that pictures compare."""
-        found = aggregate(self.windows)
-        windows = found.pop("rows")
+        """All windows together; energies per patch, so that images compare."""
+        report = aggregate(self.windows)
+        windows = report.pop("rows")
         patches = windows * self._patches
         for name in ("energy_initial", "energy_final", "energy_drop"):
-            found[name] /= patches
-        for part in found.get("components", {}).values():
+            report[name] /= patches
+        for part in report.get("components", {}).values():
             part |= {end: total / patches for end, total in part.items()}
         if "trace" in self._include:
-            found["trace"] = self._mean.trace(self._patches)
-        return {"windows": windows, **found}
+            report["trace"] = self._mean.trace(self._patches)
+        return {"windows": windows, **report}
 
 
 def _pixels(images_RCSS: Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Fill the unknown part of a picture, window by window.
+"""Fill the unknown part of an image, window by window.
 
 In each pass those windows run that see at least half as much as the one that sees most; what they
 settle is context for the next pass, so a hole closes from outside in. Windows overlap by half and
@@ -33,7 +33,7 @@ Filler = Callable[[np.ndarray, np.ndarray], np.ndarray]
 (B, S, S, C). What is unknown of a window is 0; a guess where else hardly a patch would be whole."""
 
 Blend = Callable[[np.ndarray], ImageData]
-"""The picture as it would be if the windows at hand were filled with these answers."""
+"""The image as it would be if the windows at hand were filled with these answers."""
 
 _BATCH = 16
 _SETTLED = 0.24  # a window has a weight of 0.25 or more in the cell that it is around
@@ -50,13 +50,13 @@ class Preview:
 
 
 def complete(
-    picture: ImageData,
+    image: ImageData,
     plan: Plan,
     filler: Filler,
     channels: int = 3,
     preview: Preview | None = None,
 ) -> ImageData:
-    """`picture` with what is unknown filled, opaque there, and all else as it was.
+    """`image` with what is unknown filled, opaque there, and all else as it was.
 
     Args:
         channels: how many `filler` reads. Grey is shown to three as grey; RGB is shown to one
@@ -65,32 +65,32 @@ def complete(
     Raises:
         Problem: `diverged`, where an answer of `filler` is not finite.
     """
-    unknown, peak = plan.levels[0].unknown, np.iinfo(picture.pixels.dtype).max
-    state = picture.pixels.astype(np.float32)
+    unknown, peak = plan.levels[0].unknown, np.iinfo(image.pixels.dtype).max
+    state = image.pixels.astype(np.float32)
     state /= peak
     state[unknown] = 0
-    written = partial(_written, picture, unknown, peak)
-    fitted = _Fitted(filler, picture.pixels.shape[2], channels, preview)
+    written = partial(_written, image, unknown, peak)
+    fitted = _Fitted(filler, image.pixels.shape[2], channels, preview)
     _fill(state, plan, 0, fitted, written)
     return written(state)
 
 
-def _written(picture: ImageData, unknown: np.ndarray, peak: int, state: np.ndarray) -> ImageData:
-    """`picture` with what is `unknown` taken from `state` (H, W, C) in [0, 1]."""
-    pixels, alpha = picture.pixels.copy(), picture.alpha
+def _written(image: ImageData, unknown: np.ndarray, peak: int, state: np.ndarray) -> ImageData:
+    """`image` with what is `unknown` taken from `state` (H, W, C) in [0, 1]."""
+    pixels, alpha = image.pixels.copy(), image.alpha
     pixels[unknown] = np.rint(state[unknown] * peak).astype(pixels.dtype)
     if alpha is not None:
         alpha = np.where(unknown, np.uint8(_OPAQUE), alpha)
-    return replace(picture, pixels=pixels, alpha=alpha)
+    return replace(image, pixels=pixels, alpha=alpha)
 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """`filler` for windows of `found` channels where it reads `wanted`."""
+    """`filler` for windows of `image_channels` channels where it reads `model_channels`."""
 
     filler: Filler
-    found: int
-    wanted: int
+    image_channels: int
+    model_channels: int
     preview: Preview | None
 
     def __call__(self, windows: np.ndarray, occluded: np.ndarray, blend: Blend) -> np.ndarray:
@@ -100,21 +100,21 @@ class _Fitted:
             return self._back(self._answers(windows, occluded))
         finally:
             if self.preview is not None:
-                del self.preview.blend  # else it holds the picture that holds it
+                del self.preview.blend  # else it holds the image that holds it
 
     def _answers(self, windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
-        if self.found < self.wanted:
-            windows = np.repeat(windows, self.wanted, axis=-1)
-        elif self.found > self.wanted:
-            windows = np.concatenate(np.split(windows, self.found, axis=-1))
-            occluded = np.concatenate([occluded] * self.found)
+        if self.image_channels < self.model_channels:
+            windows = np.repeat(windows, self.model_channels, axis=-1)
+        elif self.image_channels > self.model_channels:
+            windows = np.concatenate(np.split(windows, self.image_channels, axis=-1))
+            occluded = np.concatenate([occluded] * self.image_channels)
         return self.filler(windows, occluded)
 
     def _back(self, answers: np.ndarray) -> np.ndarray:
-        if self.found < self.wanted:
+        if self.image_channels < self.model_channels:
             return answers.mean(axis=-1, keepdims=True)
-        if self.found > self.wanted:
-            return np.concatenate(np.split(answers, self.found), axis=-1)
+        if self.image_channels > self.model_channels:
+            return np.concatenate(np.split(answers, self.image_channels), axis=-1)
         return answers
 
 
@@ -122,7 +122,7 @@ def _fill(state: np.ndarray, plan: Plan, depth: int, filler: _Fitted, written: B
     """Fill what is unknown of `state` (H, W, C), which is that of level `depth`, in place.
 
     Args:
-        written: the whole picture by a state of this level.
+        written: the whole image by a state of this level.
     """
     level = plan.levels[depth]
     guide = None
@@ -147,7 +147,7 @@ def _guessed(state: np.ndarray, level: Level, guide: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class _Window:
     """Where a window is: the rows and columns it shows, mirror images included, and the part of
-    the picture and of the window that are the same."""
+    the image and of the window that are the same."""
 
     rows: np.ndarray
     columns: np.ndarray
@@ -171,7 +171,7 @@ def _moved(part: slice, by: int) -> slice:
 
 
 def _fade(start: int, length: int, size: int) -> np.ndarray:
-    """The weight of a window along one axis: to nothing at its ends, but not where the picture
+    """The weight of a window along one axis: to nothing at its ends, but not where the image
     ends too."""
     weight = np.sin(np.pi * (np.arange(size, dtype=np.float32) + 0.5) / size) ** 2
     if start <= 0:
@@ -205,7 +205,7 @@ class _Filling:
             yield corners.tolist()
 
     def _seen(self, corner: Sequence[int]) -> float:
-        """The share of what a window shows of the picture that is known or settled."""
+        """The share of what a window shows of the image that is known or settled."""
         top, left = (max(start, 0) for start in corner)
         bottom, right = (start + self.plan.size for start in corner)
         return float((self.trust[top:bottom, left:right] == 1).mean())
@@ -277,7 +277,7 @@ class _Filling:
 
     def _guided(self, window: _Window, answer: np.ndarray) -> np.ndarray:
         """`answer` with its large structure, over an eighth of a window, replaced by the guide's
-        where the picture is unknown."""
+        where the image is unknown."""
         if self.guide is None:
             return answer
         unknown = self.unknown[window.rows[:, None], window.columns].astype(np.float32)
@@ -291,6 +291,6 @@ class _Filling:
 @cache
 def _blur(size: int) -> np.ndarray:
     """A Gaussian along one axis of a window, as a matrix."""
-    place = np.arange(size, dtype=np.float32)
-    blur = np.exp(-0.5 * ((place[:, None] - place) / (size / 8)) ** 2)
+    position = np.arange(size, dtype=np.float32)
+    blur = np.exp(-0.5 * ((position[:, None] - position) / (size / 8)) ** 2)
     return (blur / blur.sum(axis=1, keepdims=True)).astype(np.float32)

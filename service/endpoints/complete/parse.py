@@ -20,7 +20,7 @@ _BODY = UploadSpec(_KNOWN, max_files={"image": 1, "mask": 1}, text_fields=("mode
 
 
 @dataclass(frozen=True)
-class PictureRequest:
+class CompletionRequest:
     """A parsed request: image and mask, inspected but not decoded, and the parameters."""
 
     image: EncodedImage
@@ -32,7 +32,7 @@ class PictureRequest:
     include: frozenset[str]
 
 
-def read_request(body: bytes, content_type: str, settings: Settings) -> PictureRequest:
+def read_request(body: bytes, content_type: str, settings: Settings) -> CompletionRequest:
     """
     Args:
         content_type: the header, of JSON or `MULTIPART`, with its parameters.
@@ -53,7 +53,7 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> PictureR
         height, width = image.shape
         rule = f"The mask must have the size of the image, {width} x {height} pixels."
         raise make_problem("invalid-image", "/mask", "wrong_shape", rule)
-    return PictureRequest(
+    return CompletionRequest(
         image,
         mask,
         params.mask_mode,

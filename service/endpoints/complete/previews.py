@@ -22,9 +22,9 @@ class Frame:
     block: int
     energy: float
     components: dict[str, float]
-    picture: ImageData
+    image: ImageData
 
-    def told(self) -> dict[str, Any]:
+    def to_event(self) -> dict[str, Any]:
         """Return a dict for JSON, with the components of the energy by name."""
         return {
             "sample": self.sample,
@@ -33,19 +33,21 @@ class Frame:
             "block": self.block,
             "energy": self.energy,
             **self.components,
-            "b64_png": encode_base64_png(self.picture),
+            "b64_png": encode_base64_png(self.image),
         }
 
 
 class Frames:
-    """Chooses up to `most` frames, evenly spaced over the maximum number of steps. Windows that
-    converge early give fewer frames; the final image is the response."""
+    """Chooses up to `max_frames` frames, evenly spaced over the maximum number of steps.
 
-    def __init__(self, most: int, show: Callable[[Frame], object]) -> None:
-        self._most, self.show, self._shown = most, show, 0
+    Windows that converge early give fewer frames; the final image is the response.
+    """
+
+    def __init__(self, max_frames: int, show: Callable[[Frame], object]) -> None:
+        self._max_frames, self.show, self._shown = max_frames, show, 0
 
     def due(self, step: int, steps: int) -> bool:
         """Is it time, at this step of `steps`? Yes is said once."""
-        reached = self._most * step // max(steps, 1)
+        reached = self._max_frames * step // max(steps, 1)
         due, self._shown = reached > self._shown, max(reached, self._shown)
         return due

@@ -21,10 +21,9 @@ from service.endpoints.common.api_docs import (
 from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.envelope import require_supported_params
 from service.endpoints.common.include import reason_bytes, require_supported_includes
-from service.endpoints.common.reasons import reasons_to_dict as told_of
-from service.endpoints.common.reasons import reasons_to_tensors
-from service.endpoints.complete.decoding import open_picture
-from service.endpoints.complete.infer import Completed, CompleteInputs, complete_picture
+from service.endpoints.common.reasons import reasons_to_dict, reasons_to_tensors
+from service.endpoints.complete.decoding import decode_request
+from service.endpoints.complete.infer import Completed, CompleteInputs, complete_image
 from service.endpoints.complete.parse import read_request
 from service.endpoints.complete.previews import Frames
 from service.endpoints.complete.schemas import (
@@ -54,7 +53,7 @@ from service.settings import Settings
 
 router = APIRouter(tags=["complete"])
 _BODY = json_or_form_body(
-    "A picture and what of it to fill, as JSON with base64 or as a form with files.",
+    "An image and what of it to fill, as JSON with base64 or as a form with files.",
     CompleteRequest,
     CompleteForm,
     {"image": IMAGE_TYPES, "mask": IMAGE_TYPES, "num_samples": JSON},
@@ -65,7 +64,7 @@ schema_name(FrameEvent)  # which the description of the route refers to
 @router.post(
     "/complete",
     response_model=CompleteResponse,
-    summary="Complete a picture",
+    summary="Complete an image",
     responses=problems(400, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504)
     | job_responses()
     | binary_response(PNG, SAFETENSORS, EVENTS),
@@ -74,11 +73,11 @@ schema_name(FrameEvent)  # which the description of the route refers to
 async def complete_unknown(
     request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    """Fill what a mask marks of a picture of any size; all else comes back as it was.
+    """Fill what a mask marks of an image of any size; all else comes back as it was.
 
     The answer comes as JSON with PNGs in base64 or, by the Accept header, as a PNG: the completion,
     or all of them side by side. What else there is to say is then in its text chunk `basin`. In a
-    safetensors file the pictures are `image_0` and so on, with all of the reasons included. As
+    safetensors file the images are `image_0` and so on, with all of the reasons included. As
     `text/event-stream` it comes while it is computed: `progress` (schema FrameEvent) up to
     BASIN_MAX_FRAMES times, evenly over all steps; at last `done` with what JSON would have, or
     `failed` with the problem.
@@ -109,7 +108,7 @@ class CompleteTask(InferenceTask[Completed]):
         require_supported_includes(model.network, upload.include)
         timer.lap("parse")
         run = await resources.enter_async_context(context.image_decoder.reserve())
-        opened = await run(open_picture, upload)
+        opened = await run(decode_request, upload)
         config, max_windows = model.config, settings.max_windows // upload.num_samples
         with image_errors_at("/mask" if upload.mask else "/image"):
             plan = await self.on_codec(
@@ -117,7 +116,7 @@ class CompleteTask(InferenceTask[Completed]):
             )
         self.inputs = CompleteInputs(
             model,
-            opened.picture,
+            opened.image,
             plan,
             upload.num_samples,
             upload.dynamics.to_params(),
@@ -137,7 +136,7 @@ class CompleteTask(InferenceTask[Completed]):
 
     def run(self, control: StepControl) -> Completed:
         progress, limit = self.state.progress, self.max_tensor_bytes
-        return complete_picture(self.inputs, progress, control, self.frames, limit)
+        return complete_image(self.inputs, progress, control, self.frames, limit)
 
     async def render(self, result: Completed) -> ResponsePayload:
         return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)
@@ -145,7 +144,7 @@ class CompleteTask(InferenceTask[Completed]):
 
 def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -> None:
     """Refuse a response that would be too large, before anything is computed."""
-    size = _size(task.picture) * 4 // 3 if form == JSON else _size(task.picture)
+    size = _size(task.image) * 4 // 3 if form == JSON else _size(task.image)
     size += reason_bytes(task.model.network, task.params, task.include, task.patches)
     if (size := task.count * size) > settings.max_response_bytes:
         rule = (
@@ -160,38 +159,38 @@ def _frames(task: CompleteInputs, feed: EventStream | None, settings: Settings) 
     if feed is None:
         return None
     feed.start()
-    room = settings.max_response_bytes // (_size(task.picture) * 4 // 3) - task.count
-    return Frames(max(min(settings.max_frames, room), 0), lambda frame: feed.publish(frame.told))
+    max_frames = settings.max_response_bytes // (_size(task.image) * 4 // 3) - task.count
+    max_frames = max(min(settings.max_frames, max_frames), 0)
+    return Frames(max_frames, lambda frame: feed.publish(frame.to_event))
 
 
-def _size(picture: ImageData) -> int:
-    """Bytes of a picture where a PNG of it saves none."""
-    alpha = 0 if picture.alpha is None else picture.alpha.nbytes
-    return picture.pixels.nbytes + alpha + len(picture.profile or b"")
+def _size(image: ImageData) -> int:
+    """Bytes of an image where a PNG of it saves none."""
+    alpha = 0 if image.alpha is None else image.alpha.nbytes
+    return image.pixels.nbytes + alpha + len(image.profile or b"")
 
 
 def _encode(
-    task: CompleteInputs, completed: Completed, form: str, context: AppContext
+    task: CompleteInputs, completed: Completed, media_type: str, context: AppContext
 ) -> ResponsePayload:
-    for one in completed.completions:
-        context.metrics.observe_windows(task.model.name, task.patches, one.windows)
-    pictures = [one.picture for one in completed.completions]
-    images: list[dict[str, Any]] = [
-        {"convergence": one.convergence} for one in completed.completions
-    ]
-    reasons = [one.reasons for one in completed.completions if one.reasons is not None]
-    rest = {"model": task.model.ref_dict, "dynamics": completed.dynamics}
-    if form == SAFETENSORS:
-        arrays = {f"image_{i}": np.array(each.to_array()) for i, each in enumerate(pictures)}
-        return make_tensors_payload(
-            arrays | reasons_to_tensors(reasons), {"images": images, **rest}
-        )
-    for image, each in zip(images, reasons, strict=False):
-        image["reasons"] = told_of(each, tiles=True)
-    if form == JSON:
-        told = [
-            {"b64_png": encode_base64_png(p), **one}
-            for p, one in zip(pictures, images, strict=True)
-        ]
-        return make_json_payload({"images": told, **rest})
-    return make_image_payload(encode_sheet(pictures), {"images": images, **rest})
+    completions = completed.completions
+    for completion in completions:
+        context.metrics.observe_windows(task.model.name, task.patches, completion.windows)
+    images = [completion.image for completion in completions]
+    entries: list[dict[str, Any]] = [{"convergence": c.convergence} for c in completions]
+    reasons = [c.reasons for c in completions if c.reasons is not None]
+    document: dict[str, Any] = {
+        "images": entries,
+        "model": task.model.ref_dict,
+        "dynamics": completed.dynamics,
+    }
+    if media_type == SAFETENSORS:
+        arrays = {f"image_{i}": np.array(image.to_array()) for i, image in enumerate(images)}
+        return make_tensors_payload(arrays | reasons_to_tensors(reasons), document)
+    for entry, row in zip(entries, reasons, strict=False):
+        entry["reasons"] = reasons_to_dict(row, tiles=True)
+    if media_type == PNG:
+        return make_image_payload(encode_sheet(images), document)
+    pairs = zip(images, entries, strict=True)
+    document["images"] = [{"b64_png": encode_base64_png(image), **entry} for image, entry in pairs]
+    return make_json_payload(document)

@@ -24,7 +24,7 @@ MAX_SAMPLES = 16
 
 
 class CompleteKnobs(Strict):
-    """How to complete a picture."""
+    """How to complete an image."""
 
     mask_mode: MaskMode = Field(
         "white_fill",
@@ -41,7 +41,7 @@ class CompleteKnobs(Strict):
 
 
 class CompleteRequest(Envelope, CompleteKnobs):
-    """Fill the unknown part of a picture. Known pixels come back as they were."""
+    """Fill the unknown part of an image. Known pixels come back as they were."""
 
     image: str = Field(
         description="PNG, JPEG or WebP as base64 or data URI, at most BASIN_MAX_PIXELS pixels"
@@ -52,7 +52,7 @@ class CompleteRequest(Envelope, CompleteKnobs):
 
 
 class CompleteForm(Envelope, CompleteKnobs):
-    """The same as multipart/form-data: pictures as files, `model` and `mask_mode` as text, other
+    """The same as multipart/form-data: images as files, `model` and `mask_mode` as text, other
     fields as JSON."""
 
     image: bytes = Field(description="PNG, JPEG or WebP, at most BASIN_MAX_PIXELS pixels")
@@ -96,7 +96,7 @@ class WindowsConvergence(BaseModel):
 
 
 class Completion(BaseModel):
-    """One completed picture."""
+    """One completed image."""
 
     b64_png: str = Field(description="PNG as base64, with the color profile that was sent")
     convergence: WindowsConvergence
@@ -108,7 +108,7 @@ class Completion(BaseModel):
 
 
 class CompleteTimings(Timings):
-    decode: float = Field(description="picture to windows, waiting for a place included")
+    decode: float = Field(description="image to windows, waiting for a place included")
 
 
 class CompleteResponse(BaseModel):
@@ -134,6 +134,6 @@ class FrameEvent(BaseModel):
     block: int
     energy: float | None = Field(description="per patch, mean over the windows that move")
     b64_png: str = Field(
-        description="the picture as it would be if these windows stopped here; where no window of "
+        description="the image as it would be if these windows stopped here; where no window of "
         "its size has been yet, a guess from a smaller one, or black"
     )

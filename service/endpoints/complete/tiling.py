@@ -5,7 +5,7 @@ around it: a quarter of a window of context on each side. So the number of windo
 area of the hole, and a hole within a cell takes one window.
 
 Where a hole is so wide that a window within it would see nothing known, or so scattered that hardly
-a patch is whole, the picture is completed at half its size first, by the same rule; that guides the
+a patch is whole, the image is completed at half its size first, by the same rule; that guides the
 larger structure. At half size a pixel is known if any of its four is, so every halving closes the
 hole a little and some size needs no other.
 """
@@ -102,9 +102,9 @@ def doubled(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nda
 def places(start: int, length: int, size: int) -> tuple[np.ndarray, slice]:
     """Return the indices of the pixels of a window at `start`, mirrored beyond the ends of
     `length`, and the slice of the window that is not mirrored."""
-    place = (start + np.arange(size)) % (2 * length)
+    position = (start + np.arange(size)) % (2 * length)
     real = slice(max(-start, 0), min(size, length - start))
-    return np.where(place < length, place, 2 * length - 1 - place), real
+    return np.where(position < length, position, 2 * length - 1 - position), real
 
 
 def shares_of(known: np.ndarray, patch: int) -> np.ndarray:
@@ -125,11 +125,11 @@ def _corners(unknown: np.ndarray, size: int) -> np.ndarray:
     left, columns = _cells(np.any(unknown, axis=0), cell)
     filled = np.logical_or.reduceat(unknown, rows, axis=0)
     filled = np.logical_or.reduceat(filled, columns, axis=1)
-    found = [
+    flagged = [
         _within(start + cell * index - size // 4, length, size)
         for index, start, length in zip(np.nonzero(filled), (top, left), unknown.shape, strict=True)
     ]
-    return np.unique(np.stack(found, axis=1), axis=0)
+    return np.unique(np.stack(flagged, axis=1), axis=0)
 
 
 def _cells(occupied: Any, cell: int) -> tuple[int, np.ndarray]:
@@ -169,11 +169,11 @@ def _scattered(unknown: np.ndarray, corners: np.ndarray, size: int, patch: int) 
 
 
 def _any_of_four(flags: np.ndarray) -> np.ndarray:
-    found = np.zeros((-(-flags.shape[0] // 2), -(-flags.shape[1] // 2)), bool)
+    flagged = np.zeros((-(-flags.shape[0] // 2), -(-flags.shape[1] // 2)), bool)
     for part in _quarters():
         quarter = flags[part]
-        found[: quarter.shape[0], : quarter.shape[1]] |= quarter
-    return found
+        flagged[: quarter.shape[0], : quarter.shape[1]] |= quarter
+    return flagged
 
 
 def _quarters() -> list[tuple[slice, slice]]:

@@ -116,13 +116,13 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
     if nodes := given.get("nodes"):
         x, node_ids, _ = parse_nodes(nodes, schema)
         _require_short(node_ids, pointer_builder("nodes", tail="id"))
-    gone = given.get("delete_nodes", [])
-    index_ids(gone, pointer_builder("delete_nodes"))
+    deleted = given.get("delete_nodes", [])
+    index_ids(deleted, pointer_builder("delete_nodes"))
     return Update(
         tuple(node_ids),
         x,
         _edges(given, "edges", schema),
-        tuple(gone),
+        tuple(deleted),
         _edges(given, "delete_edges", schema),
     )
 

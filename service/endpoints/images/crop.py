@@ -1,4 +1,4 @@
-"""A picture of any size at the one size a network looks at."""
+"""An image of any size at the one size a network looks at."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601
 
 
 def fitted(
-    picture: ImageData, shape: tuple[int, int, int], blank_C: np.ndarray, fit: Fit
+    image: ImageData, shape: tuple[int, int, int], blank_C: np.ndarray, fit: Fit
 ) -> np.ndarray:
-    """The picture as float32 (C, H, W) of `shape`, in [0, 1].
+    """The image as float32 (C, H, W) of `shape`, in [0, 1].
 
     What shrinks is averaged over the area that each pixel covers, what grows is interpolated
-    linearly, each axis by itself; a picture of this size keeps its values. RGB becomes luma where
+    linearly, each axis by itself; an image of this size keeps its values. RGB becomes luma where
     one channel is read, grey becomes RGB where three are.
 
     Args:
-        blank_C: what shows through where the picture is transparent, in [0, 1].
-        fit: `stretch` shows the whole picture, `crop` the middle of it in its own proportions.
+        blank_C: what shows through where the image is transparent, in [0, 1].
+        fit: `stretch` shows the whole image, `crop` the middle of it in its own proportions.
     """
     channels, height, width = shape
-    rows, columns = _middle(picture.shape, (height, width)) if fit == "crop" else _WHOLE
-    planes = picture.pixels[rows, columns]
-    alpha = None if picture.alpha is None else picture.alpha[rows, columns, None]
+    rows, columns = _middle(image.shape, (height, width)) if fit == "crop" else _WHOLE
+    planes = image.pixels[rows, columns]
+    alpha = None if image.alpha is None else image.alpha[rows, columns, None]
     if alpha is not None:  # averages of colours times alpha: what is transparent has no colour
         planes = planes * (alpha / np.float32(255))
-    small = _resampled(planes, height, width) / np.iinfo(picture.pixels.dtype).max
+    small = _resampled(planes, height, width) / np.iinfo(image.pixels.dtype).max
     if small.shape[2] > channels:
         small = small @ _LUMA[:, None]
     if alpha is not None:
@@ -46,9 +46,9 @@ def fitted(
 _WHOLE = (slice(None), slice(None))
 
 
-def _middle(found: tuple[int, int], wanted: tuple[int, int]) -> tuple[slice, slice]:
-    """The largest part of the proportions of `wanted`, at least a pixel wide and high."""
-    (rows, columns), (height, width) = found, wanted
+def _middle(shape: tuple[int, int], target: tuple[int, int]) -> tuple[slice, slice]:
+    """The largest part of the proportions of `target`, at least a pixel wide and high."""
+    (rows, columns), (height, width) = shape, target
     high = min(rows, max(1, round(columns * height / width)))
     wide = min(columns, max(1, round(rows * width / height)))
     top, left = (rows - high) // 2, (columns - wide) // 2
@@ -63,14 +63,12 @@ def _resampled(planes: np.ndarray, height: int, width: int) -> np.ndarray:
     return _along(_along(planes, height).swapaxes(0, 1), width).swapaxes(0, 1)
 
 
-def _along(values: np.ndarray, wanted: int) -> np.ndarray:
-    """The first axis in `wanted` steps."""
+def _along(values: np.ndarray, size: int) -> np.ndarray:
+    """The first axis in `size` steps."""
     length = len(values)
-    if length >= wanted:
-        return np.stack(
-            [_mean(values, i * length, (i + 1) * length, wanted) for i in range(wanted)]
-        )
-    middle = ((np.arange(wanted) + 0.5) * length / wanted - 0.5).clip(0, length - 1)
+    if length >= size:
+        return np.stack([_mean(values, i * length, (i + 1) * length, size) for i in range(size)])
+    middle = ((np.arange(size) + 0.5) * length / size - 0.5).clip(0, length - 1)
     low = np.floor(middle).astype(np.intp)
     share = (middle - low)[:, None, None]
     return values[low] * (1 - share) + values[np.minimum(low + 1, length - 1)] * share

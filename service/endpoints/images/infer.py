@@ -1,4 +1,4 @@
-"""Look at pictures one by one, and say how each came to rest."""
+"""Look at images one by one, and say how each came to rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.registry.handles import ImageModel
 
 @dataclass(frozen=True)
 class Recognised:
-    """Calibrated probabilities (R, labels) and the convergence of each picture."""
+    """Calibrated probabilities (R, labels) and the convergence of each image."""
 
     probabilities_RC: np.ndarray
     convergences: list[dict[str, Any]]
@@ -32,17 +32,17 @@ class Recognised:
 
 def recognise(
     model: ImageModel,
-    pictures: Sequence[ImageInput],
+    images: Sequence[ImageInput],
     params: DynamicsParams,
     include: frozenset[str],
     progress: Progress,
     control: StepControl,
     room: int | None = None,
 ) -> Recognised:
-    """Show `pictures` to `model`; `control` ends that before the next step.
+    """Show `images` to `model`; `control` ends that before the next step.
 
     It sees one at a time, with the noise of the same seed: so an answer is, bit for bit, that of
-    its picture alone, whose patches are the pool of its workspace.
+    its image alone, whose patches are the pool of its workspace.
 
     Args:
         room: bytes that reasons may have as tensors, if they are wanted as such.
@@ -53,10 +53,10 @@ def recognise(
     """
     network, energy = model.network, model.manifest.energy
     logits, convergences, total = [], [], 0.0
-    progress.steps = len(pictures)
+    progress.steps = len(images)
     gathering, reasons = ReasonCollector(include, control, room), list[RowReasons]()
-    for picture in pictures:
-        batch = network.pack([picture])
+    for image in images:
+        batch = network.pack([image])
         infer = partial(network.infer, batch, [params], control)
         output = gathering.run(network, [params], infer)
         if (why := control.stop_reason()) is not None:
@@ -69,9 +69,9 @@ def recognise(
             raise make_problem("diverged", "/dynamics", "diverged", rule)
         logits.append(output.logits[0].cpu().numpy())
         reasons += gathering.take(1)
-        told = gathering.courses(output).row(0, network.config.num_tokens, energy, include)
-        convergences.append(told)
-        total += told["energy_final"]
+        report = gathering.courses(output).row(0, network.config.num_tokens, energy, include)
+        convergences.append(report)
+        total += report["energy_final"]
         progress.step = len(convergences)
         progress.energy = total / progress.step
     [probabilities] = model.probabilities(np.stack(logits))

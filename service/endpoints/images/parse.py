@@ -126,17 +126,17 @@ def _question(value: object, kinds: Sequence[str], *where: str | int) -> Questio
     """Parse a question of one of `kinds`, given as a sentence or an object."""
     try:
         if type(value) is str:
-            found = questions.parse_question(value) if len(value) <= MAX_QUESTION else None
+            question = questions.parse_question(value) if len(value) <= MAX_QUESTION else None
         elif isinstance(value, dict):
-            found = _by_parts(value, *where)
+            question = _by_parts(value, *where)
         else:
             rule = "Must be a question in English, or an object with `asked` and `colour`."
             raise make_problem("invalid-request", pointer(*where), "wrong_type", rule)
     except ValueError as error:  # of `Question`; its message never quotes the input
         raise make_problem("invalid-request", pointer(*where), "conflict", str(error)) from None
-    if found is None or found.kind not in kinds:
+    if question is None or question.kind not in kinds:
         raise _not_understood(kinds, pointer(*where))
-    return found
+    return question
 
 
 def _by_parts(fields: dict[str, Any], *where: str | int) -> Question:

@@ -55,28 +55,28 @@ _PROBLEMS = (
 
 
 def _body(of_json: type[BaseModel], of_form: type[BaseModel]) -> dict[str, Any]:
-    description = "Pictures of any size, as JSON with base64 or as a form with files."
+    description = "Images of any size, as JSON with base64 or as a form with files."
     return json_or_form_body(description, of_json, of_form, {"image": IMAGE_TYPES})
 
 
 @router.post(
     "/classify",
     response_model=ClassifyImagesResponse,
-    summary="Say what pictures show",
+    summary="Say what images show",
     responses=_PROBLEMS,
     openapi_extra=_body(ClassifyImagesRequest, ClassifyImagesForm),
 )
 async def classify_images(
     request: Request, context: Annotated[AppContext, Depends(get_context)]
 ) -> Response:
-    """What does each picture show, and with what energy did the network come to think so?
+    """What does each image show, and with what energy did the network come to think so?
 
-    One result per picture, in order; each is what it would be alone. A picture is upright by its
+    One result per image, in order; each is what it would be alone. An image is upright by its
     EXIF, brought to the model's size by averaging areas (what is enlarged is interpolated), made
     grey or RGB as the model reads it, and where it is transparent the mean colour of the model's
-    training pictures shows. One that cannot be read refuses the request. By the Accept header the
+    training images shows. One that cannot be read refuses the request. By the Accept header the
     answer is JSON, with the most telling of the reasons that are included, or a safetensors file
-    with all of them, picture after picture (the rest as JSON in its metadata entry `response`).
+    with all of them, image after image (the rest as JSON in its metadata entry `response`).
     """
     return await _handle(request, context, ClassifyImagesTask)
 
@@ -84,7 +84,7 @@ async def classify_images(
 @router.post(
     "/answer",
     response_model=AnswerImagesResponse,
-    summary="Answer questions about pictures",
+    summary="Answer questions about images",
     responses=_PROBLEMS,
     openapi_extra=_body(AnswerImagesRequest, AnswerImagesForm),
 )
@@ -93,7 +93,7 @@ async def answer_about_images(
 ) -> Response:
     """Is the red object on the left? What is the shape of the one closest to it?
 
-    One result per picture and question, in order; each is what it would be alone. Pictures are
+    One result per image and question, in order; each is what it would be alone. Images are
     shown as by POST /images/classify.
     """
     return await _handle(request, context, AnswerImagesTask)
@@ -171,44 +171,44 @@ class AnswerImagesTask(ImagesTask):
 def _encode(task: ImageInputs, recognised: Recognised, form: str) -> ResponsePayload:
     labels, model = task.model.tasks[0].labels, task.model
     convergences = recognised.convergences
-    found = [
-        _result(index, asked, labels, p_C)
-        | {"image": _shown(task, place), "convergence": convergence}
-        for index, ((place, asked), p_C, convergence) in enumerate(
+    results = [
+        _result(number, question, labels, p_C)
+        | {"image": _shown(task, index), "convergence": convergence}
+        for number, ((index, question), p_C, convergence) in enumerate(
             zip(task.rows, recognised.probabilities_RC, convergences, strict=True)
         )
     ]
-    rest = {
+    document = {
         "model": model.ref_dict,
         "dynamics": recognised.dynamics,
         "convergence": aggregate(convergences),
     }
     if form == SAFETENSORS:
         return make_tensors_payload(
-            reasons_to_tensors(recognised.reasons), {"results": found} | rest
+            reasons_to_tensors(recognised.reasons), {"results": results} | document
         )
     tiles = "memories" in list_galleries(model.network)
-    for result, reasons in zip(found, recognised.reasons, strict=False):
+    for result, reasons in zip(results, recognised.reasons, strict=False):
         result["reasons"] = reasons_to_dict(reasons, tiles=tiles)
-    return make_json_payload({"results": found} | rest)
+    return make_json_payload({"results": results} | document)
 
 
 def _result(
-    index: int, asked: Question | None, labels: Sequence[str], p_C: np.ndarray
+    index: int, question: Question | None, labels: Sequence[str], p_C: np.ndarray
 ) -> dict[str, Any]:
     best = int(p_C.argmax())
-    told: dict[str, Any] = {"index": index}
-    if asked is not None:
-        parts = {name: part for name, part in asdict(asked).items() if part is not None}
-        told["question"] = {"text": asked.text, **parts}
-    return told | {
-        "label" if asked is None else "answer": labels[best],
+    result: dict[str, Any] = {"index": index}
+    if question is not None:
+        parts = {name: part for name, part in asdict(question).items() if part is not None}
+        result["question"] = {"text": question.text, **parts}
+    return result | {
+        "label" if question is None else "answer": labels[best],
         "probability": float(p_C[best]),
         "probabilities": dict(zip(labels, p_C.tolist(), strict=True)),
     }
 
 
-def _shown(task: ImageInputs, place: int) -> dict[str, Any]:
-    height, width = task.images[place][1].shape
+def _shown(task: ImageInputs, index: int) -> dict[str, Any]:
+    height, width = task.images[index][1].shape
     _, *size = task.model.config.shape
     return {"width": width, "height": height, "fit": task.fit, "size": size[::-1]}

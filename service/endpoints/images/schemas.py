@@ -27,7 +27,7 @@ _IMAGE = "PNG, JPEG or WebP{}; BASIN_MAX_PIXELS caps the size, BASIN_MAX_IMAGES 
 
 
 class LookKnobs(Strict):
-    """How pictures are shown to a network."""
+    """How images are shown to a network."""
 
     fit: Fit = Field(
         "stretch",
@@ -37,7 +37,7 @@ class LookKnobs(Strict):
 
 
 class ClassifyImagesRequest(Envelope, LookKnobs):
-    """Say what pictures show."""
+    """Say what images show."""
 
     image: str | Annotated[list[str], Field(min_length=1)] = Field(
         description=_IMAGE.format(" in base64, or as a data URI")
@@ -45,7 +45,7 @@ class ClassifyImagesRequest(Envelope, LookKnobs):
 
 
 class ClassifyImagesForm(Envelope, LookKnobs):
-    """The same as multipart/form-data: pictures as files, `model` and `fit` as text, other fields
+    """The same as multipart/form-data: images as files, `model` and `fit` as text, other fields
     as JSON."""
 
     image: list[bytes] = Field(min_length=1, description=_IMAGE.format(""))
@@ -78,12 +78,12 @@ MAX_QUESTION = 200
 AnyQuestion = Annotated[str, Field(max_length=MAX_QUESTION)] | AskedQuestion
 _QUESTION = (
     "in English, in one of the forms that GET /models/{name} lists, or by its parts. As many as "
-    "pictures, or one about all, or several about one"
+    "images, or one about all, or several about one"
 )
 
 
 class AnswerImagesRequest(ClassifyImagesRequest):
-    """Answer questions about pictures."""
+    """Answer questions about images."""
 
     question: AnyQuestion | Annotated[list[AnyQuestion], Field(min_length=1)] = Field(
         description=_QUESTION
@@ -91,7 +91,7 @@ class AnswerImagesRequest(ClassifyImagesRequest):
 
 
 class AnswerImagesForm(ClassifyImagesForm):
-    """The same as multipart/form-data: pictures as files, `model`, `fit` and `question` as text,
+    """The same as multipart/form-data: images as files, `model`, `fit` and `question` as text,
     other fields as JSON. A `question` that begins with { or [ is JSON too."""
 
     question: AnyQuestion | Annotated[list[AnyQuestion], Field(min_length=1)] = Field(
@@ -100,7 +100,7 @@ class AnswerImagesForm(ClassifyImagesForm):
 
 
 class Shown(BaseModel):
-    """What the network got to see of a picture."""
+    """What the network got to see of an image."""
 
     width: int = Field(description="width of the image that was sent, upright")
     height: int
@@ -109,7 +109,7 @@ class Shown(BaseModel):
 
 
 class ImageConvergence(Convergence):
-    """How the retrieval of one picture came to rest: energies summed over its tokens and layers."""
+    """How the retrieval of one image came to rest: energies summed over its tokens and layers."""
 
     energy_percentile: float | None = Field(
         description="percentage of training images with a lower final energy per token"
@@ -117,7 +117,7 @@ class ImageConvergence(Convergence):
 
 
 class ImageLabel(Prediction):
-    """What one picture shows."""
+    """What one image shows."""
 
     index: int = Field(ge=0, description="index of the image")
     image: Shown
@@ -136,7 +136,7 @@ class QuestionRead(BaseModel):
 
 
 class ImageAnswer(BaseModel):
-    """The answer to one question about one picture."""
+    """The answer to one question about one image."""
 
     index: int = Field(
         ge=0, description="index of the image, or of the question if there is one image"
@@ -165,12 +165,12 @@ class _Response(BaseModel):
 
 
 class ClassifyImagesResponse(_Response):
-    """One result per picture, in order."""
+    """One result per image, in order."""
 
     results: list[ImageLabel]
 
 
 class AnswerImagesResponse(_Response):
-    """One result per picture or question, in order."""
+    """One result per image or question, in order."""
 
     results: list[ImageAnswer]

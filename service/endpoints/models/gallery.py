@@ -28,7 +28,7 @@ router = APIRouter(tags=["models"])
 @router.get(
     "/models/{name}/memories",
     response_model=GalleryBody,
-    summary="What a model has learned, as a picture",
+    summary="What a model has learned, as an image",
     responses=problems(404, 406, 422, 429, 500, 503) | binary_response(PNG),
 )
 async def show_memories(
@@ -89,7 +89,7 @@ def _shown(model: Model[Any], show: str, form: str, request_id: str) -> Response
     if form == JSON:
         return Response(told.model_dump_json(), media_type=JSON)
     pixels = tiles[..., 0] if channels == 1 else tiles
-    picture = embed_json(
+    image = embed_json(
         encode_png(make_grid(pixels, found.columns)), told.model_dump_json().encode()
     )
-    return Response(picture, media_type=PNG)
+    return Response(image, media_type=PNG)

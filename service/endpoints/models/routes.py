@@ -96,8 +96,11 @@ async def describe_model(
 
 
 def _tasks(model: ClassifierBase[Any]) -> list[TaskBody]:
-    told = zip(model.tasks, model.temperatures, strict=True)
-    return [TaskBody(name=t.name, labels=list(t.labels), temperature=at) for t, at in told]
+    pairs = zip(model.tasks, model.temperatures, strict=True)
+    return [
+        TaskBody(name=t.name, labels=list(t.labels), temperature=temperature)
+        for t, temperature in pairs
+    ]
 
 
 def _summary(model: Model[Any], settings: Settings) -> ModelSummary:

@@ -128,7 +128,7 @@ class RecogniserDetail(ModelDetail):
 
 
 class GalleryBody(BaseModel):
-    """A picture of what a model has learned: tiles with two pixels between them, row by row."""
+    """An image of what a model has learned: tiles with two pixels between them, row by row."""
 
     model: ModelRef
     show: str

@@ -198,15 +198,15 @@ class Completes(CheckpointAdapter[Completer]):
     def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         files = []
         for name in inference.inputs:
-            [picture] = _pictures(inference, name, (2, 3) if name == "image" else (2,), settings)
-            files.append((name, picture))
+            [image] = _image_tensors(inference, name, (2, 3) if name == "image" else (2,), settings)
+            files.append((name, image))
         return _form(_enveloped(inference.parameters, model=self.name), files)
 
     def from_native(self, answer: ResponsePayload) -> Arrays:
         found = safetensors.numpy.load(answer.file)
         count = sum(name.startswith("image_") for name in found)
-        pictures = [found.pop(f"image_{i}") for i in range(count)]
-        several = np.stack(pictures)
+        images = [found.pop(f"image_{i}") for i in range(count)]
+        several = np.stack(images)
         return {"completed": several[..., None] if several.ndim == 3 else several} | found
 
 
@@ -223,7 +223,7 @@ class _Looks(_Labels[M]):
 
     def to_native(self, inference: Inference, settings: Settings) -> NativeRequest:
         fields = _enveloped(inference.parameters, model=self.name)
-        files = [("image", one) for one in _pictures(inference, "image", (4,), settings)]
+        files = [("image", one) for one in _image_tensors(inference, "image", (4,), settings)]
         rest = inference.inputs.keys() - {"image"}
         return _form(fields | {name: _texts(inference, name) for name in rest}, files)
 
@@ -335,7 +335,7 @@ def _texts(inference: Inference, name: str) -> list[str]:
     return array.reshape(-1).tolist()
 
 
-def _pictures(
+def _image_tensors(
     inference: Inference, name: str, dims: tuple[int, ...], settings: Settings
 ) -> list[bytes]:
     """Encode each image as PNG; a tensor of four dimensions is a batch."""

@@ -265,8 +265,8 @@ def _to_response(
     if of["sha256"] != one.sha256:
         detail = "The model was replaced during the request. Retry after 1 s."
         raise Problem("not-ready", detail, headers={"retry-after": "1"})
-    found = one.from_native(answer)
-    names = [each.name for each in one.outputs if each.name in found]
-    in_order = names + sorted(found.keys() - names)
-    arrays = {name: found[name] for name in in_order}
+    arrays_by_name = one.from_native(answer)
+    names = [each.name for each in one.outputs if each.name in arrays_by_name]
+    in_order = names + sorted(arrays_by_name.keys() - names)
+    arrays = {name: arrays_by_name[name] for name in in_order}
     return written(inference, one.name, one.version, arrays, answer.document)

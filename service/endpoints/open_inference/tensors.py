@@ -104,9 +104,13 @@ def read(body: bytes, header: str | None) -> Inference:
 
 
 def written(
-    inference: Inference, model: str, version: str, arrays: Mapping[str, np.ndarray], told: bytes
+    inference: Inference,
+    model: str,
+    version: str,
+    arrays: Mapping[str, np.ndarray],
+    response_json: bytes,
 ) -> ResponsePayload:
-    """Return the response with these tensors; `told` is the JSON of all other results.
+    """Return the response with these tensors; `response_json` has all other results.
 
     Raises:
         Problem: an unknown output is wanted.
@@ -116,8 +120,8 @@ def written(
         wanted = dict.fromkeys(arrays, inference.as_bytes)
     elif missing := [name for name in wanted if name not in arrays]:
         rule = f"No such output. This model has the outputs {', '.join(arrays)}."
-        place_of = list(wanted).index(missing[0])
-        raise make_problem("invalid-request", pointer("outputs", place_of, "name"), "unknown", rule)
+        index = list(wanted).index(missing[0])
+        raise make_problem("invalid-request", pointer("outputs", index, "name"), "unknown", rule)
     listed = [arrays[name] for name, as_bytes in wanted.items() if not as_bytes]
     if sum(map(_json_bytes, listed)) > _MAX_JSON_BYTES:
         rule = f"The response would exceed {_MAX_JSON_BYTES} bytes of JSON. Ask for `binary_data`."
@@ -136,7 +140,7 @@ def written(
         "model_name": model,
         "model_version": version,
         **({} if inference.id is None else {"id": inference.id}),
-        "parameters": {"response": told.decode()},
+        "parameters": {"response": response_json.decode()},
         "outputs": outputs,
     }
     head = orjson.dumps(document)
@@ -172,19 +176,19 @@ def _require_few(fields: dict[str, Any]) -> None:
 
 
 def _parameter_faults(fields: dict[str, Any], *where: str | int) -> list[FieldError]:
-    found, at = fields.get("parameters"), pointer(*where, "parameters")
-    if not isinstance(found, dict):
+    values, at = fields.get("parameters"), pointer(*where, "parameters")
+    if not isinstance(values, dict):
         return []
-    if len(found) > _MAX_ENTRIES:
+    if len(values) > _MAX_ENTRIES:
         return [FieldError(at, "too_many", f"At most {_MAX_ENTRIES} entries are allowed.")]
-    if not all(re.fullmatch(r"\w{1,64}", name, re.ASCII) for name in found):
+    if not all(re.fullmatch(r"\w{1,64}", name, re.ASCII) for name in values):
         return [
             FieldError(at, "not_allowed", "A parameter name has 1 to 64 letters, digits and _.")
         ]
     rule = "Must be a number, a boolean or a string."
     return [
         FieldError(f"{at}/{name}", "wrong_type", rule)
-        for name, value in found.items()
+        for name, value in values.items()
         if not isinstance(value, bool | int | float | str)
     ]
 
@@ -277,8 +281,8 @@ def _strings(data: memoryview, count: int, at: str) -> list[str]:
             f"{LARGE_BODY_BYTES} bytes. Send several requests."
         )
         raise make_graph_problem_at(at, "too_large", detail)
-    found, start = list[str](), 0
-    while start < len(data) and len(found) < count:
+    values, start = list[str](), 0
+    while start < len(data) and len(values) < count:
         end = start + _ITEM.size
         if end > len(data):
             break
@@ -287,14 +291,14 @@ def _strings(data: memoryview, count: int, at: str) -> list[str]:
         if start > len(data):
             break
         try:
-            found.append(str(data[end:start], "utf-8"))
+            values.append(str(data[end:start], "utf-8"))
         except UnicodeDecodeError:
             raise make_graph_problem_at(at, "wrong_type", "Strings must be UTF-8.") from None
-    if len(found) != count or start != len(data):
+    if len(values) != count or start != len(data):
         raise make_graph_problem_at(
             at, "wrong_shape", f"Must hold {count} strings, each after its length as 4 bytes."
         )
-    return found
+    return values
 
 
 def _datatype(array: np.ndarray) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.endpoints.complete.decoding import Opened, open_picture
+from service.endpoints.complete.decoding import DecodedRequest, decode_request
 from service.endpoints.complete.inpaint import complete
 from service.endpoints.complete.parse import read_request
 from service.endpoints.complete.tiling import plan_windows
@@ -32,7 +32,7 @@ SCRIPT = """
 import asyncio, collections, json, pathlib, sys
 from service.errors import Problem
 from service.imaging.decoder_pool import ImageDecoder
-from service.endpoints.complete.decoding import open_picture
+from service.endpoints.complete.decoding import decode_request
 from service.endpoints.complete.parse import read_request
 from service.settings import Settings
 
@@ -40,7 +40,7 @@ async def one(reader, body):
     try:
         request = read_request(body, "application/json", Settings())
         async with reader.reserve() as run:
-            await run(open_picture, request)
+            await run(decode_request, request)
             await asyncio.sleep(0.2)
             return "read"
     except Problem as problem:
@@ -93,19 +93,19 @@ def test_a_place_is_free_again_whatever_happened():
     cut = IMAGE[:33] + chunk(b"IDAT", b"x\x9c") + chunk(b"IEND")
     broken = read_request(body(image=text(cut)), "application/json", Settings())
 
-    async def main() -> tuple[Opened, bool]:
+    async def main() -> tuple[DecodedRequest, bool]:
         reader = ImageDecoder(places=1)
         for _ in range(3):
             with pytest.raises(Problem):
                 async with reader.reserve() as run:
-                    await run(open_picture, broken)
+                    await run(decode_request, broken)
         async with reader.reserve() as run:
-            opened = await run(open_picture, request)
+            opened = await run(decode_request, request)
             waiting = asyncio.ensure_future(reader.reserve().__aenter__())
             done, _ = await asyncio.wait({waiting}, timeout=0.1)
             waiting.cancel()
         async with reader.reserve() as run:
-            await run(open_picture, request)
+            await run(decode_request, request)
         reader.close()
         return opened, bool(done)
 
@@ -126,16 +126,16 @@ def test_what_is_written_is_what_was_read(name):
 def test_from_a_body_to_a_png(name):
     """As a route does it, for every kind of file."""
     request = read_request(body(image=text(FILES[name])), "application/json", Settings())
-    opened = open_picture(request)
+    opened = decode_request(request)
     plan = plan_windows(opened.unknown, 16, 4, 100)
-    again = read(encode_sheet([complete(opened.picture, plan, mean)]))
-    assert again.pixels.dtype == opened.picture.pixels.dtype
+    again = read(encode_sheet([complete(opened.image, plan, mean)]))
+    assert again.pixels.dtype == opened.image.pixels.dtype
     known = ~opened.unknown
-    np.testing.assert_array_equal(again.pixels[known], opened.picture.pixels[known])
-    assert (again.pixels[~known] != opened.picture.pixels[~known]).any()
-    assert (again.alpha is None) == (opened.picture.alpha is None)
+    np.testing.assert_array_equal(again.pixels[known], opened.image.pixels[known])
+    assert (again.pixels[~known] != opened.image.pixels[~known]).any()
+    assert (again.alpha is None) == (opened.image.alpha is None)
     if again.alpha is not None:
-        np.testing.assert_array_equal(again.alpha[known], opened.picture.alpha[known])
+        np.testing.assert_array_equal(again.alpha[known], opened.image.alpha[known])
 
 
 def test_a_png_tells_what_goes_with_it():

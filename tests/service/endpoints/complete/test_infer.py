@@ -12,7 +12,7 @@ from models.base import DynamicsParams, Output
 from models.dynamics import RUN_ALONE, StopReason
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence
-from service.endpoints.complete.infer import CompleteInputs, complete_picture
+from service.endpoints.complete.infer import CompleteInputs, complete_image
 from service.endpoints.complete.routes import require_response_fits
 from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
@@ -40,8 +40,8 @@ def test_windows_have_noise_of_their_own(tile):
     def both(noise):
         knobs = DynamicsParams(noise=noise, seed=1)
         task = CompleteInputs(tile, flat, plan, 1, knobs, frozenset())
-        [done] = complete_picture(task, Progress(), RUN_ALONE).completions
-        return done.picture.pixels[6:9, 6:9], done.picture.pixels[6:9, 54:57]
+        [done] = complete_image(task, Progress(), RUN_ALONE).completions
+        return done.image.pixels[6:9, 6:9], done.image.pixels[6:9, 54:57]
 
     np.testing.assert_array_equal(*both(0.0))
     assert not np.array_equal(*both(0.5))
@@ -68,7 +68,7 @@ def test_progress_counts_what_the_network_sees(checkpoints):
     progress, picture = Progress(), ImageData(smooth(*SHAPE))
     plan = plan_windows(HOLE, 16, 4, 99)
     task = CompleteInputs(model, picture, plan, 2, DynamicsParams(), frozenset())
-    done = complete_picture(task, progress, RUN_ALONE)
+    done = complete_image(task, progress, RUN_ALONE)
     assert progress.step == progress.steps == 2 * 3 * plan.windows
     assert [one.convergence["windows"] for one in done.completions] == [3, 3]
 
@@ -84,7 +84,7 @@ def test_no_finite_pixel_left(tile, monkeypatch):
     plan = plan_windows(HOLE, 16, 4, 99)
     task = CompleteInputs(tile, ImageData(smooth(*SHAPE)), plan, 1, DynamicsParams(), frozenset())
     with pytest.raises(Problem) as caught:
-        complete_picture(task, Progress(), RUN_ALONE)
+        complete_image(task, Progress(), RUN_ALONE)
     assert caught.value.kind == "diverged"
 
 
@@ -101,7 +101,7 @@ def test_an_interrupt_ends_it_within_a_step(tile):
         tile, ImageData(smooth(*SHAPE)), plan, 16, DynamicsParams(steps=64), frozenset()
     )
     with pytest.raises(RunInterruptedError):
-        complete_picture(task, Progress(), StopWhen(stop_after_five))
+        complete_image(task, Progress(), StopWhen(stop_after_five))
     assert asked < 9  # the step at hand, the block after it, and the window
 
 

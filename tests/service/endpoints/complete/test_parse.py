@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from service.endpoints.complete.decoding import open_picture
-from service.endpoints.complete.parse import PictureRequest, read_request
+from service.endpoints.complete.decoding import decode_request
+from service.endpoints.complete.parse import CompletionRequest, read_request
 from service.errors import Problem
 from service.settings import Settings
 from tests.support.bad_score_bodies import SECRET
@@ -54,13 +54,13 @@ def named(name: str, data: bytes = b"1") -> tuple[str, bytes]:
     return f'Content-Disposition: form-data; name="{name}"', data
 
 
-def read(body: bytes, content_type: str = JSON, **changes: Any) -> PictureRequest:
+def read(body: bytes, content_type: str = JSON, **changes: Any) -> CompletionRequest:
     return read_request(body, content_type, Settings.model_validate(changes))
 
 
 def refusal(body: bytes, content_type: str = JSON) -> Problem:
     with pytest.raises(Problem) as refused:
-        open_picture(read(body, content_type))
+        decode_request(read(body, content_type))
     problem = refused.value
     assert SECRET.encode() not in problem.response("id").body
     return problem
@@ -82,8 +82,8 @@ def test_json_and_a_form_say_the_same():
     assert one.num_samples == 3
     assert one.dynamics.noise == 0.5
     assert one.include == {"trace"}
-    opened = open_picture(one)
-    np.testing.assert_array_equal(opened.picture.to_array(), smooth(20, 30))
+    opened = decode_request(one)
+    np.testing.assert_array_equal(opened.image.to_array(), smooth(20, 30))
     np.testing.assert_array_equal(opened.unknown, HOLE == 0)
 
 
@@ -114,17 +114,17 @@ def test_lines_may_be_broken():
 
 def test_an_image_may_bring_its_own_mask():
     image = saved(np.dstack([smooth(20, 30), 255 - HOLE]))
-    opened = open_picture(read(body(image=text(image), mask=None, mask_mode="alpha")))
+    opened = decode_request(read(body(image=text(image), mask=None, mask_mode="alpha")))
     np.testing.assert_array_equal(opened.unknown, HOLE == 255)
-    opened = open_picture(read(body(image=text(IMAGE), mask=text(image), mask_mode="alpha")))
+    opened = decode_request(read(body(image=text(IMAGE), mask=text(image), mask_mode="alpha")))
     np.testing.assert_array_equal(opened.unknown, HOLE == 255)
 
 
 def test_a_mask_fits_what_is_seen_not_what_is_stored():
     turned = text(saved(smooth(20, 30), exif=exif(6)))
     assert refusal(body(image=turned)).faults[0].code == "wrong_shape"
-    opened = open_picture(read(body(image=turned, mask=text(saved(np.rot90(HOLE).copy())))))
-    assert opened.picture.shape == opened.unknown.shape == (30, 20)
+    opened = decode_request(read(body(image=turned, mask=text(saved(np.rot90(HOLE).copy())))))
+    assert opened.image.shape == opened.unknown.shape == (30, 20)
 
 
 BAD_TEXT = {
@@ -290,7 +290,7 @@ def test_a_file_may_hold_anything():
 def test_no_body_fails_but_as_a_problem(data):
     start = st.just(orjson.dumps({"image": "aa==", "mask": text(MASK), "dynamics": {"steps": 1}}))
     with pytest.raises(Problem):
-        open_picture(read(changed_somewhere(data, start)))
+        decode_request(read(changed_somewhere(data, start)))
 
 
 @hypothesis_settings(max_examples=50, deadline=None)
@@ -300,6 +300,6 @@ def test_no_form_fails_but_as_a_problem(data):
     at = data.draw(st.integers(0, len(good) - 1))
     good[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=20))
     try:
-        open_picture(read(bytes(good), FORM))
+        decode_request(read(bytes(good), FORM))
     except Problem as problem:
         assert problem.status in (400, 415, 422)  # noqa: PT017

@@ -52,21 +52,21 @@ class ResponsePayload:
         return replace(self, is_cacheable=False)
 
 
-def make_json_payload(told: Mapping[str, Any]) -> ResponsePayload:
+def make_json_payload(document: Mapping[str, Any]) -> ResponsePayload:
     # orjson writes NaN and infinities as null
-    return ResponsePayload(JSON, _dumps(told))
+    return ResponsePayload(JSON, _dumps(document))
 
 
 def make_tensors_payload(
-    arrays: Mapping[str, np.ndarray], told: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray], document: Mapping[str, Any]
 ) -> ResponsePayload:
-    """Make a safetensors file of `arrays`, with `told` as JSON in its metadata entry `response`."""
-    return ResponsePayload(SAFETENSORS, _dumps(told), safetensors.numpy.save(dict(arrays)))
+    """Make a safetensors file of `arrays`, with `document` as JSON in the metadata (`response`)."""
+    return ResponsePayload(SAFETENSORS, _dumps(document), safetensors.numpy.save(dict(arrays)))
 
 
-def make_image_payload(png: bytes, told: Mapping[str, Any]) -> ResponsePayload:
-    """Make a PNG with `told` as JSON in its text chunk `basin`."""
-    return ResponsePayload(PNG, _dumps(told), png)
+def make_image_payload(png: bytes, document: Mapping[str, Any]) -> ResponsePayload:
+    """Make a PNG with `document` as JSON in its text chunk `basin`."""
+    return ResponsePayload(PNG, _dumps(document), png)
 
 
 def _with_metadata(file: bytes, metadata: dict[str, str]) -> bytes:

@@ -22,22 +22,22 @@ from service.auth.keys import ALL, ApiKey, hash_secret, new_secret
 
 def main(arguments: Sequence[str]) -> None:
     """Create a key and print it on stdout; it cannot be shown again."""
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     secret = new_secret()
     try:
-        held = (
-            parse_key_file(asked.file.read_bytes()) if asked.file and asked.file.exists() else None
+        key_file = (
+            parse_key_file(args.file.read_bytes()) if args.file and args.file.exists() else None
         )
-        key = _key(asked, secret, held)
+        key = _key(args, secret, key_file)
     except ValidationError as error:
         sys.exit(format_validation_errors(error))
     except (ApiKeyFileError, OSError) as error:
-        sys.exit(f"{asked.file}: {error}")
-    if asked.file is None:
+        sys.exit(f"{args.file}: {error}")
+    if args.file is None:
         print(key.model_dump_json(exclude_none=True), file=sys.stderr)
     else:
-        others = [other for other in held.keys if other.name != key.name] if held else []
-        _write(asked.file, KeyFile(keys=(*others, key)))
+        others = [other for other in key_file.keys if other.name != key.name] if key_file else []
+        _write(args.file, KeyFile(keys=(*others, key)))
     print(secret)
 
 
@@ -52,25 +52,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", nargs=2, metavar=("PER_SECOND", "BURST"), help="requests")
     parser.add_argument("--quota", nargs=2, metavar=("COST", "SECONDS"), help="tokens x steps")
     parser.add_argument("--only", action="store_true", help="the keys it had are none any more")
-    kept = os.environ.get("BASIN_KEYS")
+    default_file = os.environ.get("BASIN_KEYS")
     where = (
         "file of keys, made if there is none; BASIN_KEYS if not given, else the entry is printed"
     )
-    parser.add_argument("--file", type=Path, default=kept and Path(kept), help=where)
+    parser.add_argument(
+        "--file", type=Path, default=default_file and Path(default_file), help=where
+    )
     return parser
 
 
-def _key(asked: argparse.Namespace, secret: str, held: KeyFile | None) -> ApiKey:
+def _key(args: argparse.Namespace, secret: str, key_file: KeyFile | None) -> ApiKey:
     """Return the key of this name, with the given fields replaced."""
-    known = next((key for key in held.keys if key.name == asked.name), None) if held else None
-    entry = known.model_dump() if known else {"name": asked.name, "routes": ALL, "models": ALL}
-    hashes = () if known is None or asked.only else known.sha256
+    known = (
+        next((key for key in key_file.keys if key.name == args.name), None) if key_file else None
+    )
+    entry = known.model_dump() if known else {"name": args.name, "routes": ALL, "models": ALL}
+    hashes = () if known is None or args.only else known.sha256
     entry["sha256"] = (*hashes, hash_secret(secret))
     for name in ("routes", "models", "expires"):
-        if (given := getattr(asked, name)) is not None:
+        if (given := getattr(args, name)) is not None:
             entry[name] = ALL if given == [ALL] else given
     for name, fields in (("rate", ("per_second", "burst")), ("quota", ("cost", "seconds"))):
-        if (given := getattr(asked, name)) is not None:
+        if (given := getattr(args, name)) is not None:
             entry[name] = dict(zip(fields, given, strict=True))
     return ApiKey.model_validate(entry)
 

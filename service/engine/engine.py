@@ -73,15 +73,15 @@ class Engine:
         threads: int | None,
         steps: bool = True,
         max_per_model: int | None = None,
-        on_step: StepObserver = lambda kind, rows, seconds: None,
+        on_step: StepObserver = lambda flow, rows, seconds: None,
     ) -> None:
         self._limit = queue_size + 1
         self._max_per_model = max_per_model
         self._backlog = LoadEstimator()
         self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
         self._scheduler = Scheduler(threads, steps, self._measure, on_step)
-        self._parties: dict[Hashable, RequestBatch] = {}  # that may not have begun
-        self._latest = WeakValueDictionary[Hashable, RequestBatch]()
+        self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
+        self._last_batch = WeakValueDictionary[Hashable, RequestBatch]()
 
     @property
     def capacity(self) -> int:
@@ -151,16 +151,16 @@ class Engine:
         Raises:
             Problem: `queue-full`, for the model or because the deadline would be missed.
         """
-        flow = workload.flow
-        if self._max_per_model is not None and self.pending(flow) >= self._max_per_model:
+        if self._max_per_model is not None and self.pending(workload.flow) >= self._max_per_model:
             detail = (
                 f"{self._max_per_model} requests of this model (BASIN_MAX_PER_MODEL) are running "
                 "or waiting. Retry after 1 s."
             )
             raise Problem("queue-full", detail, headers={"retry-after": "1"})
-        weight, kind = (_JOB_WEIGHT if is_job else 1.0), (flow, is_job)
+        weight = _JOB_WEIGHT if is_job else 1.0
+        flow = workload.flow, is_job  # the jobs of a model take turns with its other requests
         cost = workload.cost
-        delay_s = 0.0 if is_job else self._backlog.expected_delay_s(kind, weight, cost, deadline_s)
+        delay_s = 0.0 if is_job else self._backlog.expected_delay_s(flow, weight, cost, deadline_s)
         if delay_s:
             retry_s = math.ceil(delay_s)
             detail = (
@@ -169,14 +169,14 @@ class Engine:
             )
             raise Problem("queue-full", detail, headers={"retry-after": str(retry_s)})
         progress = progress or Progress()
-        with self._backlog.track(kind, weight, cost) as set_duration:
+        with self._backlog.track(flow, weight, cost) as set_duration:
             started = time.perf_counter()
             result = None
             if workload.batchable is not None and not workload.is_isolated:
-                result = await self._run_batched(workload.batchable, kind, weight, progress)
+                result = await self._run_batched(workload.batchable, flow, weight, progress)
             if result is None:
                 task = self._scheduler.submit(
-                    work, kind, weight, workload.is_isolated, progress, workload.size
+                    work, flow, weight, workload.is_isolated, progress, workload.size
                 )
                 value = await _wait_for(task.future, partial(task.stop, StopReason.CANCELLED))
                 result = value, task.ran_s
@@ -186,39 +186,39 @@ class Engine:
         return Outcome(value, max(queued_s, 0.0), ran_s)
 
     async def _run_batched(
-        self, alike: BatchableRequest, kind: Hashable, weight: float, progress: Progress
+        self, request: BatchableRequest, flow: Hashable, weight: float, progress: Progress
     ) -> tuple[Any, float] | None:
         """The outcome and its seconds of compute; None if the request must be run by itself."""
-        place = kind, alike.key
-        party = self._parties.get(place)
-        guest = None if party is None else party.add(alike, progress)
-        if party is None or guest is None:
-            party = self._parties[place] = RequestBatch(alike)
-            guest = party.add(alike, progress)
-            assert guest is not None
-            self._arrange(party, place, partial(self._scheduler.submit, flow=kind, weight=weight))
+        key = flow, request.key
+        batch = self._open_batches.get(key)
+        entry = None if batch is None else batch.add(request, progress)
+        if batch is None or entry is None:
+            batch = self._open_batches[key] = RequestBatch(request)
+            entry = batch.add(request, progress)
+            assert entry is not None
+            self._arrange(batch, key, partial(self._scheduler.submit, flow=flow, weight=weight))
         try:
-            return await guest.outcome, party.share_s
+            return await entry.outcome, batch.share_s
         except RetryIndividually:
             return None
         except asyncio.CancelledError:
-            party.remove(guest)
+            batch.remove(entry)
             raise
         finally:
-            if party.is_closed and self._parties.get(place) is party:
-                del self._parties[place]
+            if batch.is_closed and self._open_batches.get(key) is batch:
+                del self._open_batches[key]
 
     def _arrange(
-        self, party: RequestBatch, place: Hashable, submit: Callable[[RequestBatch], Task]
+        self, batch: RequestBatch, key: Hashable, submit: Callable[[RequestBatch], Task]
     ) -> None:
         """Begin the batch when the one before it is done, so that one is computed while the next is
         read; without one before it, once no more requests join."""
-        begin, before = partial(party.start, submit), self._latest.get(place)
-        self._latest[place] = party
+        begin, before = partial(batch.start, submit), self._last_batch.get(key)
+        self._last_batch[key] = batch
         if before is not None and before.then(begin):
             asyncio.get_running_loop().call_later(_LATEST_S, begin)
         else:
-            _gather(party, begin)
+            _gather(batch, begin)
 
     def close(self) -> None:
         """Wait for what runs."""
@@ -230,19 +230,19 @@ class Engine:
 
 
 def _gather(
-    party: RequestBatch, begin: Callable[[], object], there: int = 0, turns: int = 0
+    batch: RequestBatch, start_batch: Callable[[], object], last_size: int = 0, quiet_turns: int = 0
 ) -> None:
     """Begin the batch once no request has joined it for two turns of the event loop.
 
     Otherwise the first of several requests that arrive together would begin alone, and its
     computation would take the interpreter from parsing the others.
     """
-    still = turns + 1 if len(party) == there else 0
+    quiet = quiet_turns + 1 if len(batch) == last_size else 0
     # Two: a request that joins in this turn of the loop may be scheduled behind this call.
-    if still < 2 and 0 < len(party) < _ENOUGH:
-        asyncio.get_running_loop().call_soon(_gather, party, begin, len(party), still)
+    if quiet < 2 and 0 < len(batch) < _ENOUGH:
+        asyncio.get_running_loop().call_soon(_gather, batch, start_batch, len(batch), quiet)
     else:
-        begin()
+        start_batch()
 
 
 async def _wait_for(future: Future[Any], give_up: Callable[[], object]) -> Any:

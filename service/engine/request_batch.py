@@ -57,9 +57,9 @@ class RequestBatch:
         share_s: seconds of compute per request, once the batch is done.
     """
 
-    def __init__(self, alike: BatchableRequest) -> None:
-        self._many, self._loop = alike.many, asyncio.get_running_loop()
-        self._guests: list[BatchEntry] = []
+    def __init__(self, request: BatchableRequest) -> None:
+        self._compute_all, self._loop = request.many, asyncio.get_running_loop()
+        self._entries: list[BatchEntry] = []
         self._lock = threading.Lock()
         self._begun = self._over = False
         self._run: Task | None = None
@@ -67,20 +67,20 @@ class RequestBatch:
         self.share_s = 0.0
 
     def __len__(self) -> int:
-        return len(self._guests)
+        return len(self._entries)
 
     @property
     def is_closed(self) -> bool:
         """Whether it has begun, or has no requests left."""
-        return self._begun or not self._guests
+        return self._begun or not self._entries
 
-    def add(self, alike: BatchableRequest, progress: Progress) -> BatchEntry | None:
+    def add(self, request: BatchableRequest, progress: Progress) -> BatchEntry | None:
         """Add a request; None if the batch has begun or is full."""
         with self._lock:
-            if self._begun or len(self._guests) >= _MOST:
+            if self._begun or len(self._entries) >= _MOST:
                 return None
-            self._guests.append(BatchEntry(alike.item, progress, self._loop.create_future()))
-            return self._guests[-1]
+            self._entries.append(BatchEntry(request.item, progress, self._loop.create_future()))
+            return self._entries[-1]
 
     def start(self, submit: Callable[[RequestBatch], Task]) -> None:
         """Submit the batch to the scheduler, unless that was done or it is closed. Any thread."""
@@ -97,60 +97,60 @@ class RequestBatch:
             False if this batch is done or will never run.
         """
         with self._lock:
-            if self._over or not (self._begun or self._guests):
+            if self._over or not (self._begun or self._entries):
                 return False
             self._next = begin
             return True
 
-    def remove(self, guest: BatchEntry) -> None:
+    def remove(self, entry: BatchEntry) -> None:
         """Drop a request whose client has gone; without any request left the computation stops."""
-        if not guest.outcome.cancel() and not guest.outcome.cancelled():
-            guest.outcome.exception()  # so that asyncio does not report it
+        if not entry.outcome.cancel() and not entry.outcome.cancelled():
+            entry.outcome.exception()  # so that asyncio does not report it
         with self._lock:
             if self._begun:
-                last = all(other.outcome.done() for other in self._guests)
+                last = all(other.outcome.done() for other in self._entries)
             else:  # others may still join, for as long as it has a guest
-                self._guests.remove(guest)
-                last = not self._guests
+                self._entries.remove(entry)
+                last = not self._entries
         if last and self._run is not None:
             self._run.stop(StopReason.CANCELLED)
 
     def __call__(self, run: Task) -> Sequence[Any]:
         with self._lock:
             self._begun = True
-        if not self._guests:
+        if not self._entries:
             return []
-        run.progresses = [guest.progress for guest in self._guests]
-        return self._many([guest.item for guest in self._guests], run)
+        run.progresses = [entry.progress for entry in self._entries]
+        return self._compute_all([entry.item for entry in self._entries], run)
 
     def _end(self, future: Future[Any]) -> None:
         """Called on the compute thread when the batch is done."""
         with self._lock:
             self._begun = self._over = True
-            follow, self._next = self._next, None
+            start_next, self._next = self._next, None
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._hand_out, future)
-        if follow is not None:
-            follow()
+        if start_next is not None:
+            start_next()
 
     def _hand_out(self, future: Future[Any]) -> None:
         """Set the outcome of each request, on the event loop."""
-        guests, run = self._guests, self._run
-        self._guests, self._run = [], None
+        entries, run = self._entries, self._run
+        self._entries, self._run = [], None
         assert run is not None
-        self.share_s = run.ran_s / max(len(guests), 1)
+        self.share_s = run.ran_s / max(len(entries), 1)
         outcomes: Sequence[Any]
         if future.cancelled():
-            outcomes = [RunInterruptedError(StopReason.CANCELLED)] * len(guests)
+            outcomes = [RunInterruptedError(StopReason.CANCELLED)] * len(entries)
         elif (error := future.exception()) is None:
             outcomes = future.result()
         else:
-            apart = len(guests) > 1 and not isinstance(error, RunInterruptedError)
-            outcomes = [RetryIndividually() if apart else error for _ in guests]
-        for guest, outcome in zip(guests, outcomes, strict=True):
-            if guest.outcome.done():
+            retry = len(entries) > 1 and not isinstance(error, RunInterruptedError)
+            outcomes = [RetryIndividually() if retry else error for _ in entries]
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if entry.outcome.done():
                 continue
             if isinstance(outcome, BaseException):
-                guest.outcome.set_exception(outcome)
+                entry.outcome.set_exception(outcome)
             else:
-                guest.outcome.set_result(outcome)
+                entry.outcome.set_result(outcome)

@@ -167,7 +167,7 @@ class SharedStepTask(Schedulable):
     def __init__(self, flow: Flow, scheduler: Scheduler, kind: Hashable) -> None:
         self.flow, self._scheduler, self._kind = flow, scheduler, kind
         scheduler.shared_tasks.setdefault((flow.kind, kind), []).append(self)
-        self.company = RelaxationBatch()
+        self.relaxations = RelaxationBatch()
         self._runs: dict[int, tuple[Relaxation, Task]] = {}
         self._fresh: set[int] = set()  # their next step is the first one, which moves nothing
 
@@ -175,7 +175,7 @@ class SharedStepTask(Schedulable):
         return max(sum(len(run) for _, run in self._runs.values()), 1)
 
     def add(self, relaxation: Relaxation, run: Task) -> None:
-        self.company.add(relaxation)
+        self.relaxations.add(relaxation)
         self._runs[id(relaxation)] = relaxation, run
         if not relaxation.trace:
             self._fresh.add(id(relaxation))
@@ -198,21 +198,21 @@ class SharedStepTask(Schedulable):
         return False
 
     def _step(self) -> None:
-        there, tokens = list(self._runs.values()), self.company.num_tokens
+        running, tokens = list(self._runs.values()), self.relaxations.num_tokens
         started = time.perf_counter()
         try:
-            over = self.company.step()
+            over = self.relaxations.step()
         except Exception as error:
             # For example out of memory: each goes on alone and may fail with an error of its own.
             # A relaxation that has drawn noise cannot draw it again, so it fails now.
             structlog.get_logger().exception("a batch failed; its requests go on one by one")
-            for relaxation, run in there:
+            for relaxation, run in running:
                 run.failure = error if any(relaxation.noise_generators) else None
                 self._part(relaxation)
             return
         seconds = time.perf_counter() - started
-        self._scheduler.on_step(self.flow.kind, sum(r.rows for r, _ in there), seconds)
-        for relaxation, run in there:
+        self._scheduler.on_step(self.flow.kind, sum(r.rows for r, _ in running), seconds)
+        for relaxation, run in running:
             run.ran_s += seconds * len(relaxation.x_ND) / tokens
             if id(relaxation) not in self._fresh:
                 run.count_step()
@@ -224,7 +224,7 @@ class SharedStepTask(Schedulable):
         """Take a relaxation out of the batch; its task goes on with it alone."""
         _, run = self._runs[id(relaxation)]
         try:
-            self.company.remove(relaxation)
+            self.relaxations.remove(relaxation)
         except Exception as error:
             run.failure = error
         self._release(relaxation)
@@ -321,8 +321,8 @@ class Scheduler:
             run.require_wanted()
             if not relaxation.moving_rows:
                 return
-            several = self.shared_tasks.get((run.flow.kind, kind), [])
-            fitting = (t for t in several if t.company.num_tokens + tokens <= _ROOM)
+            tasks = self.shared_tasks.get((run.flow.kind, kind), [])
+            fitting = (t for t in tasks if t.relaxations.num_tokens + tokens <= _ROOM)
             together = next(fitting, None) or SharedStepTask(run.flow, self, kind)
             together.add(relaxation, run)
             self.queue.queue(together)

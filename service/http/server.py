@@ -44,9 +44,11 @@ def prepare_process(settings: Settings) -> Settings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft >= wanted:
         return settings
-    most = max(soft - _OWN_DESCRIPTORS, 1)
-    structlog.get_logger().warning("few file descriptors", limit=soft, max_connections=most)
-    return settings.model_copy(update={"max_connections": most})
+    max_connections = max(soft - _OWN_DESCRIPTORS, 1)
+    structlog.get_logger().warning(
+        "few file descriptors", limit=soft, max_connections=max_connections
+    )
+    return settings.model_copy(update={"max_connections": max_connections})
 
 
 def _told(fault: ErrorDetails) -> str:

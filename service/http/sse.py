@@ -46,9 +46,9 @@ class EventStream:
         """Commit to a stream: the request is valid."""
         self._begun.set()
 
-    def publish(self, told: Told) -> None:
-        """Queue a `progress` event, from any thread; `told` runs in the encoder."""
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, told)
+    def publish(self, to_payload: Told) -> None:
+        """Queue a `progress` event, from any thread; `to_payload` runs in the encoder."""
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, to_payload)
 
     async def response(
         self, request: Request, work: Coroutine[Any, Any, Response], state: RequestState
@@ -61,17 +61,17 @@ class EventStream:
         """
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: self._queue.put_nowait(None))
-        begun, gone = asyncio.ensure_future(self._begun.wait()), _gone(request)
+        started, disconnected = asyncio.ensure_future(self._begun.wait()), _gone(request)
         try:
-            await asyncio.wait({task, begun, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, started, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             if self._begun.is_set():
                 return _Stream(self._events(task, state), task)
             if task.done():
                 return task.result()
             raise ClientDisconnected
         finally:
-            begun.cancel()
-            gone.cancel()
+            started.cancel()
+            disconnected.cancel()
             if not self._begun.is_set():
                 task.cancel()
                 await asyncio.wait({task})
@@ -81,13 +81,13 @@ class EventStream:
     ) -> AsyncIterator[bytes]:
         while True:
             try:
-                told = await asyncio.wait_for(self._queue.get(), SILENCE_S)
+                to_payload = await asyncio.wait_for(self._queue.get(), SILENCE_S)
             except TimeoutError:
                 yield KEEPALIVE_COMMENT
                 continue
-            if told is None:
+            if to_payload is None:
                 break
-            data = await self._loop.run_in_executor(self._encoder, told)
+            data = await self._loop.run_in_executor(self._encoder, to_payload)
             yield event("progress", orjson.dumps(data))
         answer = await response_or_problem(_counted(task, state), state.request_id)
         yield event("done" if answer.status_code < 400 else "failed", bytes(answer.body))

@@ -113,11 +113,11 @@ class JobRunner:
             Problem: no room, no store, or the key belongs to another request.
         """
         job = Job(sent.path, request_id, owner=owner)
-        kept = await self._ask(self._store.add, job, sent, body, key, fingerprint)
-        if kept is job:
+        stored = await self._ask(self._store.add, job, sent, body, key, fingerprint)
+        if stored is job:
             self._unfinished += 1
             self._changed.set()
-        return self._live[kept.id][0] if kept.id in self._live else kept
+        return self._live[stored.id][0] if stored.id in self._live else stored
 
     async def get(self, id: str, owner: str = "") -> Job:
         """
@@ -177,13 +177,13 @@ class JobRunner:
             if self._drained is not None:
                 return True
             try:
-                kept = await self._ask(self._store.get, job.id)
+                stored = await self._ask(self._store.get, job.id)
             except Problem:
                 return True
-            if kept is None:  # only its owner can delete a job that has not ended
+            if stored is None:  # only its owner can delete a job that has not ended
                 job.status = Status.CANCELLED
                 return True
-            job.status, job.progress = kept.status, kept.progress
+            job.status, job.progress = stored.status, stored.progress
             if job.status is Status.RUNNING and left <= 0:
                 return False
             await asyncio.sleep(min(max(left, 0.0), _POLL_S))
@@ -363,14 +363,14 @@ class JobRunner:
 
     async def _retry_store(self, method: Callable[..., T], *args: Any, tries: int = 0) -> Any:
         """Call the store for a job: retry until it works, or `tries` times, then return None."""
-        told = False
+        is_logged = False
         while True:
             try:
                 return await self._call(method, *args)
             except StoreError as error:
-                if not told:
+                if not is_logged:
                     structlog.get_logger().error("job store failed", reason=str(error))
-            told = True
+            is_logged = True
             if (tries := tries - 1) == 0:
                 return None
             await asyncio.sleep(_TEND_S)

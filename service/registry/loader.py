@@ -51,11 +51,11 @@ class ModelLoader:
             raise BackendUnavailableError(
                 "BASIN_DEVICE: there is no such GPU here that torch can use"
             )
-        there = None not in (find_spec("onnxruntime"), find_spec("onnx"))
-        if settings.backend == "onnx" and not there:
+        is_installed = None not in (find_spec("onnxruntime"), find_spec("onnx"))
+        if settings.backend == "onnx" and not is_installed:
             raise BackendUnavailableError("BASIN_BACKEND: pip install 'basin[cpu]'")
         # Where both have several threads, they get in each other's way.
-        onnx = {"auto": there and settings.threads == 1, "torch": False, "onnx": True}
+        onnx = {"auto": is_installed and settings.threads == 1, "torch": False, "onnx": True}
         by_onnx = onnx[settings.backend] and device == "cpu"
         return cls(device, by_onnx, settings.threads)
 

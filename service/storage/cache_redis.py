@@ -38,10 +38,10 @@ class RedisCache(ResponseCache):
             return payload
         try:
             with self._link.guard("cache"):
-                kept = await self._link.async_client.get(self._name(key))
+                stored = await self._link.async_client.get(self._name(key))
         except RedisUnavailableError:
             return None
-        if kept is None or (answer := _read(key, kept)) is None:
+        if stored is None or (answer := _read(key, stored)) is None:
             return None
         await self._own.put(key, answer)
         return answer
@@ -77,20 +77,20 @@ def _written(key: bytes, answer: ResponsePayload) -> bytes:
     return b"".join((len(head).to_bytes(4), head, answer.document, answer.file))
 
 
-def _read(key: bytes, kept: bytes | str) -> ResponsePayload | None:
+def _read(key: bytes, stored: bytes | str) -> ResponsePayload | None:
     """Parse what `_written` made; None if it is damaged or belongs to another key."""
-    assert isinstance(kept, bytes)
+    assert isinstance(stored, bytes)
     try:
-        start = 4 + int.from_bytes(kept[:4])
-        about = orjson.loads(kept[4:start])
-        if about["key"] != key.hex():  # never return the payload of another request
+        start = 4 + int.from_bytes(stored[:4])
+        header = orjson.loads(stored[4:start])
+        if header["key"] != key.hex():  # never return the payload of another request
             return None
-        end = start + about["told"]
-        document, phases = kept[start:end], tuple(map(str, about["phases"]))
-        if len(document) != about["told"] or (document and document[:1] + document[-1:] != b"{}"):
+        end = start + header["told"]
+        document, phases = stored[start:end], tuple(map(str, header["phases"]))
+        if len(document) != header["told"] or (document and document[:1] + document[-1:] != b"{}"):
             return None
-        headers = tuple((str(name), str(value)) for name, value in about["headers"])
-        media_type = str(about["type"])
-        return ResponsePayload(media_type, document, kept[end:], phases=phases, headers=headers)
+        headers = tuple((str(name), str(value)) for name, value in header["headers"])
+        media_type = str(header["type"])
+        return ResponsePayload(media_type, document, stored[end:], phases=phases, headers=headers)
     except (ValueError, KeyError, TypeError):
         return None

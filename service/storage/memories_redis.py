@@ -124,13 +124,13 @@ class RedisMemoryStore(MemoryStore):
             if not begun and self._held:
                 self._restore()
                 return
-            there = {_text(field): _text(digest) for field, digest in index.items()}
-            for field, digest in there.items():
+            current = {_text(field): _text(digest) for field, digest in index.items()}
+            for field, digest in current.items():
                 if _is_field(field) and digest != self._held.get(field):
                     self._fetch(field, digest)
-            for field in [field for field in self._held if field not in there]:
+            for field in [field for field in self._held if field not in current]:
                 self._remove(field)
-            self._failed = {field: why for field, why in self._failed.items() if field in there}
+            self._failed = {field: why for field, why in self._failed.items() if field in current}
         except RedisUnavailableError:
             return
         finally:

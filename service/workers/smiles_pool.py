@@ -140,8 +140,8 @@ class SmilesParserPool:
 
     def start(self) -> None:
         """Start every process and parse one SMILES in each, so that no request waits for it."""
-        held = [self._idle.get() for _ in self._children]
-        for child in held:
+        workers = [self._idle.get() for _ in self._children]
+        for child in workers:
             try:
                 child.send(self._request(["C"]))
                 child.receive(time.monotonic() + self.batch_seconds)
@@ -214,9 +214,9 @@ class SmilesParserPool:
         try:
             if not (call.is_done or self._closed):
                 self._run_part(child, call)
-        except WorkerDiedError as gone:
+        except WorkerDiedError as error:
             child.release()
-            call.add_reply(MoleculeError(gone.code))
+            call.add_reply(MoleculeError(error.code))
         except BaseException:  # a reply left in its pipes must not reach another call
             child.release()
             raise
@@ -235,8 +235,8 @@ class SmilesParserPool:
             full = now + self.seconds
             try:
                 call.add_reply(child.receive(min(full, call.end)))
-            except WorkerDiedError as gone:
-                if gone.code == "timeout" and full > call.end:
+            except WorkerDiedError as error:
+                if error.code == "timeout" and full > call.end:
                     raise WorkerDiedError("not_reached") from None  # it had less than `seconds`
                 raise
 

@@ -143,11 +143,11 @@ def check_limits(
     if before is None and len(others) >= room.max_graphs:
         return WriteResult.TOO_MANY_GRAPHS
     # What makes a graph smaller is never refused.
-    for count, most, refusal in (
+    for count, maximum, refusal in (
         ("num_nodes", room.max_nodes, WriteResult.TOO_MANY_NODES),
         ("num_edges", room.max_edges, WriteResult.TOO_MANY_EDGES),
     ):
         grows = before is None or getattr(after, count) > getattr(before, count)
-        if grows and sum(getattr(head, count) for head in (*others, after)) > most:
+        if grows and sum(getattr(head, count) for head in (*others, after)) > maximum:
             return refusal
     return WriteResult.DONE

@@ -61,7 +61,7 @@ class Change:
     """What an update makes of a graph: of some rows their edges, and who comes and goes."""
 
     halves: dict[int, np.ndarray]
-    gone: list[tuple[NodeId, int]]
+    deleted: list[tuple[NodeId, int]]
     new: list[tuple[NodeId, int]]
     rows: np.ndarray
     x: np.ndarray
@@ -115,30 +115,30 @@ class DynamicGraph:
             ends = self._rows.get(source), self._rows.get(target)
             if ends[0] is not None and ends[1] is not None:
                 _note(drops, ends[0], ends[1], relation)
-        gone = {id: self._rows[id] for id in update.delete_nodes if id in self._rows}
-        fresh = [id for id in update.nodes if id in gone or id not in self._rows]
+        deleted = {id: self._rows[id] for id in update.delete_nodes if id in self._rows}
+        fresh = [id for id in update.nodes if id in deleted or id not in self._rows]
         new = dict(zip(fresh, range(len(self._ids), len(self._ids) + len(fresh)), strict=True))
-        for (source, target), relation in self._ends(update.edges, gone, new):
+        for (source, target), relation in self._ends(update.edges, deleted, new):
             _note(adds, source, target, relation)
         halves, more = self._merged(drops, adds)
         rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
-        if not (halves or gone or new) and np.array_equal(self._x[rows], update.x):
+        if not (halves or deleted or new) and np.array_equal(self._x[rows], update.x):
             return None
-        less = self._leaving(list(gone.values()), halves)
+        less = self._leaving(list(deleted.values()), halves)
         return Change(
-            halves | dict.fromkeys(gone.values(), _NONE),
-            list(gone.items()),
+            halves | dict.fromkeys(deleted.values(), _NONE),
+            list(deleted.items()),
             list(new.items()),
             rows,
             update.x,
-            self.num_nodes + len(new) - len(gone),
+            self.num_nodes + len(new) - len(deleted),
             self.num_edges + more - less,
         )
 
     def commit(self, change: Change, revision: int) -> None:
         """Make it so."""
         with self._lock:
-            for id, row in change.gone:
+            for id, row in change.deleted:
                 del self._rows[id]
                 self._ids[row] = None
                 self._dead[row] = True
@@ -227,25 +227,25 @@ class DynamicGraph:
             raise make_graph_problem_where(again, pointer_builder("targets"), "duplicate", rule)
         return rows
 
-    def _parts(self, rows: np.ndarray, most: int) -> list[np.ndarray]:
+    def _parts(self, rows: np.ndarray, max_entries: int) -> list[np.ndarray]:
         parts = [self._at(row) for row in rows.tolist()]
-        if sum(map(len, parts)) > 2 * most:  # an edge has two ends
-            raise _too_much(most, "edges")
+        if sum(map(len, parts)) > 2 * max_entries:  # an edge has two ends
+            raise _too_much(max_entries, "edges")
         return parts
 
     def _followed(
-        self, rows: np.ndarray, parts: list[np.ndarray], most: int, seed: int
+        self, rows: np.ndarray, parts: list[np.ndarray], max_entries: int, seed: int
     ) -> np.ndarray:
         """Neighbours of `rows`, whose edges are `parts`; a bounded number of each."""
         sizes = np.array([len(part) for part in parts])
-        many = np.flatnonzero(sizes > most)
-        few = [part for part, size in zip(parts, sizes, strict=True) if size <= most]
+        crowded = np.flatnonzero(sizes > max_entries)
+        few = [part for part, size in zip(parts, sizes, strict=True) if size <= max_entries]
         close = np.concatenate([_NONE, *few]) >> _ROW
         close = close[~self._dead[close]]
-        if not len(many):
+        if not len(crowded):
             return close
-        owner = np.repeat(many, sizes[many])
-        pairs = owner << 32 | np.concatenate([parts[i] for i in many.tolist()]) >> _ROW
+        owner = np.repeat(crowded, sizes[crowded])
+        pairs = owner << 32 | np.concatenate([parts[i] for i in crowded.tolist()]) >> _ROW
         pairs = np.unique(pairs)  # two nodes may have several edges
         owner, near = pairs >> 32, pairs & 0xFFFFFFFF
         others = (rows[owner] != near) & ~self._dead[near]
@@ -255,7 +255,7 @@ class DynamicGraph:
         by_chance = np.lexsort((chance, owner))
         owner, near = owner[by_chance], near[by_chance]
         rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-        return np.concatenate([close, near[rank < most]])
+        return np.concatenate([close, near[rank < max_entries]])
 
     def _at(self, row: int) -> np.ndarray:
         """The edges of a row, as they are kept."""
@@ -268,12 +268,12 @@ class DynamicGraph:
         return self._halves[self._start[row] : self._start[row + 1]]
 
     def _ends(
-        self, edges: Iterable[Edge], gone: Container[NodeId], new: dict[NodeId, int]
+        self, edges: Iterable[Edge], deleted: Container[NodeId], new: dict[NodeId, int]
     ) -> Iterator[tuple[tuple[int, int], int]]:
         faults = list[FieldError]()
         for i, (*ends, relation) in enumerate(edges):
             rows = [
-                new[id] if id in new else -1 if id in gone else self._rows.get(id, -1)
+                new[id] if id in new else -1 if id in deleted else self._rows.get(id, -1)
                 for id in ends
             ]
             faults += [
@@ -303,23 +303,23 @@ class DynamicGraph:
             dropped, added = (
                 np.unique(np.array(named.get(row, ()), np.int64)) for named in (drops, adds)
             )
-            there = before[_within(before, np.union1d(dropped, added))]
-            come = added[~np.isin(added, there)]
-            go = dropped[np.isin(dropped, there) & ~np.isin(dropped, added)]
-            if len(come) or len(go):
-                kept = before[~_within(before, go)] if len(go) else before
-                halves[row] = np.concatenate([kept, come])
-                more += _outward(come) - _outward(go)
+            present = before[_within(before, np.union1d(dropped, added))]
+            arriving = added[~np.isin(added, present)]
+            leaving = dropped[np.isin(dropped, present) & ~np.isin(dropped, added)]
+            if len(arriving) or len(leaving):
+                unchanged = before[~_within(before, leaving)] if len(leaving) else before
+                halves[row] = np.concatenate([unchanged, arriving])
+                more += _outward(arriving) - _outward(leaving)
         return halves, more
 
-    def _leaving(self, gone: list[int], halves: dict[int, np.ndarray]) -> int:
+    def _leaving(self, deleted: list[int], halves: dict[int, np.ndarray]) -> int:
         """How many edges go with rows that are deleted, where some have new `halves`."""
-        parts = [halves.get(row, self._at(row)) for row in gone]
+        parts = [halves.get(row, self._at(row)) for row in deleted]
         half = np.concatenate([_NONE, *parts])
         other = half >> _ROW
         half, other = half[~self._dead[other]], other[~self._dead[other]]
         # One between two of them is counted where it starts.
-        return int(np.count_nonzero((half & _INWARDS == 0) | ~np.isin(other, gone)))
+        return int(np.count_nonzero((half & _INWARDS == 0) | ~np.isin(other, deleted)))
 
     def _grow(self, rows: int) -> None:
         if (spare := rows - len(self._x)) <= 0:
@@ -376,16 +376,16 @@ def _outward(halves: np.ndarray) -> int:
     return int(np.count_nonzero(halves & _INWARDS == 0))
 
 
-def _within(many: np.ndarray, few: np.ndarray) -> np.ndarray:
-    """Which of `many` are among `few`, which are sorted: a hub's edges are not sorted for one."""
+def _within(values: np.ndarray, few: np.ndarray) -> np.ndarray:
+    """Which of `values` are among `few`, which are sorted: a hub's edges are not sorted for one."""
     if not len(few):
-        return np.zeros(len(many), bool)
-    return few[np.minimum(np.searchsorted(few, many), len(few) - 1)] == many
+        return np.zeros(len(values), bool)
+    return few[np.minimum(np.searchsorted(few, values), len(few) - 1)] == values
 
 
-def _too_much(most: int, of: str) -> Problem:
+def _too_much(max_entries: int, of: str) -> Problem:
     rule = (
-        f"The neighborhood has more than {most} {of} (BASIN_MAX_NEIGHBORHOOD_{of.upper()}). "
+        f"The neighborhood has more than {max_entries} {of} (BASIN_MAX_NEIGHBORHOOD_{of.upper()}). "
         "Lower `hops` or `neighbors`."
     )
     return make_graph_problem_at("/neighborhood", f"too_many_{of}", rule)

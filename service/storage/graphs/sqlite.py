@@ -110,8 +110,8 @@ class SqliteGraphLog(GraphLog):
     def delete(self, place: GraphKey) -> bool:
         for table in ("updates", "bases"):
             self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
-        gone = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
-        return bool(self._ask(gone, [*place]))
+        statement = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
+        return bool(self._ask(statement, [*place]))
 
     def _set(self, place: GraphKey, head: GraphMetadata) -> None:
         self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_json()])

@@ -262,9 +262,9 @@ class RedisJobStore(JobStore):
         limits = (self._limits.max_jobs, self._limits.max_bytes, self._limits.keep_s)
         pairs = [part for pair in fields.items() for part in pair]
         asked = (job.id, size, key or "", fingerprint, *limits, job.owner)
-        what, told = self._run("add", *asked, *pairs)
+        what, encoded = self._run("add", *asked, *pairs)
         if what in (b"full", b"half"):
-            raise queue_full_error(told, half=what == b"half")
+            raise queue_full_error(encoded, half=what == b"half")
         if what == b"reused":
             raise Problem(
                 "key-reused",
@@ -273,7 +273,7 @@ class RedisJobStore(JobStore):
             )
         if what == b"added":
             return job
-        if known := self.get(told.decode()):
+        if known := self.get(encoded.decode()):
             return known
         raise StoreError("the job of this key has just expired")
 
@@ -288,8 +288,8 @@ class RedisJobStore(JobStore):
         self._run("release", id, self._holder, int(begun))
 
     def heartbeat(self, jobs: Sequence[Job]) -> list[str]:
-        told = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]
-        return [id.decode() for id in self._run("still", self._holder, *told)] if told else []
+        encoded = [part for job in jobs for part in (job.id, orjson.dumps(asdict(job.progress)))]
+        return [id.decode() for id in self._run("still", self._holder, *encoded)] if encoded else []
 
     def count_unfinished(self) -> int:
         return self._run("unfinished")
@@ -304,13 +304,13 @@ class RedisJobStore(JobStore):
         return self._field(id, "body")
 
     def complete(self, job: Job, status: Status, answer: Response) -> bool:
-        told = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
+        encoded = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
         body = bytes(answer.body)
         fields = {
             "status": status,
             "progress": orjson.dumps(asdict(job.progress)),
             "code": answer.status_code,
-            "headers": orjson.dumps(told),
+            "headers": orjson.dumps(encoded),
             "answer": body,
         }
         limits = (self._limits.keep_s, self._limits.max_bytes)

@@ -45,12 +45,12 @@ class StoredRequest:
         yield from (self.method.encode(), self.path.encode(errors="surrogatepass"), self.query)
         boundary = b""
         for name, value in self.headers:
-            told = value.encode("latin-1")
+            encoded = value.encode("latin-1")
             if name == "content-type" and value.lower().startswith("multipart/"):
                 kind, options = parse_options_header(value)
                 if kind == b"multipart/form-data" and (boundary := options.get(b"boundary", b"")):
-                    told = kind
+                    encoded = kind
             yield name.encode()
-            yield told
+            yield encoded
         yield b""  # no name of a header, so that what follows is the body
         yield from body.split(b"--" + boundary) if boundary else (body,)

@@ -116,7 +116,7 @@ class SqliteJobStore(JobStore):
         return self._row("body", id)[0]
 
     def complete(self, job: Job, status: Status, answer: Response) -> bool:
-        told = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
+        headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in answer.raw_headers]
         body = bytes(answer.body)
         with self._transaction() as db:
             over = db.execute(
@@ -124,7 +124,7 @@ class SqliteJobStore(JobStore):
                 " answer_headers = ?, answer = ?, body = NULL WHERE id = ? AND ended IS NULL",
                 [
                     *(status, orjson.dumps(asdict(job.progress)).decode(), time.time()),
-                    *(OVERHEAD + len(body), answer.status_code, orjson.dumps(told).decode()),
+                    *(OVERHEAD + len(body), answer.status_code, orjson.dumps(headers).decode()),
                     *(body, job.id),
                 ],
             )
@@ -164,31 +164,31 @@ class SqliteJobStore(JobStore):
     def _require_room(self, db: sqlite3.Connection, size: int, owner: str) -> None:
         """Check the limits for one more request; responses are deleted to make room."""
         waiting = "SELECT COUNT(*), TOTAL(size) FROM jobs WHERE ended IS NULL"
-        count, held = db.execute(waiting).fetchone()
+        count, used_bytes = db.execute(waiting).fetchone()
         if size > self._limits.max_bytes:
             detail = (
                 f"A job may have at most {max(self._limits.max_bytes - OVERHEAD, 0)} bytes of "
                 "body (BASIN_MAX_JOB_BYTES). Send less in one request."
             )
             raise Problem("body-too-large", detail)
-        if count >= self._limits.max_jobs or held + size > self._limits.max_bytes:
+        if count >= self._limits.max_jobs or used_bytes + size > self._limits.max_bytes:
             raise queue_full_error(count)
         if owner:
-            count, held = db.execute(f"{waiting} AND owner = ?", [owner]).fetchone()
-            most = max(self._limits.max_jobs / 2, 1)
-            if count >= most or held > self._limits.max_bytes / 2:
+            count, used_bytes = db.execute(f"{waiting} AND owner = ?", [owner]).fetchone()
+            max_own = max(self._limits.max_jobs / 2, 1)
+            if count >= max_own or used_bytes > self._limits.max_bytes / 2:
                 raise queue_full_error(count, half=True)
 
     def _make_room(self, db: sqlite3.Connection, new: Job) -> None:
         """Drop the oldest answers until the rest fits, its owner's before others'; that of `new`
         stays."""
-        (held,) = db.execute("SELECT TOTAL(size) FROM jobs").fetchone()
+        (used_bytes,) = db.execute("SELECT TOTAL(size) FROM jobs").fetchone()
         over = "SELECT id, size FROM jobs WHERE ended IS NOT NULL AND id != ?"
         oldest = db.execute(f"{over} ORDER BY owner != ?, ended", [new.id, new.owner])
         dropped = []
-        while held > self._limits.max_bytes and (row := oldest.fetchone()):
+        while used_bytes > self._limits.max_bytes and (row := oldest.fetchone()):
             dropped.append(row[:1])
-            held -= row[1]
+            used_bytes -= row[1]
         db.executemany("DELETE FROM jobs WHERE id = ?", dropped)
 
     def _row(self, columns: str, id: str) -> tuple[Any, ...]:

@@ -70,7 +70,7 @@ def kitchen():
     kitchen.gate.set()
     kitchen.slow.set()
     kitchen.engine.close()
-    assert not kitchen.engine._parties
+    assert not kitchen.engine._open_batches
 
 
 def test_alike_begin_together(kitchen: Kitchen) -> None:

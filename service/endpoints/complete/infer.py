@@ -1,4 +1,4 @@
-"""Complete an image, as often as asked, and say how its windows came to rest."""
+"""Complete an image `count` times, and report the convergence of its windows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from service.observability.progress import Progress
 from service.registry.handles import Completer
 
 _APART = 2_654_435_769
-"""Between the seeds of windows: 2**32 over the golden ratio, whose multiples keep their distance
-in the 32 bits that count of a seed."""
+"""Distance of the seeds of successive windows: 2**32 divided by the golden ratio, whose multiples
+stay apart in the 32 bits of a seed."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ class CompleteInputs:
 
     @property
     def patches(self) -> int:
-        """Of a window."""
+        """Number of patches of a window."""
         return (self.plan.size // self.plan.patch) ** 2
 
     @property
     def rows(self) -> int:
-        """Windows that the network gets to see: each channel by itself where it reads grey."""
+        """Number of windows to relax; a grayscale network gets each channel separately."""
         planes = self.image.pixels.shape[2] // self.model.config.channels
         return self.count * self.plan.windows * max(planes, 1)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """An image, and how its windows came to rest: each, and all together."""
+    """A completed image, with the convergence of each window and of all together."""
 
     image: ImageData
     windows: list[dict[str, Any]]
@@ -77,16 +77,15 @@ def complete_image(
     frames: Frames | None = None,
     room: int | None = None,
 ) -> Completed:
-    """Fill the holes of `task`; `control` ends that before the next step, and `frames` are shown
-    on the way.
+    """Fill the holes of `task`; `control` can stop it before any step, and `frames` gets previews.
 
-    Completion i has the noise of the seed asked for plus i, so it can be had by itself.
+    Completion i has the noise of seed + i, so each can be reproduced alone.
 
     Args:
-        room: bytes that reasons may have as tensors, if they are wanted as such.
+        room: maximum bytes of the reasons as tensors; None if they are sent as JSON.
 
     Raises:
-        Problem: `diverged`, or there is no room.
+        Problem: `diverged`, or the reasons exceed `room`.
         RunInterruptedError: `control` gave a reason.
     """
     progress.steps = task.rows
@@ -102,7 +101,7 @@ def complete_image(
 
 
 class _Filler:
-    """Fills windows by the network of `task`, and keeps how they came to rest."""
+    """Fills windows with the network of `task`, and collects their convergence."""
 
     def __init__(
         self,
@@ -150,7 +149,7 @@ class _Filler:
         return _pixels(output.logits)
 
     def _watch(self, batch: PatchBatch, block: int, x_ND: Tensor, moment: TracePoint) -> None:
-        """Show a frame where it is time for one."""
+        """Emit a preview frame when one is due."""
         if self._frames is None:
             return
         network, rows = self._model.network, batch.rows
@@ -174,16 +173,16 @@ class _Filler:
             )
 
     def _seeded(self, rows: int) -> list[DynamicsParams]:
-        """Noise of its own for each window; the same in all would show as a pattern."""
+        """Parameters with a seed for each window; equal noise would be visible as a pattern."""
         seen, seed = len(self.windows), self._params.seed
         return [replace(self._params, seed=seed + _APART * (seen + row)) for row in range(rows)]
 
     def reasons(self) -> RowReasons | None:
-        """The mean over all windows, if any reasons are asked for."""
+        """Mean of the reasons over all windows; None if none were requested."""
         return None if self._sum is None else self._sum.divide(len(self.windows))
 
     def convergence(self) -> dict[str, Any]:
-        """All windows together; energies per patch, so that images compare."""
+        """Convergence of all windows together; energies are per patch, to compare images."""
         report = aggregate(self.windows)
         windows = report.pop("rows")
         patches = windows * self._patches

@@ -1,9 +1,9 @@
 """Fill the unknown part of an image, window by window.
 
-In each pass those windows run that see at least half as much as the one that sees most; what they
-settle is context for the next pass, so a hole closes from outside in. Windows overlap by half and
-their answers are averaged with weights that fall to nothing at a window's end, across passes too:
-no border of a window is a border of the result.
+Each pass runs the windows whose share of known pixels is at least half of the largest share. Their
+results are known to the next pass, so a hole closes from outside in. Windows overlap by half, and
+results are averaged with weights that fall to zero at the borders of a window, across passes too,
+so that window borders are not visible.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from service.errors import make_problem
 from service.imaging.image import ImageData
 
 Filler = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Windows (B, S, S, C) float32 in [0, 1] and occluded patches (B, S/p, S/p) bool to whole windows
-(B, S, S, C). What is unknown of a window is 0; a guess where else hardly a patch would be whole."""
+"""Maps windows (B, S, S, C) float32 in [0, 1] and occluded patches (B, S/p, S/p) bool to completed
+windows (B, S, S, C). Unknown pixels of a window are 0, or a guess from the next smaller scale."""
 
 Blend = Callable[[np.ndarray], ImageData]
-"""The image as it would be if the windows at hand were filled with these answers."""
+"""Returns the image that would result if the current windows were filled with these values."""
 
 _BATCH = 16
 _SETTLED = 0.24  # a window has a weight of 0.25 or more in the cell that it is around
@@ -43,8 +43,7 @@ _OPAQUE = 255
 
 
 class Preview:
-    """Lets a filler see what comes of an answer that it has not given yet: `blend` is that of the
-    windows it is filling."""
+    """Lets a filler render intermediate values: `blend` is set while it fills windows."""
 
     blend: Blend
 
@@ -56,14 +55,14 @@ def complete(
     channels: int = 3,
     preview: Preview | None = None,
 ) -> ImageData:
-    """`image` with what is unknown filled, opaque there, and all else as it was.
+    """Return `image` with its unknown pixels filled and opaque, and known pixels unchanged.
 
     Args:
-        channels: how many `filler` reads. Grey is shown to three as grey; RGB is shown to one
-            channel after the other.
+        channels: number of channels that `filler` takes. Grayscale is repeated for three; RGB is
+            filled channel by channel for one.
 
     Raises:
-        Problem: `diverged`, where an answer of `filler` is not finite.
+        Problem: `diverged`, if a value of `filler` is not finite.
     """
     unknown, peak = plan.levels[0].unknown, np.iinfo(image.pixels.dtype).max
     state = image.pixels.astype(np.float32)
@@ -76,7 +75,7 @@ def complete(
 
 
 def _written(image: ImageData, unknown: np.ndarray, peak: int, state: np.ndarray) -> ImageData:
-    """`image` with what is `unknown` taken from `state` (H, W, C) in [0, 1]."""
+    """Return `image` with its `unknown` pixels taken from `state` (H, W, C) in [0, 1]."""
     pixels, alpha = image.pixels.copy(), image.alpha
     pixels[unknown] = np.rint(state[unknown] * peak).astype(pixels.dtype)
     if alpha is not None:
@@ -119,10 +118,10 @@ class _Fitted:
 
 
 def _fill(state: np.ndarray, plan: Plan, depth: int, filler: _Fitted, written: Blend) -> None:
-    """Fill what is unknown of `state` (H, W, C), which is that of level `depth`, in place.
+    """Fill the unknown pixels of `state` (H, W, C) of level `depth` in place.
 
     Args:
-        written: the whole image by a state of this level.
+        written: returns the full image for a state of this level.
     """
     level = plan.levels[depth]
     guide = None
@@ -138,7 +137,7 @@ def _fill(state: np.ndarray, plan: Plan, depth: int, filler: _Fitted, written: B
 
 
 def _guessed(state: np.ndarray, level: Level, guide: np.ndarray) -> np.ndarray:
-    """`state` with what is unknown taken from the next smaller level."""
+    """Return `state` with unknown pixels interpolated from the next smaller level."""
     height, width = level.unknown.shape
     large = doubled(guide, np.arange(height), np.arange(width))
     return np.where(level.unknown[..., None], large, state)
@@ -171,8 +170,8 @@ def _moved(part: slice, by: int) -> slice:
 
 
 def _fade(start: int, length: int, size: int) -> np.ndarray:
-    """The weight of a window along one axis: to nothing at its ends, but not where the image
-    ends too."""
+    """Blending weight along one axis: falls to zero at the ends of a window, except at the border
+    of the image."""
     weight = np.sin(np.pi * (np.arange(size, dtype=np.float32) + 0.5) / size) ** 2
     if start <= 0:
         weight[: size // 2] = 1
@@ -205,7 +204,7 @@ class _Filling:
             yield corners.tolist()
 
     def _seen(self, corner: Sequence[int]) -> float:
-        """The share of what a window shows of the image that is known or settled."""
+        """Share of the pixels of a window that are known or settled."""
         top, left = (max(start, 0) for start in corner)
         bottom, right = (start + self.plan.size for start in corner)
         return float((self.trust[top:bottom, left:right] == 1).mean())

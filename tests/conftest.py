@@ -1,3 +1,3 @@
-"""Fixtures for all tests: servers, checkpoints, Redis. See `tests/support/server.py`."""
+"""Fixtures for all tests: servers, checkpoints, Redis. See `tests/support/`."""
 
-pytest_plugins = ["tests.support.server"]
+pytest_plugins = ["tests.support.checkpoints", "tests.support.server"]

@@ -18,8 +18,9 @@ from typer.testing import CliRunner, Result
 
 from basin.cli import app
 from basin.io import FileError, read_smiles, read_table, write_table
+from tests.support.checkpoints import FEATURES, MOLECULES, make_sample
 from tests.support.image_files import saved, smooth
-from tests.support.server import FEATURES, MOLECULES, REPO, Server, make_sample
+from tests.support.server import REPO, Server
 
 SAMPLE = make_sample(5)
 

@@ -17,9 +17,10 @@ from rdkit import Chem
 from torch_geometric.data import Data
 
 from tests.service.endpoints.sample.test_api import ENDLESS, QUICK
+from tests.support.checkpoints import FEATURES, MOLECULES, make_sample, make_shapes
 from tests.support.image_files import saved, smooth
 from tests.support.image_models import OTHER, SEEN, SHAPE
-from tests.support.server import FEATURES, MOLECULES, Server, make_sample, make_shapes
+from tests.support.server import Server
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from pictures import draw
 from PIL import Image
 
 from benchmarks.monitored import prometheus
-from tests.support.server import REPO, Sample, Server, Start, answers_with, wait_until
+from tests.support.checkpoints import Sample
+from tests.support.server import REPO, Server, Start, answers_with, wait_until
 
 DOCKER = REPO / "docker"
 needs_prometheus = pytest.mark.skipif(

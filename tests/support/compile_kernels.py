@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from service.registry.loader import ModelLoader
+from tests.support.checkpoints import save_checkpoints
 from tests.support.paths import CHECKPOINTS
-from tests.support.server import save_checkpoints
 
 
 def main() -> None:

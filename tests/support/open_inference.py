@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from service.endpoints.open_inference.adapters import Arrays
+from tests.support.checkpoints import make_sample
 from tests.support.image_files import smooth
-from tests.support.server import make_sample
 
 triton = pytest.importorskip("tritonclient.http")
 DATATYPES = {"f": "FP32", "i": "INT64", "u": "UINT8", "b": "BOOL", "O": "BYTES"}

@@ -14,6 +14,16 @@ import orjson
 
 from models.inputs.graph import Graph
 from service.errors import FieldError, Problem, pointer
+from service.storage.graphs.half_edges import (
+    INWARD_BIT,
+    NO_HALF_EDGES,
+    ROW_SHIFT,
+    add_half_edges,
+    build_half_edges,
+    build_induced_graph,
+    count_outward,
+    is_among,
+)
 from service.storage.graphs.update import Edge, Update
 from service.validation.arrays import (
     make_graph_problem,
@@ -23,10 +33,6 @@ from service.validation.arrays import (
 )
 from service.validation.ids import NodeId
 
-# An edge is kept at both its ends, as the row of the other end, the relation, and whether it comes
-# in. A loop is kept once.
-_ROW, _RELATION, _INWARDS = 16, 1, 1
-_NONE = np.empty(0, np.int64)
 _BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
 
 
@@ -82,10 +88,10 @@ class DynamicGraph:
         self._x = np.array(graph.x, np.float32)
         self._order = _node_hashes(whole.node_ids)
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
-        self._start, self._halves = _both_ends(graph)
+        self._start, self._halves = build_half_edges(graph)
         self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
         self._dead = np.zeros(graph.num_nodes, bool)  # deleted, though edges still name them
-        self.num_edges = int(np.count_nonzero(self._halves & _INWARDS == 0))
+        self.num_edges = count_outward(self._halves)
         self._lock = threading.Lock()
 
     @property
@@ -114,19 +120,19 @@ class DynamicGraph:
         for source, target, relation in update.delete_edges:
             ends = self._rows.get(source), self._rows.get(target)
             if ends[0] is not None and ends[1] is not None:
-                _note(drops, ends[0], ends[1], relation)
+                add_half_edges(drops, ends[0], ends[1], relation)
         deleted = {id: self._rows[id] for id in update.delete_nodes if id in self._rows}
         fresh = [id for id in update.nodes if id in deleted or id not in self._rows]
         new = dict(zip(fresh, range(len(self._ids), len(self._ids) + len(fresh)), strict=True))
         for (source, target), relation in self._ends(update.edges, deleted, new):
-            _note(adds, source, target, relation)
+            add_half_edges(adds, source, target, relation)
         halves, more = self._merged(drops, adds)
         rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
         if not (halves or deleted or new) and np.array_equal(self._x[rows], update.x):
             return None
         less = self._leaving(list(deleted.values()), halves)
         return Change(
-            halves | dict.fromkeys(deleted.values(), _NONE),
+            halves | dict.fromkeys(deleted.values(), NO_HALF_EDGES),
             list(deleted.items()),
             list(new.items()),
             rows,
@@ -159,8 +165,10 @@ class DynamicGraph:
             place = np.full(len(self._ids), -1, np.int64)
         place[rows] = np.arange(len(rows))
         parts = [changed[row] if row in changed else self._stored(row) for row in rows.tolist()]
-        half = np.concatenate([_NONE, *parts])
-        graph = _induced(x, parts, half, place[half >> _ROW], len(self.schema.relations))
+        half = np.concatenate([NO_HALF_EDGES, *parts])
+        graph = build_induced_graph(
+            x, parts, half, place[half >> ROW_SHIFT], len(self.schema.relations)
+        )
         assert graph.edge_index.shape[1] == edges
         return GraphSnapshot(graph, ids, revision)
 
@@ -203,12 +211,12 @@ class DynamicGraph:
                 rows = np.concatenate(found)
                 ids = [self._ids[row] for row in rows.tolist()]
                 parts, x, revision = self._parts(rows, max_edges), self._x[rows], self.revision
-                half = np.concatenate([_NONE, *parts])
-                target = self._place[half >> _ROW]
+                half = np.concatenate([NO_HALF_EDGES, *parts])
+                target = self._place[half >> ROW_SHIFT]
             finally:
                 for part in found:
                     self._place[part] = -1
-        graph = _induced(x, parts, half, target, len(self.schema.relations))
+        graph = build_induced_graph(x, parts, half, target, len(self.schema.relations))
         return Neighborhood(graph, [id for id in ids if id is not None], revision)
 
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
@@ -240,12 +248,12 @@ class DynamicGraph:
         sizes = np.array([len(part) for part in parts])
         crowded = np.flatnonzero(sizes > max_entries)
         few = [part for part, size in zip(parts, sizes, strict=True) if size <= max_entries]
-        close = np.concatenate([_NONE, *few]) >> _ROW
+        close = np.concatenate([NO_HALF_EDGES, *few]) >> ROW_SHIFT
         close = close[~self._dead[close]]
         if not len(crowded):
             return close
         owner = np.repeat(crowded, sizes[crowded])
-        pairs = owner << 32 | np.concatenate([parts[i] for i in crowded.tolist()]) >> _ROW
+        pairs = owner << 32 | np.concatenate([parts[i] for i in crowded.tolist()]) >> ROW_SHIFT
         pairs = np.unique(pairs)  # two nodes may have several edges
         owner, near = pairs >> 32, pairs & 0xFFFFFFFF
         others = (rows[owner] != near) & ~self._dead[near]
@@ -264,7 +272,7 @@ class DynamicGraph:
 
     def _stored(self, row: int) -> np.ndarray:
         if row >= len(self._start) - 1:
-            return _NONE
+            return NO_HALF_EDGES
         return self._halves[self._start[row] : self._start[row + 1]]
 
     def _ends(
@@ -303,23 +311,23 @@ class DynamicGraph:
             dropped, added = (
                 np.unique(np.array(named.get(row, ()), np.int64)) for named in (drops, adds)
             )
-            present = before[_within(before, np.union1d(dropped, added))]
+            present = before[is_among(before, np.union1d(dropped, added))]
             arriving = added[~np.isin(added, present)]
             leaving = dropped[np.isin(dropped, present) & ~np.isin(dropped, added)]
             if len(arriving) or len(leaving):
-                unchanged = before[~_within(before, leaving)] if len(leaving) else before
+                unchanged = before[~is_among(before, leaving)] if len(leaving) else before
                 halves[row] = np.concatenate([unchanged, arriving])
-                more += _outward(arriving) - _outward(leaving)
+                more += count_outward(arriving) - count_outward(leaving)
         return halves, more
 
     def _leaving(self, deleted: list[int], halves: dict[int, np.ndarray]) -> int:
         """How many edges go with rows that are deleted, where some have new `halves`."""
         parts = [halves.get(row, self._at(row)) for row in deleted]
-        half = np.concatenate([_NONE, *parts])
-        other = half >> _ROW
+        half = np.concatenate([NO_HALF_EDGES, *parts])
+        other = half >> ROW_SHIFT
         half, other = half[~self._dead[other]], other[~self._dead[other]]
         # One between two of them is counted where it starts.
-        return int(np.count_nonzero((half & _INWARDS == 0) | ~np.isin(other, deleted)))
+        return int(np.count_nonzero((half & INWARD_BIT == 0) | ~np.isin(other, deleted)))
 
     def _grow(self, rows: int) -> None:
         if (spare := rows - len(self._x)) <= 0:
@@ -329,58 +337,6 @@ class DynamicGraph:
         self._order = np.concatenate([self._order, np.zeros(more, np.uint64)])
         self._place = np.concatenate([self._place, np.full(more, -1, np.int32)])
         self._dead = np.concatenate([self._dead, np.zeros(more, bool)])
-
-
-def _note(halves: dict[int, list[int]], source: int, target: int, relation: int) -> None:
-    halves[source].append(target << _ROW | relation << _RELATION)
-    if source != target:
-        halves[target].append(source << _ROW | relation << _RELATION | _INWARDS)
-
-
-def _both_ends(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """The edges of each row one after the other, each once, and where those of a row start."""
-    source, target = np.asarray(graph.edge_index, np.int64)
-    relation = 0 if graph.edge_type is None else np.asarray(graph.edge_type, np.int64) << _RELATION
-    inwards = source != target
-    outward = target << _ROW | relation
-    inward = (source << _ROW | relation | _INWARDS)[inwards]
-    owner, half = np.r_[source, target[inwards]], np.r_[outward, inward]
-    by_owner = np.lexsort((half, owner))
-    owner, half = owner[by_owner], half[by_owner]
-    once = np.ones(len(owner), bool)
-    once[1:] = (owner[1:] != owner[:-1]) | (half[1:] != half[:-1])
-    owner, half = owner[once], half[once]
-    return np.searchsorted(owner, np.arange(graph.num_nodes + 1)), half
-
-
-def _induced(
-    x: np.ndarray, parts: list[np.ndarray], half: np.ndarray, target: np.ndarray, relations: int
-) -> Graph:
-    """The graph of nodes with features x and the edges `parts`, those that lead to one of them, in
-    order.
-
-    Args:
-        half: all parts, one after the other.
-        target: to which of the nodes each leads; -1 where to another.
-    """
-    source = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    taken = (half & _INWARDS == 0) & (target >= 0)
-    source, target, half = source[taken], target[taken].astype(np.int64), half[taken]
-    relation = (half & ((1 << _ROW) - 1)) >> _RELATION
-    order = np.lexsort((relation, target, source))
-    edge_index = np.stack([source, target])[:, order]
-    return Graph(x, edge_index, relation[order] if relations > 1 else None)
-
-
-def _outward(halves: np.ndarray) -> int:
-    return int(np.count_nonzero(halves & _INWARDS == 0))
-
-
-def _within(values: np.ndarray, few: np.ndarray) -> np.ndarray:
-    """Which of `values` are among `few`, which are sorted: a hub's edges are not sorted for one."""
-    if not len(few):
-        return np.zeros(len(values), bool)
-    return few[np.minimum(np.searchsorted(few, values), len(few) - 1)] == values
 
 
 def _too_much(max_entries: int, of: str) -> Problem:

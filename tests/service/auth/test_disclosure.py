@@ -14,7 +14,8 @@ from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.jobs.test_api import begin, over
 from tests.service.endpoints.sample.test_api import body as sampling
 from tests.support.api_keys import Ring, bearer
-from tests.support.server import Server, make_sample
+from tests.support.checkpoints import make_sample
+from tests.support.server import Server
 
 HARDENED = {
     "x-content-type-options": "nosniff",

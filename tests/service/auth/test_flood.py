@@ -13,8 +13,9 @@ from service.auth.keys import new_secret
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.system.test_flood import FLOOD
 from tests.support.api_keys import Ring
+from tests.support.checkpoints import Sample
 from tests.support.prometheus import families, value
-from tests.support.server import Sample, Start, answers_with, wait_until
+from tests.support.server import Start, answers_with, wait_until
 
 
 def test_a_stranger_is_told_nothing_in_a_flood(

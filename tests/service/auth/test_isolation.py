@@ -9,7 +9,8 @@ from tests.service.endpoints.jobs.test_api import LATER, begin, over
 from tests.service.endpoints.sample.test_api import ENDLESS
 from tests.service.endpoints.sample.test_api import body as sampling
 from tests.support.api_keys import Ring, bearer
-from tests.support.server import Server, make_sample
+from tests.support.checkpoints import make_sample
+from tests.support.server import Server
 
 
 def test_a_key_sees_its_models_alone(ask) -> None:

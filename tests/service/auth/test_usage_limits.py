@@ -11,7 +11,8 @@ import httpx
 
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.support.api_keys import Ring, bearer
-from tests.support.server import Server, make_sample
+from tests.support.checkpoints import make_sample
+from tests.support.server import Server
 
 
 def test_too_many_requests(ask, server: Server) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.checkpoints import Sample
 from tests.support.completion import body as completing
 from tests.support.image_models import SCENE
 from tests.support.image_models import text as base64_of
-from tests.support.server import Sample, Server, Start, answers_with, gauge, wait_until
+from tests.support.server import Server, Start, answers_with, gauge, wait_until
 
 # Pieces too large for Python's own pools, of which the last one keeps those below it.
 SCRIPT = """

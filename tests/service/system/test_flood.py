@@ -17,8 +17,9 @@ from service.endpoints.routers import INFERENCE
 from service.http.request_log import security_headers
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.system.test_load import send
+from tests.support.checkpoints import Sample
 from tests.support.prometheus import families, value
-from tests.support.server import Sample, Server, answers_with, depth, gauge, wait_until
+from tests.support.server import Server, answers_with, depth, gauge, wait_until
 
 COMPUTING = {route.path for router in INFERENCE for route in router.routes}
 FLOOD = 300  # two seconds remember enough of it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ from service.endpoints.classify.parse import ClassifyInputs, Item
 from service.endpoints.classify.schemas import ClassifyResponse
 from service.errors import Problem
 from service.registry.handles import Classifier, handle_for
-from tests.support.rounding import differences
-from tests.support.server import MOLECULES, make_shapes
+from tests.support.checkpoints import MOLECULES, make_shapes
+from tests.support.rounding import find_differences, is_product_independent_of_rows
 
 SAFETENSORS = "application/vnd.safetensors"
 DRUGS = (
@@ -305,14 +306,15 @@ def test_a_row_that_stops_early_has_moments_of_its_own(client):
         assert len(found["trace"]) == found["steps"] + 2  # of two blocks
         first = [e["energy"] for e in found["trace"] if e["block"] == 0]
         expected = [e["energy"] for e in whole["convergence"]["trace"]][: len(first)]
-        assert first == pytest.approx(expected, rel=1e-5)
+        assert not find_differences(first, expected, rel=1e-6)
         alone = classified(
             client, body | {"smiles": text, "dynamics": early["dynamics"] | {"beta": None}}
         )["results"][0]["convergence"]
         assert alone["steps"] == found["steps"]
         assert alone["stop_reason"] == found["stop_reason"]
-        # 128 steps that have not come to rest enlarge what rounding differs by
-        assert alone["residual"] == pytest.approx(found["residual"], rel=1e-2)
+        # 128 steps enlarge a difference of rounding (by 4e-4 of the residual, measured on Zen 5).
+        rel = 1e-4 if is_product_independent_of_rows() else 1e-3
+        assert alone["residual"] == pytest.approx(found["residual"], rel=rel)
         if found["steps"] < 128:
             assert found["stop_reason"] in ("converged", "step_limit")
 
@@ -339,7 +341,8 @@ def test_company_changes_nothing(server):
     with server.client() as client, ThreadPoolExecutor(12) as pool:
         alone = [classified(client, body)["results"] for body in bodies]
         together = list(pool.map(lambda body: classified(client, body)["results"], bodies))
-    assert not differences(together, alone)
+    assert not find_differences(together, alone)
+    assert all(find_differences(one, other) for one, other in combinations(alone, 2))
 
 
 def test_a_thousand_molecules(client):

@@ -15,10 +15,10 @@ from service.endpoints.complete.schemas import CompleteResponse
 from service.endpoints.images.schemas import AnswerImagesResponse, ClassifyImagesResponse
 from service.settings import Settings
 from tests.service.endpoints.anomaly.test_bad_input import check
+from tests.support.checkpoints import make_shapes
 from tests.support.completion import body as complete_body
 from tests.support.image_models import SCENE, SHAPE
 from tests.support.image_models import text as base64_of
-from tests.support.server import make_shapes
 
 TENSORS = {"accept": "application/vnd.safetensors"}
 MOLECULES = ["CCO", "c1ccccc1N(=O)=O", "?", "[Na+].[Cl-]"]

@@ -17,10 +17,10 @@ from service.endpoints.common.envelope import require_supported_params
 from service.endpoints.common.schemas import Dynamics
 from service.errors import Problem
 from tests.service.endpoints.anomaly.test_bad_input import check
+from tests.support.checkpoints import make_shapes
 from tests.support.completion import body as complete_body
 from tests.support.image_models import SCENE, SHAPE
 from tests.support.image_models import text as base64_of
-from tests.support.server import make_shapes
 
 LOUD = {"strength": 2.0, "vigilance": 0.1, "sharpness": 3.0, "unroll": 3, "feedback": 0.4}
 SILENT = LOUD | {"strength": 0.0}

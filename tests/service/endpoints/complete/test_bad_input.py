@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tests.support.completion import (
     text,
 )
 from tests.support.image_files import NOT_READ, flat_png, saved, smooth
-from tests.support.rounding import differences
+from tests.support.rounding import find_differences
 
 BAD = {
     "no image": ({"mask": text(MASK)}, 422, "invalid-request", "missing", "/image"),
@@ -130,5 +131,6 @@ def test_others_are_unharmed(server):
         refused = [pool.submit(client.post, "/complete", json=content) for content in bad]
         together = list(pool.map(images, good))
         assert client.post("/classify", json={"smiles": "CCO"}).json()["results"] == molecule
-        assert not differences(together, alone)
+        assert not find_differences(together, alone)
+        assert all(find_differences(one, other) for one, other in combinations(alone, 2))
         assert all(400 <= future.result().status_code < 500 for future in refused)

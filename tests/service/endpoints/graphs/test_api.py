@@ -13,7 +13,8 @@ from service.endpoints.anomaly.schemas import ScoreResponse
 from service.endpoints.graphs.schemas import GraphBody, GraphList
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.support.bad_score_bodies import SECRET
-from tests.support.server import FEATURES, RELATIONS, gauge
+from tests.support.checkpoints import FEATURES, RELATIONS
+from tests.support.server import gauge
 
 SAFETENSORS = {"content-type": "application/vnd.safetensors"}
 MODELS = {"et-small": 1, "cdat-small": 2}

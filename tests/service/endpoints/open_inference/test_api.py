@@ -19,6 +19,7 @@ from service.endpoints.open_inference.schemas import (
     ServerMetadata,
 )
 from tests.service.endpoints.jobs.test_api import LATER, over
+from tests.support.checkpoints import MOLECULES, make_shapes
 from tests.support.image_files import saved
 from tests.support.image_models import OTHER, SEEN, SHAPE
 from tests.support.open_inference import (
@@ -31,7 +32,7 @@ from tests.support.open_inference import (
     texts,
     triton,
 )
-from tests.support.server import MOLECULES, Server, make_shapes
+from tests.support.server import Server
 
 
 @pytest.fixture(scope="module")

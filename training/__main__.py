@@ -6,6 +6,7 @@ import typer
 
 from training.release import ship
 from training.studies.ood.cli import out_of_distribution
+from training.studies.photos.cli import photo_windows
 from training.studies.reproduce.cli import memories, reproduce
 from training.studies.resonance.cli import resonance_table
 from training.tasks.anomaly.cli import anomaly, table
@@ -17,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for command in (
     *(classify, classify_table, complete, complete_table, recognise, recognise_table),
     *(anomaly, table, ship, reproduce, memories, out_of_distribution, resonance_table),
+    photo_windows,
 ):
     app.command()(command)
 

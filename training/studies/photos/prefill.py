@@ -12,8 +12,8 @@ def prefill_windows(images_RCSS: Tensor, mask_R1SS: Tensor, iterations: int = 40
 
     Nothing flows over the border of a window. Solved for all windows together by conjugate
     gradients, with the number of neighbours as preconditioner, starting with the means of ever
-    larger squares; holes without a known pixel become 0.5. After 40 iterations masks of `masks.py` are
-    off by 3e-5 in the mean, 3e-3 at most, of values between 0 and 1.
+    larger squares; holes without a known pixel become 0.5. Under masks of `masks.py`, 40
+    iterations are off by 3e-5 in the mean, 3e-3 at most, of values between 0 and 1.
 
     Args:
         images_RCSS: in 0 to 1; what is under the mask has no part in the answer.

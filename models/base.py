@@ -237,13 +237,13 @@ class Architecture(nn.Module, ABC):
     def blocks_in_order(self) -> list[Block]:
         """Every block, in the order of `Output.solutions`."""
 
-    def resolve_resonance(self, asked: Resonance | None) -> ResolvedResonance | None:
+    def resolve_resonance(self, requested: Resonance | None) -> ResolvedResonance | None:
         """The resonance that runs for a request of `asked`; the trained one if None."""
-        if asked is not None or self.config.resonance is None:
-            return None if asked is None else ResolvedResonance.from_resonance(asked)
+        if requested is not None or self.config.resonance is None:
+            return None if requested is None else ResolvedResonance.from_resonance(requested)
         learned = [m.strength_H for m in self.modules() if isinstance(m, ResonanceParameter)]
-        told = tuple(tuple(s.detach().tolist()) for s in learned if s is not None)
-        return ResolvedResonance.from_resonance(self.config.resonance, told)
+        strengths = tuple(tuple(s.detach().tolist()) for s in learned if s is not None)
+        return ResolvedResonance.from_resonance(self.config.resonance, strengths)
 
     @abstractmethod
     def forward(self, batch: Any, params: Sequence[DynamicsParams] | None = None) -> Tensor:

@@ -44,8 +44,8 @@ def load_node_data(manifest: Manifest, folder: Path | None = None) -> tuple[Node
         FileNotFoundError: the data are not here.
         ValueError: they are not those that the manifest tells.
     """
-    dataset = load_node_dataset(_told(manifest, "dataset").removesuffix("-single"), folder)
-    name = _told(manifest, "split")
+    dataset = load_node_dataset(_read_field(manifest, "dataset").removesuffix("-single"), folder)
+    name = _read_field(manifest, "split")
     kind, _, number = name.rpartition("-")
     if kind == "official":
         split = dataset.official[int(number)]
@@ -57,7 +57,7 @@ def load_node_data(manifest: Manifest, folder: Path | None = None) -> tuple[Node
 
 def load_graph_data(manifest: Manifest, folder: Path | None = None) -> tuple[GraphDataset, Split]:
     """The graphs or molecules that classes were learned on, and their split; raises as above."""
-    name, split = _told(manifest, "dataset"), _told(manifest, "split")
+    name, split = _read_field(manifest, "dataset"), _read_field(manifest, "split")
     if name in TU_DATASETS:
         dataset = load_tu(name, folder)
     else:
@@ -79,7 +79,7 @@ def load_graph_data(manifest: Manifest, folder: Path | None = None) -> tuple[Gra
 
 def load_image_data(manifest: Manifest, folder: Path | None = None) -> ImageDataset:
     """The images that completion was learned on; raises as above."""
-    name = _told(manifest, "dataset")
+    name = _read_field(manifest, "dataset")
     if name not in IMAGE_DATASETS:
         raise ValueError(f"{manifest.name}: {name!r} is a folder of images that is not told")
     dataset = load_images(name, folder)
@@ -89,7 +89,7 @@ def load_image_data(manifest: Manifest, folder: Path | None = None) -> ImageData
 
 def load_labeled_image_data(manifest: Manifest, folder: Path | None = None) -> LabeledImageDataset:
     """The pictures that answers were learned on, as drawn or as published; raises as above."""
-    dataset = _PICTURES[_told(manifest, "dataset")](folder)
+    dataset = _PICTURES[_read_field(manifest, "dataset")](folder)
     _require(manifest, dataset.fingerprint)
     return dataset
 
@@ -107,13 +107,12 @@ def find_molecule_table(name: str, folder: Path | None = None) -> Path:
     raise FileNotFoundError(f"put {name}.csv into {place}, or set BASIN_DATA")
 
 
-def _told(manifest: Manifest, name: str) -> str:
+def _read_field(manifest: Manifest, name: str) -> str:
     return str(manifest.training[name])
 
 
 def _require(manifest: Manifest, fingerprint: str) -> None:
     # Early checkpoints do not tell.
     if manifest.training.get("data_sha256", fingerprint) != fingerprint:
-        raise ValueError(
-            f"{manifest.name}: {_told(manifest, 'dataset')} here is not what it was trained on"
-        )
+        dataset = _read_field(manifest, "dataset")
+        raise ValueError(f"{manifest.name}: {dataset} here is not what it was trained on")

@@ -234,10 +234,10 @@ class AiT(Architecture):
         channels = c.shape[0]
         self.register_buffer("mean_C", torch.zeros(channels))
         self.register_buffer("std_C", torch.ones(channels))
-        self.stem = _stem(c)
+        self.stem = _build_stem(c)
         self.embed = nn.Linear((channels, *c.stem)[-1] * c.patch**2, c.dim)
         self.places_LD = nn.Parameter(torch.randn(c.num_patches, c.dim) * c.places)
-        self.ask = _asked(c)
+        self.ask = _build_question_embedding(c)
         self.layers = nn.ModuleList(AiTLayer(c, self.build_block()) for _ in range(c.blocks))
         for stream, block in enumerate(self.blocks_in_order()):
             block.noise_stream = stream
@@ -316,16 +316,16 @@ class AiT(Architecture):
     def _through(
         self, batch: ImageBatch, retrieve: RetrieveFn, params: Sequence[DynamicsParams]
     ) -> tuple[Tensor, Tensor]:
-        asked = [row.resonance for row in params]
+        resonances = [row.resonance for row in params]
         x_RLD = self._embed(batch)
         balance = x_RLD.new_zeros(())
         for layer in self.layers:
-            x_RLD, of_layer = layer(x_RLD, retrieve, asked)
+            x_RLD, of_layer = layer(x_RLD, retrieve, resonances)
             balance = balance + of_layer
-        return self.head(self._told(self.norm(x_RLD))), balance
+        return self.head(self._select_answer_tokens(self.norm(x_RLD))), balance
 
-    def _told(self, x_RLD: Tensor) -> Tensor:
-        """What the answers are read from, (R, D), or (R K, D) of K questions apart."""
+    def _select_answer_tokens(self, x_RLD: Tensor) -> Tensor:
+        """The question tokens (R K, D) if they stand apart, else the mean of all tokens (R, D)."""
         apart_RKD = x_RLD[:, self.config.num_readable_tokens :]
         return apart_RKD.flatten(0, 1) if apart_RKD.shape[1] else x_RLD.mean(1)
 
@@ -386,16 +386,16 @@ class AiT(Architecture):
         return network
 
 
-def _stem(config: AiTConfig) -> nn.Module:
+def _build_stem(config: AiTConfig) -> nn.Module:
     """Nothing, where no channels are asked for."""
-    made: list[nn.Module] = []
-    for seen, told in pairwise((config.shape[0], *config.stem)):
-        conv = nn.Conv2d(seen, told, 3, stride=2, padding=1, bias=False)
-        made += [conv, nn.BatchNorm2d(told), nn.ReLU()]
-    return nn.Sequential(*made)
+    layers: list[nn.Module] = []
+    for channels_in, channels_out in pairwise((config.shape[0], *config.stem)):
+        conv = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
+        layers += [conv, nn.BatchNorm2d(channels_out), nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
-def _asked(config: AiTConfig) -> nn.Module | None:
+def _build_question_embedding(config: AiTConfig) -> nn.Module | None:
     if not config.question:
         return None
     return nn.Sequential(

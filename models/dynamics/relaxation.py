@@ -202,18 +202,18 @@ class Relaxation:
             going_R, self.evaluated_R, self.steps_R, params.steps_R
         )
         x_ND, drift_ND = self._moved(moves_R) if moving else (self.x_ND, None)
-        came = None if drift_ND is None else PreviousStep(drift_ND, self._control(), self.g_ND)
-        seen = system.evaluate_with_stats(x_ND, layout, params.beta_RH, more, came)
-        g_ND, terms, components = seen.g_ND, seen.terms, seen.components
+        previous = None if drift_ND is None else PreviousStep(drift_ND, self._control(), self.g_ND)
+        evaluation = system.evaluate_with_stats(x_ND, layout, params.beta_RH, more, previous)
+        g_ND, terms, components = evaluation.g_ND, evaluation.terms, evaluation.components
 
         # Rows where the step is not finite keep the state they had, as those that momentum lifts.
-        stands_R, why_R = self._judged(moves_R, seen, torch.finfo(x_ND.dtype).eps)
+        stands_R, why_R = self._judged(moves_R, evaluation, torch.finfo(x_ND.dtype).eps)
         stand = bool(stands_R.all())
         if not stand:
             x_ND, g_ND, terms = self._standing(stands_R, x_ND, g_ND, terms)
             sums = layout.sum_rows(torch.stack(list(terms.parts.values()))).cpu().numpy()
             components = dict(zip(terms.parts, sums, strict=True))  # of energy_R, up to rounding
-        self._held = (x_ND, seen.control_ND) if stand else None
+        self._held = (x_ND, evaluation.control_ND) if stand else None
         self.x_ND, self.g_ND, self.terms = x_ND, g_ND, terms
         self.evaluated_R = np.ones_like(self.evaluated_R)
         self._remember(components)

@@ -15,7 +15,7 @@ from models.layouts import Layout
 
 
 class PreviousStep(NamedTuple):
-    """How a state came to be: by a step at dx/dt, held as it was, from the activation g before."""
+    """The step that led to a state: dx/dt, the control, and the activation g before it."""
 
     drift_ND: Tensor
     control_ND: Tensor | None
@@ -23,15 +23,15 @@ class PreviousStep(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """A state looked at. What is summed over rows is on the host, where rows are decided on.
+    """A state evaluated. Sums by row are on the host, where it is decided which rows go on.
 
     Attributes:
         g_ND, terms: its activation, and the energy there.
-        held_ND: what controls it.
+        control_ND: what the motion subtracts from the force there, None if nothing.
         components: the energy of each row by component, (R,) each.
-        size_R: |x|^2.
-        speed_R: |dx/dt|^2 of the step to it, if there was one.
-        work_R: what control did in that step, if there is any.
+        squared_norm_R: |x|^2.
+        squared_speed_R: |dx/dt|^2 of the step to it, if there was one.
+        control_work_R: what control did in that step, if there is any.
     """
 
     g_ND: Tensor
@@ -48,7 +48,7 @@ class StepBackend:
     """What makes a state move: the activation g = norm(x), E(g), and the motion under -dE/dg.
 
     Attributes:
-        field: the energy's, made ready for all steps.
+        energy_fn: the energy, with all prepared that does not depend on the state.
     """
 
     energy: Energy
@@ -93,15 +93,17 @@ class StepBackend:
         with_force: bool,
         previous: PreviousStep | None,
     ) -> Evaluation:
-        """Look at a state, which no step led to where `came` is None."""
+        """Evaluate a state, with sums by row; `previous` is None if no step led to it."""
         g_ND, terms = self.evaluate(x_ND, layout, beta_RH, with_force)
         held_ND = self.motion.control(x_ND)
-        told = [*terms.parts.values(), _squared(x_ND)]
+        per_token = [*terms.parts.values(), _squared(x_ND)]
         if previous is not None:
-            told.append(_squared(previous.drift_ND))
+            per_token.append(_squared(previous.drift_ND))
             if previous.control_ND is not None and held_ND is not None:
-                told.append(((previous.control_ND + held_ND) / 2 * (g_ND - previous.g_ND)).sum(-1))
-        sums = layout.sum_rows(torch.stack(told)).cpu().numpy()  # in one transfer
+                per_token.append(
+                    ((previous.control_ND + held_ND) / 2 * (g_ND - previous.g_ND)).sum(-1)
+                )
+        sums = layout.sum_rows(torch.stack(per_token)).cpu().numpy()  # in one transfer
         components = dict(zip(terms.parts, sums, strict=False))
         size_R, speed_R, work_R, *_ = *sums[len(components) :], None, None
         return Evaluation(g_ND, terms, held_ND, components, size_R, speed_R, work_R)

@@ -39,20 +39,20 @@ def list_galleries(network: Architecture) -> dict[str, Callable[[], Gallery]]:
         heads = [part for every in parts for part in every if isinstance(part, DotProductAttention)]
         codec = network.codec
         along = codec.size // codec.patch
-        found: dict[str, Callable[[], Gallery]] = {}
+        galleries: dict[str, Callable[[], Gallery]] = {}
         if memories:
-            found["memories"] = lambda: _memories(network, memories)
+            galleries["memories"] = lambda: _memories(network, memories)
         if heads:
-            found["attention"] = lambda: _attention(network, heads)
-        return found | {
+            galleries["attention"] = lambda: _attention(network, heads)
+        return galleries | {
             "positions": lambda: build_position_gallery(codec.position_LD, (along, along))
         }
     if isinstance(network, AiT):
         c = network.config
-        found = {"positions": lambda: build_position_gallery(network.places_LD, c.grid)}
+        galleries = {"positions": lambda: build_position_gallery(network.places_LD, c.grid)}
         if not c.workspace or c.stem:  # behind convolutions a token stands for no patch of pixels
-            return found
-        return {"memories": lambda: _attractors(network)} | found
+            return galleries
+        return {"memories": lambda: _attractors(network)} | galleries
     return {}
 
 
@@ -97,13 +97,13 @@ def _attractors(network: AiT) -> Gallery:
     """
     c = network.config
     inverse_PD = torch.linalg.pinv(network.embed.weight.double())
-    found = []
+    directions = []
     for layer in network.layers:
         workspace, lift = cast(AiTLayer, layer).workspace, cast(AiTLayer, layer).lift
         assert workspace is not None
         attractors_MD = lift(workspace.memory_MD).double()
-        found.append((attractors_MD - attractors_MD.mean(0)) @ inverse_PD.T)
-    patch_BMP = torch.stack(found)
+        directions.append((attractors_MD - attractors_MD.mean(0)) @ inverse_PD.T)
+    patch_BMP = torch.stack(directions)
     patch_BMP = patch_BMP * network.std_C.double().repeat_interleave(c.patch**2)
     low, high = patch_BMP.amin(-1, keepdim=True), patch_BMP.amax(-1, keepdim=True)
     patch_BMP = (patch_BMP - low) / (high - low).clamp(min=1e-12)

@@ -126,17 +126,17 @@ class BatchReasons:
     @cached_property
     def attention_records(self) -> list[AttentionRecord]:
         """Every attention, in the order in which the network comes to them."""
-        found = list(self._heard)
+        records = list(self._heard)
         for rest in self._blocks:
             layout = rest.solution.layout
             if isinstance(layout, Pairwise):
                 leaves = (leaf for _, leaf in rest.block.energy.leaves())
-                found += [
-                    _attended(leaf, layout, rest)
+                records += [
+                    _build_record(leaf, layout, rest)
                     for leaf in leaves
                     if isinstance(leaf, AttentionEnergy)
                 ]
-        return found
+        return records
 
     def compute_selectivity(self, row: int, pairs: bool = True) -> list[dict[str, Any]]:
         """How selective each head that resonates is in a row: `crossing` = Pr[c > rho], the share
@@ -164,10 +164,12 @@ class BatchReasons:
         return RowReasons(
             last - first,
             asked_K,
-            [_seen(attended, row, token_K) for attended in self.attention_records] if seen else [],
+            [_read_weights(attended, row, token_K) for attended in self.attention_records]
+            if seen
+            else [],
             self._fired(at_K, first, last) if "memories" in include else [],
             [
-                {name: _plain(part[at_K]) for name, part in energies.items()}
+                {name: _to_numpy(part[at_K]) for name, part in energies.items()}
                 for energies in (self._energies if "components" in include else [])
             ],
         )
@@ -179,20 +181,20 @@ class BatchReasons:
 
     def estimate_bytes(self, include: Collection[str]) -> int:
         """Bytes of all there is to tell of `include`, in single precision."""
-        tokens, found = len(self._blocks[0].g_ND), 0
+        tokens, size = len(self._blocks[0].g_ND), 0
         for attended in self.attention_records if _PAIRS & set(include) else ():
-            each = 8 + 4 * attended.heads * len(_PAIRS & set(include))
-            found += attended.num_pairs * each
+            bytes_per_pair = 8 + 4 * attended.heads * len(_PAIRS & set(include))
+            size += attended.num_pairs * bytes_per_pair
         for rest in self._blocks:
             for _, leaf in rest.block.energy.leaves():
                 if "memories" in include and isinstance(leaf, Hopfield):
-                    found += 8 * tokens * len(leaf.memories_MD)
+                    size += 8 * tokens * len(leaf.memories_MD)
                 elif "memories" in include and isinstance(leaf, AssociativeMemory):
                     layout = cast(PatternLayout, rest.solution.layout)
-                    found += 8 * tokens * layout.patterns_PMD.shape[1]
+                    size += 8 * tokens * layout.patterns_PMD.shape[1]
                 if "components" in include:
-                    found += 4 * tokens * (leaf.heads if isinstance(leaf, AttentionEnergy) else 2)
-        return found
+                    size += 4 * tokens * (leaf.heads if isinstance(leaf, AttentionEnergy) else 2)
+        return size
 
     def _bounds(self, row: int) -> tuple[int, int]:
         row_of_N = self._blocks[0].solution.layout.row_of_N
@@ -200,15 +202,15 @@ class BatchReasons:
         return bounds[0], bounds[1]
 
     def _fired(self, at_K: Tensor, first: int, last: int) -> list[MemoryActivations]:
-        found = []
+        activations = []
         for rest in self._blocks:
             layout, beta_RH = rest.solution.layout, rest.beta_RH
             for _, leaf in rest.block.energy.leaves():
                 if isinstance(leaf, AssociativeMemory):  # its attractors belong to rows
                     weight_NM = leaf.memory_activations(rest.g_ND, layout, beta_RH)[0]
-                    mine = _plain(weight_NM[at_K])
-                    mean_M = _plain(weight_NM[first:last].double().mean(0))
-                    found.append(MemoryActivations(mine, mine, mean_M))
+                    weight_KM = _to_numpy(weight_NM[at_K])
+                    mean_M = _to_numpy(weight_NM[first:last].double().mean(0))
+                    activations.append(MemoryActivations(weight_KM, weight_KM, mean_M))
                 elif isinstance(leaf, Hopfield):
                     r_KM, share_KM = leaf.memory_activations(rest.g_ND[at_K], layout, beta_RH)
                     total_M = sum(
@@ -216,13 +218,15 @@ class BatchReasons:
                         for part in rest.g_ND[first:last].split(_CHUNK)
                     )
                     assert isinstance(total_M, Tensor)
-                    mean_M = _plain(total_M) / (last - first)
-                    found.append(MemoryActivations(_plain(r_KM), _plain(share_KM), mean_M))
-        return found
+                    mean_M = _to_numpy(total_M) / (last - first)
+                    activations.append(
+                        MemoryActivations(_to_numpy(r_KM), _to_numpy(share_KM), mean_M)
+                    )
+        return activations
 
     @cached_property
     def _energies(self) -> list[dict[str, Tensor]]:
-        found = []
+        energies = []
         for rest in self._blocks:
             at = rest.g_ND, rest.solution.layout, rest.beta_RH
             parts: dict[str, Tensor] = {}
@@ -232,8 +236,8 @@ class BatchReasons:
                 else:
                     of_leaf = leaf(*at, with_force=False).parts
                     parts |= {name: weight * part for name, part in of_leaf.items()}
-            found.append(parts)
-        return found
+            energies.append(parts)
+        return energies
 
 
 def get_supported_reasons(network: Architecture) -> frozenset[str]:
@@ -248,7 +252,7 @@ def get_supported_reasons(network: Architecture) -> frozenset[str]:
     )
 
 
-def _attended(energy: AttentionEnergy, layout: Pairwise, rest: _Rest) -> AttentionRecord:
+def _build_record(energy: AttentionEnergy, layout: Pairwise, rest: _Rest) -> AttentionRecord:
     ends = energy.attention_inputs(rest.g_ND)
     beta_NH = layout.of_tokens(rest.beta_RH)
     weights = cache(lambda: layout.weights(*ends, beta_NH))
@@ -263,16 +267,18 @@ def _attended(energy: AttentionEnergy, layout: Pairwise, rest: _Rest) -> Attenti
     )
 
 
-def _plain(tensor: Tensor) -> np.ndarray:
+def _to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.double().cpu().numpy()
 
 
-def _seen(attended: AttentionRecord, row: int, token_K: np.ndarray | None) -> AttentionWeights:
+def _read_weights(
+    attended: AttentionRecord, row: int, token_K: np.ndarray | None
+) -> AttentionWeights:
     weight_PH, i_P, j_P = (part.cpu().numpy() for part in attended.weights(row))
     r_PH = None
     if token_K is not None:
-        mine = np.isin(i_P, token_K)
-        weight_PH, i_P, j_P = weight_PH[mine], i_P[mine], j_P[mine]
+        is_kept_P = np.isin(i_P, token_K)
+        weight_PH, i_P, j_P = weight_PH[is_kept_P], i_P[is_kept_P], j_P[is_kept_P]
     elif attended.prior is not None:
         c_PH = attended.cosines(row)[0]
         r_PH = attended.prior.slice_rows(row, row + 1).compute_resonance(c_PH, lambda value: value)[
@@ -289,11 +295,11 @@ def compute_selectivity(
     if attended.prior is None:
         return []
     c_PH, i_P, j_P = attended.cosines(row)
-    mine, count = attended.prior.slice_rows(row, row + 1), len(c_PH)
+    row_prior, count = attended.prior.slice_rows(row, row + 1), len(c_PH)
     above_H, total_H = c_PH.new_zeros(2, attended.heads, dtype=torch.float64)
     for some_PH in c_PH.split(_CHUNK):
-        above_H += (mine.compute_margin(some_PH) > 0).sum(0)
-        total_H += mine.compute_resonance(some_PH, lambda value: value)[0].double().sum(0)
+        above_H += (row_prior.compute_margin(some_PH) > 0).sum(0)
+        total_H += row_prior.compute_resonance(some_PH, lambda value: value)[0].double().sum(0)
     told: list[dict[str, Any]] = [
         {
             "head": head,
@@ -304,7 +310,7 @@ def compute_selectivity(
     ]
     if pairs:
         best_KH = c_PH.topk(min(TOP_K, count), 0).indices
-        r_KH = mine.compute_resonance(c_PH.gather(0, best_KH), lambda value: value)[0]
+        r_KH = row_prior.compute_resonance(c_PH.gather(0, best_KH), lambda value: value)[0]
         for head, of_head in enumerate(told):
             of_head["pairs"] = [
                 {

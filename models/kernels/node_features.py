@@ -38,13 +38,13 @@ def encode(table, column, lower, width, encoded):
 
 @njit(nogil=True, cache=True)
 def _describe(indptr, indices, hops, now, then, table, at):
-    nodes, told = now.shape
+    nodes, width = now.shape
     _own(0, nodes, indptr, now, table, at)
     at += 1
     for hop in range(hops):
         _hop(0, nodes, indptr, indices, now, then, table, at, hop == 0)
         now, then = then, now
-        at += told * (2 if hop == 0 else 1)
+        at += width * (2 if hop == 0 else 1)
 
 
 @njit(nogil=True, cache=True)
@@ -56,26 +56,26 @@ def _own(lo, hi, indptr, now, table, at):
 
 @njit(nogil=True, cache=True)
 def _hop(lo, hi, indptr, indices, now, then, table, at, spread):
-    told = now.shape[1]
-    squared = np.empty(told)
+    width = now.shape[1]
+    squared = np.empty(width)
     for i in range(lo, hi):
         then[i] = 0
         squared[:] = 0
         degree = float(max(indptr[i + 1] - indptr[i], 1))
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
-            for f in range(told):
+            for f in range(width):
                 then[i, f] += now[j, f]
             if spread:
-                for f in range(told):
+                for f in range(width):
                     squared[f] += now[j, f] * now[j, f]
-        for f in range(told):
+        for f in range(width):
             then[i, f] /= degree
             table[i, at + f] = then[i, f]
         if spread:
-            for f in range(told):
+            for f in range(width):
                 left = squared[f] / degree - then[i, f] * then[i, f]
-                table[i, at + told + f] = np.sqrt(0.0 if left < 0 else left)  # lets NaN through
+                table[i, at + width + f] = np.sqrt(0.0 if left < 0 else left)  # lets NaN through
 
 
 @njit(nogil=True, cache=True)

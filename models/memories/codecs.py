@@ -159,8 +159,8 @@ class ReturnsCodec(Codec):
             return days.astype(np.float32)
         centred = days - days.mean(0)
         spread, wanted = centred.std(0), self.history_KA.std(0)
-        told = spread > self.SPREAD * wanted
-        scale = np.divide(wanted, spread, out=np.ones_like(spread), where=told)
+        has_spread = spread > self.SPREAD * wanted
+        scale = np.divide(wanted, spread, out=np.ones_like(spread), where=has_spread)
         corrected = centred * scale + self.history_KA.mean(0)
         return corrected.astype(np.float32)
 

@@ -93,13 +93,13 @@ class OnnxSystem(StepBackend):
             return super().evaluate(x_ND, layout, beta_RH, with_force)
         session, feeds = self._session(form), _feeds(x_ND, layout, beta_RH)
         names = [output.name for output in session.get_outputs()]
-        found = {
+        outputs = {
             name: torch.from_numpy(of)
             for name, of in zip(names, cast(Any, session.run(names, feeds)), strict=True)
         }
         # The force is there whether it is asked for or not: once a relaxation it is not.
-        g_ND, force_ND = (found.pop(name).view(x_ND.shape) for name in ("g", "force"))
-        parts = {name.removeprefix("energy."): of.flatten() for name, of in found.items()}
+        g_ND, force_ND = (outputs.pop(name).view(x_ND.shape) for name in ("g", "force"))
+        parts = {name.removeprefix("energy."): of.flatten() for name, of in outputs.items()}
         return g_ND, Terms(parts, force_ND if with_force else None)
 
     def _session(self, form: Form) -> onnxruntime.InferenceSession:

@@ -60,7 +60,9 @@ class LoadedModels(BaseModel):
 @router.get("/models", summary="What is loaded", responses=problems(422, 500, 503))
 async def loaded_models(context: Annotated[AppContext, Depends(get_context)]) -> LoadedModels:
     context.registry.require_loaded()
-    return LoadedModels(models=[_told(model, context) for model in context.registry.list_models()])
+    return LoadedModels(
+        models=[_describe_model(model, context) for model in context.registry.list_models()]
+    )
 
 
 @router.put(
@@ -83,7 +85,7 @@ async def load_model(
     if isinstance(model, Classifier) and model.reads_smiles:
         await asyncio.to_thread(context.smiles_pool.start)
     context.publish_models()
-    return _told(model, context)
+    return _describe_model(model, context)
 
 
 @router.delete(
@@ -115,6 +117,6 @@ def _folder(name: str, checkpoints: Path) -> Path:
     return path
 
 
-def _told(model: Model, context: AppContext) -> LoadedModel:
+def _describe_model(model: Model, context: AppContext) -> LoadedModel:
     requests = context.engine.pending(model.name)
     return LoadedModel(**model.ref.model_dump(), bytes=model.size_bytes, requests=requests)

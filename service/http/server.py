@@ -28,7 +28,7 @@ def settings_or_exit() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        sys.exit("\n".join(_told(fault) for fault in error.errors(include_input=False)))
+        sys.exit("\n".join(_describe_fault(fault) for fault in error.errors(include_input=False)))
 
 
 def prepare_process(settings: Settings) -> Settings:
@@ -51,7 +51,7 @@ def prepare_process(settings: Settings) -> Settings:
     return settings.model_copy(update={"max_connections": max_connections})
 
 
-def _told(fault: ErrorDetails) -> str:
+def _describe_fault(fault: ErrorDetails) -> str:
     """A setting and what is wrong with it, without what it was set to."""
     return ": ".join([*(f"BASIN_{part}".upper() for part in fault["loc"]), fault["msg"]])
 

@@ -78,7 +78,7 @@ async def store_graph(
         head, new = await run_until_deadline_or_disconnect(
             stored(), request.receive, settings.deadline_s
         )
-    return _told(id, head, 201 if new else 200)
+    return _respond_with_metadata(id, head, 201 if new else 200)
 
 
 @router.get("/graphs/{id}", summary="What a graph is", responses=problems(404, 500, 503))
@@ -159,10 +159,10 @@ async def _change(
         head = await run_until_deadline_or_disconnect(
             changed(), request.receive, settings.deadline_s
         )
-    return _told(id, head, 200)
+    return _respond_with_metadata(id, head, 200)
 
 
-def _told(id: str, head: GraphMetadata, status: int) -> Response:
+def _respond_with_metadata(id: str, head: GraphMetadata, status: int) -> Response:
     return Response(_body(id, head).model_dump_json(), status, media_type=JSON)
 
 

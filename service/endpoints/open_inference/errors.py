@@ -38,7 +38,7 @@ class OipErrorMiddleware:
                 parts.append(message.get("body", b""))
                 if message.get("more_body"):
                     return
-                body = orjson.dumps({"error": _told(orjson.loads(b"".join(parts)))})
+                body = orjson.dumps({"error": _get_detail(orjson.loads(b"".join(parts)))})
                 headers = MutableHeaders(scope=begun)
                 headers["content-type"], headers["content-length"] = JSON, str(len(body))
                 await send(begun)
@@ -52,6 +52,6 @@ def is_of_protocol(path: str) -> bool:
     return path == ROOT or path.startswith(f"{ROOT}/")
 
 
-def _told(problem: dict[str, Any]) -> str:
+def _get_detail(problem: dict[str, Any]) -> str:
     faults = [f"{fault['pointer']}: {fault['detail']}" for fault in problem["errors"]]
     return f"{problem['title']}: {'; '.join(faults) or problem['detail']}"

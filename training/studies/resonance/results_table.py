@@ -35,7 +35,7 @@ def evaluate_checkpoint(
             "value": subject.compute_metric(scores),
             "error": subject.compute_standard_error(scores, base[0]),
         }
-        return _told(subject, resonance, None) | told
+        return _build_row(subject, resonance, None) | told
 
     identity = subject.checkpoint.sha256
     return [_kept(subject, ledger, identity, r, None, measured) for r in (None, *grid)]
@@ -57,7 +57,7 @@ def evaluate_retrained(
         def measured(resonance: Resonance | None, seed: int = seed) -> Row:
             added = {} if resonance is None else {"resonance": resonance.model_dump(mode="json")}
             value = subject.retrain(added, seed, how)
-            return _told(subject, resonance, seed) | {"epochs": how.epochs, "value": value}
+            return _build_row(subject, resonance, seed) | {"epochs": how.epochs, "value": value}
 
         identity = [subject.manifest.training["recipe"], how.smoke, how.epochs]
         rows.append(_kept(subject, ledger, identity, resonance, seed, measured))
@@ -79,7 +79,7 @@ def _kept(
     return ledger.get_or_compute(key, partial(measured, resonance))
 
 
-def _told(subject: CheckpointStudy, resonance: Resonance | None, seed: int | None) -> Row:
+def _build_row(subject: CheckpointStudy, resonance: Resonance | None, seed: int | None) -> Row:
     return {
         "dataset": subject.manifest.training["dataset"],
         "strength": 0.0 if resonance is None else resonance.strength,

@@ -312,8 +312,12 @@ def test_a_row_that_stops_early_has_moments_of_its_own(client):
         )["results"][0]["convergence"]
         assert alone["steps"] == found["steps"]
         assert alone["stop_reason"] == found["stop_reason"]
-        # 128 steps enlarge a difference of rounding (by 4e-4 of the residual, measured on Zen 5).
-        rel = 1e-4 if is_product_independent_of_rows() else 1e-3
+        energies_alone = [e["energy"] for e in alone["trace"]]
+        energies_in_batch = [e["energy"] for e in found["trace"]]
+        assert not find_differences(energies_alone, energies_in_batch, rel=1e-4)
+        # 128 steps enlarge a difference of rounding: measured on two processors, to 2e-5 of an
+        # energy and 1.2e-3 of the residual.
+        rel = 1e-4 if is_product_independent_of_rows() else 1e-2
         assert alone["residual"] == pytest.approx(found["residual"], rel=rel)
         if found["steps"] < 128:
             assert found["stop_reason"] in ("converged", "step_limit")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from benchmarks import (
     attend,
+    bad_neighbor,
     blocking,
     classify,
-    company,
+    complexity,
     faithfulness,
     feedforward,
-    growth,
     include,
-    kept,
+    results_file,
     sample,
     scale,
     solvers,
@@ -25,12 +25,12 @@ from benchmarks import (
 
 path, sys.argv[1:] = Path(*sys.argv[1:2] or ["runs/bench.json"]), []
 path.parent.mkdir(parents=True, exist_ok=True)
-found = {}
+figures = {}
 for benchmark in (
-    *(step, growth, feedforward, attend, scale, sample, classify, company),
+    *(step, complexity, feedforward, attend, scale, sample, classify, bad_neighbor),
     *(blocking, throughput, include, solvers, faithfulness),
 ):
     print(f"\n## {benchmark.__name__}")
     benchmark.main()
-    found[benchmark.__name__] = kept.taken()
-    kept.write(path, found)
+    figures[benchmark.__name__] = results_file.take_figures()
+    results_file.write(path, figures)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import softmax
 
-from benchmarks.kept import keep
 from benchmarks.machine import describe
+from benchmarks.results_file import record
 from models.layouts import EdgeList
 
 NODES, HEADS, HEAD_DIM, ROUNDS = 12_000, 2, 32, 7
@@ -66,7 +66,7 @@ def main() -> None:
         ):
             times = [(_time(ours), _time(peer)) for _ in range(ROUNDS + 1)][1:]
             took = dict(zip(("kernels", "gathered"), zip(*times, strict=True), strict=True))
-            mine, theirs = keep(f"{layout.num_edges} edges, {name}", "gathered", took).values()
+            mine, theirs = record(f"{layout.num_edges} edges, {name}", "gathered", took).values()
             print(
                 f"{layout.num_edges:>8,} edges, {name:20}  kernels {1e3 * mine:7.1f} ms  "
                 f"gathered {1e3 * theirs:7.1f} ms  ratio {theirs / mine:5.1f}",

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import httpx
 import numpy as np
 
-from benchmarks.kept import keep
 from benchmarks.machine import describe
+from benchmarks.results_file import record
 from benchmarks.server import serving
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tolokers.json"
@@ -97,7 +97,7 @@ def main() -> None:
             _scores(client, 50)
             alone = _scores(client, count)
             beside = _beside(client, count)
-        keep(f"turns of {scheduling}", "alone", {"alone": alone, "beside sampling": beside.took})
+        record(f"turns of {scheduling}", "alone", {"alone": alone, "beside sampling": beside.took})
         for name, took in (("alone", alone), ("beside sampling", beside.took)):
             print(
                 f"| {scheduling} | {len(took)} {name} | {1e3 * statistics.median(took):.2f} ms "

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.machine import describe
 from benchmarks.server import serving
-from benchmarks.turns import medians
+from benchmarks.timing import medians
 from models import checkpoint
 from models.base import DynamicsParams
 from models.inputs.graph import Graph

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from benchmarks.classify import peer_of, size_of
 from benchmarks.machine import describe
 from benchmarks.overhead import graph_of
-from benchmarks.turns import medians
+from benchmarks.timing import medians
 from models import checkpoint
 from models.architectures.et import ETImageConfig
 from models.base import Architecture

@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks import feedforward
 from benchmarks.machine import describe
 from benchmarks.step import Case, by_relax, images
-from benchmarks.turns import medians
+from benchmarks.timing import medians
 from models.layouts import Dense
 
 PICTURES, SMALL = (64, 196, 768, 12, 64, 3072, 12), (2, 16, 64, 2, 32, 128, 3)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.kept import keep
 from benchmarks.machine import describe
+from benchmarks.results_file import record
 from benchmarks.server import serving
 
 _MOLECULES = (
@@ -47,7 +47,7 @@ def _measure(client: httpx.Client, path: str, body: dict, rounds: int) -> None:
             start = time.perf_counter()
             client.post(path, json=body | fields, headers=headers).raise_for_status()
             took.setdefault(name, []).append(time.perf_counter() - start)
-    median = keep(path, "plain", {name: times[1:] for name, times in took.items()})
+    median = record(path, "plain", {name: times[1:] for name, times in took.items()})
     print(f"\n| POST {path} | ms | over plain |\n|---|---|---|")
     for name, seconds in median.items():
         base = median["plain, resonating" if name == "resonance" else "plain"]

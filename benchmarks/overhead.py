@@ -2,10 +2,10 @@
 
 Scores of random graphs by the shipped `cdat-tolokers`, of 30 nodes as JSON, of 500 and 5,000 as
 safetensors, with ten edges a node, one request at a time over one connection. Requests, bare
-passes (the same graph, packed before, as many torch threads), requests to the least that can serve
-the network (`benchmarks.least`), and the same bytes sent to a server that looks at nothing and
-answers as many (`benchmarks.floor`) take turns. Printed are medians, what each server takes over
-the pass, and the phases that the server tells.
+passes (the same graph, packed before, as many torch threads), requests to a minimal server of the
+network (`benchmarks.minimal_server`), and the same bytes sent to a server that reads them and
+answers as many (`benchmarks.echo_server`) take turns. Printed are medians, what each server takes
+over the pass, and the phases that the server reports.
 
     python -m benchmarks.overhead [requests]
 """
@@ -22,8 +22,8 @@ import safetensors.numpy
 import torch
 
 from benchmarks.client import Line
-from benchmarks.least import MODEL, network
 from benchmarks.machine import describe, keep_what_is_freed
+from benchmarks.minimal_server import MODEL, network
 from benchmarks.server import bare, serving
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
@@ -99,8 +99,8 @@ def main() -> None:
     own = {"BASIN_THREADS": "1", "BASIN_DEVICE": "cpu"}
     with (
         serving(**own) as server,
-        bare("benchmarks.least:app") as least,
-        bare("benchmarks.floor:app") as floor,
+        bare("benchmarks.minimal_server:app") as least,
+        bare("benchmarks.echo_server:app") as floor,
     ):
         assert server.base_url.port is not None
         lines = [Line(port) for port in (server.base_url.port, least, floor)]

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from benchmarks.kept import keep
 from benchmarks.machine import describe
+from benchmarks.results_file import record
 from models.energies import ModernHopfield
 from models.sampling import Method, Schedule, run_chains
 from models.sampling.philox import fill_normal
@@ -70,7 +70,7 @@ def main() -> None:
         "NumPy loop": lambda: _numpy_loop(x.numpy(), start.numpy(), STEPS),
     }
     rounds = [{name: _time(work) for name, work in works.items()} for _ in range(ROUNDS + 1)][1:]
-    took = keep("", "NumPy loop", {name: [r[name] for r in rounds] for name in works})
+    took = record("", "NumPy loop", {name: [r[name] for r in rounds] for name in works})
     peak = 2 * LARGE**3 / took["large product"]
     limit = 4 * CHAINS * PATTERNS * DIM / peak
     shaped, plain = took["two products"] / STEPS, took["NumPy loop"] / STEPS

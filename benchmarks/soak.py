@@ -7,7 +7,8 @@ descriptors and threads, its queue and its jobs.
 Printed is what each was in the first and the last quarter, and its slope an hour with the standard
 error, of a straight line through the medians of each minute. Memory is given for equal queues too:
 a machine that slows down makes the queue longer, and the server holds what is in it. What requests
-leave behind that come one after the other, without a queue, is measured by `benchmarks.leftover`.
+leave behind that come one after the other, without a queue, is measured by
+`benchmarks.memory_growth`.
 
     python -m benchmarks.soak [minutes]
 """

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 import httpx
 import psutil
 
-from benchmarks.kept import keep
 from benchmarks.machine import describe
+from benchmarks.results_file import record
 from benchmarks.server import started
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
@@ -73,7 +73,7 @@ def main() -> None:
         for case, each in found.items()
     }
     ready = {case: [one[1] for one in each] for case, each in found.items()}
-    keep("until ready", "import torch", ready | {"import torch": imports})
+    record("until ready", "import torch", ready | {"import torch": imports})
     print(f"import torch: {sorted(imports)[rounds // 2]:.2f} s")
     print("| models | live, s | ready, s | MiB | more than none |")
     print("|---|---|---|---|---|")

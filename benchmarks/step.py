@@ -33,8 +33,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 from torch_geometric.utils import scatter
 
-from benchmarks.kept import keep
 from benchmarks.machine import describe, keep_what_is_freed
+from benchmarks.results_file import record
 from benchmarks.scale import peak_kib
 from models.base import Block, Config, DynamicsParams
 from models.dynamics import RUN_ALONE, Descent, EnergyLayerNorm, StepBackend
@@ -274,7 +274,7 @@ def compare(name: str, case: Case) -> None:
             time.sleep(SETTLE_S)
             took[way].append(_warm(lambda work=work: work(case)))
     top = {library: statistics.median(each) for library, each in reached.items()}
-    medians = keep(name, "autograd", took)
+    medians = record(name, "autograd", took)
     for way, median in medians.items():
         ratios = [a / b for a, b in zip(took["autograd"], took[way], strict=True)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"

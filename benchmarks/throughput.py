@@ -28,8 +28,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.kept import keep
 from benchmarks.machine import describe
+from benchmarks.results_file import record
 from models.base import DynamicsParams, StepControl
 from models.dynamics import RUN_ALONE
 from models.fused.system import FusedSystem
@@ -156,7 +156,7 @@ def main() -> None:
     rounds = [{name: way() for name, way in ways.items()} for _ in range(ROUNDS)]
     scheduler.close()
     case, took = f"{PICTURES} pictures", {name: [r[name].seconds for r in rounds] for name in ways}
-    median = keep(case, "offline", took)
+    median = record(case, "offline", took)
     print(f"{fewer} under way in `steps, fewer`, else {UNDER_WAY}")
     print("| batches of | pictures/s | over offline | median latency | p99 |")
     print("|---|---|---|---|---|")

@@ -135,12 +135,12 @@ class AppContext:
         gauge(
             "basin_queue_depth",
             "Requests that wait for compute or run.",
-            lambda: engine.admitted,
+            lambda: engine.admission.count,
         )
         gauge(
             "basin_queue_limit",
             "Maximum number of queued and running requests.",
-            lambda: engine.capacity,
+            lambda: engine.admission.capacity,
         )
         gauge(
             "basin_backlog_seconds",

@@ -27,7 +27,7 @@ from training.datasets import (
 )
 from training.datasets.cifar import load_cifar10
 from training.datasets.clevr import load_clevr
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.datasets.triangle import load_triangle
 
 _PICTURES: dict[str, Callable[[Path | None], LabeledImageDataset]] = {

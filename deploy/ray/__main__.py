@@ -22,7 +22,7 @@ from service.settings import Settings
 _EVERY_S = 15.0
 RUNTIME = {
     "env_vars": {
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ray.again:middlewares",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ray.retry:middlewares",
         # The replica of the proxy's own node would have all until it can have no more.
         "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",
     }

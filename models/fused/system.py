@@ -35,12 +35,12 @@ _KINDS = {
     "softmax": kernels.SOFTMAX,
 }
 _MUCH = 1 << 27
-"""Multiply-adds of a look, of which more are for as many threads as torch may use."""
+"""Multiply-adds of one evaluation above which all of torch's threads are used."""
 _LITTLE = 1 << 23
-"""Of images one thread does no more where there are several: torch's wait less for each other."""
-_AS_MUCH = ContextVar("as_much", default=False)
+"""The same limit for images where there are several threads: torch's wait less for each other."""
+_force_parallel = ContextVar("force_parallel", default=False)
 _NARROW = 1 << 17
-"""Weights that stay in the cache; where there are more, and no edges, other products are faster."""
+"""Number of weights that stay in the cache; above it, without edges, other products are faster."""
 _Given = tuple[Any, ...] | None
 
 
@@ -126,7 +126,7 @@ class FusedSystem(StepBackend):
         threads = torch.get_num_threads()
         if threads > 1 and self._work(x_ND, layout) <= _MUCH:
             threads = 1
-        whole = threads == 1 and not _AS_MUCH.get()
+        whole = threads == 1 and not _force_parallel.get()
         scratch = _SCRATCH.take(self._room(len(x)), x.dtype)
         see = kernels.evaluate_with_stats if whole else partial(parallel.see_in_parts, threads)
         see(
@@ -209,13 +209,15 @@ class FusedSystem(StepBackend):
 
 @contextmanager
 def force_parallel_path() -> Iterator[None]:
-    """Here what is little is looked at as what is much, by one thread: so that all that it runs is
-    compiled before there is much, and starts no thread that would not be of who computes."""
-    before = _AS_MUCH.set(True)
+    """Force the parallel path for small inputs, so that it is compiled at start-up.
+
+    It still runs on one thread: no further thread is started.
+    """
+    token = _force_parallel.set(True)
     try:
         yield
     finally:
-        _AS_MUCH.reset(before)
+        _force_parallel.reset(token)
 
 
 def _between(layout: EdgeList | Dense, x_ND: Tensor, whole: bool) -> tuple[Any, Any, Any, Any]:

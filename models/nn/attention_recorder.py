@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from models.resonance import AttentionPrior
 
 PairValues = tuple[Tensor, Tensor, Tensor]
-"""Of a row: values (P, H) of its pairs, and the places in the row of the token that sees and of the
-one that is seen (P,), by the first."""
+"""Of a row: values (P, H) of its pairs of tokens, and the indices in the row of the query and of
+the key (P,), sorted by the query."""
 
 
 @dataclass(frozen=True)
 class AttentionRecord:
     """The last weights of one attention of H heads, with `pairs` pairs in all rows.
 
-    `weights` are p of the pairs of a row, which sum to 1 over those a token sees; `cosines` are
+    `weights` are p of the pairs of a row, which sum to 1 over those of one query; `cosines` are
     those of query and key where there is a `prior`. `kind` is attention, or the bottleneck of a
-    workspace, where slots of its memory see tokens and only what passes is left of p.
+    workspace, where slots of its memory attend to tokens and only the p that pass are left.
     """
 
     kind: str
@@ -35,28 +35,30 @@ class AttentionRecord:
     cosines: Callable[[int], PairValues]
 
 
-_ears: ContextVar[list[AttentionRecord] | None] = ContextVar("ears", default=None)
+_active_records: ContextVar[list[AttentionRecord] | None] = ContextVar(
+    "active_records", default=None
+)
 
 
 @contextmanager
 def record_attention() -> Iterator[list[AttentionRecord]]:
-    """Within, every attention that is no energy tells what it saw, in order.
+    """Collect a record of each attention without energy that runs inside the context, in order.
 
-    What has an energy needs no listener: the state at rest says it all
+    Attention that is part of an energy is not recorded: its weights follow from the state at rest
     (`models.interpret.reasons`).
     """
-    heard: list[AttentionRecord] = []
-    token = _ears.set(heard)
+    records: list[AttentionRecord] = []
+    token = _active_records.set(records)
     try:
-        yield heard
+        yield records
     finally:
-        _ears.reset(token)
+        _active_records.reset(token)
 
 
-def record(attended: Callable[[], AttentionRecord]) -> None:
-    """Remember it, if anybody listens."""
-    if (heard := _ears.get()) is not None:
-        heard.append(attended())
+def record(make_record: Callable[[], AttentionRecord]) -> None:
+    """Add a record inside `record_attention`; otherwise do nothing, at no cost."""
+    if (records := _active_records.get()) is not None:
+        records.append(make_record())
 
 
 def list_all_pairs(values_RHLK: Tensor, row: int) -> PairValues:

@@ -118,5 +118,5 @@ def _folder(name: str, checkpoints: Path) -> Path:
 
 
 def _describe_model(model: Model, context: AppContext) -> LoadedModel:
-    requests = context.engine.pending(model.name)
+    requests = context.engine.admission.pending(model.name)
     return LoadedModel(**model.ref.model_dump(), bytes=model.size_bytes, requests=requests)

@@ -119,7 +119,7 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
     generation = context.registry.generation
     fingerprint = b"" if cache is None else await task.fingerprint()
     if cache is None or not _is_small(request) or context.throttle.is_flooded:
-        context.engine.require_capacity()
+        context.engine.admission.require_capacity()
     async with AsyncExitStack() as resources:
         body_timeout_s = None if state.is_job else context.settings.body_timeout_s
         body = await resources.enter_async_context(
@@ -139,7 +139,7 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
                 response = await _finalize(state, context, payload)
                 response.headers["x-cache"] = "hit"
                 return response
-        resources.enter_context(context.engine.admission())
+        resources.enter_context(context.engine.admission.place())
 
         async def compute() -> Response:
             payload = await run_task(task, body, deadline_s)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -15,14 +15,13 @@ from weakref import WeakValueDictionary
 
 from models.base import StepControl
 from models.dynamics import StopReason
+from service.engine.admission import Admission
 from service.engine.load_estimator import LoadEstimator
 from service.engine.request_batch import BatchableRequest, RequestBatch, RetryIndividually
 from service.engine.scheduler import Scheduler, StepObserver, Task
-from service.errors import Problem
 from service.observability.progress import Progress
 
 T = TypeVar("T")
-_SMOOTHING = 0.2  # weight of the latest request in the mean time of one
 _ENOUGH = 16  # a batch of this size begins without waiting; half of what keeps both threads busy
 _LATEST_S = 0.05  # the longest that a batch waits for the one before it
 _JOB_WEIGHT = 0.25  # share of a job's flow, relative to one that a client waits for
@@ -75,61 +74,18 @@ class Engine:
         max_per_model: int | None = None,
         on_step: StepObserver = lambda flow, rows, seconds: None,
     ) -> None:
-        self._limit = queue_size + 1
-        self._max_per_model = max_per_model
-        self._backlog = LoadEstimator()
-        self._admitted, self._mean_s = 0, 0.0  # counted on the loop, measured on the thread
-        self._scheduler = Scheduler(threads, steps, self._measure, on_step)
+        self._load = LoadEstimator()
+        self.admission = Admission(queue_size, max_per_model, self._load)
+        self._scheduler = Scheduler(
+            threads, steps, lambda task: self.admission.measure(task.ran_s), on_step
+        )
         self._open_batches: dict[Hashable, RequestBatch] = {}  # that may not have begun
         self._last_batch = WeakValueDictionary[Hashable, RequestBatch]()
 
     @property
-    def capacity(self) -> int:
-        """Maximum number of requests that run or wait."""
-        return self._limit
-
-    @property
-    def admitted(self) -> int:
-        """Requests that wait or run."""
-        return self._admitted
-
-    @property
     def backlog_s(self) -> float:
         """Seconds of compute until all that is admitted is done, as far as is known."""
-        return self._backlog.seconds
-
-    def pending(self, flow: str) -> int:
-        """Requests of a model that run or wait to, jobs among them."""
-        return sum(self._backlog.pending_count((flow, job)) for job in (False, True))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further request is admitted."""
-        return self._admitted >= self._limit
-
-    def queue_full_error(self) -> Problem:
-        """429; Retry-After is the time that draining the queue is expected to take."""
-        retry_s = max(math.ceil(self._admitted * self._mean_s), 1)
-        detail = (
-            f"The queue is full: {self._admitted} of {self._limit} requests (BASIN_QUEUE_SIZE) are "
-            f"running or waiting. Retry after {retry_s} s."
-        )
-        return Problem("queue-full", detail, headers={"retry-after": str(retry_s)})
-
-    def require_capacity(self) -> None:
-        """Raise `queue_full_error` if the queue is full."""
-        if self._admitted >= self._limit:
-            raise self.queue_full_error()
-
-    @contextmanager
-    def admission(self) -> Iterator[None]:
-        """Hold a place in the queue inside the context; a problem if there is none."""
-        self.require_capacity()
-        self._admitted += 1
-        try:
-            yield
-        finally:
-            self._admitted -= 1
+        return self._load.seconds
 
     async def run(
         self,
@@ -151,25 +107,11 @@ class Engine:
         Raises:
             Problem: `queue-full`, for the model or because the deadline would be missed.
         """
-        if self._max_per_model is not None and self.pending(workload.flow) >= self._max_per_model:
-            detail = (
-                f"{self._max_per_model} requests of this model (BASIN_MAX_PER_MODEL) are running "
-                "or waiting. Retry after 1 s."
-            )
-            raise Problem("queue-full", detail, headers={"retry-after": "1"})
         weight = _JOB_WEIGHT if is_job else 1.0
+        self.admission.require_turn(workload.flow, is_job, weight, workload.cost, deadline_s)
         flow = workload.flow, is_job  # the jobs of a model take turns with its other requests
-        cost = workload.cost
-        delay_s = 0.0 if is_job else self._backlog.expected_delay_s(flow, weight, cost, deadline_s)
-        if delay_s:
-            retry_s = math.ceil(delay_s)
-            detail = (
-                f"The estimated wait exceeds this request's deadline by {delay_s:.3g} s because "
-                f"the server is overloaded. Retry after {retry_s} s."
-            )
-            raise Problem("queue-full", detail, headers={"retry-after": str(retry_s)})
         progress = progress or Progress()
-        with self._backlog.track(flow, weight, cost) as set_duration:
+        with self._load.track(flow, weight, workload.cost) as set_duration:
             started = time.perf_counter()
             result = None
             if workload.batchable is not None and not workload.is_isolated:
@@ -223,10 +165,6 @@ class Engine:
     def close(self) -> None:
         """Wait for what runs."""
         self._scheduler.close()
-
-    def _measure(self, run: Task) -> None:
-        weight = _SMOOTHING if self._mean_s else 1.0
-        self._mean_s += weight * (run.ran_s - self._mean_s)
 
 
 def _gather(

@@ -181,8 +181,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._replaying_head:
             self._replaying_head = False
             return
-        if self._throttle.is_flooded and self._needs_admission() and self._engine.is_full:
-            self._reject_early(self._engine.queue_full_error())
+        if self._throttle.is_flooded and self._needs_admission() and self._engine.admission.is_full:
+            self._reject_early(self._engine.admission.queue_full_error())
         else:
             super().on_headers_complete()
         self._in_head = False

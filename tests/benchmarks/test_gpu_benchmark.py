@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import gpu, kept
+from benchmarks import gpu, results_file
 
 
 def test_pictures_in_each_precision(capsys: pytest.CaptureFixture[str]) -> None:
-    kept.taken()
+    results_file.take_figures()
     gpu.pictures("cpu", gpu.SMALL, gpu.SMALL_SIDE)
     lines = [line.split("|") for line in capsys.readouterr().out.splitlines()[2:]]
     off = {line[1].strip(): float(line[5]) for line in lines}
     assert off["float32"] == 0
     assert 0 < off["bfloat16"] < 0.05
-    assert len(kept.taken()) == 6
+    assert len(results_file.take_figures()) == 6
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

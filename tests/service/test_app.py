@@ -55,7 +55,7 @@ def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.Mo
             return await client.get("/models/any/memories")
 
     with ExitStack() as held:
-        for _ in range(engine.capacity):
-            held.enter_context(engine.admission())
+        for _ in range(engine.admission.capacity):
+            held.enter_context(engine.admission.place())
         check(asyncio.run(ask()), 429, "queue-full")
     app.state.context.close()

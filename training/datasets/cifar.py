@@ -9,8 +9,8 @@ from sklearn.model_selection import train_test_split
 
 from models.tasks.graph_classifier import ClassificationTask
 from training.datasets.files import decode_jpeg, read_jpegs
+from training.datasets.labeled_images import LabeledImageDataset
 from training.datasets.nodes import Split
-from training.datasets.pictures import LabeledImageDataset
 from training.datasets.sources import data_folder
 
 

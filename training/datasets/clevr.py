@@ -14,7 +14,7 @@ import numpy as np
 
 from models.inputs.questions import ANSWERS, COLORS, QUESTIONS, encode_question
 from models.tasks.graph_classifier import ClassificationTask
-from training.datasets.pictures import LabeledImageDataset, consecutive_split
+from training.datasets.labeled_images import LabeledImageDataset, consecutive_split
 
 IMAGE_SIDE, OBJECT_RADIUS, QUESTIONS_PER_KIND = 75, 5, 10
 PART_SIZES = {"train": 9_800, "val": 500, "test": 1_000}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from models.tasks.graph_classifier import ClassificationTask
-from training.datasets.pictures import LabeledImageDataset, consecutive_split
+from training.datasets.labeled_images import LabeledImageDataset, consecutive_split
 
 IMAGE_SIDE = 64
 PART_SIZES = {"train": 50_000, "val": 5_000, "test": 10_000}

@@ -57,7 +57,7 @@ async def show_memories(
         raise make_problem("invalid-request", "/show", "not_allowed", rule)
     model = context.registry.get(name)
     on_codec = partial(asyncio.get_running_loop().run_in_executor, context.codec)
-    with context.engine.admission():  # it takes a thread for as long as a small answer
+    with context.engine.admission.place():  # it takes a thread for as long as a small answer
         return await on_codec(_shown, model, show, form, get_state(request.scope).request_id)
 
 

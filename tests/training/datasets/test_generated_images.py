@@ -24,7 +24,7 @@ from training.datasets.clevr import (
     random_scenes,
     render_scene,
 )
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.datasets.sources import data_folder
 from training.datasets.triangle import is_equilateral, load_triangle, random_triangles, third_corner
 

@@ -31,7 +31,7 @@ from training.cli_options import (
 from training.datasets.cifar import load_cifar10
 from training.datasets.clevr import PART_SIZES as SCENES
 from training.datasets.clevr import load_clevr
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.datasets.triangle import PART_SIZES as TRIANGLES
 from training.datasets.triangle import load_triangle
 from training.tasks.images import results_table as tables

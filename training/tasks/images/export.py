@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from models.architectures.ait import AiT
 from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
 from models.inputs.images import ImageInput
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.export import build_manifest, compute_energy_reference, draw_sample
 from training.tasks.images.train import ImageClassifierRun
 

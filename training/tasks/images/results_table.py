@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from training.common.hardware import format_machines
 from training.common.results_log import ResultsLog, config_hash
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.tasks.images.configs import (
     image_classifier_train_config,
     smoke_image_classifier_config,

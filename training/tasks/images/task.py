@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.architectures.ait import AiT, AiTConfig
 from models.inputs.images import ImageBatch
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.metrics import compute_metrics
 from training.trainer import DEFAULT_BETAS, TrainingTask, split_between_processes
 

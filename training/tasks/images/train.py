@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from models.architectures.ait import AiT, AiTConfig
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.metrics import ClassifierEvaluation, evaluate_classifier
 from training.tasks.images.configs import BASELINE
 from training.tasks.images.task import ImageClassifierTrainConfig, ImageClassifierTrainingTask

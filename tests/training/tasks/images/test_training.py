@@ -19,7 +19,7 @@ from models.checkpoint import load_checkpoint as load_checkpoint
 from tests.support.killed_run import killed_after
 from training.__main__ import app
 from training.datasets.clevr import load_clevr
-from training.datasets.pictures import LabeledImageDataset
+from training.datasets.labeled_images import LabeledImageDataset
 from training.datasets.triangle import load_triangle
 from training.tasks.images.configs import (
     ABLATIONS,

@@ -1,7 +1,7 @@
 """The least that can serve a network from Python: uvicorn, one thread that computes, and between
 them what cannot be left out. Nothing is checked, measured, counted or told but the scores.
 
-uvicorn benchmarks.least:app
+uvicorn benchmarks.minimal_server:app
 """
 
 from __future__ import annotations

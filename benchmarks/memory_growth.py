@@ -3,7 +3,7 @@
 Rounds of scores, and of scores as jobs, by one client; after each the server is left alone until it
 has given back what it does not need. Where each round adds less than the one before, nothing leaks.
 
-    python -m benchmarks.leftover [scores of a round] [jobs of a round]
+    python -m benchmarks.memory_growth [scores of a round] [jobs of a round]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ size grows by doubling, the rest stands still. Printed are medians of turns, and
 between the last three (least squares of the logarithms): the first sizes show what a step costs
 that does nothing. Theory is the largest exponent that the products of a step have.
 
-    python -m benchmarks.growth
+    python -m benchmarks.complexity
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.machine import describe
 from benchmarks.step import Case, by_solve, graph, images
-from benchmarks.turns import medians
+from benchmarks.timing import medians
 
 FITTED, ROUNDS = 3, 7
 Picture = tuple[int, int, int, int, int, int, int]  # rows, tokens, dim, heads, head_dim, M, steps

@@ -1,4 +1,4 @@
-"""What was measured, written as JSON: `python -m benchmarks FILE`."""
+"""The figures of a run, written as JSON: `python -m benchmarks FILE`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Figure:
 _figures: list[Figure] = []
 
 
-def keep(case: str, peer: str, took: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median of each, and all of it kept.
+def record(case: str, peer: str, took: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the median of each work, and record all figures for `write`.
 
     Args:
         case: what the works had in common.
@@ -47,13 +47,13 @@ def keep(case: str, peer: str, took: Mapping[str, Sequence[float]]) -> dict[str,
     return median
 
 
-def taken() -> list[dict[str, object]]:
-    """What has been kept since this was last asked."""
-    found = [asdict(figure) for figure in _figures]
+def take_figures() -> list[dict[str, object]]:
+    """Return what was recorded since the last call."""
+    figures = [asdict(figure) for figure in _figures]
     _figures.clear()
-    return found
+    return figures
 
 
-def write(path: Path, found: Mapping[str, Sequence[object]]) -> None:
-    """Figures of each benchmark, and the machine."""
-    path.write_text(json.dumps({"machine": describe(), "benchmarks": found}, indent=1) + "\n")
+def write(path: Path, figures: Mapping[str, Sequence[object]]) -> None:
+    """Write the figures of each benchmark, and the machine."""
+    path.write_text(json.dumps({"machine": describe(), "benchmarks": figures}, indent=1) + "\n")

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from deploy.ray.again import Again
+from deploy.ray.retry import RetryMiddleware
 
 BODY = [b"one ", b"two ", b"three"]
 SCOPE = {"type": "http", "method": "POST", "path": "/", "headers": [(b"x-request-id", b"r7")]}
@@ -51,7 +51,7 @@ def missing(body: bytes) -> Any:
 
 
 def asked(
-    app: Again, leaves: bool = False, parts: list[bytes] = BODY, **scope: Any
+    app: RetryMiddleware, leaves: bool = False, parts: list[bytes] = BODY, **scope: Any
 ) -> tuple[list[Message], dict[str, Any]]:
     """What came back, message by message, and the first of them with the whole body."""
 
@@ -86,7 +86,7 @@ def echo(body: bytes) -> Any:
 
 def test_whoever_is_alive_answers_the_whole_of_it() -> None:
     replicas = Replicas(dead, missing, missing, dead, echo)
-    back, answer = asked(Again(replicas))
+    back, answer = asked(RetryMiddleware(replicas))
     assert [message["type"] for message in back] == ["http.response.start", "http.response.body"]
     assert answer["status"] == 200
     assert json.loads(answer["body"]) == {"body": "one two three"}
@@ -106,7 +106,7 @@ def test_whoever_is_alive_answers_the_whole_of_it() -> None:
 )
 def test_what_a_replica_says_is_passed_on(response: Any) -> None:
     replicas = Replicas(lambda body: response, echo)
-    back, answer = asked(Again(replicas))
+    back, answer = asked(RetryMiddleware(replicas))
     assert answer["status"] == response.status_code
     assert len(replicas.sent) == 1
     if isinstance(response, StreamingResponse):
@@ -117,7 +117,7 @@ def test_what_a_replica_says_is_passed_on(response: Any) -> None:
 def test_nobody_answers(answer: Any, tries: int) -> None:
     """And a request that kills whoever has it does not kill them all."""
     replicas = Replicas(answer)
-    _, answer = asked(Again(replicas, patience_s=0.4))
+    _, answer = asked(RetryMiddleware(replicas, patience_s=0.4))
     assert len(replicas.sent) == tries
     problem, headers = json.loads(answer["body"]), dict(answer["headers"])
     assert (answer["status"], problem["status"]) == (503, 503)
@@ -134,13 +134,13 @@ def test_a_client_that_left_is_not_asked_for_again() -> None:
         assert (await receive())["type"] == "http.disconnect"
 
     heard_of = list[Scope]()
-    asked(Again(heard), leaves=True)
+    asked(RetryMiddleware(heard), leaves=True)
     assert len(heard_of) == 1
 
 
 def test_a_long_body_is_sent_once() -> None:
     replicas = Replicas(dead, echo)
-    _, answer = asked(Again(replicas, most_bytes=8))
+    _, answer = asked(RetryMiddleware(replicas, max_bytes=8))
     assert answer["status"] == 503
     assert replicas.sent == [b"one two three"]
 
@@ -151,7 +151,7 @@ def test_what_was_forgotten_twice_was_forgotten(deaths: int, status: int) -> Non
         return JSONResponse({"type": "urn:basin:problem:unknown-graph"}, 404)
 
     replicas = Replicas(*[dead] * deaths, gone)
-    _, answer = asked(Again(replicas), method="DELETE", parts=[b""])
+    _, answer = asked(RetryMiddleware(replicas), method="DELETE", parts=[b""])
     assert answer["status"] == status
     assert bool(answer["body"]) == (status == 404)
     assert (b"content-length" in dict(answer["headers"])) == (status == 404)
@@ -165,18 +165,18 @@ def test_one_id_and_no_word_for_the_proxy() -> None:
 
     sent = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-id", b"bad id"), (b"a", b"b")]
     replicas = Replicas(answered)
-    _, answer = asked(Again(replicas), headers=sent)
+    _, answer = asked(RetryMiddleware(replicas), headers=sent)
     [told] = [value for name, value in answer["headers"] if name.lower() == b"x-request-id"]
     assert told.isalnum()
     assert replicas.headers["x-request-id"] == told.decode()
     assert sorted(replicas.headers.keys()) == ["a", "x-request-id"]
-    _, answer = asked(Again(replicas), headers=[(b"a", b"\xff")])
+    _, answer = asked(RetryMiddleware(replicas), headers=[(b"a", b"\xff")])
     assert answer["status"] == 400
 
 
 def test_the_paths_of_the_proxy_are_its_own() -> None:
     replicas = Replicas(missing)
-    _, answer = asked(Again(replicas), path="/-/healthz")
+    _, answer = asked(RetryMiddleware(replicas), path="/-/healthz")
     assert (answer["status"], len(replicas.sent)) == (503, 1)
 
 
@@ -186,6 +186,6 @@ def test_what_is_no_request_is_none_of_its_business() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         heard.append(scope["type"])
 
-    call: Callable[..., Awaitable[None]] = Again(app)
+    call: Callable[..., Awaitable[None]] = RetryMiddleware(app)
     asyncio.run(call({"type": "lifespan"}, None, None))
     assert heard == ["lifespan"]

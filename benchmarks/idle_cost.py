@@ -5,7 +5,7 @@ the same process by what it computed last, and those of other processes. Here th
 is an empty loop on the same core, so that neither its clock nor the scheduler has a part in it, or
 4 MiB that are read, which have the private caches of most cores to themselves.
 
-    python -m benchmarks.rest [times]
+    python -m benchmarks.idle_cost [times]
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.least import network
 from benchmarks.machine import describe, keep_what_is_freed
+from benchmarks.minimal_server import network
 from benchmarks.overhead import SAFETENSORS, body_of, graph_of
 from service.settings import Settings
 from service.validation.safetensors_body import graph_from_tensors as read_graph

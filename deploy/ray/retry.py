@@ -1,4 +1,4 @@
-"""No request is lost with the replica it was sent to."""
+"""Send a request to another replica when the one that had it died."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from service.errors import Problem
 from service.http.request_log import request_id_of
 
 _FIRST_S, _LONGEST_S = 0.05, 1.0
-_DEATHS = 2  # more than these a request may have caused
+_MAX_DEATHS = 2  # of replicas; after more the request itself may be the cause
 _ID = b"x-request-id"
-_MEANT = frozenset(  # set by the proxy, not by clients
+_PROXY_HEADERS = frozenset(  # set by the proxy, not by clients
     (
         *(_ID, b"x-request-disconnect-disabled", b"x-request-timeout-seconds"),
         b"serve_multiplexed_model_id",
@@ -25,61 +25,70 @@ _MEANT = frozenset(  # set by the proxy, not by clients
 
 
 def middlewares() -> list[Middleware]:
-    """Of the proxies; `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names this function."""
-    return [Middleware(Again)]
+    """Return the middlewares of the proxies.
+
+    `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names this function.
+    """
+    return [Middleware(RetryMiddleware)]
 
 
 @final
-class Again:
-    """A middleware of Ray's proxies: what a replica did not answer is sent to another one.
+class RetryMiddleware:
+    """A middleware of Ray's proxies: retry on another replica what a replica did not answer.
 
-    Where a replica died the proxy says nothing, where there is none it says so in its own words;
-    Basin's errors are JSON. What computes may be done twice, and what is stored or changed twice is
-    as once; what was forgotten when the replica died is reported as forgotten. A job without an
-    Idempotency-Key may run twice, and a key is charged for both. Of an answer that has begun
-    nothing can be taken back: a stream that breaks is the client's to ask for again.
+    The proxy closes the connection where a replica died, and answers in plain text where there is
+    none; Basin's own errors are JSON. A computation may run twice; storing or changing a resource
+    twice has the effect of once; a DELETE that finds nothing after a replica died answers 204. A
+    job without an Idempotency-Key may run twice, and its key is charged for both. A response that
+    has begun is not retried: when its stream breaks, the client has to ask again.
 
     Args:
-        patience_s: how long another replica is looked for once one was lost.
-        most_bytes: of a body that is kept; a longer one is sent once.
+        patience_s: seconds to look for another replica once one was lost.
+        max_bytes: of a body that is buffered for a retry; a longer one is sent once.
     """
 
-    def __init__(self, app: ASGIApp, patience_s: float = 30.0, most_bytes: int = 64 << 20) -> None:
-        self._app, self._patience_s, self._most = app, patience_s, most_bytes
+    def __init__(self, app: ASGIApp, patience_s: float = 30.0, max_bytes: int = 64 << 20) -> None:
+        self._app, self._patience_s, self._max_bytes = app, patience_s, max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith("/-/"):  # these are the proxy's own
             await self._app(scope, receive, send)
             return
         request_id = request_id_of(scope["headers"])
-        headers = [pair for pair in scope["headers"] if pair[0] not in _MEANT]
+        headers = [pair for pair in scope["headers"] if pair[0] not in _PROXY_HEADERS]
         scope = {**scope, "headers": [*headers, (_ID, request_id.encode())]}
         if not all(_is_text(part) for pair in headers for part in pair):
             problem = Problem("bad-request", "a header is not UTF-8")
             await _refuse(problem, request_id, scope, receive, send)
             return
-        kept, deaths, until, wait_s = _Kept(receive, self._most), 0, 0.0, _FIRST_S
+        request = _BufferedRequest(receive, self._max_bytes)
+        deaths, until, wait_s = 0, 0.0, _FIRST_S
         while True:
             forgotten = scope["method"] == "DELETE" and deaths > 0
-            answer = _Answer(send, request_id, kept, forgotten)
-            await self._app(dict(scope), kept.replayed(), answer)
-            if answer.begun:
+            response = _Response(send, request_id, request, forgotten)
+            await self._app(dict(scope), request.replay(), response)
+            if response.begun:
                 return
-            deaths += not answer.refused
+            deaths += not response.refused
             until = until or time.monotonic() + self._patience_s
-            if kept.left or not kept.whole or deaths > _DEATHS or time.monotonic() + wait_s > until:
+            if (
+                request.left
+                or not request.whole
+                or deaths > _MAX_DEATHS
+                or time.monotonic() + wait_s > until
+            ):
                 break
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_S)
         problem = Problem("not-ready", "no replica answered", headers={"retry-after": "1"})
-        await _refuse(problem, request_id, scope, kept.replayed(), send)
+        await _refuse(problem, request_id, scope, request.replay(), send)
 
 
-class _Kept:
-    """What the client sent, as often as it is needed, until there is an answer."""
+class _BufferedRequest:
+    """The messages that the client sent, for replay until a response has begun."""
 
-    def __init__(self, receive: Receive, most: int) -> None:
-        self._receive, self._room = receive, most
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        self._receive, self._room = receive, max_bytes
         self._messages: list[Message] = []
         self._keeps = self.whole = True
         self.left = False
@@ -88,14 +97,14 @@ class _Kept:
         self._keeps = False
         self._messages = []
 
-    def replayed(self) -> Receive:
-        place = 0
+    def replay(self) -> Receive:
+        index = 0
 
         async def receive() -> Message:
-            nonlocal place
-            if place < len(self._messages):
-                place += 1
-                return self._messages[place - 1]
+            nonlocal index
+            if index < len(self._messages):
+                index += 1
+                return self._messages[index - 1]
             message = await self._receive()
             self.left = message["type"] == "http.disconnect"
             if self._keeps and not self.left:
@@ -105,22 +114,24 @@ class _Kept:
                     self.forget()
                 else:
                     self._messages.append(message)
-                    place += 1
+                    index += 1
             return message
 
         return receive
 
 
-class _Answer:
-    """Passes on an answer, unless it is the proxy's that there is none.
+class _Response:
+    """Pass a response on, unless it is the proxy's that no replica is there.
 
     Attributes:
-        begun: it has been passed on.
+        begun: its head has been passed on.
         refused: the proxy said that no replica is available.
     """
 
-    def __init__(self, send: Send, request_id: str, kept: _Kept, forgotten: bool) -> None:
-        self._send, self._id, self._kept, self._forgotten = send, request_id, kept, forgotten
+    def __init__(
+        self, send: Send, request_id: str, request: _BufferedRequest, forgotten: bool
+    ) -> None:
+        self._send, self._id, self._request, self._forgotten = send, request_id, request, forgotten
         self.begun = self.refused = self._empty = False
 
     async def __call__(self, message: Message) -> None:
@@ -131,16 +142,16 @@ class _Answer:
             )
             self.refused = kind.startswith("text/plain") and (status >= 500 or status == 404)
             if not self.refused:
-                self._kept.forget()
+                self._request.forget()
                 self.begun = True
-                message = self._of_mine(message)
+                message = self._rewrite_head(message)
         elif self._empty:
             message = {**message, "body": b""}
         if self.begun:
             await self._send(message)
 
-    def _of_mine(self, message: Message) -> Message:
-        """With one request id; the proxy adds another. What is gone already was forgotten."""
+    def _rewrite_head(self, message: Message) -> Message:
+        """Set the one request id, and answer 204 to a repeated DELETE that finds nothing."""
         headers = MutableHeaders(raw=list(message["headers"]))
         headers["x-request-id"] = self._id  # of several it leaves one
         status = message["status"]

@@ -1,6 +1,6 @@
 """What any server of this kind costs: FastAPI on uvicorn, a route that reads a body and answers.
 
-uvicorn benchmarks.floor:app
+uvicorn benchmarks.echo_server:app
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ number, rows of which the last has one feature, and brackets that are never clos
 status and the median time of the bad body's answers, median and worst of the small requests, and
 each of the two over the same of those alone.
 
-    python -m benchmarks.company
+    python -m benchmarks.bad_neighbor
 """
 
 from __future__ import annotations

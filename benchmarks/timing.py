@@ -1,4 +1,4 @@
-"""Works that take turns, so that a clock that wanders wanders for all of them."""
+"""Time several functions in turns, so that a drift of the machine's clock meets all alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from benchmarks.kept import keep
+from benchmarks.results_file import record
 
 ROUNDS = 9
 
@@ -19,9 +19,9 @@ def medians(
     repeats: int = 1,
     rounds: int = ROUNDS,
 ) -> dict[str, float]:
-    """Seconds of each, over `rounds` after one that does not count, of `repeats` each.
+    """Median seconds of each function over `rounds` of `repeats` calls; a first round is dropped.
 
-    `case` and `peer` are for `benchmarks.kept`.
+    `case` and `peer` are for `benchmarks.results_file`.
     """
     took: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
@@ -32,4 +32,4 @@ def medians(
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
             took[name].append((time.perf_counter() - start) / repeats)
-    return keep(case, peer, {name: times[1:] for name, times in took.items()})
+    return record(case, peer, {name: times[1:] for name, times in took.items()})

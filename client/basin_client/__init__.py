@@ -6,7 +6,7 @@ from typing import Any
 
 from basin_client import graph_operations, operations
 from basin_client.client import AsyncClient, Client
-from basin_client.errors import BasinError, ProblemError, UnreachableError
+from basin_client.errors import BasinError, InputError, ProblemError, UnreachableError
 from basin_client.graphs import Graph
 from basin_client.jobs import AsyncJob, Job
 from basin_client.request import Dynamics, Request, Resonance
@@ -32,6 +32,7 @@ __all__ = [
     "Dynamics",
     "Graph",
     "ImageResult",
+    "InputError",
     "ItemError",
     "Job",
     "Prediction",

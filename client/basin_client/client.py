@@ -13,12 +13,14 @@ import httpx
 from basin_client import graph_operations, operations
 from basin_client.errors import ProblemError
 from basin_client.jobs import AsyncJob, Job
-from basin_client.request import EVENT_STREAM, Request
+from basin_client.request import EVENT_STREAM, Request, parse_json
+from basin_client.schema import GraphSchema
 from basin_client.transport import (
     BaseClient,
     Event,
     EventParser,
     as_job,
+    default_model_path,
     parse_response,
     to_httpx,
     unreachable_error,
@@ -72,6 +74,7 @@ class Client(BaseClient):
             ProblemError: the server refused the request.
             BasinError: the server was not reached, or its response could not be read.
         """
+        request = self._bind(request)
         for attempt in self._attempts(request):
             try:
                 response = self._http.request(**to_httpx(request))
@@ -90,7 +93,18 @@ class Client(BaseClient):
         Raises:
             TypeError: the request does not compute anything.
         """
+        request = self._bind(request)
         return Job(self, self.send(as_job(request)), request)
+
+    def _bind(self, request: Request[T]) -> Request[T]:
+        """Complete a request that depends on what a model reads; ask the server once a model."""
+        if request.bind is None:
+            return request
+        if (schema := self._schemas.get(request.schema_path)) is None:
+            path = request.schema_path or default_model_path(self.send(operations.models()))
+            detail = self.send(Request("GET", path, parse_json))
+            schema = self._schemas[request.schema_path] = GraphSchema.from_model(detail)
+        return request.bound_to(schema)
 
     def stream(self, request: Request[T]) -> Iterator[Event]:
         """Yield the server-sent events of a request that streams (`operations.complete`): any
@@ -153,6 +167,7 @@ class AsyncClient(BaseClient):
 
     async def send(self, request: Request[T]) -> T:
         """As `Client.send`."""
+        request = await self._bind(request)
         for attempt in self._attempts(request):
             try:
                 response = await self._http.request(**to_httpx(request))
@@ -167,7 +182,18 @@ class AsyncClient(BaseClient):
 
     async def submit(self, request: Request[T]) -> AsyncJob[T]:
         """As `Client.submit`."""
+        request = await self._bind(request)
         return AsyncJob(self, await self.send(as_job(request)), request)
+
+    async def _bind(self, request: Request[T]) -> Request[T]:
+        """As `Client._bind`."""
+        if request.bind is None:
+            return request
+        if (schema := self._schemas.get(request.schema_path)) is None:
+            path = request.schema_path or default_model_path(await self.send(operations.models()))
+            detail = await self.send(Request("GET", path, parse_json))
+            schema = self._schemas[request.schema_path] = GraphSchema.from_model(detail)
+        return request.bound_to(schema)
 
     async def stream(self, request: Request[T]) -> AsyncIterator[Event]:
         """As `Client.stream`."""

@@ -12,6 +12,10 @@ class BasinError(Exception):
     """The request could not be sent, or the response could not be read."""
 
 
+class InputError(BasinError, ValueError):
+    """An input was refused before anything was sent: a file, a table, a graph or a name."""
+
+
 class UnreachableError(BasinError):
     """The server did not respond, or the connection broke before the response was complete."""
 

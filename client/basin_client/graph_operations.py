@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from basin_client.graphs import to_graph, to_node_id
+from basin_client.graphs import Graph, needs_schema, to_graph, to_node_id
 from basin_client.operations import scores_parser
 from basin_client.request import (
     SAFETENSORS,
@@ -19,29 +19,53 @@ from basin_client.request import (
     json_request,
     parse_json,
     parse_nothing,
+    quote_path,
     safetensors_request,
 )
 from basin_client.results import Scores
+from basin_client.schema import GraphSchema
 
 
 def store_graph(
-    id: str, graph: Any, *, features: Sequence[str] | None = None, model: str | None = None
+    id: str,
+    graph: Any,
+    *,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    model: str | None = None,
 ) -> Request[dict[str, Any]]:
     """Store a graph under an id. Replaces a graph of this id.
 
     Args:
         graph: a graph that `to_graph` can convert.
+        features, drop: as in `basin_client.operations.score`.
         model: the model that names the features of the nodes and the relations of the edges.
     """
-    graph = to_graph(graph, features)
+    path = quote_path("graphs", id)
+
+    def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
+        return _store_request(path, to_graph(graph, features, schema=schema, drop=drop), model)
+
+    if not needs_schema(graph):
+        return bind(None)
+    schema_path = "" if model is None else quote_path("models", model)
+    return Request("PUT", path, parse_json, schema_path=schema_path, bind=bind)
+
+
+def _store_request(path: str, graph: Graph, model: str | None) -> Request[dict[str, Any]]:
     fields: dict[str, Any] = {} if model is None else {"model": model}
+    fields |= graph.names()
     arrays = graph.arrays()
-    if graph.node_ids is not None and all(isinstance(node, int) for node in graph.node_ids):
+    if graph.node_ids is not None and all(map(_is_int64, graph.node_ids)):
         arrays["node_ids"] = np.array(graph.node_ids, np.int64)
     elif graph.node_ids is not None:  # safetensors has no strings: the bytes of a JSON list
         text = json.dumps(list(graph.node_ids), ensure_ascii=False)
         arrays["node_ids"] = np.frombuffer(text.encode(), np.uint8)
-    return safetensors_request(f"/graphs/{id}", fields, arrays, parse_json, "PUT")
+    return safetensors_request(path, fields, arrays, parse_json, "PUT")
+
+
+def _is_int64(node: object) -> bool:
+    return isinstance(node, int) and -(2**63) <= node < 2**63
 
 
 def change_graph(
@@ -75,7 +99,7 @@ def change_graph(
         "delete_edges": [_edge_fields(edge) for edge in _records(delete_edges)],
     }
     fields = {name: rows for name, rows in changes.items() if rows}
-    return json_request(f"/graphs/{id}", fields, parse_json, "PATCH")
+    return json_request(quote_path("graphs", id), fields, parse_json, "PATCH")
 
 
 def score_nodes(
@@ -113,16 +137,23 @@ def graphs() -> Request[list[dict[str, Any]]]:
 
 def graph(id: str) -> Request[dict[str, Any]]:
     """Return the features, relations, size and revision of a stored graph."""
-    return Request("GET", f"/graphs/{id}", parse_json)
+    return Request("GET", quote_path("graphs", id), parse_json)
 
 
 def forget_graph(id: str) -> Request[None]:
     """Delete a stored graph."""
-    return Request("DELETE", f"/graphs/{id}", parse_nothing)
+    return Request("DELETE", quote_path("graphs", id), parse_nothing)
 
 
 def _records(rows: Any) -> list[Any]:
-    return rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+    """Return rows as a list; relations in a frame are names."""
+    if not hasattr(rows, "to_dict"):
+        return list(rows)
+    if "type" in rows.columns:
+        from basin_client.graph_tables import to_ids
+
+        rows = rows.assign(type=to_ids(rows["type"], "edges", "type").to_numpy())
+    return rows.to_dict("records")
 
 
 def _node_fields(node: Mapping[str, Any]) -> dict[str, Any]:

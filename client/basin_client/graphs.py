@@ -1,14 +1,23 @@
-"""Graphs as arrays, from PyTorch Geometric, NetworkX or pandas."""
+"""Graphs as arrays, from tables, pandas, NetworkX or PyTorch Geometric.
+
+Tables, frames and NetworkX graphs have names, which are matched with those of the model by the
+rules of `basin_client.graph_tables`. Arrays without names are taken in the model's order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from basin_client.errors import InputError
+from basin_client.schema import GraphSchema
+
 NodeId = str | int
+_MAX_EXACT_FLOAT = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -18,9 +27,12 @@ class Graph:
     Args:
         x: node features, (N, F).
         edge_index: sources and targets as rows of x, (2, E).
-        edge_type: relation of each edge, (E,), for models with several relations.
+        edge_type: relation of each edge, (E,), as a place in `relation_names`, or in the model's
+            relations without them; for models with several relations.
         edge_attr: edge features, (E, F').
         node_ids: id of each node; its row if None.
+        feature_names: names of the columns of x; the model's order if None.
+        relation_names: names of the relations, of which edge_type has the places.
     """
 
     x: np.ndarray
@@ -28,58 +40,138 @@ class Graph:
     edge_type: np.ndarray | None = None
     edge_attr: np.ndarray | None = None
     node_ids: Sequence[NodeId] | None = None
+    feature_names: Sequence[str] | None = None
+    relation_names: Sequence[str] | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, with the types that the server reads."""
+        """Return the arrays by name, with the types that the server reads.
+
+        Raises:
+            InputError: `edge_index` or `edge_type` are not whole numbers.
+        """
+        edge_index = _to_integers(self.edge_index, "edge_index")
+        if edge_index.size and (edge_index.ndim != 2 or len(edge_index) != 2):
+            raise InputError(f"edge_index has the shape {edge_index.shape}; it must be (2, E).")
         arrays = {
             "x": np.asarray(self.x, np.float32),
-            "edge_index": np.asarray(self.edge_index, np.int64).reshape(2, -1),
+            "edge_index": edge_index.reshape(2, -1),
         }
         if self.edge_type is not None:
-            arrays["edge_type"] = np.asarray(self.edge_type, np.int64)
+            arrays["edge_type"] = _to_integers(self.edge_type, "edge_type")
         if self.edge_attr is not None:
             arrays["edge_attr"] = np.asarray(self.edge_attr, np.float32)
         return arrays
+
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of columns and relations, if any, as fields of a request."""
+        names = {"feature_names": self.feature_names, "relation_names": self.relation_names}
+        return {field: list(map(str, value)) for field, value in names.items() if value is not None}
 
     def find_rows(self, nodes: Sequence[Any]) -> list[int]:
         """Return the rows of nodes, given by id (by row if the graph has no ids).
 
         Raises:
-            KeyError: there is no such node.
+            InputError: there is no such node.
         """
         if self.node_ids is None:
-            return [int(node) for node in nodes]
-        rows = {node_id: row for row, node_id in enumerate(self.node_ids)}
-        return [rows[to_node_id(node)] for node in nodes]
+            return [self._check_row(node) for node in nodes]
+        rows = {str(node_id): row for row, node_id in enumerate(self.node_ids)}
+        found = []
+        for node in nodes:
+            node_id = to_node_id(node)
+            if str(node_id) not in rows:
+                raise InputError(f"The graph has no node {node_id!r}, which is one of the targets.")
+            found.append(rows[str(node_id)])
+        return found
+
+    def _check_row(self, node: Any) -> int:
+        if isinstance(node, bool | np.bool_) or not isinstance(node, int | np.integer):
+            raise InputError(
+                f"The target {node!r} is no row: the graph has no ids, so give rows as integers, "
+                "or set node_ids."
+            )
+        if not 0 <= node < len(self.x):
+            raise InputError(f"The target {node} is no row: there are {len(self.x)} nodes.")
+        return int(node)
 
 
-def to_graph(data: Any, features: Sequence[str] | None = None) -> Graph:
+def needs_schema(data: Any) -> bool:
+    """Whether a graph has names that are matched with those of a model."""
+    if isinstance(data, Graph):
+        return False
+    if _is_networkx(data):
+        return not any("x" in attributes for _, attributes in data.nodes(data=True))
+    return isinstance(data, tuple)
+
+
+def to_graph(
+    data: Any,
+    features: Sequence[str] | None = None,
+    *,
+    schema: GraphSchema | None = None,
+    drop: Sequence[str] = (),
+) -> Graph:
     """Convert a graph of another library.
 
     Args:
         data: a `Graph`; a `torch_geometric.data.Data`; a NetworkX graph whose nodes have the
-            attributes `features` (or all of them in `x`) and whose edges may have `type`; or a
-            tuple of two pandas frames, nodes with the columns `id` and `features`, edges with
-            `source`, `target` and optionally `type`.
-        features: names of attributes or columns, in the order of the model; of a frame all columns
-            but `id` if None.
+            features as attributes (or all of them in `x`) and whose edges may have `type`; or a
+            tuple of nodes and edges, each a pandas frame or the path of a table: nodes with the
+            column `id` and the features, edges with `source`, `target` and optionally `type`.
+        features: columns or attributes to take as features; all others if None.
+        schema: what the model reads, by name; without it `features` are taken in their order.
+        drop: columns or attributes to leave out; `*` is all that the model does not read.
 
     Raises:
         TypeError: `data` is none of these.
-        KeyError: a node lacks a feature, two nodes have one id, or an edge names an unknown node.
+        InputError: the graph does not fit the model, or not itself.
     """
     if isinstance(data, Graph):
         return data
     if isinstance(data, tuple) and len(data) == 2:
-        return _from_frames(*data, features)
-    if hasattr(data, "adjacency") and hasattr(data, "nodes"):
-        return _from_networkx(data, features)
+        nodes, edges = _to_table(data[0], "nodes"), _to_table(data[1], "edges")
+        return _from_tables(nodes, edges, features, schema, drop)
+    if _is_networkx(data):
+        return _from_networkx(data, features, schema, drop)
     if hasattr(data, "edge_index") and hasattr(data, "x"):
         return _from_geometric(data)
     raise TypeError(
         f"Unsupported graph type {type(data).__name__}: pass a basin_client.Graph, a PyTorch "
-        "Geometric Data, a NetworkX graph, or a tuple of two pandas frames (nodes, edges)."
+        "Geometric Data, a NetworkX graph, or a tuple (nodes, edges) of pandas frames or paths."
     )
+
+
+def to_node_id(node: Any) -> NodeId:
+    """Convert an id to a type of JSON: integers stay integers, all else becomes text.
+
+    Raises:
+        InputError: it is missing, true or false, or a float that is no whole number below 2^53.
+    """
+    if isinstance(node, str):
+        return node
+    if node is None or str(node) in ("nan", "NaT", "<NA>"):
+        raise InputError("A node id is missing (None or NaN).")
+    if isinstance(node, bool | np.bool_):
+        raise InputError(f"The node id {node} is true or false: ids are text or integers.")
+    if isinstance(node, float | np.floating):
+        # pandas turns the integers of a column with gaps into floats.
+        if float(node).is_integer() and abs(node) < _MAX_EXACT_FLOAT:
+            return int(node)
+        raise InputError(f"The node id {node} is no whole number below 2^53: use text or integers.")
+    if isinstance(node, int | np.integer):
+        return int(node)
+    return node.decode() if isinstance(node, bytes) else str(node)
+
+
+def _is_networkx(data: Any) -> bool:
+    return hasattr(data, "adjacency") and hasattr(data, "nodes")
+
+
+def _to_integers(values: Any, name: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise InputError(f"{name} has the type {array.dtype}; it must hold integers.")
+    return array.astype(np.int64)
 
 
 def _from_geometric(data: Any) -> Graph:
@@ -91,53 +183,114 @@ def _from_geometric(data: Any) -> Graph:
     edge_index = get_array("edge_index")
     if x is None or edge_index is None:
         raise TypeError("The torch_geometric Data needs both x and edge_index.")
-    return Graph(x, edge_index, get_array("edge_type"), get_array("edge_attr"))
+    return Graph(
+        x,
+        edge_index,
+        get_array("edge_type"),
+        get_array("edge_attr"),
+        feature_names=getattr(data, "feature_names", None),
+        relation_names=getattr(data, "relation_names", None),
+    )
 
 
-def _from_networkx(graph: Any, features: Sequence[str] | None) -> Graph:
-    nodes = list(graph.nodes)
-    rows = {node: row for row, node in enumerate(nodes)}
-    values = [
-        attributes["x"] if features is None else [attributes[name] for name in features]
-        for _, attributes in graph.nodes(data=True)
+# The columns that a NetworkX graph becomes have names that no attribute has.
+_NODE, _SOURCE, _TARGET = "(node)", "(source)", "(target)"
+
+
+def _from_networkx(
+    graph: Any, features: Sequence[str] | None, schema: GraphSchema | None, drop: Sequence[str]
+) -> Graph:
+    import pandas as pd
+
+    from basin_client.graph_tables import ColumnOptions, graph_from_tables
+    from basin_client.tables import Table
+
+    nodes = [(to_node_id(node), attributes) for node, attributes in graph.nodes(data=True)]
+    edges = [
+        {_SOURCE: str(to_node_id(a)), _TARGET: str(to_node_id(b)), **attributes}
+        for a, b, attributes in graph.edges(data=True)
     ]
-    edges = list(graph.edges(data=True))
-    types = [attributes.get("type") for _, _, attributes in edges]
-    has_types = bool(types) and None not in types
+    if schema is not None and not schema.undirected and not graph.is_directed():
+        edges += [{**edge, _SOURCE: edge[_TARGET], _TARGET: edge[_SOURCE]} for edge in edges]
+    node_ids = [node for node, _ in nodes]
+    vectors = None
+    if schema is None or any("x" in attributes for _, attributes in nodes):
+        # Features in one array have no names.
+        vectors = _stack_vectors(nodes, features)
+        rows = [{_NODE: str(node)} for node in node_ids]
+        edges = [
+            {name: edge[name] for name in edge if name[0] == "(" or name == "type"}
+            for edge in edges
+        ]
+    else:
+        written = {"score", "probability"} - set(schema.features)  # by `Scores.onto`
+        rows = [
+            {_NODE: str(node), **{name: v for name, v in attributes.items() if name not in written}}
+            for node, attributes in nodes
+        ]
+    taken = features if vectors is None else None
+    columns = ColumnOptions(_NODE, _SOURCE, _TARGET, "type", taken, tuple(drop))
+    edge_frame = pd.DataFrame(edges, dtype=object)
+    if not edges:
+        edge_frame = pd.DataFrame({_SOURCE: [], _TARGET: []}, dtype=str)
+    read = graph_from_tables(
+        Table(pd.DataFrame(rows, dtype=object), "nodes of the graph"),
+        Table(edge_frame, "edges of the graph"),
+        None if vectors is not None else schema,
+        columns,
+    )
     return Graph(
-        np.array(values, np.float32),
-        np.array([[rows[a], rows[b]] for a, b, _ in edges], np.int64).reshape(-1, 2).T,
-        np.array(types, np.int64) if has_types else None,
-        node_ids=[to_node_id(node) for node in nodes],
+        read.x if vectors is None else vectors,
+        read.edge_index,
+        read.edge_type,
+        node_ids=node_ids,
+        feature_names=read.features if vectors is None else None,
+        relation_names=None if read.edge_type is None else read.relations,
     )
 
 
-def _from_frames(nodes: Any, edges: Any, features: Sequence[str] | None) -> Graph:
-    columns = list(features) if features else [name for name in nodes.columns if name != "id"]
-    ids = nodes[["id"]].set_index("id").index
-    if not ids.is_unique:
-        raise KeyError(f"Two nodes have the id {to_node_id(ids[ids.duplicated()][0])!r}.")
+def _stack_vectors(
+    nodes: Sequence[tuple[NodeId, Mapping[str, Any]]], features: Sequence[str] | None
+) -> np.ndarray:
+    """Return the attribute `x` of all nodes, or their attributes `features`."""
+    try:
+        rows = [
+            attributes["x"] if features is None else [attributes[name] for name in features]
+            for _, attributes in nodes
+        ]
+    except KeyError as error:
+        raise InputError(f"A node of the graph has no attribute {error}.") from None
+    return np.array(rows, np.float32)
+
+
+def _to_table(data: Any, name: str) -> Any:
+    from basin_client.tables import Table, read_table
+
+    if isinstance(data, str | os.PathLike):
+        return read_table(data)
+    if isinstance(data, Table):
+        return data
+    if not hasattr(data, "columns"):
+        raise TypeError(f"The {name} are {type(data).__name__}: pass a pandas frame or a path.")
+    return Table(data.reset_index(drop=True), name)
+
+
+def _from_tables(
+    nodes: Any,
+    edges: Any,
+    features: Sequence[str] | None,
+    schema: GraphSchema | None,
+    drop: Sequence[str],
+) -> Graph:
+    from basin_client.graph_tables import ColumnOptions, graph_from_tables
+
+    options = ColumnOptions(features=features, drop=tuple(drop))
+    read = graph_from_tables(nodes, edges, schema, options)
     return Graph(
-        nodes[columns].to_numpy(np.float32),
-        np.stack([_find_rows(ids, edges[end]) for end in ("source", "target")]),
-        edges["type"].to_numpy(np.int64) if "type" in edges.columns else None,
-        node_ids=[to_node_id(node) for node in nodes["id"]],
+        read.x,
+        read.edge_index,
+        read.edge_type,
+        node_ids=read.ids.tolist(),
+        feature_names=read.features,
+        relation_names=None if read.edge_type is None else read.relations,
     )
-
-
-def _find_rows(ids: Any, nodes: Any) -> np.ndarray:
-    """Look up a column of node ids. A loop in Python would take a second for a million."""
-    rows = ids.get_indexer(nodes)
-    if (is_missing := rows < 0).any():
-        raise KeyError(f"An edge names the unknown node {to_node_id(nodes[is_missing].iloc[0])!r}.")
-    return rows.astype(np.int64)
-
-
-def to_node_id(node: Hashable) -> NodeId:
-    """Convert to a type of JSON. pandas turns the integers of a column with gaps into floats; they
-    become integers again."""
-    if isinstance(node, str):
-        return node
-    if isinstance(node, float | np.floating) and float(node).is_integer():
-        return int(node)
-    return int(node) if isinstance(node, int | np.integer) else str(node)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx
 import numpy as np
 
-from basin_client.graphs import Graph, NodeId, to_graph
+from basin_client.graphs import Graph, NodeId, needs_schema, to_graph
 from basin_client.request import (
     SAFETENSORS,
     Dynamics,
@@ -23,6 +23,7 @@ from basin_client.request import (
     parse_json,
     parse_nothing,
     parse_safetensors,
+    quote_path,
     safetensors_request,
 )
 from basin_client.results import (
@@ -35,6 +36,8 @@ from basin_client.results import (
     SampleResult,
     Scores,
 )
+from basin_client.schema import GraphSchema
+from basin_client.smiles import to_smiles_list
 
 T = TypeVar("T")
 ImageInput = Any
@@ -47,6 +50,7 @@ def score(
     targets: Sequence[Any] | None = None,
     *,
     features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
@@ -54,25 +58,52 @@ def score(
 ) -> Request[Scores]:
     """Score how suspicious each node of a graph is.
 
+    Columns of tables and attributes of NetworkX graphs are matched with the features of the model
+    by name, types of edges with its relations; arrays are taken in the model's order.
+
     Args:
         graph: a graph that `to_graph` can convert.
         targets: ids of the nodes to return (rows if the graph has no ids); all nodes if None.
-        features: attributes or columns, in the order of the model's `features`.
+        features: attributes or columns to take as features; all others if None.
+        drop: attributes or columns to leave out; `*` is all that the model does not read.
 
     Raises:
         TypeError: `graph` has an unsupported type.
-        KeyError: there is no such target, or a node lacks a feature.
+        InputError: the graph does not fit the model, or there is no such target.
     """
-    graph = to_graph(graph, features)
+
+    def bind(schema: GraphSchema | None) -> Request[Scores]:
+        converted = to_graph(graph, features, schema=schema, drop=_as_names(drop))
+        return _score_request(converted, targets, model, dynamics, include)
+
+    if needs_schema(graph):
+        path = "" if model is None else quote_path("models", model)
+        parse = scores_parser(None)
+        request = Request("POST", "/anomaly/score", parse, schema_path=path, bind=bind)
+    else:
+        request = bind(None)
+    return request.with_timeout(timeout_s)
+
+
+def _score_request(
+    graph: Graph,
+    targets: Sequence[Any] | None,
+    model: str | None,
+    dynamics: Dynamics | None,
+    include: Sequence[Include],
+) -> Request[Scores]:
     arrays = graph.arrays()
     if targets is not None:
         arrays["targets"] = np.array(graph.find_rows(targets), np.int64)
-    fields = common_fields(model, dynamics, include)
+    fields = common_fields(model, dynamics, include, **graph.names())
     if include and graph.node_ids is not None:  # explanations name nodes
         fields["node_ids"] = list(graph.node_ids)
     parse = scores_parser(graph.node_ids)
-    request = safetensors_request("/anomaly/score", fields, arrays, parse, accept=SAFETENSORS)
-    return request.with_timeout(timeout_s)
+    return safetensors_request("/anomaly/score", fields, arrays, parse, accept=SAFETENSORS)
+
+
+def _as_names(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def scores_parser(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response], Scores]:
@@ -110,13 +141,15 @@ def classify(
 
     Args:
         inputs: SMILES or RDKit molecules, or graphs (`Graph` or `torch_geometric.data.Data`); one
-            or a sequence.
+            or an iterable, such as a list, a Series or a generator. None and NaN among SMILES
+            become errors of these items.
     """
-    is_sequence = isinstance(inputs, Sequence) and not isinstance(inputs, str)
-    items = list(inputs) if is_sequence else [inputs]
+    is_one = isinstance(inputs, str | Graph) or hasattr(inputs, "GetAtoms")
+    is_one = is_one or hasattr(inputs, "edge_index") or hasattr(inputs, "adjacency")
+    items = list(inputs) if isinstance(inputs, Iterable) and not is_one else [inputs]
     fields = common_fields(model, dynamics, include)
-    if all(isinstance(item, str) or hasattr(item, "GetAtoms") for item in items):
-        fields["smiles"] = [item if isinstance(item, str) else _to_smiles(item) for item in items]
+    if (smiles := to_smiles_list(items)) is not None:
+        fields["smiles"] = smiles
         request = json_request("/classify", fields, _parse_classification)
     else:
         arrays = _concatenate([to_graph(item) for item in items])
@@ -213,7 +246,7 @@ def store_memory(
 ) -> Request[dict[str, Any]]:
     """Store patterns (N, ...) or aligned sequences under a name. Replaces a memory of this name."""
     fields: dict[str, Any] = {"licence": licence, "note": note}
-    path = f"/memories/{name}"
+    path = quote_path("memories", name)
     if not isinstance(patterns, np.ndarray):
         fields["sequences"] = list(patterns)
         return json_request(path, fields, parse_json, "PUT")
@@ -229,7 +262,7 @@ def models() -> Request[list[dict[str, Any]]]:
 
 def model(name: str) -> Request[dict[str, Any]]:
     """Return the features, dynamics, metrics and limits of a model."""
-    return Request("GET", f"/models/{name}", parse_json)
+    return Request("GET", quote_path("models", name), parse_json)
 
 
 def memories() -> Request[list[dict[str, Any]]]:
@@ -239,7 +272,7 @@ def memories() -> Request[list[dict[str, Any]]]:
 
 def forget_memory(name: str) -> Request[None]:
     """Delete a stored memory."""
-    return Request("DELETE", f"/memories/{name}", parse_nothing)
+    return Request("DELETE", quote_path("memories", name), parse_nothing)
 
 
 def ready() -> Request[bool]:
@@ -343,13 +376,6 @@ def _encode_image(image: ImageInput) -> bytes:
 def _image_files(images: ImageInput | Sequence[ImageInput]) -> list[tuple[str, ImageInput]]:
     items = images if isinstance(images, list | tuple) else [images]
     return [("image", image) for image in items]
-
-
-def _to_smiles(molecule: Any) -> str:
-    from rdkit import Chem
-
-    # Not canonical: explanations number the atoms as the molecule does.
-    return Chem.MolToSmiles(molecule, canonical=False)
 
 
 def _concatenate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:

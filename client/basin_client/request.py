@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypedDict, TypeVar
+from urllib.parse import quote
 
 import httpx
 import numpy as np
 import safetensors.numpy
 
+from basin_client.errors import InputError
+from basin_client.schema import GraphSchema
+
 T = TypeVar("T")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # as the server has it
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
 EVENT_STREAM = "text/event-stream"
@@ -56,6 +62,9 @@ class Request(Generic[T]):
         files, data: parts and fields of a multipart form.
         params: the query string.
         retryable: send it again after a refusal for lack of capacity (429, 502, 503).
+        schema_path: the route that says what the model reads, which `bind` needs to build the
+            request; `BaseClient` asks it first.
+        bind: returns the request for a model; None if the request is complete as it is.
     """
 
     method: str
@@ -67,6 +76,15 @@ class Request(Generic[T]):
     data: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     retryable: bool = True
+    schema_path: str = ""
+    bind: Callable[[GraphSchema], Request[T]] | None = None
+
+    def bound_to(self, schema: GraphSchema) -> Request[T]:
+        """Return the complete request for a model, with the headers and parameters of this one."""
+        assert self.bind is not None
+        request = self.bind(schema)
+        params = {**request.params, **self.params}
+        return replace(request, headers={**request.headers, **self.headers}, params=params)
 
     def with_timeout(self, timeout_s: float | None) -> Request[T]:
         """Return a copy that the server must answer within `timeout_s` seconds, if not None."""
@@ -78,6 +96,21 @@ class Request(Generic[T]):
     def with_headers(self, headers: Mapping[str, str]) -> Request[T]:
         """Return a copy with additional headers."""
         return replace(self, headers={**self.headers, **headers})
+
+
+def quote_path(*parts: str) -> str:
+    """Return the path of an object; what is not allowed in a path is percent-encoded.
+
+    Raises:
+        InputError: the id is not one that the server accepts.
+    """
+    *folders, name = parts
+    if not isinstance(name, str) or not _ID.fullmatch(name):
+        raise InputError(
+            f"The id {name!r} is not allowed: use 1 to 64 letters, digits, dots, underscores and "
+            "hyphens, a letter or digit first."
+        )
+    return "/" + "/".join([*folders, quote(name, safe="")])
 
 
 def common_fields(

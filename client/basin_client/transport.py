@@ -7,14 +7,15 @@ import random
 import secrets
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
 
-from basin_client.errors import BasinError, ProblemError, UnreachableError
-from basin_client.request import Request, parse_json
+from basin_client.errors import BasinError, InputError, ProblemError, UnreachableError
+from basin_client.request import Request, parse_json, quote_path
+from basin_client.schema import GraphSchema
 
 T = TypeVar("T")
 Event = tuple[str, dict[str, Any]]
@@ -53,6 +54,9 @@ class BaseClient(ABC):
             max_retry_wait_s = patience_s
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._create_http({"base_url": url, "timeout": timeout_s, "headers": headers})
+        # What models read, by `Request.schema_path`. The server checks the names again, so that a
+        # model that was replaced meanwhile leads to an error and not to a wrong score.
+        self._schemas: dict[str, GraphSchema] = {}
         self._retries = retries
         self._max_retry_wait_s = max_retry_wait_s
 
@@ -128,6 +132,18 @@ class Attempt:
             self.wait_s = 0.1 * 2**self._number * (0.5 + random.random())
         if self._is_last or self.wait_s > self._remaining_wait_s:
             raise error from cause
+
+
+def default_model_path(models: Sequence[dict[str, Any]]) -> str:
+    """Return the path of the model that scores graphs where a request names none.
+
+    Raises:
+        InputError: there is none.
+    """
+    for model in models:
+        if "/anomaly/score" in model["default_for"]:
+            return quote_path("models", model["name"])
+    raise InputError("The server has no default model for graphs: pass model=.")
 
 
 def unreachable_error(error: httpx.TransportError) -> UnreachableError:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+UNTYPED = ("edge",)
+"""The relations of a model that was trained on edges without types."""
+
 
 @dataclass(frozen=True)
 class Column:

@@ -78,38 +78,3 @@ def check_targets(targets: np.ndarray, num_nodes: int) -> np.ndarray:
             again, _TARGETS, "duplicate", "This node is already in `targets`. Give each node once."
         )
     return targets
-
-
-def parse_relations(
-    types: object, relations: tuple[str, ...], num_edges: int, at: PointerFn
-) -> np.ndarray | None:
-    """Return the relation number of each edge, from names or numbers; None for one relation."""
-    if not should_read_relations(types, relations, at):
-        return None
-    values = require_list(types, at)
-    if len(values) != num_edges:
-        raise make_graph_problem_at(
-            at(), "wrong_shape", f"Must hold one entry per edge: {num_edges}, not {len(values)}."
-        )
-    rule = f"Must be one of {', '.join(relations)}, or its number."
-    require_types(values, {int, str}, at, rule)
-    known: dict[NodeId, int] = {name: i for i, name in enumerate(relations)}
-    known |= {i: i for i in range(len(relations))}
-    numbers = np.array([known.get(value, -1) for value in values], np.int64)
-    require_range(numbers, len(relations), at, "unknown_relation", rule)
-    return numbers
-
-
-def should_read_relations(types: object, relations: tuple[str, ...], at: PointerFn) -> bool:
-    """Whether the model reads edge types; raises a problem if `types` contradict that."""
-    needed = len(relations) > 1
-    if needed and types is None:
-        names = ", ".join(relations)
-        raise make_graph_problem_at(
-            at(), "missing", f"This model needs the relation of each edge, one of {names}."
-        )
-    if not needed and types is not None:
-        raise make_graph_problem_at(
-            at(), "not_read", "This model has one relation. Leave out the edge types."
-        )
-    return needed

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from models.inputs.graph import Graph
+from models.inputs.graph import UNTYPED, Graph
 from service.errors import MAX_FIELD_ERRORS, FieldError, pointer, unknown_fields
 from service.validation.arrays import (
     PointerFn,
@@ -22,9 +22,13 @@ from service.validation.arrays import (
     require_list,
     require_types,
 )
-from service.validation.ids import NodeId, find_rows, index_ids, parse_relations, parse_targets
+from service.validation.ids import NodeId, find_rows, index_ids, parse_targets
+from service.validation.names import match_features, match_relations, parse_relations
 
-_ARRAY_FIELDS = ("x", "edge_index", "edge_type", "edge_attr", "node_ids")
+_ARRAY_FIELDS = (
+    *("x", "edge_index", "edge_type", "edge_attr", "node_ids"),
+    *("feature_names", "relation_names"),
+)
 
 
 class GraphSchema(Protocol):
@@ -137,14 +141,18 @@ def _from_arrays(
             raise make_graph_problem_at(at_ids(), "wrong_shape", detail)
         rows = index_ids(node_ids, at_ids)
     edge_index = parse_edge_index(ends, len(x), "graph", "edge_index")
+    at_names = pointer_builder("graph", "relation_names")
     edge_type = parse_relations(
-        graph.get("edge_type"), model.relations, len(ends[0]), pointer_builder("graph", "edge_type")
+        graph.get("edge_type"),
+        model.relations,
+        len(ends[0]),
+        pointer_builder("graph", "edge_type"),
+        match_relations(graph.get("relation_names"), model.relations, at_names),
     )
-    return (
-        Graph(parse_feature_matrix(x, model.features, at_x), edge_index, edge_type),
-        node_ids,
-        rows,
-    )
+    at_names = pointer_builder("graph", "feature_names")
+    columns = match_features(graph.get("feature_names"), model.features, at_names)
+    x = parse_feature_matrix(x, model.features, at_x)
+    return Graph(x if columns is None else x[:, columns], edge_index, edge_type), node_ids, rows
 
 
 def _from_rows(
@@ -191,9 +199,12 @@ def parse_nodes(
 def parse_edge_types(edges: list[Any], model: GraphSchema, where: str) -> np.ndarray | None:
     """Return the relation numbers of rows of edges at `where`, after checking their fields."""
     require_types(edges, {dict}, pointer_builder(where), "Must be an object.")
+    # A model with a single relation needs no types; those that are sent are checked.
     several = len(model.relations) > 1
-    _require_fields(edges, ("source", "target", *(["type"] if several else [])), where)
-    types = [edge["type"] for edge in edges] if several else None
+    optional = model.relations != UNTYPED and any("type" in edge for edge in edges)
+    has_types = several or optional
+    _require_fields(edges, ("source", "target", *(["type"] if has_types else [])), where)
+    types = [edge["type"] for edge in edges] if has_types else None
     return parse_relations(types, model.relations, len(edges), pointer_builder(where, tail="type"))
 
 

@@ -19,13 +19,14 @@ from service.validation.arrays import (
     require_range,
     to_float32,
 )
-from service.validation.ids import check_targets, index_ids, should_read_relations
+from service.validation.ids import check_targets, index_ids
 from service.validation.json_graph import (
     GraphSchema,
     GraphSizeLimits,
     ParsedGraph,
     check_graph_size,
 )
+from service.validation.names import match_features, match_relations, relations_from_tensor
 
 FLOAT_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGER_DTYPES = {"I32": np.int32, "I64": np.int64}
@@ -67,9 +68,20 @@ def parse_safetensors(
 
 
 def graph_from_tensors(
-    tensors: Tensors, node_ids: object, model: GraphSchema, limits: GraphSizeLimits
+    tensors: Tensors,
+    names: Mapping[str, Any],
+    model: GraphSchema,
+    limits: GraphSizeLimits,
+    *,
+    is_matched: bool = False,
 ) -> ParsedGraph:
-    """Build the graph from the tensors; `targets` are row numbers."""
+    """Build the graph from the tensors.
+
+    Args:
+        tensors: of which `targets` are row numbers.
+        names: `node_ids`, `feature_names` and `relation_names`, where they were sent.
+        is_matched: columns and edge types are those of the model already.
+    """
     for name in ("x", "edge_index"):
         if name not in tensors:
             raise make_graph_problem_at(f"/{name}", "missing", "This tensor is required.")
@@ -88,25 +100,30 @@ def graph_from_tensors(
         pointer_builder("node_ids"),
     )
     require_range(edge_index, num_nodes, at_edges, "out_of_range", "Must be a row number of `x`.")
-    edge_type = tensors.get("edge_type")
-    if should_read_relations(edge_type, model.relations, at_type):
-        assert edge_type is not None
-        if len(edge_type) != num_edges:
-            detail = f"Must hold one entry per edge: {num_edges}, not {len(edge_type)}."
-            raise make_graph_problem_at(at_type(), "wrong_shape", detail)
-        rule = f"Must be the number of a relation, from 0 to {len(model.relations) - 1}."
-        require_range(edge_type, len(model.relations), at_type, "unknown_relation", rule)
+    order = match_relations(
+        names.get("relation_names"), model.relations, pointer_builder("relation_names")
+    )
+    if is_matched:
+        order = np.arange(len(model.relations))
+    edge_type = relations_from_tensor(
+        tensors.get("edge_type"), model.relations, num_edges, at_type, order
+    )
+    columns = match_features(
+        names.get("feature_names"), model.features, pointer_builder("feature_names")
+    )
     targets = tensors.get("targets")
     if targets is not None:
         targets = check_targets(targets, num_nodes)
+    node_ids = names.get("node_ids")
     if node_ids is not None:
         node_ids = require_list(node_ids, at_ids)
         if len(node_ids) != num_nodes:
             detail = f"Must hold one id per row of `x`: {num_nodes}, not {len(node_ids)}."
             raise make_graph_problem_at(at_ids(), "wrong_shape", detail)
         index_ids(node_ids, at_ids)
+    x = to_float32(x, pointer_builder("x"))
     return ParsedGraph(
-        Graph(to_float32(x, pointer_builder("x")), edge_index, edge_type), node_ids, targets
+        Graph(x if columns is None else x[:, columns], edge_index, edge_type), node_ids, targets
     )
 
 

@@ -11,13 +11,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from basin_client import AsyncClient, Client, Graph, ItemError, Prediction, ProblemError, operations
+from basin_client import (
+    AsyncClient,
+    Client,
+    Graph,
+    InputError,
+    ItemError,
+    Prediction,
+    ProblemError,
+    operations,
+)
 from PIL import Image
 from rdkit import Chem
 from torch_geometric.data import Data
 
 from tests.service.endpoints.sample.test_api import ENDLESS, QUICK
-from tests.support.checkpoints import FEATURES, MOLECULES, make_sample, make_shapes
+from tests.support.checkpoints import FEATURES, MOLECULES, RELATIONS, make_sample, make_shapes
 from tests.support.image_files import saved, smooth
 from tests.support.image_models import OTHER, SEEN, SHAPE
 from tests.support.server import Server
@@ -128,7 +137,7 @@ def test_several_relations(client: Client) -> None:
         graph.add_node(node_id, x=row.tolist())
     assert sample.edge_type is not None
     for (a, b), edge_type in zip(sample.edge_index.T, sample.edge_type, strict=True):
-        graph.add_edge(sample.node_ids[a], sample.node_ids[b], type=int(edge_type))
+        graph.add_edge(sample.node_ids[a], sample.node_ids[b], type=RELATIONS[edge_type])
     expected = client.score(arrays, model="cdat-small").score
     np.testing.assert_allclose(client.score(graph, model="cdat-small").score, expected, rtol=1e-4)
 
@@ -245,11 +254,11 @@ def test_refusals_name_the_field(client: Client) -> None:
     with pytest.raises(ProblemError) as error:
         client.score(GRAPH, model="missing")
     assert error.value.status == 404
-    with pytest.raises(KeyError):
+    with pytest.raises(InputError, match="no node 'missing'"):
         client.score(GRAPH, ["missing"])
     with pytest.raises(TypeError):
         client.score("no graph")
-    with pytest.raises(KeyError):
+    with pytest.raises(InputError, match="no column 'height', which --features"):
         client.score(to_networkx(), features=["age", "height"])
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import scipy.io
 import scipy.sparse
+from basin_client.errors import InputError
+from basin_client.graph_tables import ColumnOptions, graph_from_tables
+from basin_client.tables import read_table
 
 from models.inputs.graph import Graph
 from training.datasets.nodes import NodeDataset, Split
@@ -188,62 +190,39 @@ def _official(data: Any, labels: np.ndarray) -> tuple[Split, ...]:
 
 
 def load_node_tables(
-    nodes: Path, edges: Path, label: str, id_column: str = "id", name: str | None = None
+    nodes: Path,
+    edges: Path,
+    label: str,
+    options: ColumnOptions | None = None,
+    *,
+    separator: str | None = None,
+    encoding: str | None = None,
 ) -> NodeDataset:
-    """Your own data: one row per node and one per edge, Parquet or CSV.
+    """Read your own data: one row per node and one per edge, see `basin_client.graph_tables`.
 
     Args:
-        nodes: a column `id_column`, the label (1, 0, empty for unknown), numeric features.
-        edges: columns `source` and `target` with node ids, and `type` if there are several kinds.
+        nodes: table with an id, the label (1, 0, blank for unknown) and numeric features.
+        edges: table with the ids of source and target, and a type if there are several relations.
+        options: which column is what.
+        separator, encoding: of CSV, see `basin_client.tables.read_table`.
 
     Raises:
-        ValueError: naming the column or the row that does not fit.
+        InputError: naming the file, the row and the column that cannot be used.
     """
-    table, links = _read_table(nodes), _read_table(edges)
-    for column, where, path in (
-        (id_column, table, nodes),
-        (label, table, nodes),
-        ("source", links, edges),
-        ("target", links, edges),
-    ):
-        if column not in where:
-            raise ValueError(f"{path} has no column {column!r}")
-    index = pd.Index(table[id_column])
-    if not index.is_unique:
-        raise ValueError(
-            f"{nodes}: {index[index.duplicated()][0]!r} appears twice in {id_column!r}"
-        )
-    ends = np.stack([index.get_indexer(pd.Index(links[end])) for end in ("source", "target")])
-    if (ends < 0).any():
-        row = int(np.flatnonzero((ends < 0).any(0))[0])
-        raise ValueError(f"{edges}: row {row} names a node that {nodes} does not have")
-    features = table.drop(columns=[id_column, label])
-    text = [str(c) for c in features if not pd.api.types.is_numeric_dtype(features[c])]
-    if text:
-        raise ValueError(f"{nodes}: column {text[0]!r} is not numeric; encode or drop it")
-    x = features.to_numpy(np.float32)
-    if not np.isfinite(x).all():
-        column = features.columns[int(np.flatnonzero(~np.isfinite(x).all(0))[0])]
-        raise ValueError(f"{nodes}: column {column!r} has missing or infinite values")
-    given = pd.Series(pd.to_numeric(table[label])).to_numpy(np.float64, na_value=np.nan)
-    wrong = np.flatnonzero(~(np.isnan(given) | np.isin(given, (0, 1))))
-    if len(wrong):
-        raise ValueError(f"{nodes}: row {wrong[0]} of {label!r} is neither 0 nor 1 nor empty")
-    labels = np.nan_to_num(given, nan=-1).astype(np.int64)
-    relations, types = ("edge",), None
-    if "type" in links:
-        if len(missing := np.flatnonzero(links["type"].isna())):
-            raise ValueError(f"{edges}: row {missing[0]} has no type")
-        types, kinds = pd.factorize(links["type"], sort=True)
-        relations = tuple(str(kind) for kind in kinds)
-    graph = Graph(x, ends.astype(np.int64), types)
+    node_table = read_table(nodes, separator=separator, encoding=encoding)
+    edge_table = read_table(edges, separator=separator, encoding=encoding)
+    read = graph_from_tables(node_table, edge_table, options=options, label=label)
+    assert read.labels is not None
+    if not read.features:
+        raise InputError(f"{nodes}: no column is left as a feature. A node needs at least one.")
     return NodeDataset(
-        name or nodes.stem, graph, labels, tuple(map(str, features.columns)), relations
+        nodes.name.partition(".")[0],
+        Graph(read.x, read.edge_index, read.edge_type),
+        read.labels,
+        read.features,
+        read.relations,
+        note=" ".join(read.notes),
     )
-
-
-def _read_table(path: Path) -> pd.DataFrame:
-    return pd.read_parquet(path) if path.suffix in (".parquet", ".pq") else pd.read_csv(path)
 
 
 NODE_DATASETS: dict[str, Callable[[Path], NodeDataset]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,13 @@ def parse_score(
     if opened.tensors is None:
         named = parse_json_graph(opened.fields, model, settings)
     else:
-        named = graph_from_tensors(opened.tensors, opened.node_ids, model, settings)
+        named = graph_from_tensors(
+            opened.tensors,
+            opened.names,
+            model,
+            settings,
+            is_matched=media_type not in (JSON, SAFETENSORS),
+        )
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
     require_max_explained(envelope.include, count, "/targets", settings)
     return ScoreInputs(
@@ -187,12 +193,15 @@ def _stored(
 
 @dataclass(frozen=True)
 class _Opened:
-    """A parsed body: its fields, the names of all allowed fields, and its arrays, if any."""
+    """A parsed body: its fields, the names of all allowed fields, and its arrays, if any.
+
+    `names` are those of nodes, columns and relations of the arrays.
+    """
 
     fields: dict[str, Any]
     known: Iterable[str]
     tensors: Tensors | None = None
-    node_ids: object = None
+    names: Mapping[str, Any] = field(default_factory=dict)
     problem: Problem | None = None
 
 
@@ -202,7 +211,7 @@ def _open(body: bytes, media_type: str) -> _Opened:
     if media_type == SAFETENSORS:
         tensors, metadata = parse_safetensors(body)
         fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
-        return _Opened(fields, TensorEnvelope.model_fields, tensors, fields.get("node_ids"))
+        return _Opened(fields, TensorEnvelope.model_fields, tensors, fields)
     tensors, metadata = parse_safetensors(
         body, {**GRAPH_TENSORS, "node_ids": ({"U8": np.uint8}, (1,))}
     )
@@ -210,5 +219,5 @@ def _open(body: bytes, media_type: str) -> _Opened:
     if problem and "request" not in metadata:
         raise problem
     ids = tensors.pop("node_ids", None)
-    node_ids = None if ids is None else orjson.loads(ids.tobytes())
-    return _Opened(orjson.loads(metadata["request"]), _IN_JSON, tensors, node_ids, problem)
+    names = {} if ids is None else {"node_ids": orjson.loads(ids.tobytes())}
+    return _Opened(orjson.loads(metadata["request"]), _IN_JSON, tensors, names, problem)

@@ -7,7 +7,14 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.endpoints.common.graph_schemas import ArrayGraph, EdgeRow, NodeIds, NodeRow
+from service.endpoints.common.graph_schemas import (
+    ArrayGraph,
+    EdgeRow,
+    FeatureNames,
+    NodeIds,
+    NodeRow,
+    RelationNames,
+)
 from service.endpoints.common.reason_schemas import Reasons, ScoreExplanation, absent
 from service.endpoints.common.schemas import (
     Convergence,
@@ -73,6 +80,8 @@ class TensorEnvelope(Envelope):
     """What the entry `request` of a safetensors body's `__metadata__` may hold, as JSON text."""
 
     node_ids: NodeIds | None = None
+    feature_names: FeatureNames | None = None
+    relation_names: RelationNames | None = None
 
 
 class NodeScore(BaseModel):

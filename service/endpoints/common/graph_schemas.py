@@ -13,12 +13,26 @@ from service.validation.ids import NodeId
 
 NodeIds = Annotated[list[NodeId], Field(description="a unique id per node; row numbers by default")]
 
+FeatureNames = Annotated[
+    list[str],
+    Field(
+        description="name of each column of `x`, which are then matched with the model's `features`"
+        " by name; without names they are taken in the model's order"
+    ),
+]
+RelationNames = Annotated[
+    list[str],
+    Field(description="names of relations, of which integers in `edge_type` are places"),
+]
+
 
 class ArrayGraph(Strict):
     """A graph as arrays, in the order of PyTorch Geometric."""
 
     x: list[list[float]] = Field(
-        min_length=1, description="features of each node, in the order of the model's `features`"
+        min_length=1,
+        description="features of each node, in the order of `feature_names`, or of the model's "
+        "`features` without them",
     )
     edge_index: list[list[int]] = Field(
         min_length=2,
@@ -27,10 +41,14 @@ class ArrayGraph(Strict):
     )
     edge_type: list[int | str] | None = Field(
         None,
-        description="relation of each edge, by name or number; required by models with several "
-        "`relations`, not allowed otherwise",
+        description="relation of each edge, as a name. An integer is a place in `relation_names` "
+        "if there are any, else a name if the model has relations called by whole numbers, else a "
+        "place in the model's `relations`. Required by models with several relations, not allowed "
+        "by those trained on edges without types",
     )
     node_ids: NodeIds | None = None
+    feature_names: FeatureNames | None = None
+    relation_names: RelationNames | None = None
 
 
 class NodeRow(BaseModel):
@@ -55,5 +73,5 @@ class EdgeRow(Strict):
     target: NodeId
     type: int | str | None = Field(
         None,
-        description="relation; required by models with several `relations`, not allowed otherwise",
+        description="relation, as `edge_type` of a graph in arrays",
     )

@@ -60,7 +60,7 @@ def parse_graph(
     else:
         tensors, metadata = parse_safetensors(body, TENSORS_OF_GRAPH)
         fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
-        known = (*GraphOf.model_fields, "node_ids")
+        known = (*GraphOf.model_fields, "node_ids", "feature_names", "relation_names")
     if faults := unknown_fields(fields, known):
         raise make_request_problem(faults)
     name = validate_fields(GraphOf, fields).model or settings.default_anomaly_model
@@ -75,7 +75,8 @@ def parse_graph(
                 detail = "Send node ids either as a tensor or as a list in `request`, not both."
                 raise make_graph_problem_at("/node_ids", "one_of", detail)
             node_ids = _ids_of(tensors["node_ids"])
-        parsed = graph_from_tensors(tensors, node_ids, model, settings)
+        names = {name: fields.get(name) for name in ("feature_names", "relation_names")}
+        parsed = graph_from_tensors(tensors, names | {"node_ids": node_ids}, model, settings)
     if parsed.graph.num_nodes > settings.max_stored_nodes:
         detail = (
             f"The graph has {parsed.graph.num_nodes} nodes; stored graphs may have at most "

@@ -35,7 +35,8 @@ _WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(TENSORS_OF_GRAPH)}, of which "
     "`edge_type` and `node_ids` may be left out. The entry `request` of its `__metadata__` "
-    "holds `model` as JSON text. `node_ids` are numbers, or a list of names as JSON in bytes.",
+    "holds `model`, `feature_names` and `relation_names` as JSON text. `node_ids` are "
+    "numbers, or a list of names as JSON in bytes.",
     StoreArrays,
     StoreRows,
 )

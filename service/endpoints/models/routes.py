@@ -90,6 +90,8 @@ async def describe_model(
     return ScorerDetail(
         **common,
         relations=list(model.relations),
+        undirected=model.network.config.undirected,
+        missing_values="refused",
         threshold=manifest.threshold,
         calibration=manifest.calibration,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 from models.checkpoint import Calibration, EnergyReference, Feature, TrainedKnobs
@@ -76,7 +78,13 @@ class ModelDetail(ModelSummary):
 class ScorerDetail(ModelDetail):
     """Everything there is to know about a model of POST /anomaly/score but its weights."""
 
-    relations: list[str]
+    relations: list[str] = Field(
+        description="names of the relations of edges; `edge` alone if edges have no types"
+    )
+    undirected: bool = Field(description="whether an edge counts in both directions")
+    missing_values: Literal["refused"] = Field(
+        description="what becomes of a feature without a value"
+    )
     threshold: float
     calibration: Calibration
     limits: GraphLimits

@@ -7,6 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from basin_client.cli_options import (
+    Decimal,
+    Drop,
+    Encoding,
+    Features,
+    IdColumn,
+    Separator,
+    SourceColumn,
+    TargetColumn,
+    TypeColumn,
+)
+from basin_client.graph_tables import ColumnOptions
 from rich.progress import Progress
 
 from training.cli_options import (
@@ -50,10 +62,18 @@ def anomaly(
     dataset: Annotated[
         str, typer.Option(help="tolokers, amazon, yelpchi or pyg:NAME")
     ] = "tolokers",
-    nodes: Annotated[Path | None, typer.Option(help="your nodes, Parquet or CSV")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="your nodes, a table")] = None,
     edges: Annotated[Path | None, typer.Option(help="your edges: source, target[, type]")] = None,
     label: Annotated[str, typer.Option(help="column of the label in --nodes")] = "is_fraud",
-    id_column: Annotated[str, typer.Option(help="column of the node id in --nodes")] = "id",
+    id_column: IdColumn = "id",
+    source_column: SourceColumn = "source",
+    target_column: TargetColumn = "target",
+    type_column: TypeColumn = "type",
+    features: Features = None,
+    drop: Drop = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
     ratio: Annotated[
         float | None, typer.Option(help="share of labelled nodes to train on: 0.01, 0.4, 0.7")
     ] = None,
@@ -80,11 +100,17 @@ def anomaly(
     """Train one checkpoint. Killed and started again with the same --run-folder, it goes on."""
     if (nodes is None) != (edges is None):
         raise typer.BadParameter("--nodes and --edges go together")
-    source = (
-        load_node_tables(nodes, edges, label, id_column)
-        if nodes and edges
-        else load_node_dataset(dataset, data)
-    )
+    if nodes and edges:
+        columns = ColumnOptions(
+            id_column, source_column, target_column, type_column, features, drop or (), decimal
+        )
+        source = load_node_tables(
+            nodes, edges, label, columns, separator=separator, encoding=encoding
+        )
+        if source.note:
+            console.print(source.note, markup=False, highlight=False)
+    else:
+        source = load_node_dataset(dataset, data)
     splits = _splits(source, ratio, max(split, 0) + 1)
     if not 0 <= split < len(splits):
         raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")

@@ -1,0 +1,409 @@
+"""A graph of two tables, nodes and edges, whose columns are matched by name.
+
+The one place that says what ids, features, relations and labels in a table mean, for training,
+the command line, bulk runs and the client:
+
+- An id is text, exactly as written. Whole numbers are written without a decimal point.
+- A column is a feature by its name. With a schema every feature of the model must be there, and
+  every other column must be one of `drop`.
+- A relation is a name. With a schema it must be one of the model's.
+- A blank value is an error, except a blank label: that node is not labelled.
+
+Rows are counted from 1, without the header. Needs pandas and pyarrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from basin_client.errors import InputError
+from basin_client.schema import GraphSchema, match_names, require_relation
+from basin_client.tables import Table, list_names, require_distinct
+
+_MISSING = pa.array(["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "none"])
+_LABELS = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "0": 0, "0.0": 0, "false": 0, "no": 0}
+_MAX_EXACT_FLOAT = 2.0**53
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """Which column is what; the same options on every command line.
+
+    Attributes:
+        features: columns to take as features; without a schema all that are nothing else if None.
+        drop: columns of either table to leave out; `*` is every column that is nothing else.
+        decimal: the decimal point of numbers in text.
+    """
+
+    id: str = "id"
+    source: str = "source"
+    target: str = "target"
+    type: str = "type"
+    features: Sequence[str] | None = None
+    drop: Sequence[str] = ()
+    decimal: str = "."
+
+
+@dataclass(frozen=True)
+class TableGraph:
+    """A graph of N nodes and E edges.
+
+    Attributes:
+        ids: of the nodes, (N,): integers if the column holds integers, else text.
+        x: float32 (N, F), in the order of `features`.
+        edge_index: int64 (2, E), rows of the sources and targets.
+        edge_type: int64 (E,), places in `relations`; None if edges have no type.
+        labels: int64 (N,), 1, 0, or -1 where blank; None if there is no label.
+        notes: what was left out, one line each, to be told to the user.
+    """
+
+    ids: pd.Series
+    x: np.ndarray
+    edge_index: np.ndarray
+    edge_type: np.ndarray | None
+    features: tuple[str, ...]
+    relations: tuple[str, ...]
+    labels: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+
+def graph_from_tables(
+    nodes: Table,
+    edges: Table,
+    schema: GraphSchema | None = None,
+    options: ColumnOptions | None = None,
+    label: str | None = None,
+) -> TableGraph:
+    """Build the graph of two tables.
+
+    Args:
+        schema: features and relations of a model; None in training, where the table defines them.
+        label: column of the label, 1 for fraud.
+
+    Raises:
+        InputError: naming the table, the row and the column.
+    """
+    options = options or ColumnOptions()
+    labelled = {} if label is None else {label: "--label"}
+    nodes.require_columns({options.id: "--id-column", **labelled})
+    edges.require_columns({options.source: "--source-column", options.target: "--target-column"})
+    dropped = _require_known_drops(nodes, edges, options)
+    notes = list[str]()
+    features = _select_features(nodes, schema, options, [options.id, *labelled], notes)
+    _require_edge_columns(edges, schema, options, notes)
+    if not len(nodes.frame):
+        raise InputError(f"{nodes.name}: no rows. A graph needs at least one node.")
+    index = _index_ids(nodes.column(options.id), nodes.name, options.id)
+    ids = pd.Series(index)
+    edge_index = np.stack(
+        [
+            _find_rows(index, edges.column(column), edges.name, column, nodes.name)
+            for column in (options.source, options.target)
+        ]
+    )
+    relations, edge_type = ("edge",) if schema is None else schema.relations, None
+    if options.type in edges.frame and options.type not in dropped:
+        relations, edge_type = _read_types(edges, options.type, schema)
+    elif schema is not None:
+        schema.require_types(edges.name)
+    labels = None if label is None else read_labels(nodes, label)
+    x = _read_features(nodes, features, ids, options)
+    return TableGraph(ids, x, edge_index, edge_type, features, relations, labels, tuple(notes))
+
+
+def find_targets(graph_ids: pd.Series, targets: pd.Series, name: str, column: str) -> np.ndarray:
+    """Return the rows of the nodes in a column of ids, each of which must occur once.
+
+    Raises:
+        InputError: a blank, repeated or unknown id.
+    """
+    if not len(targets):
+        raise InputError(f"{name}: no rows. Give at least one node.")
+    _index_ids(targets, name, column)
+    return _find_rows(pd.Index(graph_ids), targets, name, column, "the nodes")
+
+
+def to_ids(column: pd.Series, name: str, label: object) -> pd.Series:
+    """Return a column of ids as text.
+
+    Raises:
+        InputError: an id is blank, or a number that has lost its digits.
+    """
+    if pd.api.types.is_bool_dtype(column):
+        raise InputError(f"{name}: column {label!r} holds true and false, which are no ids.")
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.cat.categories.dtype)
+    blank = column.isna().to_numpy()
+    if pd.api.types.is_integer_dtype(column) and not blank.any():
+        return column.astype(str)
+    if not blank.any() and pd.api.types.is_string_dtype(column):
+        text = column
+    else:
+        text = pd.Series(
+            [
+                "" if missing else _to_id(value, name, label, row)
+                for row, (value, missing) in enumerate(zip(column, blank, strict=True))
+            ],
+            dtype=str,
+        )
+    blank = (text.str.strip() == "").to_numpy(bool)
+    if blank.any():
+        raise InputError(
+            f"{name}: row {blank.argmax() + 1}, column {label!r}: the value is blank "
+            f"({blank.sum()} in all). Fill it in, or remove the row."
+        )
+    return text
+
+
+def read_numbers(
+    column: pd.Series, name: str, decimal: str = ".", label: object = None
+) -> np.ndarray:
+    """Return a column as float64, NaN where a value is missing; true is 1 and false is 0.
+
+    Raises:
+        InputError: a value is no number.
+    """
+    label = column.name if label is None else label
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.cat.categories.dtype)
+    if pd.api.types.is_numeric_dtype(column):  # bool too
+        return column.to_numpy(np.float64, na_value=np.nan)
+    if not pd.api.types.is_string_dtype(column):
+        if column.dtype != object:
+            raise InputError(
+                f"{name}: column {label!r} holds {column.dtype}, not numbers. Convert or drop it."
+            )
+        column = column.map(_to_text, na_action="ignore")
+    texts = pa.array(column.to_numpy(object, na_value=None), pa.string(), from_pandas=True)
+    texts = pc.utf8_trim_whitespace(texts)  # pyright: ignore[reportAttributeAccessIssue]
+    missing = pc.is_in(texts, _MISSING)  # pyright: ignore[reportAttributeAccessIssue]
+    texts = pc.if_else(missing, None, texts)  # pyright: ignore[reportAttributeAccessIssue]
+    if decimal != ".":
+        texts = pc.replace_substring(texts, decimal, ".")  # pyright: ignore
+    try:
+        return texts.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:  # true and false, or what Python reads and Arrow does not
+        pass
+    values: list[str | None] = texts.to_pylist()
+    booleans = {"true": 1.0, "false": 0.0, None: math.nan}
+    lowered = [text and text.lower() for text in values]
+    if set(lowered) <= booleans.keys():
+        return np.array([booleans[text] for text in lowered])
+    return np.array([_to_number(text, name, row, label) for row, text in enumerate(values)])
+
+
+def read_labels(table: Table, label: str) -> np.ndarray:
+    """Return a column of binary labels as 1, 0, or -1 where it is blank.
+
+    Raises:
+        InputError: a label is something else.
+    """
+    column = table.column(label)
+    texts = [
+        "" if missing else _to_text(value).strip().lower()
+        for value, missing in zip(column, column.isna(), strict=True)
+    ]
+    values = {text: _LABELS.get(text) for text in set(texts)}
+    values |= {text: -1 for text in values if text in _MISSING.to_pylist()}
+    for row, text in enumerate(texts):
+        if values[text] is None:
+            raise InputError(
+                f"{table.name}: row {row + 1}, column {label!r}: not a label. Use 1, true or yes "
+                "for fraud, 0, false or no for none, and leave unknown ones blank."
+            )
+    return np.array([values[text] for text in texts], np.int64)
+
+
+def _require_known_drops(nodes: Table, edges: Table, options: ColumnOptions) -> set[str]:
+    known = {*nodes.frame.columns, *edges.frame.columns, "*"}
+    if strange := [name for name in options.drop if name not in known]:
+        raise InputError(
+            f"--drop {strange[0]}: neither {nodes.name} nor {edges.name} has this column. Columns: "
+            f"{list_names([*nodes.frame.columns, *edges.frame.columns])}."
+        )
+    return set(options.drop)
+
+
+def _is_index(name: object) -> bool:
+    """Whether a column is the index that pandas writes without a name."""
+    return str(name).startswith("Unnamed: ")
+
+
+def _select_features(
+    nodes: Table,
+    schema: GraphSchema | None,
+    options: ColumnOptions,
+    reserved: Sequence[str],
+    notes: list[str],
+) -> tuple[str, ...]:
+    """Return the names of the feature columns, in the order of the model."""
+    require_distinct(list(nodes.frame.columns), nodes.name)
+    columns = [str(name) for name in nodes.frame.columns if name not in reserved]
+    if index := [
+        name for name in columns if _is_index(name) and name not in (options.features or ())
+    ]:
+        notes.append(f"{nodes.name}: column {index[0]!r} has no name, so it is left out.")
+        columns = [name for name in columns if name not in index]
+    if options.features is not None:
+        if missing := [name for name in options.features if name not in columns]:
+            raise InputError(
+                f"{nodes.name}: no column {missing[0]!r}, which --features names. Columns: "
+                f"{list_names(columns)}."
+            )
+        columns = [name for name in columns if name in options.features]
+    everything = "*" in options.drop
+    columns = [name for name in columns if name not in options.drop]
+    if schema is None:
+        names = options.features or columns
+        return tuple(name for name in names if name in columns)
+    match_names(columns, schema, nodes.name, ignore_extra=everything)
+    if everything and (extra := [name for name in columns if name not in schema.features]):
+        notes.append(f"{nodes.name}: not read: {list_names(extra)}.")
+    return schema.features
+
+
+def _require_edge_columns(
+    edges: Table, schema: GraphSchema | None, options: ColumnOptions, notes: list[str]
+) -> None:
+    require_distinct(list(edges.frame.columns), edges.name)
+    read = {options.source, options.target, options.type, *options.drop}
+    extra = [name for name in edges.frame.columns if name not in read]
+    if index := [name for name in extra if _is_index(name)]:
+        notes.append(f"{edges.name}: column {index[0]!r} has no name, so it is left out.")
+        extra = [name for name in extra if name not in index]
+    if extra and "*" not in options.drop:
+        raise InputError(
+            f"{edges.name}: column {extra[0]!r} is not read: edges have {options.source}, "
+            f"{options.target} and {options.type}. Leave such columns out with --drop NAME (drop= "
+            f"in Python); * is all of them: {list_names(extra)}."
+        )
+    if extra:
+        notes.append(f"{edges.name}: not read: {list_names(extra)}.")
+
+
+def _index_ids(ids: pd.Series, name: str, column: str) -> pd.Index:
+    """Return an index of unique ids, as integers if the column holds integers, else as text."""
+    is_integer = pd.api.types.is_integer_dtype(ids) and not ids.isna().any()
+    index = pd.Index(ids.to_numpy() if is_integer else to_ids(ids, name, column))
+    if not index.is_unique:
+        again = index.duplicated()
+        raise InputError(
+            f"{name}: row {again.argmax() + 1}, column {column!r}: the id {index[again][0]} has "
+            f"occurred before ({again.sum()} such rows). Ids must be unique."
+        )
+    return index
+
+
+def _find_rows(index: pd.Index, ids: pd.Series, name: str, column: str, nodes: str) -> np.ndarray:
+    is_integer = pd.api.types.is_integer_dtype(index)
+    if is_integer and pd.api.types.is_integer_dtype(ids) and not ids.isna().any():
+        rows = index.get_indexer(pd.Index(ids.to_numpy()))
+    else:
+        text = to_ids(ids, name, column)
+        keys = index.astype(str) if is_integer else index
+        rows = keys.get_indexer(pd.Index(text))
+    if (unknown := rows < 0).any():
+        row = int(unknown.argmax())
+        raise InputError(
+            f"{name}: row {row + 1}, column {column!r}: {nodes} has no node {ids.iloc[row]} "
+            f"({unknown.sum()} such rows). Add the node, or remove the row."
+        )
+    return rows.astype(np.int64)
+
+
+def _read_types(
+    edges: Table, column: str, schema: GraphSchema | None
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the names of the relations, and the place of each edge's relation among them."""
+    codes, names = pd.factorize(to_ids(edges.column(column), edges.name, column))
+    if schema is None:
+        relations = tuple(sorted(map(str, names), key=_natural_order))
+    else:
+        relations = schema.relations
+        for code, name in enumerate(names):
+            if name not in relations:
+                row = int((codes == code).argmax()) + 1
+                require_relation(str(name), schema, f"{edges.name}: row {row}, column {column!r}")
+    places = np.array([relations.index(str(name)) for name in names], np.int64)
+    return relations, places[codes] if len(codes) else np.zeros(0, np.int64)
+
+
+def _natural_order(name: str) -> tuple[bool, int, str]:
+    """Sort whole numbers by value, before all other names."""
+    is_number = name.isascii() and name.isdigit()
+    return not is_number, int(name) if is_number else 0, name
+
+
+def _read_features(
+    nodes: Table, features: Sequence[str], ids: pd.Series, options: ColumnOptions
+) -> np.ndarray:
+    x = np.empty((len(nodes.frame), len(features)), np.float32)
+    for place, feature in enumerate(features):
+        values = read_numbers(nodes.column(feature), nodes.name, options.decimal)
+        with np.errstate(over="ignore"):
+            x[:, place] = values
+        if (wrong := ~np.isfinite(x[:, place])).any():
+            row = int(wrong.argmax())
+            what, do = "is infinite, or too large for float32", "Change it"
+            if np.isnan(values[row]):
+                what, do = "is missing", "Fill it in"
+            raise InputError(
+                f"{nodes.name}: row {row + 1} (id {ids.iloc[row]}), column {feature!r}: the value "
+                f"{what} ({wrong.sum()} in this column). {do}, remove the row, or --drop the "
+                "column."
+            )
+    return x
+
+
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _to_id(value: Any, name: str, label: object, row: int) -> str:
+    where = f"{name}: row {row + 1}, column {label!r}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise InputError(f"{where}: the id is bytes that are not UTF-8.") from None
+    if isinstance(value, bool | np.bool_):
+        raise InputError(f"{where}: the id is true or false.")
+    if isinstance(value, int | np.integer):
+        return str(value)
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        return str(int(value))
+    if isinstance(value, float | np.floating):
+        if abs(value) < _MAX_EXACT_FLOAT and float(value).is_integer():
+            return str(int(value))
+        raise InputError(
+            f"{where}: the id {value} is a number with decimals or beyond 2^53, so digits may be "
+            "lost. Store ids as text or integers."
+        )
+    return str(value)
+
+
+def _to_number(text: str | None, name: str, row: int, label: object) -> float:
+    if text is None:
+        return math.nan
+    try:
+        if "_" not in text:  # Python reads 1_000 as a number
+            return float(text)
+    except ValueError:
+        pass
+    hint = (
+        "Remove thousands separators, or pass --decimal , for a decimal comma"
+        if "," in text
+        else "Correct it, encode the column as numbers, or --drop it"
+    )
+    raise InputError(f"{name}: row {row + 1}, column {label!r}: not a number. {hint}.")

@@ -1,105 +1,83 @@
-"""Read and write the files of the command line: tables, lists of molecules, images."""
+"""Write the outputs of the command line, and find images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
+from basin_client import InputError
 
 IMAGE_SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".webp"))
-TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".parquet", ".json", ".jsonl"))
+OTHER_IMAGE_SUFFIXES = frozenset(
+    (".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".tif", ".tiff")
+)
+"""Formats that the server refuses, with a message that says how to convert."""
+_OUTPUT_SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
 
 
-class FileError(Exception):
-    """A file or an argument of the command line cannot be used."""
+def write_table(frame: pd.DataFrame, path: Path | None, *, as_json: bool = False) -> None:
+    """Write a table in the format of the suffix; to standard output if `path` is None.
 
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a table in the format of its suffix, or a folder of Parquet files.
-
-    Raises:
-        FileError: the suffix is unknown, or the file cannot be read.
-    """
-    suffix = path.suffix.lower()
-    try:
-        if suffix == ".parquet" or path.is_dir():
-            return pd.read_parquet(path)
-        if suffix in (".csv", ".tsv"):
-            return pd.read_csv(path, sep="\t" if suffix == ".tsv" else ",")
-        if suffix in (".json", ".jsonl"):
-            return pd.read_json(path, lines=suffix == ".jsonl")
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path}: {error}") from error
-    raise _unknown_suffix(path)
-
-
-def require_columns(frame: pd.DataFrame, names: Sequence[str], table: str) -> None:
-    """
-    Raises:
-        FileError: the frame lacks one of the columns.
-    """
-    if missing := [name for name in names if name not in frame.columns]:
-        columns = ", ".join(names)
-        raise FileError(f"The {table} have no column {missing[0]}. Required columns: {columns}.")
-
-
-def write_table(frame: pd.DataFrame, path: Path | None) -> None:
-    """Write a table in the format of the suffix, or as CSV to standard output if `path` is None.
+    Args:
+        as_json: write JSON to standard output, and not CSV.
 
     Raises:
-        FileError: the suffix is unknown.
+        InputError: the suffix is unknown.
     """
     if path is None:
-        print(frame.to_csv(index=False), end="")
+        print(_to_json(frame) if as_json else frame.to_csv(index=False), end="")
         return
+    require_table_suffix(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         frame.to_parquet(path, index=False)
     elif suffix in (".csv", ".tsv"):
         frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
-    elif suffix in (".json", ".jsonl"):
-        frame.to_json(path, orient="records", lines=suffix == ".jsonl")
+    elif suffix == ".json":
+        path.write_text(_to_json(frame))
     else:
-        raise _unknown_suffix(path)
+        frame.to_json(path, orient="records", lines=True)
 
 
-def read_smiles(path: Path, column: str | None) -> list[str]:
-    """Read SMILES from a column of a table, or from the first word of each line of a text file.
-
-    Raises:
-        FileError: the file cannot be read, or has no such column.
+def require_table_suffix(path: Path | None) -> None:
     """
-    if path.suffix.lower() in TABLE_SUFFIXES:
-        frame = read_table(path)
-        name = column or next((c for c in frame.columns if c.lower() == "smiles"), None)
-        if name not in frame.columns:
-            columns = ", ".join(map(str, frame.columns))
-            raise FileError(f"{path}: no column of SMILES. Set --column to one of {columns}.")
-        return [str(smiles) for smiles in frame[name]]
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path}: {error}") from error
-    return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    Raises:
+        InputError: a table cannot be written to a file of this name.
+    """
+    if path is not None and path.suffix.lower() not in _OUTPUT_SUFFIXES:
+        raise InputError(
+            f"--out {path}: not the suffix of a table. Use one of {', '.join(_OUTPUT_SUFFIXES)}."
+        )
 
 
-def find_images(paths: list[Path]) -> Iterator[Path]:
+def add_columns(results: pd.DataFrame, inputs: pd.DataFrame) -> pd.DataFrame:
+    """Append the columns of the inputs, row by row; one that has the name of a result is called
+    `input.` and its name."""
+    names = {name: f"input.{name}" for name in inputs.columns if name in results.columns}
+    inputs = inputs.rename(columns=names)
+    return pd.concat([results.reset_index(drop=True), inputs.reset_index(drop=True)], axis=1)
+
+
+def find_images(paths: list[Path], tell: Callable[[str], None]) -> Iterator[Path]:
     """Yield the files among `paths`, and the images in the folders among them.
 
-    Raises:
-        FileError: a path does not exist.
+    Args:
+        tell: called with a line about files in folders that are no images.
     """
     for path in paths:
-        if path.is_dir():
-            yield from sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
-        elif path.is_file():
+        if not path.is_dir():
             yield path
-        else:
-            raise FileError(f"{path}: no such file or folder.")
+            continue
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        images = [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES | OTHER_IMAGE_SUFFIXES]
+        if others := [file.name for file in files if file not in images]:
+            tell(f"{path}: left out, for they are no images: {', '.join(others[:5])}.")
+        yield from images
 
 
-def _unknown_suffix(path: Path) -> FileError:
-    suffixes = ", ".join(sorted(TABLE_SUFFIXES))
-    return FileError(f"{path}: not the suffix of a table. Use one of {suffixes}.")
+def _to_json(frame: pd.DataFrame) -> str:
+    rows = json.loads(frame.to_json(orient="records", double_precision=15) or "[]")
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from basin.io import FileError
+from basin_client import InputError
+
 from models import checkpoint
 from models.checkpoint import CheckpointError
 from service.registry.handles import handle_for
@@ -17,7 +18,7 @@ def export_steps(folder: Path, out: Path) -> Iterator[Path]:
     `models.onnx_backend.export` documents the inputs and outputs of each graph.
 
     Raises:
-        FileError: the checkpoint cannot be loaded, a block has no ONNX form, or ONNX is not
+        InputError: the checkpoint cannot be loaded, a block has no ONNX form, or ONNX is not
             installed.
     """
     try:
@@ -25,7 +26,7 @@ def export_steps(folder: Path, out: Path) -> Iterator[Path]:
 
         from models.onnx_backend.export import NotExportableError, export, form_of
     except ModuleNotFoundError as error:
-        raise FileError(f"{error.name} is not installed. Run: pip install 'basin[cpu]'") from error
+        raise InputError(f"{error.name} is not installed. Run: pip install 'basin[cpu]'") from error
     try:
         model = handle_for(checkpoint.load_checkpoint(folder))
         graphs = []
@@ -34,7 +35,7 @@ def export_steps(folder: Path, out: Path) -> Iterator[Path]:
                 raise NotExportableError(f"The layout {type(layout).__name__} has no ONNX form.")
             graphs.append(export(block, form))
     except (CheckpointError, NotExportableError) as error:
-        raise FileError(str(error)) from error
+        raise InputError(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     for i, graph in enumerate(graphs):
         path = out / f"block-{i}.onnx"

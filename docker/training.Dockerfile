@@ -18,6 +18,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 FROM ${BASE} AS code
 WORKDIR /app
 COPY models models
+COPY client/basin_client basin_client
 COPY training training
 COPY checkpoints checkpoints
 # The root may be read-only; unchecked, because times of files do not survive every registry.

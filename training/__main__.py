@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+from basin_client.command_line import run
 
 from training.release import ship
 from training.studies.ood.cli import out_of_distribution
@@ -24,4 +25,4 @@ for command in (
 
 
 if __name__ == "__main__":
-    app()
+    run(app)

@@ -13,6 +13,7 @@ from typing import Any, Self, cast, final
 
 import numpy as np
 import pandas as pd
+from basin_client import InputError
 
 from basin.bulk.part_store import PartStore
 from models import checkpoint
@@ -34,7 +35,7 @@ _EDGES_PER_PART = 1_000_000  # counting each edge at both ends
 _PARTITION_ARRAYS = ("indptr", "local", "others")
 
 
-class BulkError(ValueError):
+class BulkError(InputError):
     """A graph cannot be scored in parts, or the folder of the run cannot be used."""
 
 
@@ -207,9 +208,16 @@ def read_partition(store: PartStore, direction: str, relation: int, part: int) -
     )
 
 
-def hash_files(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 of files, and of all files in folders."""
-    digest = hashlib.sha256()
+def hash_files(paths: Sequence[Path], options: str) -> str:
+    """Return the SHA-256 of files, of all files in folders, and of the options to read them.
+
+    Raises:
+        BulkError: there is no such file.
+    """
+    digest = hashlib.sha256(options.encode())
+    for path in paths:
+        if not path.exists():
+            raise BulkError(f"{path}: no such file or folder. --bulk reads no standard input.")
     for path in paths:
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         for file in files:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from basin_client.graphs import to_graph
+from basin_client import InputError
+from basin_client.graph_tables import (
+    ColumnOptions,
+    find_targets,
+    graph_from_tables,
+    other_columns,
+)
+from basin_client.schema import GraphSchema
+from basin_client.tables import read_table
 from pydantic import ValidationError
 
-from basin.bulk.plan import BulkError, Plan, hash_files, lock_folder, read_ids
+from basin.bulk.plan import Plan, hash_files, lock_folder, read_ids
 from basin.bulk.run import PartExecutor, ShowProgress, ray_executor, run_in_process, score
-from basin.io import FileError, read_table, require_columns
+from basin.io import add_columns
 from models.base import DynamicsParams
 from models.checkpoint import MANIFEST, Manifest
-from models.inputs.graph import Graph
+from models.inputs.graph import UNTYPED, Graph
 from service.endpoints.anomaly.infer import labelled
 from service.settings import Settings
+
+_NODE_ID = "(node id)"  # no column of a table is called so
 
 
 def score_tables(
@@ -27,51 +37,74 @@ def score_tables(
     edges: Path,
     folder: Path,
     *,
-    targets: Sequence[Any] | None = None,
+    targets: pd.Series | Sequence[Any] | None = None,
     model: str | None = None,
     params: DynamicsParams | None = None,
+    options: ColumnOptions | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
     parts: int | None = None,
     ray: str | None = None,
     show_progress: ShowProgress = iter,
+    tell: Callable[[str], object] = print,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Score the nodes of a graph in parts; resume the run if `folder` has one of this graph.
 
     Args:
-        nodes: table with `id` and the features; a file, or a folder of Parquet files.
-        edges: table with `source`, `target` and optionally `type`; likewise.
+        nodes: table with an id and the features; a file, or a folder of Parquet files.
+        edges: table with source, target and optionally type; likewise.
         folder: where arrays and progress are stored.
         targets: ids of the nodes to return; all nodes if None.
         model: name of a checkpoint in BASIN_CHECKPOINTS; the server's default if None.
+        options: which column is what.
+        separator, encoding: of CSV, see `basin_client.tables.read_table`.
         parts: number of parts; one per million edges if None.
         ray: address of a Ray cluster, or `local`; None to use this process alone.
+        tell: called with each line about what is left out of the tables.
 
     Returns:
-        one row of scores per node, and the convergence.
+        one row per node, with its scores and the columns that the model does not read; and the
+        convergence.
 
     Raises:
-        BulkError, FileError: the arguments, files or folder cannot be used.
-        KeyError: a target or the end of an edge is not a node.
+        BulkError, InputError: the arguments, files or folder cannot be used.
     """
+    options = options or ColumnOptions()
     folder = folder.resolve()  # workers on a cluster have other working directories
     model_folder, manifest = _find_model(model)
     executor: AbstractContextManager[PartExecutor] = nullcontext(run_in_process)
     if ray is not None:
         executor = ray_executor(ray)
     with lock_folder(folder), executor as execute:
-        graph_hash = hash_files([nodes, edges])
+        graph_hash = hash_files([nodes, edges], repr((options, separator, encoding)))
         new_plan = Plan.from_model(model_folder, graph_hash, params or DynamicsParams(), parts)
         plan = new_plan.find_started(folder)
         if plan is None:
-            node_frame = read_table(nodes)
-            graph = _read_graph(node_frame, read_table(edges), manifest)
-            plan = new_plan.start(folder, graph, node_frame["id"].to_frame())
-            del node_frame, graph  # the memory is needed for the stages
-        ids = pd.Index(read_ids(folder)["id"])
-        rows = np.arange(len(ids)) if targets is None else _find_rows(ids, targets)
+            node_table = read_table(nodes, separator=separator, encoding=encoding)
+            edge_table = read_table(edges, separator=separator, encoding=encoding)
+            read = graph_from_tables(node_table, edge_table, _schema(manifest), options)
+            for note in read.notes:
+                tell(note)
+            others = other_columns(node_table, read, options)
+            others.insert(0, _NODE_ID, read.ids.to_numpy(), allow_duplicates=True)
+            plan = new_plan.start(folder, Graph(read.x, read.edge_index, read.edge_type), others)
+            del node_table, edge_table, read  # the memory is needed for the stages
+        others = read_ids(folder)
+        ids = others.pop(_NODE_ID)
+        rows = np.arange(len(ids))
+        if targets is not None:
+            rows = find_targets(ids, pd.Series(targets), "targets", options.id)
         logits_N, convergence = score(folder, plan, execute, show_progress)
     columns = labelled(manifest, logits_N, rows)
     columns["row"] = ids.to_numpy()[rows]
-    return pd.DataFrame(columns).rename(columns={"row": "node_id"}), convergence
+    results = pd.DataFrame(columns).rename(columns={"row": "node_id"})
+    return add_columns(results, others.iloc[rows]), convergence
+
+
+def _schema(manifest: Manifest) -> GraphSchema:
+    names = tuple(feature.name for feature in manifest.features)
+    relations = manifest.config.get("relations") or UNTYPED
+    return GraphSchema(manifest.name, names, tuple(cast(Sequence[str], relations)))
 
 
 def _find_model(name: str | None) -> tuple[Path, Manifest]:
@@ -85,46 +118,7 @@ def _find_model(name: str | None) -> tuple[Path, Manifest]:
             continue
         if manifest.name == name:
             return path.parent, manifest
-    raise FileError(
+    raise InputError(
         f"No model {name} in {settings.checkpoints} (BASIN_CHECKPOINTS): `basin models` lists the "
         "models."
     )
-
-
-def _read_graph(nodes: pd.DataFrame, edges: pd.DataFrame, manifest: Manifest) -> Graph:
-    features = [feature.name for feature in manifest.features]
-    require_columns(nodes, ["id", *features], "nodes")
-    require_columns(edges, ["source", "target"], "edges")
-    graph = to_graph((nodes, edges), features)
-    if not len(graph.x):
-        raise BulkError("The table of nodes is empty: the graph needs at least one node.")
-    if (is_wrong := ~np.isfinite(graph.x).all(1)).any():
-        node = nodes["id"].iloc[int(is_wrong.argmax())]
-        raise BulkError(f"The features of node {node} are not finite: replace NaN and infinity.")
-    return Graph(graph.x, graph.edge_index, _read_edge_types(edges, manifest))
-
-
-def _read_edge_types(edges: pd.DataFrame, manifest: Manifest) -> np.ndarray | None:
-    relations = manifest.config.get("relations")
-    num_relations = len(relations) if isinstance(relations, list) else 1
-    if num_relations == 1:
-        return None
-    if "type" not in edges.columns:
-        raise BulkError(
-            f"The edges have no column `type`, but {manifest.name} has {num_relations} relations: "
-            f"add it, with whole numbers from 0 to {num_relations - 1}."
-        )
-    types = edges["type"].to_numpy()
-    if not np.isin(types, range(num_relations)).all():
-        raise BulkError(
-            "An edge has an invalid `type`: it must be a whole number from 0 to "
-            f"{num_relations - 1}."
-        )
-    return types.astype(np.int64)
-
-
-def _find_rows(ids: pd.Index, targets: Sequence[Any]) -> np.ndarray:
-    rows = ids.get_indexer(pd.Index(targets))
-    if (is_missing := rows < 0).any():
-        raise KeyError(f"Unknown node {targets[int(is_missing.argmax())]} in targets.")
-    return rows

@@ -13,7 +13,7 @@ import httpx
 from basin_client import graph_operations, operations
 from basin_client.errors import ProblemError
 from basin_client.jobs import AsyncJob, Job
-from basin_client.request import EVENT_STREAM, Request, parse_json
+from basin_client.request import EVENT_STREAM, Request, parse_json, quote_path
 from basin_client.schema import GraphSchema
 from basin_client.transport import (
     BaseClient,
@@ -98,13 +98,24 @@ class Client(BaseClient):
 
     def _bind(self, request: Request[T]) -> Request[T]:
         """Complete a request that depends on what a model reads; ask the server once a model."""
-        if request.bind is None:
-            return request
-        if (schema := self._schemas.get(request.schema_path)) is None:
-            path = request.schema_path or default_model_path(self.send(operations.models()))
-            detail = self.send(Request("GET", path, parse_json))
-            schema = self._schemas[request.schema_path] = GraphSchema.from_model(detail)
-        return request.bound_to(schema)
+        return (
+            request if request.bind is None else request.bound_to(self._schema(request.schema_path))
+        )
+
+    def graph_schema(self, model: str | None = None) -> GraphSchema:
+        """Return the features and relations of a model, by default of the one that scores graphs.
+
+        Raises:
+            InputError: the model does not score the nodes of a graph.
+        """
+        return self._schema("" if model is None else quote_path("models", model))
+
+    def _schema(self, path: str) -> GraphSchema:
+        if (schema := self._schemas.get(path)) is None:
+            model_path = path or default_model_path(self.send(operations.models()))
+            detail = self.send(Request("GET", model_path, parse_json))
+            schema = self._schemas[path] = GraphSchema.from_model(detail)
+        return schema
 
     def stream(self, request: Request[T]) -> Iterator[Event]:
         """Yield the server-sent events of a request that streams (`operations.complete`): any
@@ -189,11 +200,18 @@ class AsyncClient(BaseClient):
         """As `Client._bind`."""
         if request.bind is None:
             return request
-        if (schema := self._schemas.get(request.schema_path)) is None:
-            path = request.schema_path or default_model_path(await self.send(operations.models()))
-            detail = await self.send(Request("GET", path, parse_json))
-            schema = self._schemas[request.schema_path] = GraphSchema.from_model(detail)
-        return request.bound_to(schema)
+        return request.bound_to(await self._schema(request.schema_path))
+
+    async def graph_schema(self, model: str | None = None) -> GraphSchema:
+        """As `Client.graph_schema`."""
+        return await self._schema("" if model is None else quote_path("models", model))
+
+    async def _schema(self, path: str) -> GraphSchema:
+        if (schema := self._schemas.get(path)) is None:
+            model_path = path or default_model_path(await self.send(operations.models()))
+            detail = await self.send(Request("GET", model_path, parse_json))
+            schema = self._schemas[path] = GraphSchema.from_model(detail)
+        return schema
 
     async def stream(self, request: Request[T]) -> AsyncIterator[Event]:
         """As `Client.stream`."""

@@ -120,6 +120,19 @@ def graph_from_tables(
     return TableGraph(ids, x, edge_index, edge_type, features, relations, labels, tuple(notes))
 
 
+def other_columns(nodes: Table, graph: TableGraph, options: ColumnOptions) -> pd.DataFrame:
+    """Return the columns of the nodes that are neither id nor feature."""
+    read = {options.id, *graph.features}
+    columns = {}
+    for name in nodes.frame.columns:
+        if name not in read:
+            column = nodes.column(name)
+            if pd.api.types.is_object_dtype(column):  # for outputs with one type a column
+                column = column.map(str, na_action="ignore")
+            columns[name] = column
+    return pd.DataFrame(columns, index=nodes.frame.index)
+
+
 def find_targets(graph_ids: pd.Series, targets: pd.Series, name: str, column: str) -> np.ndarray:
     """Return the rows of the nodes in a column of ids, each of which must occur once.
 
@@ -129,7 +142,7 @@ def find_targets(graph_ids: pd.Series, targets: pd.Series, name: str, column: st
     if not len(targets):
         raise InputError(f"{name}: no rows. Give at least one node.")
     _index_ids(targets, name, column)
-    return _find_rows(pd.Index(graph_ids), targets, name, column, "the nodes")
+    return _find_rows(pd.Index(graph_ids), targets, name, column, "the graph")
 
 
 def to_ids(column: pd.Series, name: str, label: object) -> pd.Series:

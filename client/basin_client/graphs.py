@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from basin_client.errors import InputError
 from basin_client.schema import GraphSchema
+
+if TYPE_CHECKING:
+    from basin_client.graph_tables import TableGraph
 
 NodeId = str | int
 _MAX_EXACT_FLOAT = 2.0**53
@@ -42,6 +45,18 @@ class Graph:
     node_ids: Sequence[NodeId] | None = None
     feature_names: Sequence[str] | None = None
     relation_names: Sequence[str] | None = None
+
+    @classmethod
+    def from_table_graph(cls, graph: TableGraph) -> Graph:
+        """Keep the names of a graph of tables, so that the server checks them."""
+        return cls(
+            graph.x,
+            graph.edge_index,
+            graph.edge_type,
+            node_ids=graph.ids.tolist(),
+            feature_names=graph.features,
+            relation_names=None if graph.edge_type is None else graph.relations,
+        )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by name, with the types that the server reads.
@@ -100,7 +115,7 @@ def needs_schema(data: Any) -> bool:
     if isinstance(data, Graph):
         return False
     if _is_networkx(data):
-        return not any("x" in attributes for _, attributes in data.nodes(data=True))
+        return not _has_vectors(data)
     return isinstance(data, tuple)
 
 
@@ -167,6 +182,11 @@ def _is_networkx(data: Any) -> bool:
     return hasattr(data, "adjacency") and hasattr(data, "nodes")
 
 
+def _has_vectors(graph: Any) -> bool:
+    """Whether the nodes have all features in one array `x`, and not a feature that is called x."""
+    return any(np.ndim(attributes.get("x", 0)) for _, attributes in graph.nodes(data=True))
+
+
 def _to_integers(values: Any, name: str) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
@@ -214,7 +234,7 @@ def _from_networkx(
         edges += [{**edge, _SOURCE: edge[_TARGET], _TARGET: edge[_SOURCE]} for edge in edges]
     node_ids = [node for node, _ in nodes]
     vectors = None
-    if schema is None or any("x" in attributes for _, attributes in nodes):
+    if schema is None or _has_vectors(graph):
         # Features in one array have no names.
         vectors = _stack_vectors(nodes, features)
         rows = [{_NODE: str(node)} for node in node_ids]
@@ -285,12 +305,4 @@ def _from_tables(
     from basin_client.graph_tables import ColumnOptions, graph_from_tables
 
     options = ColumnOptions(features=features, drop=tuple(drop))
-    read = graph_from_tables(nodes, edges, schema, options)
-    return Graph(
-        read.x,
-        read.edge_index,
-        read.edge_type,
-        node_ids=read.ids.tolist(),
-        feature_names=read.features,
-        relation_names=None if read.edge_type is None else read.relations,
-    )
+    return Graph.from_table_graph(graph_from_tables(nodes, edges, schema, options))

@@ -13,11 +13,14 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
+from basin_client import InputError
+from basin_client.smiles import read_smiles
+from basin_client.tables import read_table
 from PIL import Image
 from typer.testing import CliRunner, Result
 
 from basin.cli import app
-from basin.io import FileError, read_smiles, read_table, write_table
+from basin.io import write_table
 from tests.support.checkpoints import FEATURES, MOLECULES, make_sample
 from tests.support.image_files import saved, smooth
 from tests.support.server import REPO, Server
@@ -33,8 +36,8 @@ def run(server: Server) -> Callable[..., Result]:
     return run
 
 
-def read_output(result: Result) -> pd.DataFrame:
-    assert result.exit_code == 0, (result.stderr, result.exception)
+def read_output(result: Result, exit_code: int = 0) -> pd.DataFrame:
+    assert result.exit_code == exit_code, (result.stderr, result.exception)
     return pd.read_csv(io.StringIO(result.stdout))
 
 
@@ -55,10 +58,17 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 def test_scores(run, files, tmp_path: Path, server: Server) -> None:
     nodes, edges, targets = files
-    whole = read_output(run("score", nodes, edges))
+    refused = run("score", nodes, edges)
+    assert "does not read other. Leave such columns out with --drop" in str(refused.exception)
+    whole = read_output(run("score", nodes, edges, "--drop", "other"))
     assert whole["node_id"].tolist() == SAMPLE.node_ids
+    assert whole["other"].tolist() == [1] * len(whole)
+    as_json = run("score", nodes, edges, "--drop", "*", "--json")
+    assert [row["node_id"] for row in json.loads(as_json.stdout)] == SAMPLE.node_ids
+    assert "not read: other" in as_json.stderr
     out = tmp_path / "out" / "scores.parquet"
-    result = run("score", nodes, edges, "--targets", targets, "--set", "steps=2", "--out", out)
+    options = ["--drop", "other", "--targets", targets, "--set", "steps=2", "--out", out]
+    result = run("score", nodes, edges, *options)
     assert result.exit_code == 0, result.stderr
     assert "steps 2" in result.stderr
     assert pd.read_parquet(out)["node_id"].tolist() == ["n7", "n2"]
@@ -70,26 +80,30 @@ def test_scores(run, files, tmp_path: Path, server: Server) -> None:
 
 def test_sources_of_molecules(run, tmp_path: Path) -> None:
     (tmp_path / "a.smi").write_text("# two\nCCO ethanol\n\nc1ccccc1\tbenzene\n")
-    pd.DataFrame({"Smiles": ["C", "no molecule"]}).to_csv(tmp_path / "b.csv")
+    pd.DataFrame({"Smiles": ["C", "no molecule"], "id": [7, 8]}).to_csv(tmp_path / "b.csv")
     pd.DataFrame({"drug": ["CC"]}).to_parquet(tmp_path / "c.parquet")
     sources = ["CCN", tmp_path / "a.smi", tmp_path / "b.csv"]
-    table = read_output(run("classify", *sources))
+    table = read_output(run("classify", *sources), exit_code=1)
+    assert table["name"].tolist()[1:3] == ["ethanol", "benzene"]
+    assert table["id"].tolist()[3:] == [7, 8]
     assert table["input"].tolist() == ["CCN", "CCO", "c1ccccc1", "C", "no molecule"]
     assert table["error"].tolist()[-1] == "not_smiles"
     assert table["mutagen.yes"].notna().sum() == 4
     assert len(read_output(run("classify", tmp_path / "c.parquet", "--column", "drug"))) == 1
     (tmp_path / "none.smi").write_text("# nothing\n")
-    assert "no molecules" in str(run("classify", tmp_path / "none.smi").exception)
-    result = run("classify", tmp_path / "c.parquet")
-    assert isinstance(result.exception, FileError)
-    assert "--column" in str(result.exception)
+    assert "no molecules" in run("classify", tmp_path / "none.smi").stderr
+    result = run("classify", tmp_path / "c.parquet", "C", tmp_path / "missing.smi")
+    assert len(read_output(result, exit_code=1)) == 1  # the rest is done
+    assert "--column" in result.stderr
+    assert "missing.smi: no such file" in result.stderr.replace("\n", "")
+    assert len(read_output(run("classify", "C" * 300))) == 1  # too long for the name of a file
 
 
 def test_a_batch_in_which_no_molecule_can_be_parsed(run, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("basin.cli._MOLECULES_PER_REQUEST", 2)
+    monkeypatch.setattr("basin.classify._MOLECULES_PER_REQUEST", 2)
     lines = [MOLECULES[0], "bad", "worse", "worst", MOLECULES[1]]
     (tmp_path / "a.smi").write_text("\n".join(line.replace(" ", "") for line in lines))
-    table = read_output(run("classify", tmp_path / "a.smi"))
+    table = read_output(run("classify", tmp_path / "a.smi"), exit_code=1)
     assert table["index"].tolist() == [0, 1, 2, 3, 4]
     assert table["error"].isna().tolist() == [True, False, False, False, True]
 
@@ -117,8 +131,10 @@ def test_folder_of_images(run, tmp_path: Path) -> None:
     assert "would both be written to" in str(run("complete", images, "--mask", masks).exception)
     (images / "a.png").unlink()
     (masks / "b.png").unlink()
-    assert isinstance(run("complete", images, "--mask", masks).exception, FileError)
-    assert isinstance(run("complete", tmp_path / "none.png").exception, FileError)
+    one_fails = run("complete", images, "--mask", masks, "--model", "et-tile", "--out", out)
+    assert (one_fails.exit_code, one_fails.stdout.split()) == (1, [str(out / "a.png")])
+    assert "no mask with the name b" in one_fails.stderr
+    assert run("complete", tmp_path / "none.png").exit_code == 1
 
 
 def test_samples(run, tmp_path: Path) -> None:
@@ -150,7 +166,6 @@ def test_models(run) -> None:
     [
         (["score", "none.csv", "none.csv"], "none.csv"),
         (["score", "README.md", "README.md"], "not the suffix of a table"),
-        (["classify", "CCO", "--set", "steps"], "expected name=value"),
         (["sample", "missing[/b].npy"], "missing[/b].npy"),
         (["classify", "CCO", "--model", "missing"], "404"),
         (["classify", "CCO", "--set", "steps=-1"], "/dynamics/steps"),
@@ -161,6 +176,26 @@ def test_errors_have_no_traceback(server: Server, arguments: list[str], message:
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 1
     assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_usage_is_exit_code_2(run) -> None:
+    for arguments, message in (
+        (["classify", "CCO", "--set", "steps"], "expected name=value"),
+        (["score", "-", "-"], "standard input"),
+        (["score", "only.csv"], "Missing argument"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_works_in_a_pipe(server: Server, files) -> None:
+    nodes, edges, _ = files
+    pipe = f"cat {edges} | {sys.executable} -m basin score {nodes} - --drop other | head -1"
+    done = subprocess.run(
+        pipe, shell=True, cwd=REPO, env={"BASIN_URL": server.url}, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("node_id,")
     assert "Traceback" not in done.stderr
 
 
@@ -184,12 +219,12 @@ def test_keys() -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("not a table")
-    with pytest.raises(FileError, match=r"a\.parquet"):
+    with pytest.raises(InputError, match=r"a\.parquet"):
         read_table(tmp_path / "a.parquet")
-    (tmp_path / "a.smi").write_bytes(b"\xff\xfe")
-    with pytest.raises(FileError):
+    (tmp_path / "a.smi").write_bytes(b"\xff\xfa")
+    with pytest.raises(InputError):
         read_smiles(tmp_path / "a.smi", None)
-    with pytest.raises(FileError):
+    with pytest.raises(InputError):
         write_table(pd.DataFrame({"a": [1]}), tmp_path / "a.xlsx")
 
 
@@ -204,4 +239,4 @@ def test_onnx(checkpoints: Path, tmp_path: Path) -> None:
             assert names == first | {"beta", "step_size"}
     for name in ("ait-glyph", "none"):
         result = CliRunner().invoke(app, ["onnx", str(checkpoints / name), str(tmp_path / "out")])
-        assert isinstance(result.exception, FileError)
+        assert isinstance(result.exception, InputError)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+from basin_client import InputError
 from typer.testing import CliRunner
 
 from basin.bulk import BulkError, score_tables
@@ -30,6 +31,8 @@ from service.endpoints.common.convergence import ConvergenceReports
 from service.endpoints.common.dynamics import as_trained
 
 ENERGY = EnergyReference(levels=(0.0, 0.5, 1.0), values=(-50.0, -10.0, 10.0))
+
+RELATIONS = ("r", "s")
 
 
 def save_model(folder: Path, architecture: type[NodeScorer], graph: Graph, **config: Any) -> Path:
@@ -268,7 +271,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     nodes.mkdir()
     frame[:50].to_parquet(nodes / "0.parquet")
     frame[50:].to_parquet(nodes / "1.parquet")
-    pd.DataFrame(ends | {"type": graph.edge_type}).to_csv(edges, index=False)
+    pd.DataFrame(ends | {"type": np.array(RELATIONS)[graph.edge_type]}).to_csv(edges, index=False)
     return nodes, edges
 
 
@@ -289,7 +292,7 @@ def test_tables(tables: tuple[Path, Path], tmp_path: Path) -> None:
     assert some["node_id"].tolist() == ["n7", "n2"]
     assert some["score"].tolist() == [scores["score"][7], scores["score"][2]]
     assert sorted(some["rank"]) == [1, 2]
-    with pytest.raises(KeyError, match="Unknown node n200"):
+    with pytest.raises(InputError, match="row 2, column 'id': the graph has no node n200"):
         score_tables(*tables, folder, targets=["n7", "n200"], model="random", parts=3)
 
 
@@ -299,7 +302,7 @@ def test_folder_of_another_run(tables: tuple[Path, Path], tmp_path: Path) -> Non
     with pytest.raises(BulkError, match="another graph, model, dynamics"):
         score_tables(nodes, edges, tmp_path / "run", model="random", params=DynamicsParams(steps=3))
     with edges.open("a") as file:
-        file.write("n1,n2,0\n")
+        file.write(f"n1,n2,{RELATIONS[0]}\n")
     with pytest.raises(BulkError, match="another graph, model, dynamics"):
         score_tables(nodes, edges, tmp_path / "run", model="random")
     with pytest.raises(BulkError, match="contains other files"):
@@ -309,15 +312,16 @@ def test_folder_of_another_run(tables: tuple[Path, Path], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("n1,n200,0", "unknown node 'n200'"),
-        ("n1,n2,2", "from 0 to 1"),
-        ("n1,n2,-1", "from 0 to 1"),
+        ("n1,n200,r", r"column 'target': \S+ has no node n200"),
+        ("n1,n2,0", r"random has no relation '0'\. Relations: r, s"),
+        ("n1,n2,", r"row \d+, column 'type': the value is blank"),
+        ("n1,n2", r"row \d+ has 2 columns, the header has 3"),
     ],
 )
 def test_invalid_edges(tables, tmp_path: Path, line: str, message: str) -> None:
     with tables[1].open("a") as file:
         file.write(line + "\n")
-    with pytest.raises((BulkError, KeyError), match=message):
+    with pytest.raises(InputError, match=message):
         score_tables(*tables, tmp_path / "run", model="random")
 
 
@@ -326,13 +330,13 @@ def test_invalid_nodes(tables, tmp_path: Path) -> None:
     frame = pd.read_parquet(nodes)
     frame.loc[3, "b"] = np.inf
     frame.to_parquet(tmp_path / "a.parquet")
-    with pytest.raises(BulkError, match="node n3 are not finite"):
+    with pytest.raises(InputError, match=r"row 4 \(id n3\), column 'b': the value is infinite"):
         score_tables(tmp_path / "a.parquet", edges, tmp_path / "run", model="random")
     frame.drop(columns="c").to_parquet(tmp_path / "b.parquet")
-    with pytest.raises(Exception, match="no column c"):
+    with pytest.raises(InputError, match="no column 'c', which random reads"):
         score_tables(tmp_path / "b.parquet", edges, tmp_path / "run", model="random")
     pd.concat([frame, frame[:1]]).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(KeyError, match="Two nodes have the id 'n0'"):
+    with pytest.raises(InputError, match="row 91, column 'id': the id n0 has occurred before"):
         score_tables(tmp_path / "c.parquet", edges, tmp_path / "run", model="random")
 
 
@@ -354,10 +358,14 @@ def test_command(tables, tmp_path: Path) -> None:
     )
     assert [line.split(",")[0] for line in some.stdout.split()] == ["node_id", "n7", "n2"]
     for arguments, message in (
-        (["--bulk", folder, "--server", "http://127.0.0.1:1"], "runs without a server"),
-        (["--parts", 3], "need --bulk"),
         (["--bulk", folder, "--set", "noise=1"], "noise and other solvers"),
         (["--bulk", folder, "--set", "steps=3"], "another graph, model, dynamics"),
         (["--bulk", tmp_path / "other", "--model", "none"], "No model none"),
     ):
         assert message in str(run(*arguments).exception)
+    for arguments, message in (
+        (["--bulk", folder, "--server", "http://127.0.0.1:1"], "runs without a server"),
+        (["--parts", 3], "need --bulk"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, message in result.stderr) == (2, True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from basin_client.cli_options import (
+from basin_client.command_line import (
     Decimal,
     Drop,
     Encoding,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from basin_client.command_line import Encoding, Separator
 from rich.progress import Progress
 
 from training.cli_options import (
@@ -67,7 +68,7 @@ class SplitMethod(StrEnum):
 
 
 Dataset = Annotated[str | None, typer.Option(help=", ".join(TU_DATASETS))]
-Smiles = Annotated[Path | None, typer.Option(help="your molecules, Parquet or CSV")]
+Smiles = Annotated[Path | None, typer.Option(help="your molecules, a table")]
 SmilesColumn = Annotated[str, typer.Option(help="column of the SMILES in --smiles")]
 Labels = Annotated[
     list[str] | None, typer.Option("--label", help="column of a label in --smiles; repeat for more")
@@ -85,13 +86,18 @@ def _load(
     smiles_column: str,
     labels: list[str] | None,
     data: Path | None,
+    separator: str | None,
+    encoding: str | None,
 ) -> GraphDataset:
     if (dataset is None) == (smiles is None):
         raise typer.BadParameter("give either --dataset or --smiles")
     if smiles is not None:
         if not labels:
             raise typer.BadParameter("--smiles needs at least one --label")
-        return load_smiles(smiles, smiles_column, labels)
+        source = load_smiles(smiles, smiles_column, labels, separator=separator, encoding=encoding)
+        if source.note:
+            console.print(source.note, markup=False, highlight=False)
+        return source
     assert dataset is not None
     return load_tu(dataset, data)
 
@@ -117,6 +123,8 @@ def classify(
     smiles: Smiles = None,
     smiles_column: SmilesColumn = "smiles",
     label: Labels = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
     split: SplitBy = None,
     protocol: EvaluationProtocol = EvaluationProtocol.HONEST,
     folds: Folds = 10,
@@ -137,7 +145,7 @@ def classify(
     """Train a checkpoint that classifies graphs. Killed and started again, it goes on."""
     if model not in tables.OURS:
         raise typer.BadParameter(f"model must be one of {', '.join(tables.OURS)}")
-    source = _load(dataset, smiles, smiles_column, label, data)
+    source = _load(dataset, smiles, smiles_column, label, data, separator, encoding)
     splits = _splits(source, split, protocol, folds)
     if not 0 <= fold < len(splits):
         raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")
@@ -184,6 +192,8 @@ def classify_table(
     smiles: Smiles = None,
     smiles_column: SmilesColumn = "smiles",
     label: Labels = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
     split: SplitBy = None,
     protocol: EvaluationProtocol = EvaluationProtocol.HONEST,
     folds: Folds = 10,
@@ -197,7 +207,7 @@ def classify_table(
     smoke: SmokeOption = False,
 ) -> None:
     """Train every model on every split and print the table in Markdown."""
-    source = _load(dataset, smiles, smiles_column, label, data)
+    source = _load(dataset, smiles, smiles_column, label, data, separator, encoding)
     splits = _splits(source, split, protocol, folds)[:only]
     names = models or ("cdat,et,gin,mlp" + (",forest" if source.smiles is not None else ""))
     title = splits[0].name

@@ -6,13 +6,13 @@ import base64
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx
 import numpy as np
 
 from basin_client.graphs import Graph, NodeId, needs_schema, to_graph
+from basin_client.images import ImageInput, encode_image, image_files
 from basin_client.request import (
     SAFETENSORS,
     Dynamics,
@@ -40,8 +40,6 @@ from basin_client.schema import GraphSchema
 from basin_client.smiles import to_smiles_list
 
 T = TypeVar("T")
-ImageInput = Any
-"""A path, the bytes of a file, a `PIL.Image`, or uint8 (H, W) or (H, W, 3)."""
 _SCORE_COLUMNS = ("row", "score", "probability", "label", "rank")
 
 
@@ -186,7 +184,7 @@ def classify_images(
 ) -> Request[list[ImageResult]]:
     """Classify images."""
     fields = common_fields(model, dynamics, include, fit=fit)
-    files = _image_files(images)
+    files = image_files(images)
     request = _form_request("/images/classify", fields, files, _parse_image_results)
     return request.with_timeout(timeout_s)
 
@@ -208,7 +206,7 @@ def answer_images(
     """
     text = question if isinstance(question, str) else json.dumps(question)
     fields = common_fields(model, dynamics, include, fit=fit, question=text)
-    files = _image_files(images)
+    files = image_files(images)
     request = _form_request("/images/answer", fields, files, _parse_image_results)
     return request.with_timeout(timeout_s)
 
@@ -354,28 +352,9 @@ def _form_request(
         for name, value in fields.items()
     }
     files = [
-        (name, (name, _encode_image(image), "application/octet-stream")) for name, image in images
+        (name, (name, encode_image(image), "application/octet-stream")) for name, image in images
     ]
     return Request("POST", path, parse, files=files, data=data)
-
-
-def _encode_image(image: ImageInput) -> bytes:
-    if isinstance(image, bytes):
-        return image
-    if isinstance(image, str | Path):
-        return Path(image).read_bytes()
-    if isinstance(image, np.ndarray):
-        from PIL import Image
-
-        image = Image.fromarray(image.astype(np.uint8) * 255 if image.dtype == bool else image)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def _image_files(images: ImageInput | Sequence[ImageInput]) -> list[tuple[str, ImageInput]]:
-    items = images if isinstance(images, list | tuple) else [images]
-    return [("image", image) for image in items]
 
 
 def _concatenate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:

@@ -52,7 +52,7 @@ class Table:
             options: name of each column, and the option that says which column it is.
 
         Raises:
-            InputError: a column is missing; the message lists what is there and what to pass.
+            InputError: a column is missing; the message lists the columns and the option to pass.
         """
         for column, option in options.items():
             if column not in self.frame.columns:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from service.imaging.image import ImageData
+from models.inputs.image_files.data import ImageData
 
 _LEVEL = 1  # compression level: files are a fifth larger than by default, three times as fast
 _GAP = 2  # pixels between images of a grid

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
+from models.inputs.image_files.header import EncodedImage, inspect_header
 from service.errors import Problem, make_problem, pointer
-from service.imaging.header import EncodedImage, inspect_header
-from service.imaging.image import image_errors_at
+from service.imaging.errors import image_errors_at
 from service.media_types import JSON, MULTIPART
 from service.validation.json_body import parse_json_object
 from service.validation.multipart import parse_multipart

@@ -9,8 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
+from models.inputs.image_files.data import ImageError
+from models.inputs.image_files.decode import decode_image
+from models.inputs.image_files.header import inspect_header
 from training.common.results_log import hash_arrays
 from training.datasets.cifar import load_cifar10
 from training.datasets.files import decode_jpeg, read_jpegs
@@ -18,7 +21,10 @@ from training.datasets.memories import load_mnist_part
 from training.datasets.nodes import Split
 from training.datasets.sources import data_folder
 
-_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP"}
+_SUFFIXES = frozenset(
+    (".png", ".jpg", ".jpeg", ".webp", ".avif", ".bmp", ".gif", ".heic", ".heif", ".tif", ".tiff")
+)
+_MAX_PIXELS = 1 << 28
 _CHOSEN_BY = 1000  # most training images that are held back to choose by
 _FEWEST = 10
 
@@ -154,29 +160,37 @@ IMAGE_DATASETS: dict[str, Callable[[Path], ImageDataset]] = {
 def load_folder(folder: Path, size: int = 64) -> ImageDataset:
     """Your images, in `folder` or below: cut to their middle square, scaled to `size`, in colour.
 
+    Files are decoded as the server decodes them: upright, 16-bit grey by its upper 8 bits, what is
+    transparent on black. A file that cannot be read is named in `note`, and the others are taken.
+
     80/10/10, drawn with seed 0. What comes again after scaling is left out, so that no image is
     both trained on and reported on.
 
     Raises:
-        ValueError: naming the file that is no image, or saying that there are too few.
+        ValueError: there are too few images.
     """
     images: dict[bytes, np.ndarray] = {}
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _FORMATS)
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    faults = list[str]()
     for path in paths:
         try:
-            with Image.open(path, formats=sorted(set(_FORMATS.values()))) as image:
-                upright = ImageOps.exif_transpose(image).convert("RGB")
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{path}: not an image that can be read") from error
+            image = decode_image(inspect_header(path.read_bytes(), _MAX_PIXELS))
+        except ImageError as error:
+            faults.append(f"{path}: {error.rule}")
+            continue
+        upright = Image.fromarray(image.to_rgb())
         pixels = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
         images.setdefault(hashlib.sha256(pixels.tobytes()).digest(), pixels)
     n = len(images)
     if n < _FEWEST:
-        raise ValueError(f"{folder}: {n} different images; {_FEWEST} are the fewest")
+        first = f" First of {len(faults)} that cannot be read: {faults[0]}" if faults else ""
+        raise ValueError(f"{folder}: {n} different images; at least {_FEWEST} are needed.{first}")
     order, tenth = np.random.default_rng(0).permutation(n), max(1, n // 10)
     val, test, train = (np.sort(part) for part in np.split(order, [tenth, 2 * tenth]))
-    again = len(paths) - n
-    note = f"Left out: {again} that came again." if again else ""
+    again = len(paths) - len(faults) - n
+    notes = [f"Left out: {again} that came again."] * bool(again)
+    notes += [f"Left out: {fault}" for fault in faults]
+    note = " ".join(notes)
     split = Split("random-0", train, val, test)
     return ImageDataset(folder.resolve().name, np.stack(list(images.values())), split, note=note)
 

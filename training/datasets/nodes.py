@@ -27,7 +27,10 @@ class Split:
         for part, nodes in self.parts().items():
             for label, name in ((0, "benign"), (1, "fraudulent")):
                 if not (labels[nodes] == label).any():
-                    raise ValueError(f"split {self.name}: no {name} node among those to {part}")
+                    raise ValueError(
+                        f"split {self.name}: no {name} node among the {len(nodes)} of the part "
+                        f"`{part}`. Label more nodes, or choose another --ratio or --split."
+                    )
 
 
 @dataclass(frozen=True)

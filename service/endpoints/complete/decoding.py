@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.inputs.image_files.data import ImageData
+from models.inputs.image_files.decode import decode_image
 from service.endpoints.complete.masks import unknown_of
 from service.endpoints.complete.parse import CompletionRequest
-from service.imaging.decode import decode_image
-from service.imaging.image import ImageData, image_errors_at
+from service.imaging.errors import image_errors_at
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from models.base import DynamicsParams, StepControl
 from models.dynamics import TracePoint
+from models.inputs.image_files.data import ImageData
 from models.inputs.patches import MaskedImage, PatchBatch
 from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
@@ -20,7 +21,6 @@ from service.endpoints.common.reasons import ReasonCollector
 from service.endpoints.complete.inpaint import Preview, complete
 from service.endpoints.complete.previews import Frame, Frames
 from service.endpoints.complete.tiling import Plan
-from service.imaging.image import ImageData
 from service.observability.progress import Progress
 from service.registry.handles import Completer
 

@@ -15,6 +15,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from models.inputs.image_files.data import ImageData
 from models.inputs.patches import patch_mask_to_pixels
 from service.endpoints.complete.tiling import (
     Level,
@@ -26,7 +27,6 @@ from service.endpoints.complete.tiling import (
     starved,
 )
 from service.errors import make_problem
-from service.imaging.image import ImageData
 
 Filler = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Maps windows (B, S, S, C) float32 in [0, 1] and occluded patches (B, S/p, S/p) bool to completed

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from service.imaging.image import ImageData, ImageError
+from models.inputs.image_files.data import ImageData, ImageError
 
 MaskMode = Literal["white_fill", "black_fill", "alpha"]
 THRESHOLD = 128  # of 255: this value and above are white, or opaque
@@ -14,6 +14,9 @@ THRESHOLD = 128  # of 255: this value and above are white, or opaque
 
 def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
     """Return the pixels to fill, bool (H, W): the white, black or transparent ones of `mask`.
+
+    Transparent pixels of a mask mark nothing in the modes `white_fill` and `black_fill`. A mask
+    whose largest value is 1 is read as one of 0 and 1.
 
     Raises:
         ImageError: `mask` has no alpha channel in mode `alpha`, or marks no pixel or all pixels.
@@ -27,7 +30,11 @@ def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
             raise ImageError("no_alpha", rule)
         unknown = mask.alpha < THRESHOLD
     else:
-        unknown = (mask.to_grayscale() >= THRESHOLD) == (mode == "white_fill")
+        gray = mask.to_grayscale()
+        white = gray == 1 if gray.max() == 1 else gray >= THRESHOLD
+        unknown = white == (mode == "white_fill")
+        if mask.alpha is not None:
+            unknown &= mask.alpha >= THRESHOLD
     if not unknown.any():
         raise ImageError(
             "nothing_to_fill",

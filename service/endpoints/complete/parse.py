@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from models.inputs.image_files.header import EncodedImage
 from service.endpoints.common.envelope import read_envelope
 from service.endpoints.common.schemas import Dynamics
 from service.endpoints.complete.masks import MaskMode
 from service.endpoints.complete.schemas import CompleteKnobs, CompleteRequest
 from service.errors import make_problem
-from service.imaging.header import EncodedImage
 from service.imaging.upload import UploadSpec, inspect_file, parse_upload
 from service.settings import Settings
 from service.validation.schema_errors import validate_fields

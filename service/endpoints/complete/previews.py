@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from models.inputs.image_files.data import ImageData
 from service.imaging.encode import encode_base64_png
-from service.imaging.image import ImageData
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
+from models.inputs.image_files.data import ImageData
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import (
     IMAGE_TYPES,
@@ -40,7 +41,7 @@ from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, EventStream
 from service.imaging.encode import encode_base64_png, encode_sheet
-from service.imaging.image import ImageData, image_errors_at
+from service.imaging.errors import image_errors_at
 from service.media_types import JSON, MULTIPART, PNG, SAFETENSORS
 from service.payload import (
     ResponsePayload,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from service.imaging.image import ImageError
+from models.inputs.image_files.data import ImageError
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from service.imaging.decode import decode_image
-from service.imaging.header import EncodedImage
-from service.imaging.image import ImageData, image_errors_at
+from models.inputs.image_files.data import ImageData
+from models.inputs.image_files.decode import decode_image
+from models.inputs.image_files.header import EncodedImage
+from service.imaging.errors import image_errors_at
 
 Fit = Literal["stretch", "crop"]
 _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R 601

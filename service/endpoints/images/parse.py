@@ -10,6 +10,7 @@ import orjson
 
 from models.base import DynamicsParams
 from models.inputs import questions
+from models.inputs.image_files.header import EncodedImage
 from models.inputs.questions import COLORS, Question
 from service.endpoints.common.envelope import read_envelope, require_supported_params
 from service.endpoints.common.include import require_response_size, require_supported_includes
@@ -22,7 +23,6 @@ from service.endpoints.images.schemas import (
     LookKnobs,
 )
 from service.errors import FieldError, Problem, make_problem, pointer, unknown_fields
-from service.imaging.header import EncodedImage
 from service.imaging.upload import UploadSpec, inspect_file, parse_upload
 from service.registry.handles import ImageClassifier, ImageModel, VisualQuestionModel
 from service.registry.registry import Registry

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from models.inputs.image_files.data import ImageData
 from service.endpoints.complete.decoding import DecodedRequest, decode_request
 from service.endpoints.complete.inpaint import complete
 from service.endpoints.complete.parse import read_request
@@ -20,11 +21,10 @@ from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
 from service.imaging.decoder_pool import ImageDecoder
 from service.imaging.encode import embed_json, encode_base64_png, encode_sheet, make_grid
-from service.imaging.image import ImageData
 from service.settings import Settings
+from tests.models.inputs.image_files.test_decode import read
 from tests.service.endpoints.complete.test_inpaint import mean
 from tests.service.endpoints.complete.test_parse import HOLE, IMAGE, body, text
-from tests.service.imaging.test_decode import read
 from tests.support.image_files import BOMBS, FILES, chunk, saved, smooth
 from tests.support.paths import REPO
 

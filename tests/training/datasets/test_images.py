@@ -104,10 +104,26 @@ def test_your_own_images(tmp_path: Path) -> None:
     assert [len(part) for part in dataset.split.parts().values()] == [10, 1, 1]
     assert completion_train_config("et", dataset).config["patch"] == 2
     (tmp_path / "broken.png").write_bytes(b"not a picture")
-    with pytest.raises(ValueError, match=r"broken\.png: not an image"):
-        load_folder(tmp_path, 16)
+    (tmp_path / "old.bmp").write_bytes(b"BM" + bytes(20))
+    again = load_folder(tmp_path, 16)
+    np.testing.assert_array_equal(again.images, dataset.images)
+    assert "broken.png: Unsupported image format: send PNG, JPEG or WebP" in again.note
+    assert "old.bmp: Unsupported image format BMP" in again.note
     with pytest.raises(ValueError, match="6 different images"):
         load_folder(tmp_path / "a", 16)
+
+
+def test_grey_levels_of_16_bits_keep_their_contrast(tmp_path: Path) -> None:
+    """As on the server, and not cut off at 255, which would make nearly all of them white."""
+    rng = np.random.default_rng(0)
+    for i in range(10):
+        levels = rng.integers(0, 1 << 16, (16, 16), np.uint16)
+        Image.fromarray(levels).save(tmp_path / f"{i}.png")
+        if i == 0:
+            expected = (levels >> 8).astype(np.uint8)
+    images = load_folder(tmp_path, 16).images
+    assert images.std() > 60
+    np.testing.assert_array_equal(images[0], np.dstack([expected] * 3))
 
 
 def test_parts_never_overlap() -> None:

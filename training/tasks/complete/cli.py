@@ -63,7 +63,10 @@ def _load(dataset: str | None, images: Path | None, size: int, data: Path | None
     if (dataset is None) == (images is None):
         raise typer.BadParameter("give either --dataset or --images")
     if images is not None:
-        return load_folder(images, size)
+        own = load_folder(images, size)
+        if own.note:
+            console.print(own.note, markup=False, highlight=False)
+        return own
     assert dataset is not None
     return load_images(dataset, data)
 

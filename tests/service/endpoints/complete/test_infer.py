@@ -10,13 +10,13 @@ import pytest
 from models import checkpoint
 from models.base import DynamicsParams, Output
 from models.dynamics import RUN_ALONE, StopReason
+from models.inputs.image_files.data import ImageData
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence
 from service.endpoints.complete.infer import CompleteInputs, complete_image
 from service.endpoints.complete.routes import require_response_fits
 from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
-from service.imaging.image import ImageData
 from service.media_types import JSON, PNG
 from service.observability.progress import Progress
 from service.registry.handles import Completer, handle_for

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.inputs.image_files.data import ImageData, ImageError
 from service.endpoints.complete.inpaint import Filler, complete
 from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
-from service.imaging.image import ImageData, ImageError
 
 S, P = 32, 4
 

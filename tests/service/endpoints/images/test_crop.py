@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from models.inputs.image_files.data import ImageData
 from service.endpoints.images.crop import fitted
-from service.imaging.image import ImageData
 
 RNG = np.random.default_rng(2)
 BLACK = np.zeros(3)

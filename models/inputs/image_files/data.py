@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-
-from service.errors import make_problem
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,15 @@ class ImageData:
         red, green, blue = (self.pixels[:, :, i].astype(np.uint16) for i in range(3))
         return ((77 * red + 150 * green + 29 * blue) >> 8).astype(np.uint8)
 
+    def to_rgb(self) -> np.ndarray:
+        """Return uint8 (H, W, 3), what is transparent on black."""
+        pixels = self.pixels
+        if pixels.dtype == np.uint16:
+            pixels = (pixels >> 8).astype(np.uint8)
+        if self.alpha is not None:
+            pixels = (pixels * (self.alpha[:, :, None] / 255)).round().astype(np.uint8)
+        return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+
 
 class ImageError(Exception):
     """An image that cannot be read; `code`, `rule` and `kind` are those of the problem."""
@@ -48,16 +53,3 @@ class ImageError(Exception):
     def __init__(self, code: str, detail: str, kind: str = "invalid-image") -> None:
         super().__init__(code)
         self.code, self.rule, self.kind = code, detail, kind
-
-
-@contextmanager
-def image_errors_at(where: str) -> Iterator[None]:
-    """Convert an `ImageError` to a problem at the JSON pointer `where`.
-
-    Raises:
-        Problem: `invalid-image` or `unsupported-image`.
-    """
-    try:
-        yield
-    except ImageError as fault:
-        raise make_problem(fault.kind, where, fault.code, fault.rule) from None

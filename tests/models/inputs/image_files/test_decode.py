@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms, ImageOps
 
+from models.inputs.image_files.data import ImageData, ImageError
+from models.inputs.image_files.decode import decode_image
+from models.inputs.image_files.header import inspect_header
 from service.endpoints.complete.masks import unknown_of
-from service.imaging.decode import decode_image
-from service.imaging.header import inspect_header
-from service.imaging.image import ImageData, ImageError
 from tests.support.image_files import (
     BOMBS,
     DAMAGED,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from service.imaging.header import EncodedImage
-from service.imaging.image import ImageData, ImageError
+from models.inputs.image_files.data import ImageData, ImageError
+from models.inputs.image_files.header import EncodedImage
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

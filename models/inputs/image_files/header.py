@@ -7,12 +7,13 @@ WebP is passed on whole, because only its pixels are compressed.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from service.imaging.image import ImageError
+from models.inputs.image_files.data import ImageError
 
 _FORMATS = "PNG, JPEG or WebP"
 _MAX_PARTS = 16_384  # chunks or segments of a file
@@ -25,6 +26,16 @@ _FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
 _OTHER_FRAMES = (0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
 _TABLES = (0xC4, 0xDB, 0xDD, 0xE0, 0xEE)  # DHT, DQT, DRI, JFIF, Adobe: needed to decode
 _UPRIGHT = 1
+_OTHER_FORMATS = (  # by their first bytes
+    ("HEIC", re.compile(rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)),
+    ("AVIF", re.compile(rb".{4}ftypavi[fs]", re.DOTALL)),
+    ("GIF", re.compile(rb"GIF8[79]a")),
+    ("BMP", re.compile(rb"BM.{4}\0{4}", re.DOTALL)),
+    ("TIFF", re.compile(rb"II\*\0|MM\0\*")),
+    ("JPEG XL", re.compile(rb"\xff\x0a|\0{3}\x0cJXL ")),
+    ("JPEG 2000", re.compile(rb"\0{3}\x0cjP  ")),
+    ("PDF", re.compile(rb"%PDF-")),
+)
 
 
 @dataclass(frozen=True)
@@ -54,9 +65,12 @@ def inspect_header(data: bytes, max_pixels: int) -> EncodedImage:
         raise ImageError("empty", f"The image is empty (0 bytes). Send a {_FORMATS} file.")
     read = _reader(data)
     if read is None:
-        raise ImageError(
-            "not_read", f"Unsupported image format: send {_FORMATS}.", "unsupported-image"
+        name = next((f" {name}" for name, magic in _OTHER_FORMATS if magic.match(data)), "")
+        rule = (
+            f"Unsupported image format{name}: send {_FORMATS}. Convert it, for example with "
+            "ImageMagick: `magick input output.png`."
         )
+        raise ImageError("not_read", rule, "unsupported-image")
     try:
         image = read(data)
     except (struct.error, IndexError):

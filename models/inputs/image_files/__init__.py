@@ -1,0 +1,1 @@
+"""PNG, JPEG and WebP files as pixels: one meaning for training and serving."""

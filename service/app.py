@@ -10,6 +10,7 @@ from functools import partial
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.routing import Route
 
 from service.auth.keys import ADMIN_PREFIX as OPERATORS
@@ -21,14 +22,17 @@ from service.endpoints.open_inference.tensors import HEADER
 from service.endpoints.routers import ADMIN, INFERENCE, ROUTERS, WORKER
 from service.errors import Problem
 from service.http.error_handlers import handle_http_exception, handle_problem
+from service.http.normalize import NormalizeMiddleware
 from service.http.replay import replay
 from service.http.request_log import RequestLogMiddleware
 from service.http.throttle import ThrottleMiddleware
+from service.media_types import SAFETENSORS
 from service.observability.malloc import trim_periodically
 from service.settings import Settings
 
+_MIN_COMPRESSED_BYTES = 1 << 14  # a smaller response takes one or two packets either way
 _CORS = {
-    "allow_methods": ("GET", "POST", "PUT", "PATCH", "DELETE"),
+    "allow_methods": ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
     "allow_headers": (
         *("authorization", "content-type", "idempotency-key", "prefer", "x-request-id", HEADER),
     ),
@@ -126,8 +130,13 @@ def _configure_app(
     app.add_middleware(RequestLogMiddleware, **access)
     app.add_middleware(OipErrorMiddleware)
     app.add_middleware(
-        ThrottleMiddleware, pace=context.throttle, hold=context.metrics.held.inc
-    )  # the outermost
+        GZipMiddleware,
+        minimum_size=_MIN_COMPRESSED_BYTES,
+        compresslevel=1,  # six times as fast as the default on digits, for 10 % more bytes
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, SAFETENSORS),
+    )
+    app.add_middleware(ThrottleMiddleware, pace=context.throttle, hold=context.metrics.held.inc)
+    app.add_middleware(NormalizeMiddleware)  # the outermost
     app.add_exception_handler(Problem, handle_problem)
     app.add_exception_handler(HTTPException, handle_http_exception)
     for router in routers:

@@ -239,6 +239,12 @@ class Settings(BaseSettings):
         ge=1,
         description="maximum open connections; beyond it connections get 503 and are closed",
     )
+    keep_alive_s: int = Field(
+        default=75,
+        ge=1,
+        description="seconds that an idle connection is kept open; longer than a proxy before the "
+        "server keeps it, which would else send a request on a connection that is being closed",
+    )
     head_timeout_s: float = Field(
         default=10,
         gt=0,

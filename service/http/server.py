@@ -70,6 +70,7 @@ def uvicorn_config(app: FastAPI, host: str, port: int, settings: Settings) -> uv
         proxy_headers=False,  # nothing here depends on who asks
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
         http=BoundedHttpProtocol,
         loop="service.http.server:new_loop",

@@ -25,6 +25,7 @@ from models.sampling import (
     null_novelty,
     snr,
 )
+from models.sampling.rhat import MIN_DRAWS
 from service.endpoints.sample.parse import SampleInputs
 from service.errors import make_problem
 from service.observability.progress import Progress
@@ -131,12 +132,31 @@ def _diagnostics(task: SampleInputs, beta: float, drawn: SampleResult) -> dict[s
         "chain_acceptance": None if accepted is None else accepted.tolist(),
         "r_hat": {"energy": drawn.diagnostics.r_hat_energy, "state": drawn.diagnostics.r_hat_state},
         "ess": drawn.diagnostics.ess_energy,
+        "notes": _notes(task, drawn),
         "null": {
             **asdict(drawn.null_metrics),
             "novelty_closed_form": null_novelty(beta, free) if plain else None,
             "energy_closed_form": null_energy(beta, free) if plain else None,
         },
     }
+
+
+def _notes(task: SampleInputs, drawn: SampleResult) -> list[str]:
+    """Say why figures are null, and what to change."""
+    chains = drawn.diagnostics
+    notes = []
+    if chains.num_draws < MIN_DRAWS:
+        notes.append(
+            f"r_hat and ess are null: each chain has {chains.num_draws} recorded steps after "
+            f"burn_in, and {MIN_DRAWS} are needed. Raise steps, or lower burn_in or thin."
+        )
+    if chains.num_frozen and task.method == "mala":
+        notes.append(
+            f"{chains.num_frozen} of {task.chains} chains stand still: no proposal was accepted "
+            "after burn_in, so that their samples are copies of one state. Lower step_size, which "
+            f"is {task.alpha:.3g}, or beta."
+        )
+    return notes
 
 
 def _resolved(task: SampleInputs, betas: tuple[float, ...]) -> dict[str, Any]:

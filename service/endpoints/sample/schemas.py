@@ -151,6 +151,7 @@ class Diagnostics(MeasuresBody):
     chain_acceptance: list[float] | None
     r_hat: RHat
     ess: float | None = Field(description="effective sample size of the energy over all chains")
+    notes: list[str] = Field(description="why figures are null, and chains that stand still")
     null: NullBody
 
 

@@ -243,7 +243,7 @@ def test_a_part_without_fraud_is_refused_at_once(
     dataset: NodeDataset, split: Split, fabric: Fabric
 ) -> None:
     benign = replace(split, test=split.test[dataset.labels[split.test] == 0])
-    with pytest.raises(ValueError, match="no fraudulent node among the .* of the part `test`"):
+    with pytest.raises(ValueError, match=r"no fraudulent node among the .* of the part `test`"):
         train_node_scorer(dataset, benign, _small(), seed=0, fabric=fabric)
 
 

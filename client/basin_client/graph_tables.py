@@ -327,7 +327,7 @@ def _find_rows(index: pd.Index, ids: pd.Series, name: str, column: str, nodes: s
     if (unknown := rows < 0).any():
         row = int(unknown.argmax())
         raise InputError(
-            f"{name}: row {row + 1}, column {column!r}: {nodes} has no node {ids.iloc[row]} "
+            f"{name}: row {row + 1}, column {column!r}: {nodes} has no node {ids.iloc[row]!r} "
             f"({unknown.sum()} such rows). Add the node, or remove the row."
         )
     return rows.astype(np.int64)

@@ -292,7 +292,7 @@ def test_tables(tables: tuple[Path, Path], tmp_path: Path) -> None:
     assert some["node_id"].tolist() == ["n7", "n2"]
     assert some["score"].tolist() == [scores["score"][7], scores["score"][2]]
     assert sorted(some["rank"]) == [1, 2]
-    with pytest.raises(InputError, match="row 2, column 'id': the graph has no node n200"):
+    with pytest.raises(InputError, match="row 2, column 'id': the graph has no node 'n200'"):
         score_tables(*tables, folder, targets=["n7", "n200"], model="random", parts=3)
 
 
@@ -312,7 +312,7 @@ def test_folder_of_another_run(tables: tuple[Path, Path], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("n1,n200,r", r"column 'target': \S+ has no node n200"),
+        ("n1,n200,r", r"column 'target': \S+ has no node 'n200'"),
         ("n1,n2,0", r"random has no relation '0'\. Relations: r, s"),
         ("n1,n2,", r"row \d+, column 'type': the value is blank"),
         ("n1,n2", r"row \d+ has 2 columns, the header has 3"),

@@ -1,0 +1,219 @@
+"""The one reader of tables: what each kind of input means, and what is said of those it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from basin_client import InputError
+from basin_client.graph_tables import (
+    ColumnOptions,
+    find_targets,
+    graph_from_tables,
+    read_numbers,
+    to_ids,
+)
+from basin_client.schema import GraphSchema
+from basin_client.tables import Table, read_table, read_text
+
+from tests.support.malformed_tables import (
+    CASES,
+    Malformed,
+    molecule_errors,
+    scoring_error,
+    to_markdown,
+    training_error,
+)
+from tests.support.paths import REPO
+
+SCHEMA = GraphSchema("model", ("amount", "age"), ("1", "2", "10"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+def test_what_cannot_be_used_is_named_in_one_line(case: Malformed) -> None:
+    """By training, and by the command line and the client alike."""
+    training, scoring = training_error(case), scoring_error(case)
+    messages = [message for message in (training, scoring) if message is not None]
+    assert messages
+    for message in messages:
+        assert "\n" not in message
+        assert message.endswith(".")
+    is_about_training = "label" in case.what or case.what == "no feature left"
+    if case.schema is None and not is_about_training and case.options == {}:
+        # Scoring also lists what the model reads, or drops the label.
+        assert scoring is not None
+        assert scoring == training or scoring.partition(".")[0] == training.partition(".")[0]
+
+
+def test_molecules_that_cannot_be_used() -> None:
+    assert all("\n" not in message for _, _, message in molecule_errors())
+
+
+def test_the_page_lists_the_messages() -> None:
+    assert (REPO / "docs/table-errors.md").read_text() == to_markdown(), (
+        "run: python -m tests.support.malformed_tables > docs/table-errors.md"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", "id;name\n007;é\n"),
+        ("t.csv", "id|name\n007|é\n"),
+        ("t.tsv", "id\tname\n007\té\n"),
+        ("t.csv", '"id","name"\r\n"007","é"\r\n'),
+        ("t.json", json.dumps([{"id": "007", "name": "é"}])),
+        ("t.jsonl", json.dumps({"id": "007", "name": "é"}) + "\n"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be-bom", "cp1252"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_formats(tmp_path: Path, name: str, content: str, encoding: str, compressed: bool) -> None:
+    raw = (
+        b"\xfe\xff" + content.encode("utf-16-be")
+        if encoding == "utf-16-be-bom"
+        else content.encode(encoding)
+    )
+    path = tmp_path / (name + ".gz" * compressed)
+    path.write_bytes(gzip.compress(raw) if compressed else raw)
+    frame = read_table(path, encoding="cp1252" if encoding == "cp1252" else None).frame
+    assert frame.to_dict("list") == {"id": ["007"], "name": ["é"]}
+
+
+def test_text_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    ids = [
+        "007",
+        "7",
+        "NA",
+        "null",
+        "nan",
+        "1e5",
+        "9007199254740993",
+        "12345678901234567890123",
+        "é",
+    ]
+    (tmp_path / "t.csv").write_text("id\n" + "\n".join(ids) + "\n", encoding="utf-8")
+    assert list(read_table(tmp_path / "t.csv").frame["id"]) == ids
+    rows = [{"id": number} for number in (2**64, 7, "x")]
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    table = read_table(tmp_path / "t.json")
+    assert list(to_ids(table.column("id"), "t", "id")) == [str(2**64), "7", "x"]
+
+
+def test_an_empty_line_of_one_column_is_an_empty_value(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("smiles\nC\n\nCC\n")
+    assert list(read_table(tmp_path / "t.csv").frame["smiles"]) == ["C", "", "CC"]
+    (tmp_path / "u.csv").write_text("a,b\n1,2\n\n3,4\n")
+    assert list(read_table(tmp_path / "u.csv").frame["a"]) == ["1", "3"]
+
+
+def test_a_quoted_line_end_is_part_of_a_value(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('"first\nline",b\n"x\ny",2\n3,4,5\n')
+    with pytest.raises(InputError, match="row 2 has 3 columns, the header has 2"):
+        read_table(tmp_path / "t.csv")
+
+
+def test_standard_input(monkeypatch) -> None:
+    import io
+    import sys
+    from types import SimpleNamespace
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a,b\n1,2\n")))
+    assert read_table("-").frame.to_dict("list") == {"a": ["1"], "b": ["2"]}
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"C\n")))
+    assert read_text("-") == "C\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([7, 8], ["7", "8"]),
+        ([7.0, 8.0], ["7", "8"]),
+        (["007", "x"], ["007", "x"]),
+        ([1, "x"], ["1", "x"]),
+        ([Decimal("7"), Decimal("8.0")], ["7", "8"]),
+        ([b"a", b"b"], ["a", "b"]),
+        (pd.Categorical(["b", "a"]), ["b", "a"]),
+        (pd.Categorical([2, 1]), ["2", "1"]),
+        (np.array([2**63, 1], np.uint64), [str(2**63), "1"]),
+        (pd.array([1, 2], "Int64"), ["1", "2"]),
+    ],
+)
+def test_ids_of_any_type(values: object, expected: list[str]) -> None:
+    assert list(to_ids(pd.Series(values), "t", "id")) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.5, 2.0], r"row 1, column 'id': the id 1.5 is a number with decimals"),
+        ([1.0, np.nan], "row 2, column 'id': the value is blank"),
+        (["a", None], "row 2, column 'id': the value is blank"),
+        (["a", " "], "row 2, column 'id': the value is blank"),
+        ([True, False], "true and false"),
+        ([2.0**53, 1.0], r"beyond 2\^53"),
+        ([b"\xff", b"a"], "not UTF-8"),
+        (pd.array([1, None], "Int64"), "row 2, column 'id': the value is blank"),
+    ],
+)
+def test_ids_that_are_none(values: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        to_ids(pd.Series(values), "t", "id")
+
+
+def test_numbers() -> None:
+    texts = pd.Series([" 1.5", "+2", "-.5", "1e-3", "NA", ""], name="f")
+    np.testing.assert_array_equal(read_numbers(texts, "t"), [1.5, 2, -0.5, 1e-3, np.nan, np.nan])
+    np.testing.assert_array_equal(read_numbers(pd.Series(["True", "FALSE"]), "t"), [1, 0])
+    np.testing.assert_array_equal(read_numbers(pd.Series([True, False]), "t"), [1, 0])
+    np.testing.assert_array_equal(read_numbers(pd.Series(["1,5"]), "t", ","), [1.5])
+    np.testing.assert_array_equal(
+        read_numbers(pd.Series([Decimal("0.5"), None]), "t"), [0.5, np.nan]
+    )
+    with pytest.raises(InputError, match="holds datetime64"):
+        read_numbers(pd.Series(pd.to_datetime(["2026-01-01"]), name="f"), "t")
+
+
+def _tables(nodes: dict, edges: dict) -> tuple[Table, Table]:
+    return Table(pd.DataFrame(nodes), "nodes"), Table(pd.DataFrame(edges), "edges")
+
+
+def test_columns_and_relations_are_matched_by_name() -> None:
+    nodes = {"age": [1, 2], "key": ["a", "b"], "amount": [3, 4], "note": ["x", "y"]}
+    edges = {"to": ["b", "a"], "from": ["a", "b"], "kind": [10, 2]}
+    options = ColumnOptions("key", "from", "to", "kind", drop=["note"])
+    graph = graph_from_tables(*_tables(nodes, edges), SCHEMA, options)
+    assert graph.x.tolist() == [[3, 1], [4, 2]]
+    assert graph.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert graph.edge_type is not None
+    assert graph.edge_type.tolist() == [2, 1]
+    assert graph.relations == SCHEMA.relations
+    assert find_targets(graph.ids, pd.Series(["b"]), "targets", "id").tolist() == [1]
+    training = graph_from_tables(*_tables(nodes, edges), None, options)
+    assert training.features == ("age", "amount")
+    assert training.relations == ("2", "10")  # numbers in their order
+
+
+def test_what_is_left_out_is_told() -> None:
+    nodes = {"Unnamed: 0": [0, 1], "id": ["a", "b"], "amount": [3, 4], "age": [1, 2], "note": "x"}
+    edges = {"source": ["a"], "target": ["b"], "type": ["1"], "time": [5]}
+    graph = graph_from_tables(*_tables(nodes, edges), SCHEMA, ColumnOptions(drop=["*"]))
+    assert graph.notes == (
+        "nodes: column 'Unnamed: 0' has no name, so it is left out.",
+        "nodes: not read: note.",
+        "edges: not read: time.",
+    )
+
+
+def test_a_graph_without_edges_has_relations_all_the_same() -> None:
+    nodes = {"id": ["a"], "amount": [3], "age": [1]}
+    edges = {"source": [], "target": [], "type": []}
+    graph = graph_from_tables(*_tables(nodes, edges), SCHEMA)
+    assert graph.edge_index.shape == (2, 0)
+    assert graph.edge_type is not None
+    assert graph.edge_type.tolist() == []

@@ -113,8 +113,10 @@ def graph_from_tables(
     relations, edge_type = ("edge",) if schema is None else schema.relations, None
     if options.type in edges.frame and options.type not in dropped:
         relations, edge_type = _read_types(edges, options.type, schema)
-    elif schema is not None:
+    elif schema is not None and len(edges.frame):
         schema.require_types(edges.name)
+    elif schema is not None and len(relations) > 1:
+        edge_type = np.zeros(0, np.int64)  # of no edges
     labels = None if label is None else read_labels(nodes, label)
     x = _read_features(nodes, features, ids, options)
     return TableGraph(ids, x, edge_index, edge_type, features, relations, labels, tuple(notes))

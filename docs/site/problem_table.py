@@ -1,10 +1,12 @@
 """Print a markdown table of all problem types: `python -m docs.site.problem_table`.
 
-The details are read from the source of `service`, with `<name>` for each value filled in.
+The details are read from the source of `service` and of what reads images, with `<name>` for each
+value filled in.
 """
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from models.inputs.molecules import MoleculeError
@@ -18,13 +20,15 @@ _CALLS = {  # that make a problem: its type, or the position of that; position o
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def collect_details(
-    root: Path = Path(__file__).parents[2] / "service",
-) -> set[tuple[str, str, str]]:
-    """Return problem type, detail and place of each message in the source below `root`."""
+_REPO = Path(__file__).parents[2]
+_ROOTS = (_REPO / "service", _REPO / "models" / "inputs" / "image_files")
+
+
+def collect_details(roots: Sequence[Path] = _ROOTS) -> set[tuple[str, str, str]]:
+    """Return problem type, detail and place of each message in the source below `roots`."""
     unread, unclassified = str(MoleculeError("not_reached")), str(MoleculeError("timeout"))
     details = {("molecules-unread", unread, ""), ("nothing-classified", unclassified, "")}
-    for path in root.rglob("*.py"):
+    for path in (path for root in roots for path in root.rglob("*.py")):
         tree = ast.parse(source := path.read_text())
         graph = (re.findall(r'reraise_as\("([\w-]+)"\)', source) or ["invalid-graph"])[0]
         for scope in ast.walk(tree):

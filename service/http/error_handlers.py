@@ -55,8 +55,9 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
         # Starlette's Allow header names the methods of the first route that matches alone.
         routes: Iterable[Route] = request.app.state.routes
         matches = [route for route in routes if route.path_regex.match(request.scope["path"])]
-        methods = sorted({method for route in matches for method in route.methods or ()})
-        headers["Allow"] = ", ".join(methods)
+        methods = {method for route in matches for method in route.methods or ()}
+        methods |= {"HEAD"} if "GET" in methods else set()  # see `NormalizeMiddleware`
+        headers["Allow"] = ", ".join(sorted(methods))
         detail = (
             "This path does not support the method. The Allow header lists the methods that it "
             "supports."

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from basin_client import InputError
 from typer.testing import CliRunner
 
 from models.checkpoint import Manifest, load_checkpoint
@@ -65,5 +66,5 @@ def test_what_ships_is_trained_in_the_precision_that_is_asked_for(tmp_path, monk
 
 @pytest.mark.parametrize("name", ["cdat-ames", "et-ames", "cdat-bbbp"])
 def test_molecules_are_asked_for_before_anything_is_trained(name, tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match=name.partition("-")[2].upper()):
+    with pytest.raises((FileNotFoundError, InputError), match=name.partition("-")[2].upper()):
         SHIPPED_CHECKPOINTS[name](name=name, out=tmp_path / name, data=tmp_path, device="cpu")

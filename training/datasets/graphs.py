@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,8 +70,31 @@ class GraphDataset:
         return hash_arrays(np.frombuffer(names, np.uint8), *arrays, self.labels, *parts)
 
     def strata(self) -> np.ndarray:
-        """What splits are stratified by: the labels of the first task."""
-        return self.labels[:, 0]
+        """What splits are stratified by: the labels of the first task; graphs without this label
+        are drawn with those of the most frequent one."""
+        strata = self.labels[:, 0].copy()
+        if (strata >= 0).any():
+            strata[strata < 0] = np.bincount(strata[strata >= 0]).argmax()
+        return strata
+
+
+@contextmanager
+def _explain_few(dataset: GraphDataset) -> Iterator[None]:
+    """Say of a split that cannot be stratified which label is rare.
+
+    Raises:
+        ValueError: likewise.
+    """
+    try:
+        yield
+    except ValueError as error:
+        counts = np.bincount(dataset.strata())
+        task, rarest = dataset.tasks[0], counts.argmin()
+        raise ValueError(
+            f"{dataset.name}: {len(dataset.graphs)} graphs, {counts[rarest]} with the label "
+            f"{task.labels[rarest]} of {task.name}, are too few for a split with all labels in "
+            "each part. Label more, or choose another --split."
+        ) from error
 
 
 def k_folds(dataset: GraphDataset, folds: int, *, inner: float = 0.1) -> tuple[Split, ...]:
@@ -82,11 +106,12 @@ def k_folds(dataset: GraphDataset, folds: int, *, inner: float = 0.1) -> tuple[S
     strata = dataset.strata()
     splitter = StratifiedKFold(folds, shuffle=True, random_state=0)
     splits = []
-    for fold, (rest, test) in enumerate(splitter.split(strata, strata)):
-        train, val = train_test_split(
-            rest, test_size=inner, random_state=fold, stratify=strata[rest]
-        )
-        splits.append(Split(f"fold-{fold}-of-{folds}", np.sort(train), np.sort(val), test))
+    with _explain_few(dataset):
+        for fold, (rest, test) in enumerate(splitter.split(strata, strata)):
+            train, val = train_test_split(
+                rest, test_size=inner, random_state=fold, stratify=strata[rest]
+            )
+            splits.append(Split(f"fold-{fold}-of-{folds}", np.sort(train), np.sort(val), test))
     return tuple(splits)
 
 
@@ -99,10 +124,11 @@ def as_published_split(dataset: GraphDataset) -> Split:
 def random_split(dataset: GraphDataset, seed: int = 0) -> Split:
     """80/10/10, stratified by the first task."""
     strata = dataset.strata()
-    train, rest = train_test_split(
-        np.arange(len(strata)), test_size=0.2, random_state=seed, stratify=strata
-    )
-    val, test = train_test_split(rest, test_size=0.5, random_state=seed, stratify=strata[rest])
+    with _explain_few(dataset):
+        train, rest = train_test_split(
+            np.arange(len(strata)), test_size=0.2, random_state=seed, stratify=strata
+        )
+        val, test = train_test_split(rest, test_size=0.5, random_state=seed, stratify=strata[rest])
     return Split(f"random-{seed}", np.sort(train), np.sort(val), np.sort(test))
 
 

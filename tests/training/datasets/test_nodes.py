@@ -144,7 +144,7 @@ def test_your_own_tables_with_relations(
         ({"id": ["a", "a", "c"]}, {}, "row 2, column 'id': the id a has occurred before"),
         ({"age": ["x", "y", "z"]}, {}, "row 1, column 'age': not a number"),
         ({"age": [1.0, np.nan, 2.0]}, {}, r"row 2 \(id b\), column 'age': the value is missing"),
-        ({}, {"target": ["b", "z"]}, "row 2, column 'target': .* has no node z"),
+        ({}, {"target": ["b", "z"]}, "row 2, column 'target': .* has no node 'z'"),
     ],
 )
 def test_tables_that_do_not_fit(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
@@ -31,7 +32,7 @@ from service.observability.malloc import trim_periodically
 from service.settings import Settings
 
 _MIN_COMPRESSED_BYTES = 1 << 14  # a smaller response takes one or two packets either way
-_CORS = {
+_CORS: dict[str, Any] = {
     "allow_methods": ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
     "allow_headers": (
         *("authorization", "content-type", "idempotency-key", "prefer", "x-request-id", HEADER),

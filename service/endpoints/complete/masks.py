@@ -28,17 +28,21 @@ def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
                 "and another `mask_mode`."
             )
             raise ImageError("no_alpha", rule)
-        unknown = mask.alpha < THRESHOLD
+        unknown, other, of_other = mask.alpha < THRESHOLD, "", np.zeros(0, bool)
     else:
         gray = mask.to_grayscale()
         white = gray == 1 if gray.max() == 1 else gray >= THRESHOLD
-        unknown = white == (mode == "white_fill")
-        if mask.alpha is not None:
-            unknown &= mask.alpha >= THRESHOLD
+        opaque = np.True_ if mask.alpha is None else mask.alpha >= THRESHOLD
+        other = "black_fill" if mode == "white_fill" else "white_fill"
+        unknown, of_other = white & opaque, ~white & opaque
+        if mode == "black_fill":
+            unknown, of_other = of_other, unknown
     if not unknown.any():
+        hint = f"; `{other}` would mark {of_other.sum()} pixels" if of_other.any() else ""
         raise ImageError(
             "nothing_to_fill",
-            f"Nothing to complete: `mask_mode` `{mode}` marks no pixel. Mark at least one pixel.",
+            f"Nothing to complete: `mask_mode` `{mode}` marks no pixel{hint}. Mark at least one "
+            "pixel.",
         )
     if unknown.all():
         raise ImageError(

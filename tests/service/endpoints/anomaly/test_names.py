@@ -86,11 +86,8 @@ def test_places_in_relation_names(relations, names, types, expected, form: str) 
         if expected == "ambiguous":
             return  # in JSON a name could have been sent, so that the number is one
         graph = {"x": X.tolist(), "edge_index": EDGES.tolist(), "edge_type": types}
-        arguments = (
-            parse_json_graph,
-            {"graph": graph | {"relation_names": names}},
-            Schema(relations),
-        )
+        body = {"graph": graph | {"relation_names": names}}
+        arguments = parse_json_graph, body, Schema(relations)
     else:
         tensors = {"x": X, "edge_index": EDGES, "edge_type": np.array(types)}
         arguments = graph_from_tensors, tensors, {"relation_names": names}, Schema(relations)
@@ -110,7 +107,7 @@ def test_places_in_relation_names(relations, names, types, expected, form: str) 
         (["b", "a"], [1, 0]),
         (["a"], "missing"),
         (["a", "b", "c"], "unknown_feature"),
-        (["a", "a"], "missing"),
+        (["a", "a"], "duplicate"),
         (["a", "b", "a"], "duplicate"),
         ("ab", "wrong_type"),
         (["a", 1], "wrong_type"),

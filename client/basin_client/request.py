@@ -17,7 +17,7 @@ from basin_client.errors import InputError
 from basin_client.schema import GraphSchema
 
 T = TypeVar("T")
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # as the server has it
+_ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")  # as the server has it
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
 EVENT_STREAM = "text/event-stream"
@@ -107,8 +107,8 @@ def quote_path(*parts: str) -> str:
     *folders, name = parts
     if not isinstance(name, str) or not _ID.fullmatch(name):
         raise InputError(
-            f"The id {name!r} is not allowed: use 1 to 64 letters, digits, dots, underscores and "
-            "hyphens, a letter or digit first."
+            f"The id {name!r} is not allowed: use 1 to 64 lower-case letters, digits, underscores, "
+            "hyphens and single dots, a letter or digit first."
         )
     return "/" + "/".join([*folders, quote(name, safe="")])
 

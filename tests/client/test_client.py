@@ -19,6 +19,7 @@ from basin_client import (
     ItemError,
     Prediction,
     ProblemError,
+    graph_operations,
     operations,
 )
 from PIL import Image
@@ -298,3 +299,70 @@ def test_types_of_node_ids(client: Client) -> None:
     nodes = pd.DataFrame(SAMPLE.x[:3], columns=list(FEATURES)).assign(id=[1, 2, 3])
     edges = pd.DataFrame({"source": [1.0, 2.0], "target": [2.0, 3.0]})  # as in a column with gaps
     assert client.score((nodes, edges), [3]).node_ids == [3]
+
+
+@pytest.mark.parametrize("id", ["a?b", "a#b", "a/b", "A", "", "ä", "a b", "..", "a" * 65, "%61"])
+def test_ids_that_no_server_takes_are_refused_before_anything_is_sent(id: str) -> None:
+    """Another object is never touched."""
+    for build in (
+        lambda: operations.store_memory(id, np.eye(3)),
+        lambda: operations.forget_memory(id),
+        lambda: operations.model(id),
+        lambda: graph_operations.graph(id),
+        lambda: graph_operations.store_graph(id, GRAPH),
+        lambda: graph_operations.change_graph(id, nodes=[{"id": 1}]),
+        lambda: graph_operations.forget_graph(id),
+    ):
+        with pytest.raises(InputError, match="is not allowed"):
+            build()
+
+
+def test_targets_that_are_no_rows(client: Client) -> None:
+    graph = Graph(SAMPLE.x, SAMPLE.edge_index)
+    for target in (1.7, True, "n3", -1, 40, None):
+        with pytest.raises(InputError, match="is no row"):
+            client.score(graph, [target])
+    with pytest.raises(InputError, match="must hold integers"):
+        client.score(Graph(SAMPLE.x, SAMPLE.edge_index.astype(float)))
+
+
+def test_a_networkx_graph_with_some_edges_untyped(client: Client) -> None:
+    graph = nx.DiGraph()
+    for node in "abc":
+        graph.add_node(node, **dict.fromkeys(FEATURES, 0.5))
+    graph.add_edge("a", "b", type=RELATIONS[0])
+    graph.add_edge("b", "c")
+    with pytest.raises(InputError, match="row 2, column 'type': the value is blank"):
+        client.score(graph, model="cdat-small")
+    graph.edges["b", "c"]["type"] = RELATIONS[1]
+    scores = client.score(graph, model="cdat-small")
+    scores.onto(graph)
+    again = client.score(graph, model="cdat-small")  # what `onto` wrote is no feature
+    np.testing.assert_allclose(again.score, scores.score, atol=1e-5)
+
+
+def test_tables_by_path(client: Client, tmp_path) -> None:
+    paths = tmp_path / "nodes.csv", str(tmp_path / "edges.csv")
+    for frame, path in zip(to_frames(), paths, strict=True):
+        frame.to_csv(path, index=False)
+    expected = client.score(GRAPH)
+    scores = dict(zip(expected.node_ids, expected.score, strict=True))
+    found = client.score(paths)
+    np.testing.assert_allclose(found.score, [scores[node] for node in found.node_ids], atol=1e-4)
+    with pytest.raises(InputError, match="no such file"):
+        client.score((tmp_path / "none.csv", paths[1]))
+
+
+def test_async_client_matches_names_too(server: Server) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            nodes, edges = to_frames()
+            scores = await client.score((nodes[nodes.columns[::-1]], edges))
+            assert len(scores) == 40
+            assert (await client.graph_schema("et-small")).features == tuple(FEATURES)
+            with pytest.raises(InputError, match="no column 'age'"):
+                await client.score((nodes.drop(columns="age"), edges))
+            job = await client.submit(operations.score((nodes, edges)))
+            assert len(await job.result(30)) == 40
+
+    asyncio.run(main())

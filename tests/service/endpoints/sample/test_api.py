@@ -309,3 +309,17 @@ def test_metrics(client):
     assert value("basin_samples", kind="vectors") - samples <= 12
     assert value("basin_samples") - samples == 12
     assert value("basin_acceptance") - accepted == 2
+
+
+def test_chains_that_stand_still_say_so(client):
+    """Zero acceptance, and why there is no R-hat."""
+    body = {"memory": "mnist-3", "beta": 2000, "method": "mala", "step_size": 0.3, "chains": 2}
+    body |= {"num_samples": 2, "steps": 200, "burn_in": 0, "thin": 1}
+    diagnostics = client.post("/sample", json=body).json()["diagnostics"]
+    assert (diagnostics["acceptance"], diagnostics["ess"]) == (0, None)
+    assert diagnostics["r_hat"] == {"energy": None, "state": None}
+    [note] = diagnostics["notes"]
+    assert note.startswith("2 of 2 chains stand still")
+    short = body | {"method": "ula", "step_size": 0.01, "steps": 3}
+    [note] = client.post("/sample", json=short).json()["diagnostics"]["notes"]
+    assert "each chain has 3 recorded steps after burn_in, and 4 are needed" in note

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from basin_client import graph_operations, operations
-from basin_client.errors import ProblemError
+from basin_client.errors import InputError, ProblemError
 from basin_client.jobs import AsyncJob, Job
 from basin_client.request import EVENT_STREAM, Request, parse_json, quote_path
 from basin_client.schema import GraphSchema
@@ -83,6 +83,7 @@ class Client(BaseClient):
             else:
                 if attempt.is_success(response):
                     return parse_response(request, response)
+                self._forget_schema(request, response)
                 attempt.handle_refusal(response)
             time.sleep(attempt.wait_s)
         raise AssertionError("the last attempt raises")
@@ -187,6 +188,7 @@ class AsyncClient(BaseClient):
             else:
                 if attempt.is_success(response):
                     return parse_response(request, response)
+                self._forget_schema(request, response)
                 attempt.handle_refusal(response)
             await asyncio.sleep(attempt.wait_s)
         raise AssertionError("the last attempt raises")
@@ -200,6 +202,14 @@ class AsyncClient(BaseClient):
         """As `Client._bind`."""
         if request.bind is None:
             return request
+        is_cached = request.schema_path in self._schemas
+        try:
+            return request.bound_to(await self._schema(request.schema_path))
+        except InputError:
+            if not is_cached:
+                raise
+        # The model may have been replaced since it was asked about.
+        del self._schemas[request.schema_path]
         return request.bound_to(await self._schema(request.schema_path))
 
     async def graph_schema(self, model: str | None = None) -> GraphSchema:

@@ -31,7 +31,7 @@ def store_graph(
     graph: Any,
     *,
     features: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
+    drop: str | Sequence[str] = (),
     model: str | None = None,
 ) -> Request[dict[str, Any]]:
     """Store a graph under an id. Replaces a graph of this id.

@@ -124,7 +124,7 @@ def to_graph(
     features: Sequence[str] | None = None,
     *,
     schema: GraphSchema | None = None,
-    drop: Sequence[str] = (),
+    drop: str | Sequence[str] = (),
 ) -> Graph:
     """Convert a graph of another library.
 
@@ -141,6 +141,7 @@ def to_graph(
         TypeError: `data` is none of these.
         InputError: the graph does not fit the model, or not itself.
     """
+    drop = [drop] if isinstance(drop, str) else drop
     if isinstance(data, Graph):
         return data
     if isinstance(data, tuple) and len(data) == 2:

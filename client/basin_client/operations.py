@@ -48,7 +48,7 @@ def score(
     targets: Sequence[Any] | None = None,
     *,
     features: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
+    drop: str | Sequence[str] = (),
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
@@ -71,7 +71,7 @@ def score(
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
-        converted = to_graph(graph, features, schema=schema, drop=_as_names(drop))
+        converted = to_graph(graph, features, schema=schema, drop=drop)
         return _score_request(converted, targets, model, dynamics, include)
 
     if needs_schema(graph):
@@ -98,10 +98,6 @@ def _score_request(
         fields["node_ids"] = list(graph.node_ids)
     parse = scores_parser(graph.node_ids)
     return safetensors_request("/anomaly/score", fields, arrays, parse, accept=SAFETENSORS)
-
-
-def _as_names(names: str | Sequence[str]) -> Sequence[str]:
-    return [names] if isinstance(names, str) else names
 
 
 def scores_parser(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response], Scores]:

@@ -84,7 +84,8 @@ class Request(Generic[T]):
         assert self.bind is not None
         request = self.bind(schema)
         params = {**request.params, **self.params}
-        return replace(request, headers={**request.headers, **self.headers}, params=params)
+        headers = {**request.headers, **self.headers}
+        return replace(request, headers=headers, params=params, schema_path=self.schema_path)
 
     def with_timeout(self, timeout_s: float | None) -> Request[T]:
         """Return a copy that the server must answer within `timeout_s` seconds, if not None."""

@@ -64,6 +64,11 @@ class BaseClient(ABC):
     def _create_http(self, settings: dict[str, Any]) -> None:
         """Create the httpx client."""
 
+    def _forget_schema(self, request: Request[Any], response: httpx.Response) -> None:
+        """Ask again what a model reads after it refused names: it may have been replaced."""
+        if response.status_code == 422:
+            self._schemas.pop(request.schema_path, None)
+
     def _attempts(self, request: Request[Any]) -> Iterator[Attempt]:
         remaining_wait_s = self._max_retry_wait_s
         for number in range(self._retries + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -366,3 +367,18 @@ def test_async_client_matches_names_too(server: Server) -> None:
             assert len(await job.result(30)) == 40
 
     asyncio.run(main())
+
+
+def test_a_model_that_was_replaced_is_asked_about_again(client: Client) -> None:
+    nodes, edges = to_frames()
+    path = "/models/et-small"
+    expected = client.score((nodes, edges), model="et-small").score
+    right = client._schemas[path]
+    for features in (("gone", *FEATURES), FEATURES[:3]):  # refused here, or by the server
+        client._schemas[path] = replace(right, features=tuple(features))
+        if len(features) < len(FEATURES):
+            with pytest.raises(ProblemError, match="The model also reads"):
+                client.score((nodes, edges), model="et-small", drop=FEATURES[3:])
+        scores = client.score((nodes, edges), model="et-small").score
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        assert client._schemas[path] == right

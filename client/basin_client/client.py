@@ -99,9 +99,17 @@ class Client(BaseClient):
 
     def _bind(self, request: Request[T]) -> Request[T]:
         """Complete a request that depends on what a model reads; ask the server once a model."""
-        return (
-            request if request.bind is None else request.bound_to(self._schema(request.schema_path))
-        )
+        if request.bind is None:
+            return request
+        is_cached = request.schema_path in self._schemas
+        try:
+            return request.bound_to(self._schema(request.schema_path))
+        except InputError:
+            if not is_cached:
+                raise
+        # The model may have been replaced since it was asked about.
+        del self._schemas[request.schema_path]
+        return request.bound_to(self._schema(request.schema_path))
 
     def graph_schema(self, model: str | None = None) -> GraphSchema:
         """Return the features and relations of a model, by default of the one that scores graphs.

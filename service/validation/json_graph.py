@@ -151,7 +151,7 @@ def _from_arrays(
     )
     at_names = pointer_builder("graph", "feature_names")
     columns = match_features(graph.get("feature_names"), model.features, at_names)
-    x = parse_feature_matrix(x, model.features, at_x)
+    x = parse_feature_matrix(x, model.features, at_x)  # as many as there are names
     return Graph(x if columns is None else x[:, columns], edge_index, edge_type), node_ids, rows
 
 

@@ -91,6 +91,9 @@ def graph_from_tensors(
         raise make_graph_problem_at("/edge_index", "wrong_shape", detail)
     num_nodes, num_edges = len(x), edge_index.shape[1]
     check_graph_size(num_nodes, num_edges, limits, "/x", "/edge_index")
+    columns = match_features(
+        names.get("feature_names"), model.features, pointer_builder("feature_names")
+    )
     if x.shape[1] != len(model.features):
         detail = f"Has {x.shape[1]} columns; this model reads {len(model.features)} features."
         raise make_graph_problem_at("/x", "feature_count", detail)
@@ -107,9 +110,6 @@ def graph_from_tensors(
         order = np.arange(len(model.relations))
     edge_type = relations_from_tensor(
         tensors.get("edge_type"), model.relations, num_edges, at_type, order
-    )
-    columns = match_features(
-        names.get("feature_names"), model.features, pointer_builder("feature_names")
     )
     targets = tensors.get("targets")
     if targets is not None:

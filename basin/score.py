@@ -20,12 +20,7 @@ from basin_client.command_line import (
     TargetColumn,
     TypeColumn,
 )
-from basin_client.graph_tables import (
-    ColumnOptions,
-    find_targets,
-    graph_from_tables,
-    other_columns,
-)
+from basin_client.graph_tables import ColumnOptions, find_targets, graph_from_tables, other_columns
 from basin_client.tables import Table, read_table
 
 from basin.console import (

@@ -10,12 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 from basin_client import InputError
-from basin_client.graph_tables import (
-    ColumnOptions,
-    find_targets,
-    graph_from_tables,
-    other_columns,
-)
+from basin_client.graph_tables import ColumnOptions, find_targets, graph_from_tables, other_columns
 from basin_client.schema import GraphSchema
 from basin_client.tables import read_table
 from pydantic import ValidationError

@@ -150,7 +150,7 @@ def _records(rows: Any) -> list[Any]:
     if not hasattr(rows, "to_dict"):
         return list(rows)
     if "type" in rows.columns:
-        from basin_client.graph_tables import to_ids
+        from basin_client.columns import to_ids
 
         rows = rows.assign(type=to_ids(rows["type"], "edges", "type").to_numpy())
     return rows.to_dict("records")

@@ -14,24 +14,16 @@ Rows are counted from 1, without the header. Needs pandas and pyarrow.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from basin_client.columns import read_labels, read_numbers, to_ids
 from basin_client.errors import InputError
 from basin_client.schema import GraphSchema, match_names, require_relation
 from basin_client.tables import Table, list_names, require_distinct
-
-_MISSING = pa.array(["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "none"])
-_LABELS = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "0": 0, "0.0": 0, "false": 0, "no": 0}
-_MAX_EXACT_FLOAT = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -145,97 +137,6 @@ def find_targets(graph_ids: pd.Series, targets: pd.Series, name: str, column: st
         raise InputError(f"{name}: no rows. Give at least one node.")
     _index_ids(targets, name, column)
     return _find_rows(pd.Index(graph_ids), targets, name, column, "the graph")
-
-
-def to_ids(column: pd.Series, name: str, label: object) -> pd.Series:
-    """Return a column of ids as text.
-
-    Raises:
-        InputError: an id is blank, or a number that has lost its digits.
-    """
-    if pd.api.types.is_bool_dtype(column):
-        raise InputError(f"{name}: column {label!r} holds true and false, which are no ids.")
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
-    blank = column.isna().to_numpy()
-    if pd.api.types.is_integer_dtype(column) and not blank.any():
-        return column.astype(str)
-    if not blank.any() and pd.api.types.is_string_dtype(column):
-        text = column
-    else:
-        text = pd.Series(
-            [
-                "" if missing else _to_id(value, name, label, row)
-                for row, (value, missing) in enumerate(zip(column, blank, strict=True))
-            ],
-            dtype=str,
-        )
-    blank = (text.str.strip() == "").to_numpy(bool)
-    if blank.any():
-        raise InputError(
-            f"{name}: row {blank.argmax() + 1}, column {label!r}: the value is blank "
-            f"({blank.sum()} in all). Fill it in, or remove the row."
-        )
-    return text
-
-
-def read_numbers(
-    column: pd.Series, name: str, decimal: str = ".", label: object = None
-) -> np.ndarray:
-    """Return a column as float64, NaN where a value is missing; true is 1 and false is 0.
-
-    Raises:
-        InputError: a value is no number.
-    """
-    label = column.name if label is None else label
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
-    if pd.api.types.is_numeric_dtype(column):  # bool too
-        return column.to_numpy(np.float64, na_value=np.nan)
-    if not pd.api.types.is_string_dtype(column):
-        if column.dtype != object:
-            raise InputError(
-                f"{name}: column {label!r} holds {column.dtype}, not numbers. Convert or drop it."
-            )
-        column = column.map(_to_text, na_action="ignore")
-    texts = pa.array(column.to_numpy(object, na_value=None), pa.string(), from_pandas=True)
-    texts = pc.utf8_trim_whitespace(texts)  # pyright: ignore[reportAttributeAccessIssue]
-    missing = pc.is_in(texts, _MISSING)  # pyright: ignore[reportAttributeAccessIssue]
-    texts = pc.if_else(missing, None, texts)  # pyright: ignore[reportAttributeAccessIssue]
-    if decimal != ".":
-        texts = pc.replace_substring(texts, decimal, ".")  # pyright: ignore
-    try:
-        return texts.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:  # true and false, or what Python reads and Arrow does not
-        pass
-    values: list[str | None] = texts.to_pylist()
-    booleans = {"true": 1.0, "false": 0.0, None: math.nan}
-    lowered = [text and text.lower() for text in values]
-    if set(lowered) <= booleans.keys():
-        return np.array([booleans[text] for text in lowered])
-    return np.array([_to_number(text, name, row, label) for row, text in enumerate(values)])
-
-
-def read_labels(table: Table, label: str) -> np.ndarray:
-    """Return a column of binary labels as 1, 0, or -1 where it is blank.
-
-    Raises:
-        InputError: a label is something else.
-    """
-    column = table.column(label)
-    texts = [
-        "" if missing else _to_text(value).strip().lower()
-        for value, missing in zip(column, column.isna(), strict=True)
-    ]
-    values = {text: _LABELS.get(text) for text in set(texts)}
-    values |= {text: -1 for text in values if text in _MISSING.to_pylist()}
-    for row, text in enumerate(texts):
-        if values[text] is None:
-            raise InputError(
-                f"{table.name}: row {row + 1}, column {label!r}: not a label. Use 1, true or yes "
-                "for fraud, 0, false or no for none, and leave unknown ones blank."
-            )
-    return np.array([values[text] for text in texts], np.int64)
 
 
 def _require_known_drops(nodes: Table, edges: Table, options: ColumnOptions) -> set[str]:
@@ -377,48 +278,3 @@ def _read_features(
                 "column."
             )
     return x
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
-def _to_id(value: Any, name: str, label: object, row: int) -> str:
-    where = f"{name}: row {row + 1}, column {label!r}"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            raise InputError(f"{where}: the id is bytes that are not UTF-8.") from None
-    if isinstance(value, bool | np.bool_):
-        raise InputError(f"{where}: the id is true or false.")
-    if isinstance(value, int | np.integer):
-        return str(value)
-    if isinstance(value, Decimal) and value == value.to_integral_value():
-        return str(int(value))
-    if isinstance(value, float | np.floating):
-        if abs(value) < _MAX_EXACT_FLOAT and float(value).is_integer():
-            return str(int(value))
-        raise InputError(
-            f"{where}: the id {value} is a number with decimals or beyond 2^53, so digits may be "
-            "lost. Store ids as text or integers."
-        )
-    return str(value)
-
-
-def _to_number(text: str | None, name: str, row: int, label: object) -> float:
-    if text is None:
-        return math.nan
-    try:
-        if "_" not in text:  # Python reads 1_000 as a number
-            return float(text)
-    except ValueError:
-        pass
-    hint = (
-        "Remove thousands separators, or pass --decimal , for a decimal comma"
-        if "," in text
-        else "Correct it, encode the column as numbers, or --drop it"
-    )
-    raise InputError(f"{name}: row {row + 1}, column {label!r}: not a number. {hint}.")

@@ -11,13 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from basin_client import InputError
-from basin_client.graph_tables import (
-    ColumnOptions,
-    find_targets,
-    graph_from_tables,
-    read_numbers,
-    to_ids,
-)
+from basin_client.columns import read_numbers, to_ids
+from basin_client.graph_tables import ColumnOptions, find_targets, graph_from_tables
 from basin_client.schema import GraphSchema
 from basin_client.tables import Table, read_table, read_text
 

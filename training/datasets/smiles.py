@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from basin_client.columns import read_numbers
 from basin_client.errors import InputError
-from basin_client.graph_tables import read_numbers
 from basin_client.smiles import find_smiles_column, to_smiles_list
 from basin_client.tables import Table, read_table
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import time
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -73,9 +73,12 @@ def test_large_json_is_compressed_where_the_client_reads_that(server: Server) ->
 @pytest.mark.parametrize("seconds", [1, 5.2])
 def test_an_idle_connection_stays_open(server: Server, seconds: float) -> None:
     """Longer than uvicorn's five seconds, which proxies before it do not expect."""
-    request = b"GET /health/live HTTP/1.1\r\nHost: here\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), 5) as line:
-        for _ in range(2):
-            line.sendall(request)
-            assert line.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
-            time.sleep(seconds)
+    line = HTTPConnection("127.0.0.1", server.port, timeout=5)
+    line.connect()
+    socket = line.sock
+    for _ in range(2):
+        line.request("GET", "/health/live")
+        assert line.getresponse().read() == b'{"status":"ok"}'
+        assert line.sock is socket
+        time.sleep(seconds)
+    line.close()

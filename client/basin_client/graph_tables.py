@@ -103,7 +103,8 @@ def graph_from_tables(
         ]
     )
     relations, edge_type = ("edge",) if schema is None else schema.relations, None
-    if options.type in edges.frame and options.type not in dropped:
+    has_types = options.type in edges.frame and options.type not in dropped
+    if has_types and (len(edges.frame) or schema is not None):
         relations, edge_type = _read_types(edges, options.type, schema)
     elif schema is not None and len(edges.frame):
         schema.require_types(edges.name)
@@ -221,7 +222,8 @@ def _index_ids(ids: pd.Series, name: str, column: str) -> pd.Index:
 
 def _find_rows(index: pd.Index, ids: pd.Series, name: str, column: str, nodes: str) -> np.ndarray:
     is_integer = pd.api.types.is_integer_dtype(index)
-    if is_integer and pd.api.types.is_integer_dtype(ids) and not ids.isna().any():
+    # Of one type only: int64 and uint64 together would be compared as floats.
+    if is_integer and ids.dtype == index.dtype:
         rows = index.get_indexer(pd.Index(ids.to_numpy()))
     else:
         text = to_ids(ids, name, column)

@@ -48,14 +48,18 @@ class Graph:
 
     @classmethod
     def from_table_graph(cls, graph: TableGraph) -> Graph:
-        """Keep the names of a graph of tables, so that the server checks them."""
+        """Keep the names of a graph of tables, so that the server checks them.
+
+        A single relation has been checked here, and is not sent.
+        """
+        has_types = graph.edge_type is not None and len(graph.relations) > 1
         return cls(
             graph.x,
             graph.edge_index,
-            graph.edge_type,
+            graph.edge_type if has_types else None,
             node_ids=graph.ids.tolist(),
             feature_names=graph.features,
-            relation_names=None if graph.edge_type is None else graph.relations,
+            relation_names=graph.relations if has_types else None,
         )
 
     def arrays(self) -> dict[str, np.ndarray]:

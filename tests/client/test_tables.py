@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from basin_client import InputError
+from basin_client import Graph, InputError
 from basin_client.columns import read_numbers, to_ids
 from basin_client.graph_tables import ColumnOptions, find_targets, graph_from_tables
 from basin_client.schema import GraphSchema
@@ -212,3 +212,33 @@ def test_a_graph_without_edges_has_relations_all_the_same() -> None:
     assert graph.edge_index.shape == (2, 0)
     assert graph.edge_type is not None
     assert graph.edge_type.tolist() == []
+
+
+def test_integers_of_two_types_are_compared_exactly() -> None:
+    """As floats 2^63 and 2^63 + 1 would be one node."""
+    ids = np.array([2**63, 2**63 + 1, 5], np.uint64)
+    nodes = {"id": ids, "amount": [3, 4, 5], "age": [1, 2, 3]}
+    edges = {"source": np.array([5, 5], np.int64), "target": np.array([2**63 + 1] * 2, np.uint64)}
+    graph = graph_from_tables(*_tables(nodes, edges))
+    assert graph.edge_index.tolist() == [[2, 2], [1, 1]]
+    assert graph.ids.tolist() == ids.tolist()
+    nullable = {"id": pd.array([1, 2], "Int64"), "amount": [3, 4], "age": [1, 2]}
+    graph = graph_from_tables(*_tables(nullable, {"source": [1.0], "target": ["2"]}))
+    assert graph.edge_index.tolist() == [[0], [1]]
+
+
+def test_training_on_a_table_of_types_without_edges() -> None:
+    nodes = {"id": ["a"], "amount": [3]}
+    graph = graph_from_tables(*_tables(nodes, {"source": [], "target": [], "type": []}))
+    assert (graph.relations, graph.edge_type) == (("edge",), None)
+
+
+def test_a_relation_that_is_called_edge() -> None:
+    """As the only one it is what edges without types have, by whichever name."""
+    nodes = {"id": ["a", "b"], "amount": [3, 4]}
+    tables = _tables(nodes, {"source": ["a"], "target": ["b"], "type": ["edge"]})
+    assert graph_from_tables(*tables).relations == ("edge",)
+    graph = Graph.from_table_graph(
+        graph_from_tables(*tables, GraphSchema("m", ("amount",), ("edge",)))
+    )
+    assert (graph.edge_type, graph.relation_names) == (None, None)

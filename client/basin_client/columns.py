@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import compute
 
 from basin_client.errors import InputError
 from basin_client.tables import Table
 
+pc: Any = compute  # its functions are made at import, so that no type checker knows them
 _MISSING = pa.array(["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "none"])
 _LABELS = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "0": 0, "0.0": 0, "false": 0, "no": 0}
 _MAX_EXACT_FLOAT = 2.0**53
@@ -71,11 +72,11 @@ def read_numbers(
             )
         column = column.map(_to_text, na_action="ignore")
     texts = pa.array(column.to_numpy(object, na_value=None), pa.string(), from_pandas=True)
-    texts = pc.utf8_trim_whitespace(texts)  # pyright: ignore[reportAttributeAccessIssue]
-    missing = pc.is_in(texts, _MISSING)  # pyright: ignore[reportAttributeAccessIssue]
-    texts = pc.if_else(missing, None, texts)  # pyright: ignore[reportAttributeAccessIssue]
+    texts = pc.utf8_trim_whitespace(texts)
+    missing = pc.is_in(texts, _MISSING)
+    texts = pc.if_else(missing, None, texts)
     if decimal != ".":
-        texts = pc.replace_substring(texts, decimal, ".")  # pyright: ignore
+        texts = pc.replace_substring(texts, decimal, ".")
     try:
         return texts.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:  # true and false, or what Python reads and Arrow does not

@@ -95,13 +95,13 @@ class Graph:
         if self.node_ids is None:
             return [self._check_row(node) for node in nodes]
         rows = {str(node_id): row for row, node_id in enumerate(self.node_ids)}
-        found = []
+        places = []
         for node in nodes:
             node_id = to_node_id(node)
             if str(node_id) not in rows:
                 raise InputError(f"The graph has no node {node_id!r}, which is one of the targets.")
-            found.append(rows[str(node_id)])
-        return found
+            places.append(rows[str(node_id)])
+        return places
 
     def _check_row(self, node: Any) -> int:
         if isinstance(node, bool | np.bool_) or not isinstance(node, int | np.integer):

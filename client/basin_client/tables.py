@@ -274,11 +274,11 @@ def _read_delimited(
             raise _not_text(name, encoding) from error
         except pa.ArrowInvalid as error:
             if faults:
-                row, found = faults[0]
+                row, num_columns = faults[0]
                 # Arrow counts the lines that were skipped.
                 at = "a row" if row is None else f"row {row - reader.line_num}"
                 raise InputError(
-                    f"{name}: {at} has {found} columns, the header has {len(names)}. Quote values "
+                    f"{name}: {at} has {num_columns} columns, the header has {len(names)}. Quote values "
                     "that contain the separator."
                 ) from None
             if "UTF8" in str(error):

@@ -348,8 +348,10 @@ def test_tables_by_path(client: Client, tmp_path) -> None:
         frame.to_csv(path, index=False)
     expected = client.score(GRAPH)
     scores = dict(zip(expected.node_ids, expected.score, strict=True))
-    found = client.score(paths)
-    np.testing.assert_allclose(found.score, [scores[node] for node in found.node_ids], atol=1e-4)
+    by_path = client.score(paths)
+    np.testing.assert_allclose(
+        by_path.score, [scores[node] for node in by_path.node_ids], atol=1e-4
+    )
     with pytest.raises(InputError, match="no such file"):
         client.score((tmp_path / "none.csv", paths[1]))
 

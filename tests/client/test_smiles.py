@@ -41,8 +41,8 @@ def test_files(tmp_path: Path, name: str, content: str, smiles: list, names: lis
     if names is None:
         assert table.columns.columns.empty
     else:
-        found = table.columns["name"]
-        assert [None if pd.isna(text) else text for text in found] == names
+        column = table.columns["name"]
+        assert [None if pd.isna(text) else text for text in column] == names
     assert all(tmp_path.name in note for note in table.notes)
 
 

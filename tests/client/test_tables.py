@@ -194,7 +194,7 @@ def test_columns_and_relations_are_matched_by_name() -> None:
     assert training.relations == ("2", "10")  # numbers in their order
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_columns_that_are_left_out_are_named_in_notes() -> None:
     nodes = {"Unnamed: 0": [0, 1], "id": ["a", "b"], "amount": [3, 4], "age": [1, 2], "note": "x"}
     edges = {"source": ["a"], "target": ["b"], "type": ["1"], "time": [5]}
     graph = graph_from_tables(*_tables(nodes, edges), SCHEMA, ColumnOptions(drop=["*"]))

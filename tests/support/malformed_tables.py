@@ -9,6 +9,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def molecule_errors() -> Iterator[tuple[str, str, str]]:
     """Yield what, the input and the message of tables of molecules."""
     for what, (name, content) in _MOLECULES.items():
         with _in_folder({name: content}):
-            message = _message(lambda: load_smiles(Path(name), "smiles", ["active"]))  # noqa: B023
+            message = _message(partial(load_smiles, Path(name), "smiles", ["active"]))
         assert message is not None, what
         yield what, content, message
     with _in_folder({"m.smi": "CCO ethanol\n"}):

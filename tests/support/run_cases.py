@@ -229,8 +229,8 @@ def _scripts(folder: Path, url: str) -> Iterator[tuple[str, str, str]]:
         done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
         yield f"client/{name}", done.stdout + done.stderr, pattern
     with Client(url) as client:
-        kept = [m["note"] for m in client.memories() if m["id"] == "a"]
-        yield "client/names_in_paths.py: what is kept", str(kept), "FIRST"
+        notes = [m["note"] for m in client.memories() if m["id"] == "a"]
+        yield "client/names_in_paths.py: the memory", str(notes), "FIRST"
         big = pd.DataFrame({"id": [2**63, 2**64 - 1]} | {f"f{i}": [0.1, 0.2] for i in range(10)})
         edges = pd.DataFrame({"source": [2**63], "target": [2**64 - 1]})
         client.store_graph("big", (big, edges), model="et-tolokers")

@@ -278,8 +278,8 @@ def _read_delimited(
                 # Arrow counts the lines that were skipped.
                 at = "a row" if row is None else f"row {row - reader.line_num}"
                 raise InputError(
-                    f"{name}: {at} has {num_columns} columns, the header has {len(names)}. Quote values "
-                    "that contain the separator."
+                    f"{name}: {at} has {num_columns} columns, the header has {len(names)}. Quote "
+                    "values that contain the separator."
                 ) from None
             if "UTF8" in str(error):
                 raise _not_text(name, None) from error

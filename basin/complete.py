@@ -74,6 +74,8 @@ def complete(
                 continue
             for i, image in enumerate(result.images):
                 target = out / (f"{path.stem}.png" if num_samples == 1 else f"{path.stem}-{i}.png")
+                if target.resolve() == path.resolve():
+                    raise InputError(f"{target} is the image itself: name another folder by --out.")
                 image.save(target)
                 outputs.append({"image": str(path), "completed": str(target)})
                 if not as_json:

@@ -37,9 +37,9 @@ def write_table(frame: pd.DataFrame, path: Path | None, *, as_json: bool = False
     elif suffix in (".csv", ".tsv"):
         frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
     elif suffix == ".json":
-        path.write_text(_to_json(frame))
+        path.write_text(_to_json(frame), encoding="utf-8")
     else:
-        frame.to_json(path, orient="records", lines=True)
+        frame.to_json(path, orient="records", lines=True, double_precision=15)
 
 
 def require_table_suffix(path: Path | None) -> None:

@@ -102,14 +102,15 @@ class Client(BaseClient):
         if request.bind is None:
             return request
         is_cached = request.schema_path in self._schemas
+        schema = self._schema(request.schema_path)
         try:
-            return request.bound_to(self._schema(request.schema_path))
+            return request.bound_to(schema)
         except InputError:
-            if not is_cached:
+            # The model may have been replaced since it was asked about.
+            self._schemas.pop(request.schema_path, None)
+            if not is_cached or (latest := self._schema(request.schema_path)) == schema:
                 raise
-        # The model may have been replaced since it was asked about.
-        del self._schemas[request.schema_path]
-        return request.bound_to(self._schema(request.schema_path))
+        return request.bound_to(latest)
 
     def graph_schema(self, model: str | None = None) -> GraphSchema:
         """Return the features and relations of a model, by default of the one that scores graphs.
@@ -211,14 +212,15 @@ class AsyncClient(BaseClient):
         if request.bind is None:
             return request
         is_cached = request.schema_path in self._schemas
+        schema = await self._schema(request.schema_path)
         try:
-            return request.bound_to(await self._schema(request.schema_path))
+            return request.bound_to(schema)
         except InputError:
-            if not is_cached:
+            # The model may have been replaced since it was asked about.
+            self._schemas.pop(request.schema_path, None)
+            if not is_cached or (latest := await self._schema(request.schema_path)) == schema:
                 raise
-        # The model may have been replaced since it was asked about.
-        del self._schemas[request.schema_path]
-        return request.bound_to(await self._schema(request.schema_path))
+        return request.bound_to(latest)
 
     async def graph_schema(self, model: str | None = None) -> GraphSchema:
         """As `Client.graph_schema`."""

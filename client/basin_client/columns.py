@@ -28,8 +28,7 @@ def to_ids(column: pd.Series, name: str, label: object) -> pd.Series:
     """
     if pd.api.types.is_bool_dtype(column):
         raise InputError(f"{name}: column {label!r} holds true and false, which are no ids.")
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
+    column = _without_categories(column)
     blank = column.isna().to_numpy()
     if pd.api.types.is_integer_dtype(column) and not blank.any():
         return column.astype(str)
@@ -61,8 +60,7 @@ def read_numbers(
         InputError: a value is no number.
     """
     label = column.name if label is None else label
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
+    column = _without_categories(column)
     if pd.api.types.is_numeric_dtype(column):  # bool too
         return column.to_numpy(np.float64, na_value=np.nan)
     if not pd.api.types.is_string_dtype(column):
@@ -76,6 +74,14 @@ def read_numbers(
     missing = pc.is_in(texts, _MISSING)
     texts = pc.if_else(missing, None, texts)
     if decimal != ".":
+        if len(decimal) != 1 or decimal.isalnum():
+            raise InputError(f"The decimal point {decimal!r} must be one character, `.` or `,`.")
+        has_point = pc.fill_null(pc.match_substring(texts, "."), False).to_numpy(False)
+        if has_point.any():
+            raise InputError(
+                f"{name}: row {has_point.argmax() + 1}, column {label!r}: a number with a point, "
+                f"where --decimal is {decimal!r}. Remove thousands separators."
+            )
         texts = pc.replace_substring(texts, decimal, ".")
     try:
         return texts.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -97,11 +103,11 @@ def read_labels(table: Table, label: str) -> np.ndarray:
     """
     column = table.column(label)
     texts = [
-        "" if missing else _to_text(value).strip().lower()
+        "" if missing else _to_text(value).strip()
         for value, missing in zip(column, column.isna(), strict=True)
     ]
-    values = {text: _LABELS.get(text) for text in set(texts)}
-    values |= {text: -1 for text in values if text in _MISSING.to_pylist()}
+    values = {text: _LABELS.get(text.lower()) for text in set(texts)}
+    values |= dict.fromkeys(values.keys() & set(_MISSING.to_pylist()), -1)
     for row, text in enumerate(texts):
         if values[text] is None:
             raise InputError(
@@ -109,6 +115,14 @@ def read_labels(table: Table, label: str) -> np.ndarray:
                 "for fraud, 0, false or no for none, and leave unknown ones blank."
             )
     return np.array([values[text] for text in texts], np.int64)
+
+
+def _without_categories(column: pd.Series) -> pd.Series:
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return column
+    if column.isna().any():  # integers have no missing value
+        return column.astype(object)
+    return column.astype(column.cat.categories.dtype)
 
 
 def _to_text(value: Any) -> str:

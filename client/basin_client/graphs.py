@@ -118,9 +118,7 @@ def needs_schema(data: Any) -> bool:
     """Whether a graph has names that are matched with those of a model."""
     if isinstance(data, Graph):
         return False
-    if _is_networkx(data):
-        return not _has_vectors(data)
-    return isinstance(data, tuple)
+    return _is_networkx(data) or isinstance(data, tuple)
 
 
 def to_graph(
@@ -230,6 +228,14 @@ def _from_networkx(
     from basin_client.graph_tables import ColumnOptions, graph_from_tables
     from basin_client.tables import Table
 
+    if not len(graph):
+        raise InputError("The graph has no nodes. It needs at least one.")
+    known = {name for _, attributes in graph.nodes(data=True) for name in attributes}
+    known |= {name for _, _, attributes in graph.edges(data=True) for name in attributes}
+    if strange := [name for name in drop if name not in {*known, "*"}]:
+        raise InputError(
+            f"drop names {strange[0]!r}, which no node or edge of the graph has as an attribute."
+        )
     nodes = [(to_node_id(node), attributes) for node, attributes in graph.nodes(data=True)]
     edges = [
         {_SOURCE: str(to_node_id(a)), _TARGET: str(to_node_id(b)), **attributes}
@@ -242,6 +248,7 @@ def _from_networkx(
     if schema is None or _has_vectors(graph):
         # Features in one array have no names.
         vectors = _stack_vectors(nodes, features)
+        schema = schema and replace(schema, features=())  # only relations have names
         rows = [{_NODE: str(node)} for node in node_ids]
         edges = [
             {name: edge[name] for name in edge if name[0] == "(" or name == "type"}
@@ -254,14 +261,18 @@ def _from_networkx(
             for node, attributes in nodes
         ]
     taken = features if vectors is None else None
-    columns = ColumnOptions(_NODE, _SOURCE, _TARGET, "type", taken, tuple(drop))
     edge_frame = pd.DataFrame(edges, dtype=object)
+    node_frame = pd.DataFrame(rows, dtype=object)
     if not edges:
         edge_frame = pd.DataFrame({_SOURCE: [], _TARGET: []}, dtype=str)
+    # Attributes that have been left out already are no columns.
+    left = {*node_frame.columns, *edge_frame.columns, "*"}
+    drop = [name for name in drop if name in left]
+    columns = ColumnOptions(_NODE, _SOURCE, _TARGET, "type", taken, drop)
     read = graph_from_tables(
-        Table(pd.DataFrame(rows, dtype=object), "nodes of the graph"),
+        Table(node_frame, "nodes of the graph"),
         Table(edge_frame, "edges of the graph"),
-        None if vectors is not None else schema,
+        schema,
         columns,
     )
     return Graph(
@@ -285,7 +296,12 @@ def _stack_vectors(
         ]
     except KeyError as error:
         raise InputError(f"A node of the graph has no attribute {error}.") from None
-    return np.array(rows, np.float32)
+    try:
+        return np.array(rows, np.float32)
+    except ValueError:
+        raise InputError(
+            "The features of the nodes are not all numbers, as many for each node."
+        ) from None
 
 
 def _to_table(data: Any, name: str) -> Any:

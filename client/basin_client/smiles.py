@@ -53,19 +53,18 @@ def read_smiles(
     """
     import pandas as pd
 
-    from basin_client.tables import read_table, read_text
+    from basin_client.tables import read_table, read_text, split_lines
 
     if not is_line_file(path):
         table = read_table(path, separator=separator, encoding=encoding)
         return _from_frame(table.frame, column, table.name)
     name = "standard input" if str(path) == "-" else str(path)
     text = read_text(path, encoding)
-    lines = text.splitlines()
-    header = _cells(lines[0]) if lines else []
-    if column is not None or (len(header) > 1 and "smiles" in map(str.lower, header)):
-        return _from_frame(_split_lines(lines, name), column, name)
+    lines = [line for line in split_lines(text) if line.strip() and line.strip()[0] != "#"]
+    if lines and (column is not None or _has_header(lines[0], separator)):
+        return _from_frame(_split_rows(lines, separator, name), column, name)
     notes = list[str]()
-    words = [line.split(maxsplit=1) for line in lines if line.strip() and line[0] != "#"]
+    words = [line.split(maxsplit=1) for line in lines]
     if words and words[0][0].lower() == "smiles":
         notes.append(f"{name}: the first line is a header.")
         words = words[1:]
@@ -140,26 +139,33 @@ def to_smiles_list(items: Sequence[Any]) -> list[str] | None:
     return texts
 
 
-def _cells(line: str) -> list[str]:
-    separator = max(",;\t", key=line.count)
-    return [cell.strip().strip('"') for cell in line.split(separator)]
+def _has_header(line: str, separator: str | None) -> bool:
+    """Whether a line names several columns, SMILES among them."""
+    cells = [cell.strip().strip('"').lower() for cell in line.split(_separator(line, separator))]
+    return len(cells) > 1 and "smiles" in cells
 
 
-def _split_lines(lines: Sequence[str], name: str) -> pd.DataFrame:
+def _separator(header: str, separator: str | None) -> str:
+    return separator or max(",;\t", key=header.count)
+
+
+def _split_rows(lines: Sequence[str], separator: str | None, name: str) -> pd.DataFrame:
     """Read lines that have a header, as CSV with quotes."""
     import csv
 
     import pandas as pd
 
-    separator = max(",;\t", key=lines[0].count) if lines else ","
-    header, *rows = csv.reader(lines, delimiter=separator)
-    rows = [row for row in rows if row]
+    from basin_client.tables import require_distinct
+
+    header, *rows = csv.reader(lines, delimiter=_separator(lines[0], separator))
+    header = [cell.strip() for cell in header]
+    require_distinct(header, name)
     for i, row in enumerate(rows):
         if len(row) != len(header):
             raise InputError(
                 f"{name}: row {i + 1} has {len(row)} columns, the header has {len(header)}."
             )
-    return pd.DataFrame(rows, columns=[cell.strip() for cell in header], dtype=str)
+    return pd.DataFrame(rows, columns=pd.Index(header), dtype=str)
 
 
 def _from_frame(frame: pd.DataFrame, column: str | None, name: str) -> SmilesTable:

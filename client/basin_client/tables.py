@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -89,11 +90,11 @@ def read_table(
     path = Path(path)
     suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     suffix = ".csv" if str(path) == "-" else suffix.lower()
-    if separator is not None and len(separator) != 1:
+    if separator is not None and not (len(separator) == 1 and separator.isascii()):
         separator = {"\\t": "\t", "tab": "\t"}.get(separator, separator)
-        if len(separator) != 1:
+        if len(separator) != 1 or not separator.isascii():
             raise InputError(
-                f"The separator {separator!r} must be one character, such as ; or tab."
+                f"The separator {separator!r} must be one ASCII character, such as ; or tab."
             )
     try:
         if path.is_dir() or suffix in (".parquet", ".pq"):
@@ -155,6 +156,11 @@ def one_line(error: object) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def split_lines(text: str) -> list[str]:
+    """Split at line ends alone; `str.splitlines` also splits at U+2028 and others within values."""
+    return re.split(r"\r\n|\n|\r", text)
+
+
 def _open(path: Path) -> Any:
     if str(path) == "-":
         return io.BytesIO(sys.stdin.buffer.read())
@@ -205,7 +211,7 @@ def _detect_separator(head: str, name: str) -> str:
     # Every second part between quotes is quoted; the header ends at the first line end outside.
     parts = head.split('"')
     unquoted = "".join(parts[::2])
-    header = (unquoted.splitlines() or [""])[0]
+    header = next((line for line in split_lines(unquoted) if line.strip()), "")
     counts = {separator: header.count(separator) for separator in _SEPARATORS}
     best = max(counts, key=lambda separator: counts[separator])
     if counts[best] == 0:
@@ -239,7 +245,11 @@ def _read_delimited(
             )
         separator = separator or _detect_separator(text, name)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        header = next(row for row in reader if row)
+        try:
+            header = next(row for row in reader if row)
+        except csv.Error as error:
+            raise InputError(f"{name}: the header cannot be read: {one_line(error)}.") from error
+        _require_closed_quotes(stream, encoding, name)
         names = [column or f"Unnamed: {i}" for i, column in enumerate(header)]
         require_distinct(names, name)
         faults: list[tuple[int | None, int]] = []
@@ -289,12 +299,31 @@ def _read_delimited(
     return table.to_pandas()
 
 
+def _require_closed_quotes(stream: Any, encoding: str, name: str) -> None:
+    """Arrow takes all that follows an unclosed quote for one value.
+
+    Raises:
+        InputError: the number of quotes is odd.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    is_bytes = encoding.startswith("utf-8")  # no part of another character is the byte of a quote
+    count = 0
+    while chunk := stream.read(_HEAD_BYTES):
+        count += chunk.count(b'"') if is_bytes else decoder.decode(chunk).count('"')
+    stream.seek(0)
+    if count % 2:
+        raise InputError(
+            f"{name}: a quote is opened and not closed. Close it, or write a quote within a value "
+            'as "" inside quotes.'
+        )
+
+
 def _read_json(content: bytes, name: str, suffix: str, encoding: str | None) -> pd.DataFrame:
     """Read a list of objects, or one object per line; whole numbers keep every digit."""
     text = _decode(content, name, encoding)
     try:
         if suffix == ".jsonl":
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+            rows = [json.loads(line) for line in split_lines(text) if line.strip()]
         else:
             rows = json.loads(text)
     except ValueError as error:

@@ -60,7 +60,7 @@ class Layout(ABC):
         """The rows from `first` to before `last`.
 
         Raises:
-            NotImplementedError: it is of no kind.
+            NotImplementedError: `kind` is None.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be taken apart")
 
@@ -68,7 +68,7 @@ class Layout(ABC):
         """Its rows, then those of `others`, which are of the same kind.
 
         Raises:
-            NotImplementedError: it is of no kind.
+            NotImplementedError: `kind` is None.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be joined")
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 @final
 class NormalizeMiddleware:
-    """ASGI middleware, the outermost: hands a copy of the scope to the application.
+    """ASGI middleware, the outermost: hands a changed copy of the scope to the application.
 
     A HEAD request is answered by the route for GET (RFC 9110, section 9.3.2), whose body is
     dropped. uvicorn keeps the scope of its own, by which it knows that a HEAD has no body.
@@ -23,7 +23,7 @@ class NormalizeMiddleware:
             await self._app(scope, receive, send)
             return
         if len(scope["path"]) > 1 and scope["path"].endswith("/"):
-            scope["path"] = scope["path"].rstrip("/") or "/"
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
         if scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return

@@ -349,9 +349,8 @@ def test_tables_by_path(client: Client, tmp_path) -> None:
     expected = client.score(GRAPH)
     scores = dict(zip(expected.node_ids, expected.score, strict=True))
     by_path = client.score(paths)
-    np.testing.assert_allclose(
-        by_path.score, [scores[node] for node in by_path.node_ids], atol=1e-4
-    )
+    in_order = [scores[node] for node in by_path.node_ids]
+    np.testing.assert_allclose(by_path.score, in_order, atol=1e-4)
     with pytest.raises(InputError, match="no such file"):
         client.score((tmp_path / "none.csv", paths[1]))
 

@@ -29,6 +29,9 @@ from training.datasets import load_smiles, random_split
         ("a.txt", "smiles,name\nCCO,ethanol\n", ["CCO"], ["ethanol"]),
         ("a.csv", 'Smiles;name\nCCO;"eth\nanol"\n;x\n', ["CCO", ""], ["eth\nanol", "x"]),
         ("a.csv", "smiles\nNA\nnull\n\n", ["NA", "null", ""], None),
+        ("a.smi", "CCO eth\u2028anol\nC m\n", ["CCO", "C"], ["eth\u2028anol", "m"]),
+        ("a.txt", "# two\nsmiles,name\nCCO,x\n", ["CCO"], ["x"]),
+        ("a.smi", " # c\nCCO ethanol\n", ["CCO"], ["ethanol"]),
         ("a.json", '[{"smiles": "C", "name": "x"}, {"smiles": null}]', ["C", ""], ["x", None]),
     ],
 )
@@ -53,6 +56,9 @@ def test_what_is_no_file_of_molecules(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("structure\nCCO\n")
     with pytest.raises(InputError, match=r"Columns: structure\. .* --column"):
         read_smiles(tmp_path / "a.csv")
+    (tmp_path / "two.smi").write_text("smiles,id,smiles\nCCO,1,CC\n")
+    with pytest.raises(InputError, match="two columns are called 'smiles'"):
+        read_smiles(tmp_path / "two.smi")
     (tmp_path / "b.csv").write_text("smiles,SMILES\nC,C\n")
     assert read_smiles(tmp_path / "b.csv").smiles == ["C"]  # the one that is called so exactly
 

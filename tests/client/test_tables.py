@@ -7,12 +7,14 @@ import json
 from decimal import Decimal
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
 from basin_client import Graph, InputError
-from basin_client.columns import read_numbers, to_ids
+from basin_client.columns import read_labels, read_numbers, to_ids
 from basin_client.graph_tables import ColumnOptions, find_targets, graph_from_tables
+from basin_client.graphs import needs_schema, to_graph
 from basin_client.schema import GraphSchema
 from basin_client.tables import Table, read_table, read_text
 
@@ -242,3 +244,71 @@ def test_a_relation_that_is_called_edge() -> None:
         graph_from_tables(*tables, GraphSchema("m", ("amount",), ("edge",)))
     )
     assert (graph.edge_type, graph.relation_names) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('id,x\n1,2\n2,"3\n3,4\n', "a quote is opened and not closed"),
+        ('id,x\n1,5" pipe\n', "a quote is opened and not closed"),
+    ],
+)
+def test_an_open_quote_swallows_nothing(tmp_path: Path, content: str, message: str) -> None:
+    for encoding in ("utf-8", "utf-16"):
+        (tmp_path / "t.csv").write_text(content, encoding=encoding)
+        with pytest.raises(InputError, match=message):
+            read_table(tmp_path / "t.csv")
+
+
+def test_decimal_commas_and_points_are_not_mixed() -> None:
+    with pytest.raises(InputError, match="row 1, column 'f': a number with a point"):
+        read_numbers(pd.Series(["1.234", "2,5"], name="f"), "t", ",")
+    for decimal in ("", "..", "1"):
+        with pytest.raises(InputError, match="must be one character"):
+            read_numbers(pd.Series(["1"], name="f"), "t", decimal)
+
+
+def test_categories_with_a_missing_value() -> None:
+    column = pd.Series(pd.Categorical.from_codes([0, -1, 1], [10, 20]), name="f")
+    np.testing.assert_array_equal(read_numbers(column, "t"), [10, np.nan, 20])
+    with pytest.raises(InputError, match="row 2, column 'f': the value is blank"):
+        to_ids(column, "t", "f")
+
+
+def test_labels_that_are_missing_in_other_programs() -> None:
+    labels = ["1", "NA", "N/A", "NULL", "", "No", "TRUE"]
+    assert read_labels(Table(pd.DataFrame({"y": labels}), "t"), "y").tolist() == [
+        1,
+        -1,
+        -1,
+        -1,
+        -1,
+        0,
+        1,
+    ]
+
+
+def test_a_header_after_an_empty_line(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("\nid;x\n1;2\n")
+    assert read_table(tmp_path / "t.csv").frame.to_dict("list") == {"id": ["1"], "x": ["2"]}
+    (tmp_path / "t.jsonl").write_text('{"id": "a\u2028b"}\n', encoding="utf-8")
+    assert list(read_table(tmp_path / "t.jsonl").frame["id"]) == ["a\u2028b"]
+
+
+def test_undirected_networkx_graphs_of_a_directed_model() -> None:
+    graph = nx.Graph()
+    graph.add_node(1, x=[1.0])
+    graph.add_node(2, x=[2.0], label=1)
+    graph.add_edge(1, 2)
+    schema = GraphSchema("model", ("amount",), ("edge",), undirected=False)
+    assert needs_schema(graph)
+    converted = to_graph(graph, schema=schema, drop=["label"])
+    assert converted.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert converted.feature_names is None
+    with pytest.raises(InputError, match="drop names 'amout'"):
+        to_graph(graph, schema=schema, drop=["amout"])
+    with pytest.raises(InputError, match="no nodes"):
+        to_graph(nx.Graph(), schema=schema)
+    graph.nodes[2]["x"] = [1.0, 2.0]
+    with pytest.raises(InputError, match="as many for each node"):
+        to_graph(graph, schema=schema)

@@ -22,8 +22,8 @@ from models.inputs.graph import Graph
 from models.inputs.patches import (
     MaskedImage,
     composite,
+    measure_hidden_shares,
     patch_mask_to_pixels,
-    pixel_mask_to_patches,
 )
 from models.tasks.image_completer import ImageCompleter
 from models.tasks.node_scorer import NodeScorer
@@ -77,7 +77,8 @@ class Completions:
     ) -> list[np.ndarray]:
         patch = self.network.config.patch
         pictures = [
-            MaskedImage(pixels, pixel_mask_to_patches(mask, patch)) for pixels, mask, _ in requests
+            MaskedImage(pixels, measure_hidden_shares(mask, patch) > 0)
+            for pixels, mask, _ in requests
         ]
         output = self.network.infer(
             self.network.pack(pictures), [params for *_, params in requests]

@@ -6,7 +6,7 @@ value filled in.
 
 import ast
 import re
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from models.inputs.molecules import MoleculeError
@@ -24,11 +24,12 @@ _REPO = Path(__file__).parents[2]
 _ROOTS = (_REPO / "service", _REPO / "models" / "inputs" / "image_files")
 
 
-def collect_details(roots: Sequence[Path] = _ROOTS) -> set[tuple[str, str, str]]:
-    """Return problem type, detail and place of each message in the source below `roots`."""
+@cache
+def collect_details() -> set[tuple[str, str, str]]:
+    """Return problem type, detail and place of each message in the source."""
     unread, unclassified = str(MoleculeError("not_reached")), str(MoleculeError("timeout"))
     details = {("molecules-unread", unread, ""), ("nothing-classified", unclassified, "")}
-    for path in (path for root in roots for path in root.rglob("*.py")):
+    for path in (path for root in _ROOTS for path in root.rglob("*.py")):
         tree = ast.parse(source := path.read_text())
         graph = (re.findall(r'reraise_as\("([\w-]+)"\)', source) or ["invalid-graph"])[0]
         for scope in ast.walk(tree):
@@ -45,6 +46,7 @@ def collect_details(roots: Sequence[Path] = _ROOTS) -> set[tuple[str, str, str]]
     return details
 
 
+@cache
 def _calls(tree: ast.AST) -> list[tuple[str, list[ast.expr], int]]:
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [(ast.unparse(node.func), node.args, node.lineno) for node in nodes]

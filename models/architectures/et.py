@@ -6,11 +6,14 @@ from typing import final
 
 from models.base import Architecture, Block, Config
 from models.dynamics import Descent, EnergyLayerNorm
-from models.energies import DotProductAttention, Energy, Hopfield, Sum
+from models.energies import DotProductAttention, Energy, GridHopfield, Hopfield, Scaled, Sum
 from models.energies.hopfield import HopfieldKind
 from models.tasks.graph_classifier import GraphClassifier, GraphConfig
 from models.tasks.image_completer import ImageCompleter, ImageConfig
 from models.tasks.node_scorer import NodeConfig, NodeScorer
+from models.tasks.window_completer import WindowCompleter, WindowConfig
+
+_FIRST_STEP = 0.3  # of ETWindow, before training
 
 
 class _Settings(Config):
@@ -71,3 +74,25 @@ class ETImage(_Blocks, ImageCompleter):
     name = "et-image"
     config_type = ETImageConfig
     config: ETImageConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+@final
+class ETWindow(WindowCompleter):
+    """ET that completes prefilled windows of photographs.
+
+    Attention with a bias of offsets (eq. 3) plus memories of 3 x 3 tokens (after eq. 5), pure
+    descent (eq. 6); how far a step goes is learned in each block.
+    """
+
+    name = "et-window"
+    config_type = WindowConfig
+
+    def build_block(self) -> Block:
+        c = self.config
+        parts: list[Energy] = []
+        if c.attention:
+            parts.append(DotProductAttention(c.dim, c.heads, c.head_dim))
+        if c.hopfield:
+            parts.append(GridHopfield(c.dim, c.memories))
+        energy = Scaled(*parts, initial=_FIRST_STEP)
+        return Block(energy, Descent(), EnergyLayerNorm(c.dim), c)

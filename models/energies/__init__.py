@@ -3,8 +3,9 @@
 from models.energies.associative_memory import AssociativeMemory
 from models.energies.attention import AttentionEnergy, DotProductAttention, VonMisesFisherAttention
 from models.energies.base import Energy, EnergyFn, LinearFeatureEnergy, PreparedSum, Terms
+from models.energies.grid_hopfield import GridHopfield
 from models.energies.hopfield import Hopfield
-from models.energies.mixture import Balanced, Sum
+from models.energies.mixture import Balanced, Scaled, Sum
 from models.energies.modern_hopfield import ModernHopfield
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "DotProductAttention",
     "Energy",
     "EnergyFn",
+    "GridHopfield",
     "Hopfield",
     "LinearFeatureEnergy",
     "ModernHopfield",
     "PreparedSum",
+    "Scaled",
     "Sum",
     "Terms",
     "VonMisesFisherAttention",

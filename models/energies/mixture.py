@@ -48,6 +48,18 @@ class Sum(_Weighted):
 
 
 @final
+class Scaled(_Weighted):
+    """E = a (E_1 + E_2 + ...) with a > 0 learned, so that a step of 1 is as long as was trained."""
+
+    def __init__(self, *energies: Energy, initial: float) -> None:
+        super().__init__(*energies)
+        self.log_scale = nn.Parameter(torch.tensor(initial).log())
+
+    def weights(self) -> list[Tensor | float]:
+        return [self.log_scale.exp()] * len(self.energies)
+
+
+@final
 class Balanced(_Weighted):
     """E = lambda_v E_1 + lambda_h E_2 with lambda_v + lambda_h = 1, both positive and learned.
 

@@ -54,6 +54,11 @@ class PatchBatch:
     def row_of_outputs(self) -> Tensor:
         return torch.arange(self.rows, device=self.occluded_N.device)
 
+    @property
+    def hidden_share_R(self) -> Tensor:
+        """Share of the patches of each image that are replaced by MASK."""
+        return self.occluded_N.view(self.rows, -1).float().mean(1)
+
     def to(self, device: torch.device | str) -> PatchBatch:
         return PatchBatch(self.patches_NP.to(device), self.occluded_N.to(device), self.rows)
 
@@ -86,10 +91,10 @@ def unpatchify(patches_NP: Tensor, channels: int, size: int) -> Tensor:
     return cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, size, size)
 
 
-def pixel_mask_to_patches(mask_SS: np.ndarray, patch: int) -> np.ndarray:
-    """bool (S / patch, S / patch): the patches of which a mask (S, S) hides a pixel or more."""
+def measure_hidden_shares(mask_SS: np.ndarray, patch: int) -> np.ndarray:
+    """(S / patch, S / patch): the share of each patch that a mask, bool (S, S), hides."""
     along = len(mask_SS) // patch
-    return np.asarray(mask_SS.reshape(along, patch, along, patch).any((1, 3)))
+    return np.asarray(mask_SS.reshape(along, patch, along, patch).mean((1, 3)))
 
 
 def patch_mask_to_pixels(occluded: np.ndarray, patch: int) -> np.ndarray:

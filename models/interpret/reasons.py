@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.base import Architecture, Block, DynamicsParams, Output
 from models.dynamics import Solution
-from models.energies import AssociativeMemory, AttentionEnergy, Hopfield
+from models.energies import AssociativeMemory, AttentionEnergy, GridHopfield, Hopfield
 from models.layouts import PatternLayout
 from models.layouts.pairwise import Pairwise
 from models.nn.attention_recorder import AttentionRecord
@@ -189,6 +189,8 @@ class BatchReasons:
             for _, leaf in rest.block.energy.leaves():
                 if "memories" in include and isinstance(leaf, Hopfield):
                     size += 8 * tokens * len(leaf.memories_MD)
+                elif "memories" in include and isinstance(leaf, GridHopfield):
+                    size += 8 * tokens * len(leaf.memories_MOD)
                 elif "memories" in include and isinstance(leaf, AssociativeMemory):
                     layout = cast(PatternLayout, rest.solution.layout)
                     size += 8 * tokens * layout.patterns_PMD.shape[1]
@@ -211,6 +213,11 @@ class BatchReasons:
                     weight_KM = _to_numpy(weight_NM[at_K])
                     mean_M = _to_numpy(weight_NM[first:last].double().mean(0))
                     activations.append(MemoryActivations(weight_KM, weight_KM, mean_M))
+                elif isinstance(leaf, GridHopfield):  # a memory is of several tokens
+                    r_NM, share_NM = leaf.memory_activations(rest.g_ND, layout)
+                    mean_M = share_NM[first:last].double().mean(0)
+                    of_tokens = r_NM[at_K], share_NM[at_K], mean_M
+                    activations.append(MemoryActivations(*map(_to_numpy, of_tokens)))
                 elif isinstance(leaf, Hopfield):
                     r_KM, share_KM = leaf.memory_activations(rest.g_ND[at_K], layout, beta_RH)
                     total_M = sum(
@@ -244,7 +251,7 @@ def get_supported_reasons(network: Architecture) -> frozenset[str]:
     """What there is to tell of `attention` and `memories` with such a network."""
     kinds = {
         "attention": (AttentionEnergy, MultiHeadAttention, Workspace),
-        "memories": (Hopfield, AssociativeMemory),
+        "memories": (Hopfield, GridHopfield, AssociativeMemory),
     }
     parts = list(network.modules())
     return frozenset(

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal, Self, cast
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from models.base import (
-    RUN_ALONE,
-    Architecture,
-    Block,
-    Config,
-    DynamicsParams,
-    Output,
-    StepControl,
-    temporary_seed,
+from models.base import Architecture, temporary_seed
+from models.inputs.patches import (
+    MaskedImage,
+    PatchBatch,
+    PatchCodec,
+    collate_masked_images,
+    measure_hidden_shares,
 )
-from models.dynamics import Solution, TracePoint
-from models.inputs.patches import MaskedImage, PatchBatch, PatchCodec, collate_masked_images
 from models.layouts import Dense, Layout
+from models.tasks.completer import CompletionConfig, CompletionNetwork
 
 
-class ImageConfig(Config):
+class ImageConfig(CompletionConfig):
     """Configuration of an image completer; `steps` and `step_size` as in the paper's table 4."""
 
-    size: PositiveInt = Field(
-        32, description="pixels of a side, a multiple of 4; images are square"
-    )
-    patch: PositiveInt = Field(4, description="pixels of a side of a patch")
-    channels: Literal[1, 3] = 3
     steps: PositiveInt = Field(12, description="T, steps of each block")
     step_size: PositiveFloat = 0.1
     contrast: NonNegativeFloat = Field(
@@ -43,16 +34,8 @@ class ImageConfig(Config):
     )
     self_attention: bool = Field(False, description="eq. 13: a patch sees itself too")
 
-    @model_validator(mode="after")
-    def _whole_patches_and_quarters(self) -> Self:
-        if self.size % self.patch:
-            raise ValueError("patch must divide size")
-        if self.size % 4:  # a window fills its middle half, a quarter on each side tells it what
-            raise ValueError("size must be a multiple of 4")
-        return self
 
-
-class ImageCompleter(Architecture):
+class ImageCompleter(CompletionNetwork):
     """MASK in place of what is occluded, T steps of one block, a LayerNorm and an affine decoder.
 
     Energy Transformer sections 2 and 3, appendix B and algorithm 1; a row is an image. Every patch
@@ -62,7 +45,6 @@ class ImageCompleter(Architecture):
     `models.inputs.patches.composite` puts those that were known back.
     """
 
-    task = "completion"
     config: ImageConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     mask_LL: Tensor
 
@@ -75,11 +57,18 @@ class ImageCompleter(Architecture):
             mask_LL.fill_diagonal_(False)
         self.register_buffer("mask_LL", mask_LL, persistent=False)
         self.blocks = nn.ModuleList(self.build_block() for _ in range(c.blocks))
-        for stream, block in enumerate(self.blocks_in_order()):
-            block.noise_stream = stream
+        self.number_blocks()
 
     def pack(self, images: Sequence[MaskedImage]) -> PatchBatch:
         return collate_masked_images(images, self.config.patch)
+
+    def make_item(self, pixels_SSC: np.ndarray, hidden_SS: np.ndarray) -> MaskedImage:
+        """MASK takes the place of each patch with a hidden pixel; but where holes are so scattered
+        that hardly a patch is whole, only of those that are hidden at least by half."""
+        pixels = np.rint(255 * pixels_SSC).astype(np.uint8)
+        shares = measure_hidden_shares(hidden_SS, self.config.patch)
+        is_scattered = (shares == 0).mean() < (1 - shares.mean()) / 2
+        return MaskedImage(pixels, shares >= 0.5 if is_scattered else shares > 0)
 
     def check(self, image: MaskedImage) -> None:
         """Refuse an image that this network does not take.
@@ -94,38 +83,15 @@ class ImageCompleter(Architecture):
         if image.occluded.shape != (along, along) or image.occluded.dtype != np.bool_:
             raise ValueError(f"occluded must be bool of shape {(along, along)}")
 
-    def blocks_in_order(self) -> list[Block]:
-        return [cast(Block, block) for block in self.blocks]
-
     def build_layouts(self, batch: PatchBatch) -> list[Layout]:
         return [Dense(self.mask_LL.expand(batch.rows, -1, -1))] * self.config.blocks
 
-    def forward(self, batch: PatchBatch, params: Sequence[DynamicsParams] | None = None) -> Tensor:
-        """Pixels (R, C, S, S)."""
-        rows = params or [DynamicsParams()] * batch.rows
-        x_ND = self.codec.encode(batch)
-        for block, layout in zip(self.blocks_in_order(), self.build_layouts(batch), strict=True):
-            x_ND = block.relax(x_ND, layout, rows)
-        return self.codec.decode(x_ND, batch)
+    def encode(self, batch: PatchBatch) -> Tensor:
+        return self.codec.encode(batch)
 
-    @torch.no_grad()
-    def infer(
-        self,
-        batch: PatchBatch,
-        params: Sequence[DynamicsParams],
-        control: StepControl = RUN_ALONE,
-        watch: Callable[[int, Tensor, TracePoint], None] | None = None,
-    ) -> Output:
-        """Pixels as of `forward`; `watch` sees the state of each block at each of its moments,
-        which `codec.decode` makes pixels of."""
-        batch = batch.to(self.device)
-        x_ND = self.codec.encode(batch)
-        solutions: list[Solution] = []
-        for block, layout in zip(self.blocks_in_order(), self.build_layouts(batch), strict=True):
-            seen = None if watch is None else partial(watch, len(solutions))
-            solutions.append(block.solve(x_ND, layout, params, control, seen))
-            x_ND = solutions[-1].x_ND
-        return Output(self.codec.decode(x_ND, batch), solutions)
+    def decode(self, x_ND: Tensor, batch: PatchBatch) -> Tensor:
+        """Pixels (R, C, S, S)."""
+        return self.codec.decode(x_ND, batch)
 
     @classmethod
     def build_example(cls, seed: int) -> tuple[Architecture, list[MaskedImage]]:

@@ -16,11 +16,10 @@ from models.checkpoint import Checkpoint, CheckpointError, Manifest
 from models.inputs.graph import Column, Graph
 from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
-from models.inputs.patches import MaskedImage
 from models.inputs.questions import ANSWERS, QUESTION_WIDTH, QUESTIONS
 from models.layouts import Layout
+from models.tasks.completer import CompletionConfig, CompletionNetwork
 from models.tasks.graph_classifier import ClassificationTask, GraphClassifier
-from models.tasks.image_completer import ImageCompleter, ImageConfig
 from models.tasks.node_scorer import NodeScorer
 from service.registry.model_ref import ModelRef
 
@@ -72,7 +71,7 @@ class Model(ABC, Generic[N]):
         self.network.infer(self.network.pack([self._dummy_input()]), [DynamicsParams()])
 
     @abstractmethod
-    def _dummy_input(self) -> Graph | MaskedImage | ImageInput:
+    def _dummy_input(self) -> Any:
         """Return a small input: two nodes and an edge, a fully masked image, or a black image."""
 
 
@@ -147,19 +146,19 @@ class Classifier(ClassifierBase[GraphClassifier]):
 
 
 @final
-class Completer(Model[ImageCompleter]):
+class Completer(Model[CompletionNetwork]):
     """Completes images, window by window."""
 
     route = "/complete"
 
     @property
-    def config(self) -> ImageConfig:
+    def config(self) -> CompletionConfig:
         return self.network.config
 
-    def _dummy_input(self) -> MaskedImage:
+    def _dummy_input(self) -> Any:
         c = self.config
-        occluded = np.ones((c.size // c.patch,) * 2, bool)
-        return MaskedImage(np.zeros((c.size, c.size, c.channels), np.uint8), occluded)
+        black = np.zeros((c.size, c.size, c.channels), np.float32)
+        return self.network.make_item(black, np.ones((c.size, c.size), bool))
 
 
 class ImageModel(ClassifierBase[AiT], ABC):
@@ -217,7 +216,7 @@ def handle_for(checkpoint: Checkpoint) -> Model[Any]:
         return Scorer(network, manifest, checkpoint.sha256)
     if isinstance(network, GraphClassifier):
         return _calibrated(Classifier(network, manifest, checkpoint.sha256))
-    if isinstance(network, ImageCompleter):
+    if isinstance(network, CompletionNetwork):
         return Completer(network, manifest, checkpoint.sha256)
     if isinstance(network, AiT):
         _require_image_model(network, manifest.name)

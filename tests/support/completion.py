@@ -56,6 +56,14 @@ def told(answer):
     return image["convergence"]
 
 
+def hole(shape: tuple[int, int], *box: int) -> np.ndarray:
+    """A rectangle (top, left, bottom, right) of hidden pixels."""
+    hidden = np.zeros(shape, bool)
+    top, left, bottom, right = box
+    hidden[top:bottom, left:right] = True
+    return hidden
+
+
 def freely(height: int, width: int) -> np.ndarray:
     """A hole drawn by hand, as wide as it goes."""
     rows, columns = np.mgrid[:height, :width]

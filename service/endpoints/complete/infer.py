@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from models.base import DynamicsParams, StepControl
 from models.dynamics import TracePoint
 from models.inputs.image_files.data import ImageData
-from models.inputs.patches import MaskedImage, PatchBatch
+from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes
+from models.inputs.inpainting.plan import Plan
 from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence, aggregate
 from service.endpoints.common.dynamics import resolved_dynamics
 from service.endpoints.common.reasons import ReasonCollector
-from service.endpoints.complete.inpaint import Preview, complete
 from service.endpoints.complete.previews import Frame, Frames
-from service.endpoints.complete.tiling import Plan
+from service.errors import make_problem
 from service.observability.progress import Progress
 from service.registry.handles import Completer
 
+_OPAQUE = 255
 _APART = 2_654_435_769
 """Distance of the seeds of successive windows: 2**32 divided by the golden ratio, whose multiples
 stay apart in the 32 bits of a seed."""
@@ -43,13 +46,13 @@ class CompleteInputs:
     @property
     def patches(self) -> int:
         """Number of patches of a window."""
-        return (self.plan.size // self.plan.patch) ** 2
+        return self.model.network.num_tokens
 
     @property
     def rows(self) -> int:
         """Number of windows to relax; a grayscale network gets each channel separately."""
         planes = self.image.pixels.shape[2] // self.model.config.channels
-        return self.count * self.plan.windows * max(planes, 1)
+        return self.count * self.plan.num_windows * max(planes, 1)
 
 
 @dataclass(frozen=True)
@@ -93,15 +96,25 @@ def complete_image(
     for index in range(task.count):
         params = replace(task.params, seed=task.params.seed + index)
         filler = _Filler(task, params, progress, control, frames, index, room)
-        channels, preview = task.model.config.channels, filler.preview
-        image = complete(task.image, task.plan, filler, channels, preview)
+        filled = fill_holes(task.image.pixels, task.plan, filler)
         report = filler.windows, filler.convergence(), filler.reasons()
-        completions.append(Completion(image, *report))
+        completions.append(Completion(write_pixels(task.image, filled), *report))
     return Completed(completions, resolved_dynamics(task.model.network, task.params))
 
 
+def write_pixels(image: ImageData, filled: FilledPixels) -> ImageData:
+    """A copy of `image` with its hidden pixels filled and opaque, and known pixels as they were."""
+    pixels, alpha = image.pixels.copy(), image.alpha
+    flat = pixels.reshape(-1, pixels.shape[2])
+    flat[filled.places] = np.rint(filled.values * np.iinfo(pixels.dtype).max).astype(pixels.dtype)
+    if alpha is not None:
+        alpha = alpha.copy()
+        alpha.ravel()[filled.places] = _OPAQUE
+    return replace(image, pixels=pixels, alpha=alpha)
+
+
 class _Filler:
-    """Fills windows with the network of `task`, and collects their convergence."""
+    """Completes windows by the network of `task`, and collects their convergence."""
 
     def __init__(
         self,
@@ -113,9 +126,8 @@ class _Filler:
         sample: int,
         room: int | None,
     ) -> None:
-        self._model, self._include = task.model, task.include
+        self._task, self._model, self._include = task, task.model, task.include
         self._frames, self._sample = frames, sample
-        self.preview = Preview()
         self._params, self._progress, self._control = params, progress, control
         self._patches = task.patches
         self._gathering = ReasonCollector(task.include, control, room, pairs=False)
@@ -123,11 +135,11 @@ class _Filler:
         self._mean, self._energy = MeanConvergence(), 0.0
         self.windows: list[dict[str, Any]] = []
 
-    def __call__(self, windows: np.ndarray, occluded: np.ndarray) -> np.ndarray:
+    def __call__(self, windows: Windows, preview: Callable[[Answers], FilledPixels]) -> Answers:
         network, energy = self._model.network, self._model.manifest.energy
-        pixels = np.rint(255 * windows).astype(np.uint8)
-        batch = network.pack([MaskedImage(*each) for each in zip(pixels, occluded, strict=True)])
-        watch = None if self._frames is None else partial(self._watch, batch)
+        pixels, hidden = self._fit_channels(windows)
+        batch = network.pack_windows(pixels, hidden)
+        watch = None if self._frames is None else partial(self._watch, batch, preview)
         params = self._seeded(batch.rows)
         infer = partial(network.infer, batch, params, self._control, watch)
         output = self._gathering.run(network, params, infer)
@@ -138,17 +150,55 @@ class _Filler:
             self._sum = each if self._sum is None else self._sum.add(each)
         if "trace" in self._include:
             self._mean.add(courses, batch.rows)
-        hidden = occluded.mean((1, 2))
+        shares = batch.hidden_share_R.tolist()
         self.windows += [
-            courses.row(row, self._patches, energy, parts, float(hidden[row]))
-            for row in range(batch.rows)
+            courses.row(row, self._patches, energy, parts, shares[row]) for row in range(batch.rows)
         ]
         self._energy += sum(window["energy_final"] for window in self.windows[-batch.rows :])
         self._progress.energy = self._energy / (len(self.windows) * self._patches)
         self._progress.step += batch.rows
-        return _pixels(output.logits)
+        return self._read(output.logits)
 
-    def _watch(self, batch: PatchBatch, block: int, x_ND: Tensor, moment: TracePoint) -> None:
+    def _fit_channels(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
+        """Windows of as many channels as the network reads: grayscale repeated for three, or each
+        channel as a window of its own for one."""
+        pixels, hidden = windows
+        image, network = pixels.shape[-1], self._model.config.channels
+        if image < network:
+            pixels = np.repeat(pixels, network, axis=-1)
+        elif image > network:
+            pixels = np.concatenate(np.split(pixels, image, axis=-1))
+            hidden = np.concatenate([hidden] * image)
+        return pixels, hidden
+
+    def _read(self, outputs: Tensor) -> Answers:
+        """
+        Raises:
+            Problem: `diverged`.
+        """
+        pixels, error = self._model.network.read_outputs(outputs)
+        if not np.isfinite(pixels).all():
+            rule = (
+                "The dynamics diverged: a pixel became infinite or NaN. Lower `step_size`, "
+                "`steps` or `noise`."
+            )
+            raise make_problem("diverged", "/dynamics", "diverged", rule)
+        image, network = self._task.image.pixels.shape[2], self._model.config.channels
+        if image < network:
+            pixels = pixels.mean(axis=-1, keepdims=True)
+        elif image > network:
+            pixels = np.concatenate(np.split(pixels, image), axis=-1)
+            error = None if error is None else np.mean(np.split(error, image), axis=0)
+        return Answers(pixels, error)
+
+    def _watch(
+        self,
+        batch: Any,
+        preview: Callable[[Answers], FilledPixels],
+        block: int,
+        x_ND: Tensor,
+        moment: TracePoint,
+    ) -> None:
         """Emit a preview frame when one is due."""
         if self._frames is None:
             return
@@ -160,6 +210,7 @@ class _Filler:
         steps = total * len(blocks) * each
         if self._frames.due(step, steps):
             nodes = rows * self._patches
+            answers = self._read(torch.nan_to_num(network.decode(x_ND, batch)))
             self._frames.show(
                 Frame(
                     self._sample,
@@ -168,7 +219,7 @@ class _Filler:
                     block,
                     float(moment.energy_R.sum()) / nodes,
                     {name: float(part.sum()) / nodes for name, part in moment.components.items()},
-                    self.preview.blend(_pixels(network.codec.decode(x_ND, batch))),
+                    write_pixels(self._task.image, preview(answers)),
                 )
             )
 
@@ -193,8 +244,3 @@ class _Filler:
         if "trace" in self._include:
             report["trace"] = self._mean.trace(self._patches)
         return {"windows": windows, **report}
-
-
-def _pixels(images_RCSS: Tensor) -> np.ndarray:
-    """(R, S, S, C)."""
-    return images_RCSS.permute(0, 2, 3, 1).cpu().numpy()

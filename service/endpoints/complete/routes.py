@@ -9,7 +9,8 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
-from models.inputs.image_files.data import ImageData
+from models.inputs.image_files.data import ImageData, ImageError
+from models.inputs.inpainting.plan import Plan, Tiling, TooManyWindowsError, plan_windows
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import (
     IMAGE_TYPES,
@@ -33,7 +34,6 @@ from service.endpoints.complete.schemas import (
     CompleteResponse,
     FrameEvent,
 )
-from service.endpoints.complete.tiling import plan_windows
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.errors import make_problem
@@ -113,7 +113,7 @@ class CompleteTask(InferenceTask[Completed]):
         config, max_windows = model.config, settings.max_windows // upload.num_samples
         with image_errors_at("/mask" if upload.mask else "/image"):
             plan = await self.on_codec(
-                plan_windows, opened.unknown, config.size, config.patch, max_windows
+                _plan, opened.unknown, Tiling.for_size(config.size), max_windows
             )
         self.inputs = CompleteInputs(
             model,
@@ -141,6 +141,21 @@ class CompleteTask(InferenceTask[Completed]):
 
     async def render(self, result: Completed) -> ResponsePayload:
         return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)
+
+
+def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int) -> Plan:
+    """
+    Raises:
+        ImageError: the holes take more than `max_windows`.
+    """
+    try:
+        return plan_windows(hidden_HW, tiling, max_windows)
+    except TooManyWindowsError as error:
+        rule = (
+            f"This image takes more than {max_windows} windows (BASIN_MAX_WINDOWS) to "
+            "complete. Mark fewer pixels, or send a smaller image."
+        )
+        raise ImageError("too_much_work", rule, "invalid-request") from error
 
 
 def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -> None:

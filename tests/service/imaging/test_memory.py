@@ -14,16 +14,16 @@ import pytest
 from PIL import Image
 
 from models.inputs.image_files.data import ImageData
+from models.inputs.inpainting.fill import Answers, fill_holes
+from models.inputs.inpainting.plan import Tiling, plan_windows
 from service.endpoints.complete.decoding import DecodedRequest, decode_request
-from service.endpoints.complete.inpaint import complete
+from service.endpoints.complete.infer import write_pixels
 from service.endpoints.complete.parse import read_request
-from service.endpoints.complete.tiling import plan_windows
 from service.errors import Problem
 from service.imaging.decoder_pool import ImageDecoder
 from service.imaging.encode import embed_json, encode_base64_png, encode_sheet, make_grid
 from service.settings import Settings
 from tests.models.inputs.image_files.test_decode import read
-from tests.service.endpoints.complete.test_inpaint import mean
 from tests.service.endpoints.complete.test_parse import HOLE, IMAGE, body, text
 from tests.support.image_files import BOMBS, FILES, chunk, saved, smooth
 from tests.support.paths import REPO
@@ -127,8 +127,11 @@ def test_from_a_body_to_a_png(name):
     """As a route does it, for every kind of file."""
     request = read_request(body(image=text(FILES[name])), "application/json", Settings())
     opened = decode_request(request)
-    plan = plan_windows(opened.unknown, 16, 4, 100)
-    again = read(encode_sheet([complete(opened.image, plan, mean)]))
+    plan = plan_windows(opened.unknown, Tiling.for_size(16), 100)
+    filled = fill_holes(
+        opened.image.pixels, plan, lambda windows, _: Answers(1 - windows.pixels, None)
+    )
+    again = read(encode_sheet([write_pixels(opened.image, filled)]))
     assert again.pixels.dtype == opened.image.pixels.dtype
     known = ~opened.unknown
     np.testing.assert_array_equal(again.pixels[known], opened.image.pixels[known])

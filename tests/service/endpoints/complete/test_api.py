@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from models.base import DynamicsParams
+from models.inputs.inpainting.plan import Tiling, plan_windows
 from models.inputs.patches import MaskedImage
 from service.endpoints.complete.schemas import CompleteResponse
-from service.endpoints.complete.tiling import plan_windows
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.jobs.test_api import LATER, begin, over
 from tests.support.completion import (
@@ -138,10 +138,10 @@ def test_a_free_form_hole_in_a_large_picture(client):
     [after] = pictures(answer)
     np.testing.assert_array_equal(after[~hole], before[~hole])
     assert (after[hole] != before[hole]).any()
-    found, plan = told(answer), plan_windows(hole, 16, 4, 10_000)
+    found, plan = told(answer), plan_windows(hole, Tiling.for_size(16), 10_000)
     assert len(plan.levels) > 2
-    assert found["windows"] == plan.windows == found["stops"]["step_limit"]
-    assert found["steps"] == 6 * plan.windows
+    assert found["windows"] == plan.num_windows == found["stops"]["step_limit"]
+    assert found["steps"] == 6 * plan.num_windows
     assert len(found["trace"]) == 2 * 4  # however many windows there are
     starts, ends = ([e["energy"] for e in found["trace"] if e["step"] == t] for t in (0, 3))
     assert sum(starts) == pytest.approx(found["energy_initial"], rel=1e-5)

@@ -113,7 +113,7 @@ def test_more_windows_than_are_allowed(narrow):
     hole[:, 30:34] = 255
     image, mask = saved(smooth(64, 64)), saved(hole)
     with narrow.client() as client:
-        assert completed(client, image, mask)["images"][0]["convergence"]["windows"] == 8
+        assert completed(client, image, mask)["images"][0]["convergence"]["windows"] == 6
         response = send(client, image, mask, num_samples=2)
         check(response, 422, "invalid-request", "too_much_work", "/mask")
 

@@ -80,14 +80,14 @@ def _draw_strokes(
 ) -> None:
     for _ in range(rng.integers(1, most + 1)):
         width = int(rng.integers(widths[0], widths[1] + 1))
-        points = [(float(x), float(y)) for x, y in _draw_curve(rng, size)]
+        points = [(float(x), float(y)) for x, y in draw_curve(rng, size)]
         pen.line(points, fill=255, width=width, joint="curve")
         if rng.random() < 0.5:  # round ends
             for x, y in (points[0], points[-1]):
                 pen.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), fill=255)
 
 
-def _draw_curve(rng: np.random.Generator, size: int) -> np.ndarray:
+def draw_curve(rng: np.random.Generator, size: int) -> np.ndarray:
     """33 points (33, 2) of a cubic Bezier curve, four in ten nearly straight."""
     control = rng.uniform(-0.2 * size, 1.2 * size, (4, 2))
     if rng.random() < 0.4:

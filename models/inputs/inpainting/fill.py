@@ -1,0 +1,277 @@
+"""Complete the holes of an image window by window, from the smallest scale to full size.
+
+At each scale hidden pixels begin as Laplace's equation has them, a network improves on them window
+by window, and its answers are averaged with weights that fall to zero at the borders of a window,
+so that these do not show. Windows of a scale do not wait for each other. Beside the image itself,
+only its hidden pixels are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from models.inputs.inpainting.laplace import fill_harmonic
+from models.inputs.inpainting.plan import Level, Plan, halve, mirror_within
+
+
+class Windows(NamedTuple):
+    """Windows (B, S, S, C) float32 from 0 to 1 with hidden pixels prefilled, and which those are,
+    bool (B, S, S)."""
+
+    pixels: np.ndarray
+    hidden: np.ndarray
+
+
+class Answers(NamedTuple):
+    """Completed windows (B, S, S, C), and the absolute error that is expected of each pixel
+    (B, S, S), where a network tells it."""
+
+    pixels: np.ndarray
+    expected_error: np.ndarray | None
+
+
+class FilledPixels(NamedTuple):
+    """Hidden pixels of an image, as row * width + column in order; their values (n, C) from 0 to
+    1; and the absolute error expected of each (n,), where a network tells it."""
+
+    places: np.ndarray
+    values: np.ndarray
+    expected_error: np.ndarray | None
+
+
+CompleteWindows = Callable[[Windows, Callable[[Answers], FilledPixels]], Answers]
+"""Completes windows. The second argument tells the hidden pixels of the whole image as they would
+be, should these windows be answered so, for a preview."""
+
+
+def fill_holes(
+    pixels_HWC: np.ndarray, plan: Plan, complete: CompleteWindows, *, batch: int = 16
+) -> FilledPixels:
+    """Complete the hidden pixels of an image; those hidden have no part in the answer.
+
+    Args:
+        pixels_HWC: uint8, uint16, or float from 0 to 1.
+        plan: of the same image.
+        complete: what completes windows, at most `batch` at a time.
+    """
+    scales = [_Scale.at_full_size(pixels_HWC, plan)]
+    for level in plan.levels[1:]:
+        scales.append(scales[-1].at_half_size(level))
+    filled: _Scale | None = None
+    for depth in reversed(range(len(scales))):
+        scale = scales[depth]
+        scale.prefill(filled)
+        corners = scale.level.corners.tolist()
+        for start in range(0, len(corners), batch):
+            scale.run(
+                corners[start : start + batch],
+                complete,
+                lambda values, error, scale=scale, depth=depth: _enlarge(
+                    scales[0], scale, depth, values, error
+                ),
+            )
+        scale.finish()
+        filled = scale
+    return scales[0].filled()
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The rows and columns that a window shows, mirror images included; the part of it that is not
+    mirrored; and its weights there."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    inner: tuple[slice, slice]
+    weights: np.ndarray
+
+    @classmethod
+    def at(cls, corner: Sequence[int], shape: Sequence[int], size: int) -> _Window:
+        (top, left), (height, width) = corner, shape
+        rows, inner_rows = mirror_within(top, height, size)
+        columns, inner_columns = mirror_within(left, width, size)
+        weights = np.outer(_fade(top, height, size), _fade(left, width, size))
+        inner = inner_rows, inner_columns
+        return cls(rows, columns, inner, weights[inner])
+
+
+class _Scale:
+    """One scale while it is filled: values of its hidden pixels, and weighted sums of answers."""
+
+    def __init__(self, pixels_HWC: np.ndarray, peak: float, level: Level, plan: Plan) -> None:
+        self.pixels, self.peak, self.level, self.plan = pixels_HWC, peak, level, plan
+        self.shape = (pixels_HWC.shape[0], pixels_HWC.shape[1])
+        self.places = np.flatnonzero(level.hidden)
+        self.is_completed = level.completed.ravel()[self.places]
+        n = len(self.places)
+        self.values = np.zeros((n, pixels_HWC.shape[2]), np.float32)
+        self.error: np.ndarray | None = None
+        self.sums, self.error_sums = np.zeros_like(self.values), np.zeros(n, np.float32)
+        self.weights = np.zeros(n, np.float32)
+
+    @classmethod
+    def at_full_size(cls, pixels_HWC: np.ndarray, plan: Plan) -> _Scale:
+        is_integer = np.issubdtype(pixels_HWC.dtype, np.integer)
+        peak = np.iinfo(pixels_HWC.dtype).max if is_integer else 1.0
+        return cls(pixels_HWC, float(peak), plan.levels[0], plan)
+
+    def at_half_size(self, level: Level) -> _Scale:
+        return _Scale(halve(self.pixels, ~self.level.hidden), self.peak, level, self.plan)
+
+    def prefill(self, half: _Scale | None) -> None:
+        """Deep pixels as the half size has them, the others by Laplace's equation."""
+        deep = self.places[~self.is_completed]
+        if len(deep):
+            if half is None:  # at half the size nothing is hidden
+                image, error = halve(self.pixels, ~self.level.hidden) / self.peak, None
+            else:
+                image, error = half.image(), half.error_image()
+            at = _halve_places(deep, self.shape[1], 1)
+            self.values[~self.is_completed] = sample_bilinear(image, *at)
+            if error is not None:
+                self.error = np.zeros(len(self.places), np.float32)
+                self.error[~self.is_completed] = sample_bilinear(error[..., None], *at)[:, 0]
+        completed = self.places[self.is_completed]
+        self.values[self.is_completed] = fill_harmonic(completed, self.shape, self._read)
+
+    def _read(self, places: np.ndarray) -> np.ndarray:
+        """Values (m, C) at known pixels and deep ones."""
+        values = self.pixels.reshape(-1, self.pixels.shape[2])[places] / np.float32(self.peak)
+        hidden = self.level.hidden.ravel()[places]
+        values[hidden] = self.values[self._index(places[hidden])]
+        return values
+
+    def _index(self, places: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.places, places)
+
+    def run(
+        self,
+        corners: Sequence[Sequence[int]],
+        complete: CompleteWindows,
+        enlarge: Callable[[np.ndarray, np.ndarray | None], FilledPixels],
+    ) -> None:
+        """Complete a batch of windows, and add the answers."""
+        windows = [_Window.at(corner, self.shape, self.plan.tiling.size) for corner in corners]
+        shown = Windows(*map(np.stack, zip(*map(self._show, windows), strict=True)))
+
+        def preview(answers: Answers) -> FilledPixels:
+            saved = self.sums, self.error_sums, self.weights
+            self.sums, self.error_sums, self.weights = (values.copy() for values in saved)
+            try:
+                self._add(windows, answers)
+                return enlarge(*self._average())
+            finally:
+                self.sums, self.error_sums, self.weights = saved
+
+        self._add(windows, complete(shown, preview))
+
+    def _show(self, window: _Window) -> tuple[np.ndarray, np.ndarray]:
+        at = window.rows[:, None], window.columns
+        pixels = self.pixels[at].astype(np.float32)
+        pixels /= self.peak
+        hidden = self.level.hidden[at]
+        pixels[hidden] = self.values[self._index(self._places(window)[hidden])]
+        return pixels, self.level.completed[at]
+
+    def _places(self, window: _Window) -> np.ndarray:
+        return window.rows[:, None] * self.shape[1] + window.columns
+
+    def _add(self, windows: Sequence[_Window], answers: Answers) -> None:
+        for row, window in enumerate(windows):
+            places = self._places(window)[window.inner]
+            completed = self.level.completed.ravel()[places]
+            index, weights = self._index(places[completed]), window.weights[completed]
+            pixels = answers.pixels[row][window.inner][completed]
+            self.sums[index] += weights[:, None] * pixels
+            self.weights[index] += weights
+            if answers.expected_error is not None:
+                error = answers.expected_error[row][window.inner][completed]
+                self.error_sums[index] += weights * error
+                if self.error is None:
+                    self.error = np.zeros(len(self.places), np.float32)
+
+    def _average(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values and expected errors as far as windows have answered, prefilled elsewhere."""
+        answered = self.weights > 0
+        weights = self.weights[answered]
+        values = self.values.copy()
+        answers = np.clip(self.sums[answered] / weights[:, None], 0, 1)
+        trust = self.level.trust[answered, None]
+        values[answered] = trust * answers + (1 - trust) * values[answered]
+        error = None
+        if self.error is not None:
+            error = self.error.copy()
+            error[answered] = self.error_sums[answered] / weights
+        return values, error
+
+    def finish(self) -> None:
+        """Take the averages for good."""
+        self.values, self.error = self._average()
+
+    def filled(self) -> FilledPixels:
+        return FilledPixels(self.places, self.values, self.error)
+
+    def image(self, values: np.ndarray | None = None) -> np.ndarray:
+        """The whole image (H, W, C) at this scale, float32."""
+        image = self.pixels.astype(np.float32)
+        image /= self.peak
+        image.reshape(-1, image.shape[2])[self.places] = self.values if values is None else values
+        return image
+
+    def error_image(self, error: np.ndarray | None = None) -> np.ndarray | None:
+        """Expected errors (H, W) at this scale, 0 where pixels are known."""
+        error = self.error if error is None else error
+        if error is None:
+            return None
+        image = np.zeros(self.shape, np.float32)
+        image.ravel()[self.places] = error
+        return image
+
+
+def sample_bilinear(image_HWC: np.ndarray, y_n: np.ndarray, x_n: np.ndarray) -> np.ndarray:
+    """Values (n, C) between the pixels of an image, at float32 coordinates of rows and columns."""
+    low_high_share = []
+    for position, length in ((y_n, image_HWC.shape[0]), (x_n, image_HWC.shape[1])):
+        low = np.clip(np.floor(position), 0, max(length - 2, 0)).astype(np.intp)
+        share = (position - low).astype(np.float32)[:, None]
+        low_high_share.append((low, np.minimum(low + 1, length - 1), share))
+    (top, bottom, down), (left, right, along) = low_high_share
+    above = image_HWC[top, left] * (1 - along) + image_HWC[top, right] * along
+    below = image_HWC[bottom, left] * (1 - along) + image_HWC[bottom, right] * along
+    return above * (1 - down) + below * down
+
+
+def _halve_places(places: np.ndarray, width: int, times: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of pixels in an image halved `times` times."""
+    y, x = (at.astype(np.float32) for at in np.divmod(places, width))
+    for _ in range(times):
+        y, x = (y - 0.5) / 2, (x - 0.5) / 2
+    return y, x
+
+
+def _enlarge(
+    full: _Scale, scale: _Scale, depth: int, values: np.ndarray, error: np.ndarray | None
+) -> FilledPixels:
+    """The hidden pixels at full size, as a smaller scale has them."""
+    if depth == 0:
+        return FilledPixels(full.places, values, error)
+    at = _halve_places(full.places, full.shape[1], depth)
+    image = sample_bilinear(scale.image(values), *at)
+    errors = scale.error_image(error)
+    error = None if errors is None else sample_bilinear(errors[..., None], *at)[:, 0]
+    return FilledPixels(full.places, image, error)
+
+
+def _fade(start: int, length: int, size: int) -> np.ndarray:
+    """Weights along one axis, which fall to zero at the ends of a window except at the border of
+    the image."""
+    weight = np.sin(np.pi * (np.arange(size, dtype=np.float32) + 0.5) / size) ** 2
+    if start <= 0:
+        weight[: size // 2] = 1
+    if start + size >= length:
+        weight[size // 2 :] = 1
+    return weight

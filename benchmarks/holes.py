@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from training.studies.photos.masks import draw_curve, find_fonts
+from training.tasks.photos.masks import draw_curve, find_fonts
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?   "
 _WRITING_SHARE = 0.09

@@ -21,6 +21,7 @@ from models.dynamics import (
     StepBackend,
     StepCallback,
     StepControl,
+    relax_as_trained,
     relax_differentiable,
     solve_system,
 )
@@ -168,7 +169,21 @@ class Block(nn.Module):
         """`layout` with the resonance prior of each row, which is part of the energy."""
         return layout.resonating(self.resonant([k.resonance for k in params], self.log_beta_H))
 
-    def relax(self, x_ND: Tensor, layout: Layout, params: Sequence[DynamicsParams]) -> Tensor:
+    def relax(
+        self, x_ND: Tensor, layout: Layout, params: Sequence[DynamicsParams] | None = None
+    ) -> Tensor:
+        """The states (N, D) at the end, differentiable; as trained if `params` is None."""
+        if params is None:
+            return relax_as_trained(
+                self.energy,
+                self.motion,
+                self.norm,
+                x_ND,
+                layout.resonating(self.resonant([None], self.log_beta_H)),
+                self.log_beta_H.exp().expand(layout.rows, -1),
+                self.steps,
+                self.step_size,
+            )
         layout = self.with_prior(layout, params)
         return relax_differentiable(
             self.energy, self.motion, self.norm, x_ND, layout, self.resolve_params(params)

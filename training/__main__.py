@@ -7,19 +7,19 @@ from basin_client.command_line import run
 
 from training.release import ship
 from training.studies.ood.cli import out_of_distribution
-from training.studies.photos.cli import photo_windows
 from training.studies.reproduce.cli import memories, reproduce
 from training.studies.resonance.cli import resonance_table
 from training.tasks.anomaly.cli import anomaly, table
 from training.tasks.classify.cli import classify, classify_table
 from training.tasks.complete.cli import complete, complete_table
 from training.tasks.images.cli import recognise, recognise_table
+from training.tasks.photos.cli import photos, photos_table
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (
     *(classify, classify_table, complete, complete_table, recognise, recognise_table),
     *(anomaly, table, ship, reproduce, memories, out_of_distribution, resonance_table),
-    photo_windows,
+    *(photos, photos_table),
 ):
     app.command()(command)
 

@@ -277,7 +277,7 @@ class AiT(Architecture):
 
         def retrieve(block: Block, x_ND: Tensor, layout: PatternLayout) -> Tensor:
             found.append(layout)
-            return block.relax(x_ND, layout, [DynamicsParams()] * batch.rows)
+            return block.relax(x_ND, layout)
 
         self._through(batch, retrieve, [DynamicsParams()])
         return found

@@ -113,7 +113,8 @@ class PreparedSum:
         self, g_ND: Tensor, layout: Layout, beta_RH: Tensor, with_force: bool = True
     ) -> Terms:
         parts: dict[str, Tensor] = {}
-        forces, pulls = list[Tensor](), list[Tensor]()
+        forces: list[Tensor] = []
+        pulls: list[Tensor] = []
         features = self.features(g_ND) if self._featured else ()
         for (weight, leaf), u_NF in zip(self._featured, features, strict=True):
             found, pull_NF = leaf.potential(u_NF, layout, beta_RH, with_force)

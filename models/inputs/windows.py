@@ -108,7 +108,7 @@ class WindowCodec(nn.Module):
 
     def encode(self, batch: WindowBatch) -> Tensor:
         """x(1) (N, D)."""
-        inputs, _ = self._standardise(batch)
+        inputs, _ = standardise(batch, self.norm.delta_D.dtype)
         z_RDll = self.embed(F.gelu(self.stem(inputs)))
         # Under mixed precision convolutions answer in half; the states stay in full.
         return z_RDll.permute(0, 2, 3, 1).flatten(0, 2).to(self.norm.delta_D.dtype)
@@ -116,7 +116,7 @@ class WindowCodec(nn.Module):
     def decode(self, x_ND: Tensor, batch: WindowBatch) -> tuple[Tensor, Tensor]:
         """Completed windows (R, C, S, S), and the logarithm of the absolute error to expect of
         each pixel, mean over channels, (R, 1, S, S)."""
-        inputs, deviation = self._standardise(batch)
+        inputs, deviation = standardise(batch, self.norm.delta_D.dtype)
         y = self.norm(x_ND).view(batch.rows, self.along, self.along, -1).permute(0, 3, 1, 2)
         drawn = self.unembed(y)
         y = F.gelu(self.head1(torch.cat([drawn, inputs.to(drawn.dtype)], 1)))
@@ -125,14 +125,15 @@ class WindowCodec(nn.Module):
         log_error = log_error + _FIRST_LOG_ERROR
         return batch.pixels_RCSS + batch.hidden_R1SS * residual, log_error
 
-    def _standardise(self, batch: WindowBatch) -> tuple[Tensor, Tensor]:
-        """What convolutions see (R, C + 1, S, S), and the deviation (R, 1, 1, 1) by which pixels
-        were divided."""
-        pixels = batch.pixels_RCSS.to(self.norm.delta_D.dtype)
-        known = 1 - batch.hidden_R1SS.to(pixels.dtype)
-        count = known.sum((1, 2, 3), keepdim=True).clamp(min=1) * self.channels
-        mean = (pixels * known).sum((1, 2, 3), keepdim=True) / count
-        off = (pixels - mean) * known
-        variance = off.square().sum((1, 2, 3), keepdim=True) / count
-        deviation = variance.sqrt() + _LEAST_DEVIATION
-        return torch.cat([(pixels - mean) / deviation, 1 - 2 * known], 1), deviation
+
+def standardise(batch: WindowBatch, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Windows standardised by what is known of them, with their masks as +-1, (R, C + 1, S, S), and
+    the deviation (R, 1, 1, 1) by which pixels were divided."""
+    pixels = batch.pixels_RCSS.to(dtype)
+    known = 1 - batch.hidden_R1SS.to(dtype)
+    count = known.sum((1, 2, 3), keepdim=True).clamp(min=1) * pixels.shape[1]
+    mean = (pixels * known).sum((1, 2, 3), keepdim=True) / count
+    off = (pixels - mean) * known
+    variance = off.square().sum((1, 2, 3), keepdim=True) / count
+    deviation = variance.sqrt() + _LEAST_DEVIATION
+    return torch.cat([(pixels - mean) / deviation, 1 - 2 * known], 1), deviation

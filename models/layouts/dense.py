@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, final
 
 import torch
@@ -33,6 +33,15 @@ class Dense(Pairwise):
         self.rows, self.length = mask_RLL.shape[:2]
         rows = torch.arange(self.rows, device=mask_RLL.device)
         self.row_of_N = rows[:, None].repeat(1, self.length).flatten()
+
+    @classmethod
+    def of_all(cls, rows: int, length: int, device: torch.device) -> Dense:
+        """Rows whose tokens see each other and themselves."""
+        layout = cls(
+            torch.ones(1, 1, 1, dtype=torch.bool, device=device).expand(rows, length, length)
+        )
+        vars(layout).update(_seen_RL=None, hidden_rLL=None, _hidden_R1LL=None)
+        return layout
 
     def weighed(self, weight_RHLL: Tensor | None = None, bias_RHLL: Tensor | None = None) -> Dense:
         """The same tokens with a weight and a bias for each head and pair [r, h, c, b]."""
@@ -145,6 +154,11 @@ class Dense(Pairwise):
 
     def _by_token(self, u_RHLY: Tensor) -> Tensor:
         return u_RHLY.transpose(1, 2).flatten(0, 1)
+
+
+@cache
+def _true(device: torch.device) -> Tensor:
+    return torch.ones(1, 1, 1, dtype=torch.bool, device=device)
 
 
 def _shared(mask_RLL: Tensor) -> bool:

@@ -77,10 +77,9 @@ class CompletionNetwork(Architecture):
 
     def forward(self, batch: Any, params: Sequence[DynamicsParams] | None = None) -> Tensor:
         """Outputs as of `decode`."""
-        rows = params or [DynamicsParams()] * batch.rows
         x_ND = self.encode(batch)
         for block, layout in zip(self.blocks_in_order(), self.build_layouts(batch), strict=True):
-            x_ND = block.relax(x_ND, layout, rows)
+            x_ND = block.relax(x_ND, layout, params)
         return self.decode(x_ND, batch)
 
     @torch.no_grad()

@@ -150,10 +150,10 @@ class GraphClassifier(Architecture):
         x_ND: Tensor | None = None,
     ) -> Tensor:
         """Logits (R, C). `x_ND`, if given, is `self.embed(batch)` computed before."""
-        rows = params or self._trained_knobs(batch.rows)
+        params = params or self._draw_training_noise(batch.rows)
         x_ND = state_ND = self.embed(batch) if x_ND is None else x_ND
         for block, layout in zip(self.blocks_in_order(), self._layouts(x_ND, batch), strict=True):
-            state_ND = block.relax(state_ND, layout, rows)
+            state_ND = block.relax(state_ND, layout, params)
         return self.head(self._read(x_ND, self.blocks_in_order()[-1].norm(state_ND)), batch)
 
     @torch.no_grad()
@@ -202,9 +202,9 @@ class GraphClassifier(Architecture):
         """g(1) || g(T), (N, 2 D), of x(1) and g(T)."""
         return torch.cat([self.blocks_in_order()[0].norm(x_ND), last_ND], -1)
 
-    def _trained_knobs(self, rows: int) -> list[DynamicsParams]:
+    def _draw_training_noise(self, rows: int) -> list[DynamicsParams] | None:
         if not self.training or self.config.noise == 0:
-            return [DynamicsParams()] * rows
+            return None
         seeds = torch.randint(2**62, (rows,)).tolist()
         return [DynamicsParams(noise=self.config.noise, seed=seed) for seed in seeds]
 

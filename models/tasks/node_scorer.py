@@ -119,14 +119,13 @@ class NodeScorer(Architecture):
         encoded_NP: Tensor | None = None,
     ) -> Tensor:
         """Logits (N,). `encoded_NP`, if given, is `self.features(batch)` computed before."""
-        rows = params or [DynamicsParams()] * batch.rows
         encoded_NP = self.features(batch) if encoded_NP is None else encoded_NP
         x_ND = self.dropout(self.embed(encoded_NP))
         last = []
         for chain, layout in zip(self.chains, batch.relations, strict=True):
             state_ND = x_ND
             for block in _blocks(chain):
-                state_ND = block.relax(state_ND, layout, rows)
+                state_ND = block.relax(state_ND, layout, params)
             last.append(_blocks(chain)[-1].norm(state_ND))
         return self.head(self._first(x_ND), last)
 

@@ -58,19 +58,16 @@ class WindowCompleter(CompletionNetwork):
 
     tells_error = True
     config: WindowConfig  # pyright: ignore[reportIncompatibleVariableOverride]
-    mask_LL: Tensor
 
     def __init__(self, config: WindowConfig) -> None:
         super().__init__()
         c = self.config = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.codec = WindowCodec(c.size, c.patch, c.channels, c.dim, c.stem, c.features)
-        along, length = self.codec.along, self.codec.num_tokens
-        self.register_buffer(
-            "mask_LL", torch.ones(length, length, dtype=torch.bool), persistent=False
-        )
         self.blocks = nn.ModuleList(self.build_block() for _ in range(c.blocks))
         num_biases = c.blocks if c.attention else 0
-        self.biases = nn.ModuleList(RelativeBias(c.heads, along) for _ in range(num_biases))
+        self.biases = nn.ModuleList(
+            RelativeBias(c.heads, self.codec.along) for _ in range(num_biases)
+        )
         self.number_blocks()
 
     def pack(self, windows: Sequence[PrefilledWindow]) -> WindowBatch:
@@ -80,7 +77,7 @@ class WindowCompleter(CompletionNetwork):
         return PrefilledWindow(pixels_SSC, hidden_SS)
 
     def build_layouts(self, batch: WindowBatch) -> list[Layout]:
-        all_see = Dense(self.mask_LL.expand(batch.rows, -1, -1))
+        all_see = Dense.of_all(batch.rows, self.codec.num_tokens, batch.pixels_RCSS.device)
         if not self.config.attention:
             return [all_see] * self.config.blocks
         return [

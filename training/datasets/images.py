@@ -24,7 +24,7 @@ from training.datasets.sources import data_folder
 _SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".webp", ".avif", ".bmp", ".gif", ".heic", ".heif", ".tif", ".tiff")
 )
-_MAX_PIXELS = 1 << 28
+MAX_PIXELS = 1 << 28
 _CHOSEN_BY = 1000  # most training images that are held back to choose by
 _FEWEST = 10
 
@@ -170,11 +170,11 @@ def load_folder(folder: Path, size: int = 64) -> ImageDataset:
         ValueError: there are too few images.
     """
     images: dict[bytes, np.ndarray] = {}
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    paths = find_image_files(folder)
     faults = list[str]()
     for path in paths:
         try:
-            image = decode_image(inspect_header(path.read_bytes(), _MAX_PIXELS))
+            image = decode_image(inspect_header(path.read_bytes(), MAX_PIXELS))
         except ImageError as error:
             faults.append(f"{path}: {error.rule}")
             continue
@@ -193,6 +193,11 @@ def load_folder(folder: Path, size: int = 64) -> ImageDataset:
     note = " ".join(notes)
     split = Split("random-0", train, val, test)
     return ImageDataset(folder.resolve().name, np.stack(list(images.values())), split, note=note)
+
+
+def find_image_files(folder: Path) -> list[Path]:
+    """Files of images in a folder and below, in order; those too that cannot be read."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
 
 
 def _official(

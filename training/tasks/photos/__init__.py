@@ -1,1 +1,1 @@
-"""Windows of photographs completed by a prefill and a learned residual: ET beside a ViT."""
+"""Photographs completed by windows whose holes are prefilled: ET and what may stand for it."""

@@ -1,54 +1,113 @@
-"""The command that asks whether an energy completes photographs better than a transformer."""
+"""The commands of photographs: train a checkpoint that completes them, or compare networks."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
+from rich.progress import Progress
 
-from training.cli_options import DataOption, SmokeOption
-from training.datasets.sources import data_folder
-from training.studies.photos.data import ARCHIVE, WindowSource, read_photos, split_photos
-from training.studies.photos.network import Core
-from training.studies.photos.train import train_core
+from training.cli_options import (
+    DataOption,
+    DeviceOption,
+    EpochsOption,
+    Name,
+    Out,
+    PrecisionOption,
+    ResultsLogOption,
+    RunFolder,
+    SmokeOption,
+    checkpoint_folder,
+    console,
+    create_fabric,
+    run_folder,
+)
+from training.tasks.photos.configs import CORES, photo_train_config
+from training.tasks.photos.data import PhotoSet, load_bsds, load_photo_folder
+from training.tasks.photos.export import export_photo_completer
+from training.tasks.photos.results_table import compute_rows, format_table
+from training.tasks.photos.train import train_photo_completer
+
+Images = Annotated[
+    Path | None, typer.Option(help="folder with your photographs; else those of BSDS500")
+]
+Size = Annotated[str, typer.Option(help="of the network: small for a CPU, large for a GPU")]
+_EPOCHS = {"small": 1800, "large": 112}
 
 
-def photo_windows(
-    core: Annotated[Core, typer.Option(help="what makes the residual")] = "et",
-    seconds: Annotated[float, typer.Option(help="of training, compilation not counted")] = 600,
-    rows: Annotated[int, typer.Option(help="windows of a step")] = 64,
-    learning_rate: Annotated[float, typer.Option(help="of Muon and AdamW")] = 3e-3,
+def _load(images: Path | None, data: Path | None, smoke: bool) -> PhotoSet:
+    if images is None:
+        return load_bsds(data, count=4 if smoke else None)
+    own = load_photo_folder(images)
+    if own.note:
+        console.print(own.note, markup=False, highlight=False)
+    return own
+
+
+def photos(
+    images: Images = None,
+    size: Size = "small",
     seed: int = 0,
-    compiled: Annotated[bool, typer.Option(help="compile the step, for GPUs")] = False,
-    out: Annotated[Path, typer.Option(help="folder of weights and figures")] = Path("runs/photos"),
+    epochs: EpochsOption = None,
+    batch: Annotated[int | None, typer.Option(help="windows of a batch", min=1)] = None,
+    name: Name = None,
+    out: Out = None,
+    run: RunFolder = None,
     data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
     smoke: SmokeOption = False,
 ) -> None:
-    """Train a window completer on BSDS500 for a time; figures on 20 photographs to choose on."""
-    archive = (data or data_folder()) / ARCHIVE
-    if not archive.exists():
-        raise typer.BadParameter(f"{archive} does not exist; it is BSDS500's train and val parts")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    split = split_photos(archive)
-    names = (split.train[:4], split.val[:2]) if smoke else (split.train, split.val)
-    sources = [
-        WindowSource(read_photos(archive, part).to(device), count, 64, seed + place, turn=not place)
-        for place, (part, count) in enumerate(
-            zip(names, (200, 40) if smoke else (32_000, 500), strict=True)
-        )
-    ]
-    row = train_core(
-        core,
-        *sources,
-        seconds=2 if smoke else seconds,
-        rows=8 if smoke else rows,
-        learning_rate=learning_rate,
-        seed=seed,
-        out=out,
-        compiled=compiled,
-        val_rows=40 if smoke else 500,
+    """Train a checkpoint that completes photographs. Killed and started again, it goes on.
+
+    `small` takes some three hours of one core, `large` five minutes of an H200.
+    """
+    chosen = photo_train_config(
+        "et", size, epochs=epochs or _EPOCHS.get(size, 1), batch_windows=batch, smoke=smoke
     )
-    typer.echo(json.dumps(row))
+    source = _load(images, data, smoke)
+    name, folder = checkpoint_folder(name or "et-photos", out)
+    if run is None:
+        run = run_folder(name, chosen, seed, source.fingerprint)
+    fabric = create_fabric(device, precision)
+    with Progress(console=console, disable=not fabric.is_global_zero) as progress:
+        result = train_photo_completer(
+            source, chosen, seed=seed, fabric=fabric, run_folder=run, progress=progress
+        )
+    if fabric.is_global_zero:
+        written = export_photo_completer(folder, name, source, result, seed=seed)
+        before, after = result.figures["all"]
+        console.print(f"hidden pixels: PSNR {after:.2f} dB, prefilled {before:.2f} dB")
+        typer.echo(f"{folder} {written.sha256}")
+
+
+def photos_table(
+    images: Images = None,
+    models: Annotated[str, typer.Option(help="comma-separated")] = ",".join(CORES),
+    size: Size = "small",
+    minutes: Annotated[float, typer.Option(help="of training each", min=0.01)] = 10,
+    seeds: Annotated[int, typer.Option(help="number of seeds", min=1)] = 3,
+    out: ResultsLogOption = None,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke: SmokeOption = False,
+) -> None:
+    """Train every network for the same time on the same photographs, and print the table."""
+    source = _load(images, data, smoke)
+    path = out or Path("runs/tables") / f"photos-{size}-{minutes:g}min{'-smoke' * smoke}.jsonl"
+    fabric = create_fabric(device, precision)
+    with Progress(console=console) as progress:
+        rows = compute_rows(
+            source,
+            models.split(","),
+            range(seeds),
+            size,
+            minutes,
+            path,
+            fabric,
+            progress,
+            smoke=smoke,
+        )
+    typer.echo(format_table(rows))

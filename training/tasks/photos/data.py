@@ -6,6 +6,8 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,23 +17,26 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.studies.photos.masks import draw_masks
-from training.studies.photos.prefill import prefill_windows
+from models.inputs.image_files.data import ImageError
+from models.inputs.image_files.decode import decode_image
+from models.inputs.image_files.header import inspect_header
+from training.common.results_log import hash_arrays
+from training.datasets import Split, data_folder
+from training.datasets.images import MAX_PIXELS, find_image_files
+from training.tasks.photos.masks import draw_masks
+from training.tasks.photos.prefill import prefill_windows
 
 ARCHIVE = Path("images/bsds500/train_val.tar")
-_APART, _CHOSEN_ON = 60, 20
+_APART, _CHOSEN_BY = 60, 20
+_TILE, _LONGEST, _FEWEST = 256, 1024, 10  # of folders
+_BSDS_NOTE = (
+    "Photographs of BSDS500's train and val parts (Arbelaez et al. 2011); no licence is stated, "
+    "they are given for research."
+)
 _SCALES = (0.75, 0.5, 0.35)
 _SCALE_SHARES = (0.55, 0.17, 0.18, 0.10)  # of crops at full size, then of each of `_SCALES`
 _GREY = 0.05  # share of the batches that are grey
 _AROUND = 8  # pixels on each side of a window that its prefill knows as well
-
-
-class PhotoSplit(NamedTuple):
-    """Names in the archive. `test` is measured once, by what ships, and by nothing else."""
-
-    train: list[str]
-    val: list[str]
-    test: list[str]
 
 
 class Windows(NamedTuple):
@@ -42,17 +47,66 @@ class Windows(NamedTuple):
     prefilled: Tensor
 
 
-def split_photos(archive: Path) -> PhotoSplit:
-    """Of the val part, by the SHA-256 of their names: 60 photographs set apart, 20 to choose on."""
-    with tarfile.open(archive) as tar:
-        names = sorted(name for name in tar.getnames() if name.endswith(".jpg"))
-    val = [name for name in names if Path(name).parent.name == "val"]
+@dataclass(frozen=True)
+class PhotoSet:
+    """Photographs or parts of them, uint8 (n, 3, H, W), to train on and to choose by; the names of
+    all, by part. Those to report on are measured by `benchmarks.inpaint`, and not read here."""
+
+    name: str
+    split: Split
+    names: tuple[str, ...]
+    train: np.ndarray
+    val: np.ndarray
+    note: str = ""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that a result depends on beside its recipe."""
+        return hash_arrays(self.train, self.val, *self.split.parts().values())
+
+
+def split_bsds(names: Sequence[str]) -> Split:
+    """The train part and 220 of the val part to train on, 20 to choose by, and 60 set apart by the
+    SHA-256 of their names, which are measured once, by what ships, and by nothing else."""
+    ordered = sorted(names)
+    val = [name for name in ordered if Path(name).parent.name == "val"]
     val.sort(key=lambda name: hashlib.sha256(Path(name).name.encode()).hexdigest())
-    test, chosen_on = val[:_APART], val[_APART : _APART + _CHOSEN_ON]
-    return PhotoSplit(sorted({*names} - {*test, *chosen_on}), chosen_on, test)
+    test, chosen_by = val[:_APART], val[_APART : _APART + _CHOSEN_BY]
+    place = {name: index for index, name in enumerate(ordered)}
+    train = sorted({*ordered} - {*test, *chosen_by})
+    parts = (np.array([place[name] for name in part]) for part in (train, chosen_by, test))
+    return Split("sha256", *parts)
 
 
-def read_photos(archive: Path, names: Sequence[str]) -> Tensor:
+def list_bsds(archive: Path) -> list[str]:
+    """The names of the photographs of BSDS500, in order.
+
+    Raises:
+        FileNotFoundError: saying which file to put where.
+    """
+    if not archive.exists():
+        raise FileNotFoundError(f"{archive} does not exist; it is BSDS500's train and val parts")
+    with tarfile.open(archive) as tar:
+        return sorted(name for name in tar.getnames() if name.endswith(".jpg"))
+
+
+def load_bsds(folder: Path | None = None, *, count: int | None = None) -> PhotoSet:
+    """BSDS500, of which the 60 photographs set apart are not read; `count` of each part.
+
+    Raises:
+        FileNotFoundError: saying which file to put where.
+    """
+    archive = (folder or data_folder()) / ARCHIVE
+    names = list_bsds(archive)
+    split = split_bsds(names)
+    train, val = (
+        read_photos(archive, [names[index] for index in part[:count]])
+        for part in (split.train, split.val)
+    )
+    return PhotoSet("bsds500", split, tuple(names), train, val, note=_BSDS_NOTE)
+
+
+def read_photos(archive: Path, names: Sequence[str]) -> np.ndarray:
     """uint8 (n, 3, 321, 481); upright ones lie on their side."""
     photos: list[np.ndarray] = []
     with tarfile.open(archive) as tar:
@@ -63,7 +117,51 @@ def read_photos(archive: Path, names: Sequence[str]) -> Tensor:
             if image.height > image.width:
                 image = image.transpose(Image.Transpose.ROTATE_90)
             photos.append(np.asarray(image))
-    return torch.from_numpy(np.stack(photos)).permute(0, 3, 1, 2).contiguous()
+    return np.stack(photos).transpose(0, 3, 1, 2).copy()
+
+
+def load_photo_folder(folder: Path) -> PhotoSet:
+    """Your photographs, in `folder` or below: scaled to 1,024 pixels where they are longer, and cut
+    into tiles of 256 x 256. 80/10/10, by the SHA-256 of their files.
+
+    Raises:
+        ValueError: there are too few photographs of 256 x 256 pixels or more.
+    """
+    files, faults = dict[str, np.ndarray](), list[str]()
+    for path in find_image_files(folder):
+        content = path.read_bytes()
+        try:
+            image = Image.fromarray(decode_image(inspect_header(content, MAX_PIXELS)).to_rgb())
+        except ImageError as error:
+            faults.append(f"{path}: {error.rule}")
+            continue
+        image.thumbnail((_LONGEST, _LONGEST), Image.Resampling.BICUBIC)
+        if min(image.size) < _TILE:
+            faults.append(f"{path}: smaller than {_TILE} x {_TILE} pixels.")
+            continue
+        files.setdefault(hashlib.sha256(content).hexdigest(), np.asarray(image))
+    n = len(files)
+    if n < _FEWEST:
+        first = f" First of {len(faults)} that are left out: {faults[0]}" if faults else ""
+        raise ValueError(f"{folder}: {n} different photographs; {_FEWEST} are needed.{first}")
+    names, tenth = sorted(files), max(1, n // 10)
+    val, test, train = np.split(np.arange(n), [tenth, 2 * tenth])
+    split = Split("sha256", train, val, test)
+    both = (
+        np.concatenate([_cut_tiles(files[names[index]]) for index in part]) for part in (train, val)
+    )
+    note = " ".join(f"Left out: {fault}" for fault in faults)
+    return PhotoSet(folder.resolve().name, split, tuple(names), *both, note=note)
+
+
+def _cut_tiles(image_HWC: np.ndarray) -> np.ndarray:
+    """uint8 (n, 3, 256, 256): tiles that cover a photograph, overlapping as they must."""
+    starts = [
+        np.linspace(0, side - _TILE, -(-side // _TILE)).round().astype(int)
+        for side in image_HWC.shape[:2]
+    ]
+    tiles = [image_HWC[y : y + _TILE, x : x + _TILE] for y in starts[0] for x in starts[1]]
+    return np.stack(tiles).transpose(0, 3, 1, 2)
 
 
 class WindowSource:
@@ -77,7 +175,12 @@ class WindowSource:
         drawn, kinds = draw_masks(masks, self.canvas, seed)
         self.masks = torch.from_numpy(drawn).to(photos.device)
         self.kinds = torch.from_numpy(kinds).to(photos.device)
-        self.generator = torch.Generator(photos.device).manual_seed(seed)
+        self.generator = torch.Generator(photos.device)
+        self.seed(seed)
+
+    def seed(self, seed: int) -> None:
+        """What is drawn from here on follows from `seed`."""
+        self.generator.manual_seed(seed)
         self.rng = np.random.default_rng(seed)
 
     def draw(self, rows: int) -> Windows:

@@ -30,7 +30,8 @@ def validate_fields(model: type[M], fields: Mapping[str, Any], *where: str | int
     Raises:
         Problem: `invalid-request`.
     """
-    given = {name: fields[name] for name in model.model_fields if fields.get(name) is not None}
+    names = (field.alias or name for name, field in model.model_fields.items())
+    given = {name: fields[name] for name in names if fields.get(name) is not None}
     try:
         return model.model_validate(given)
     except ValidationError as error:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.linalg import splu
 
-_TOLERANCE = 1e-5  # of values between 0 and 1
+_DIRECT = 1 << 19  # pixels; factors of more take too much memory
+_TOLERANCE = 1e-7  # of values between 0 and 1, in the last step of what is not solved directly
 _MAX_ITERATIONS = 4000
 
 
@@ -18,9 +20,9 @@ def fill_harmonic(
 ) -> np.ndarray:
     """Hidden pixels (n, C), float32, each of which is the mean of its four neighbours.
 
-    Nothing flows over the border of the image. Solved by conjugate gradients for all holes and
-    channels together, from the mean of what is around; a hole of radius r takes some 5 r
-    iterations. A hole that no known pixel touches is 0.5.
+    Nothing flows over the border of the image. A sparse direct solve of all holes and channels
+    together; of more than half a million pixels, conjugate gradients. A hole that no known pixel
+    touches is 0.5.
 
     Args:
         places_n: the hidden pixels, as row * width + column, in order.
@@ -35,7 +37,7 @@ def fill_harmonic(
     mean_C = known_iC.mean(0)  # solved for the difference from it
     b_nC = np.zeros((n, channels))
     np.add.at(b_nC, boundary_i, known_iC - mean_C)
-    x_nC = _solve(matrix_nn, b_nC)
+    x_nC = _solve_directly(matrix_nn, b_nC) if n <= _DIRECT else _iterate(matrix_nn, b_nC)
     return (x_nC + mean_C).astype(np.float32)
 
 
@@ -71,14 +73,21 @@ def _build_system(
     return sparse.csr_array(laplacian_nn), np.concatenate(boundary), np.concatenate(outside)
 
 
-def _solve(matrix_nn: sparse.csr_array, b_nC: np.ndarray) -> np.ndarray:
+def _solve_directly(matrix_nn: sparse.csr_array, b_nC: np.ndarray) -> np.ndarray:
+    symmetric = {"SymmetricMode": True}  # and positive definite: no pivoting
+    ordering = "MMD_AT_PLUS_A"
+    factors = splu(matrix_nn.tocsc(), ordering, diag_pivot_thresh=0.0, options=symmetric)
+    return factors.solve(b_nC)
+
+
+def _iterate(matrix_nn: sparse.csr_array, b_nC: np.ndarray) -> np.ndarray:
     """Conjugate gradients with the diagonal as preconditioner, each channel by itself."""
     inverse_n1 = 1 / np.maximum(matrix_nn.diagonal(), 1)[:, None]
     x, r = np.zeros_like(b_nC), b_nC.copy()
     z = r * inverse_n1
     p, rz_C = z.copy(), (r * z).sum(0)
     for _ in range(_MAX_ITERATIONS):
-        if np.abs(z).max(initial=0) < _TOLERANCE / 100:
+        if np.abs(z).max(initial=0) < _TOLERANCE:
             break
         q = matrix_nn @ p
         alpha_C = rz_C / np.maximum((p * q).sum(0), 1e-300)

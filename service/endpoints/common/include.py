@@ -10,6 +10,7 @@ from models.interpret.reasons import TOP_K, get_supported_reasons
 from models.nn.transformer import MultiHeadAttention
 from models.nn.workspace import Workspace
 from models.resonance import ResonanceParameter
+from models.tasks.completer import CompletionNetwork
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
 from service.errors import FieldError, make_problem
@@ -27,6 +28,7 @@ _MISSING = {
     "attention": "this model has no attention",
     "memories": "this model has no Hopfield network",
     "explanation": "this model tells attention and memories, but does not explain its answers",
+    "uncertainty": "this model does not tell what error to expect",
 }
 
 
@@ -37,6 +39,8 @@ def require_supported_includes(network: Architecture, include: Collection[str]) 
     there = set(get_supported_reasons(network))
     if isinstance(network, NodeScorer | GraphClassifier):
         there.add("explanation")
+    if isinstance(network, CompletionNetwork) and network.tells_error:
+        there.add("uncertainty")
     missing = [rule for name, rule in _MISSING.items() if name in include and name not in there]
     if missing:
         raise make_request_problem(FieldError("/include", "not_told", rule) for rule in missing)

@@ -19,7 +19,9 @@ from service.endpoints.common.reason_schemas import absent
 Json = dict[str, Any]
 
 
-Include = Literal["trace", "components", "resonance", "attention", "memories", "explanation"]
+Include = Literal[
+    "trace", "components", "resonance", "attention", "memories", "explanation", "uncertainty"
+]
 
 
 class Strict(BaseModel):
@@ -103,7 +105,8 @@ class Envelope(Strict):
         [],
         max_length=len(get_args(Include)),
         description="what else to tell: in `convergence` trace, components and resonance; in "
-        "`reasons` attention, memories and components; in each result its explanation",
+        "`reasons` attention, memories and components; in each result its explanation; with a "
+        "completed image its uncertainty",
     )
 
 

@@ -34,7 +34,12 @@ stay apart in the 32 bits of a seed."""
 
 @dataclass(frozen=True)
 class CompleteInputs:
-    """What to complete and how: `plan` has the windows of `image`, to be filled `count` times."""
+    """What to complete and how: `plan` has the windows of `image`, to be filled `count` times.
+
+    Attributes:
+        weights: how much of each hidden pixel is filled (n,), from 0 to 1; all of it if None.
+        box: the part of the image to answer with, as slices of rows and columns.
+    """
 
     model: Completer
     image: ImageData
@@ -42,6 +47,8 @@ class CompleteInputs:
     count: int
     params: DynamicsParams
     include: frozenset[str]
+    weights: np.ndarray | None = None
+    box: tuple[slice, slice] = (slice(None), slice(None))
 
     @property
     def patches(self) -> int:
@@ -57,9 +64,15 @@ class CompleteInputs:
 
 @dataclass(frozen=True)
 class Completion:
-    """A completed image, with the convergence of each window and of all together."""
+    """A completed image, with the convergence of each window and of all together.
+
+    Attributes:
+        expected_error: the absolute error to expect of each pixel (H, W), from 0 to 1; None if it
+            was not asked for.
+    """
 
     image: ImageData
+    expected_error: np.ndarray | None
     windows: list[dict[str, Any]]
     convergence: dict[str, Any]
     reasons: RowReasons | None
@@ -98,19 +111,43 @@ def complete_image(
         filler = _Filler(task, params, progress, control, frames, index, room)
         filled = fill_holes(task.image.pixels, task.plan, filler)
         report = filler.windows, filler.convergence(), filler.reasons()
-        completions.append(Completion(write_pixels(task.image, filled), *report))
+        image = write_pixels(task.image, filled, task.weights, task.box)
+        error = write_error(task, filled) if "uncertainty" in task.include else None
+        completions.append(Completion(image, error, *report))
     return Completed(completions, resolved_dynamics(task.model.network, task.params))
 
 
-def write_pixels(image: ImageData, filled: FilledPixels) -> ImageData:
-    """A copy of `image` with its hidden pixels filled and opaque, and known pixels as they were."""
-    pixels, alpha = image.pixels.copy(), image.alpha
-    flat = pixels.reshape(-1, pixels.shape[2])
-    flat[filled.places] = np.rint(filled.values * np.iinfo(pixels.dtype).max).astype(pixels.dtype)
+def write_pixels(
+    image: ImageData,
+    filled: FilledPixels,
+    weights: np.ndarray | None = None,
+    box: tuple[slice, slice] = (slice(None), slice(None)),
+) -> ImageData:
+    """A copy of what is in `box` of `image`, with its hidden pixels filled and opaque, and known
+    pixels as they were."""
+    pixels = image.pixels[box].copy()
+    top, left = (part.start or 0 for part in box)
+    rows, columns = np.divmod(filled.places, image.pixels.shape[1])
+    places = (rows - top) * pixels.shape[1] + columns - left
+    flat, peak = pixels.reshape(-1, pixels.shape[2]), np.iinfo(pixels.dtype).max
+    values = filled.values * peak
+    if weights is not None:
+        values = flat[places] + weights[:, None] * (values - flat[places])
+    flat[places] = np.rint(values).astype(pixels.dtype)
+    alpha = None if image.alpha is None else image.alpha[box].copy()
     if alpha is not None:
-        alpha = alpha.copy()
-        alpha.ravel()[filled.places] = _OPAQUE
+        opaque = np.float32(_OPAQUE) if weights is None else weights * _OPAQUE
+        alpha.ravel()[places] = np.maximum(alpha.ravel()[places], np.rint(opaque))
     return replace(image, pixels=pixels, alpha=alpha)
+
+
+def write_error(task: CompleteInputs, filled: FilledPixels) -> np.ndarray | None:
+    """The error to expect of each pixel in the box (H, W), 0 where pixels were known."""
+    if filled.expected_error is None:
+        return None
+    error = np.zeros(task.image.pixels.shape[:2], np.float32)
+    error.ravel()[filled.places] = np.clip(filled.expected_error, 0, 1)
+    return error[task.box]
 
 
 class _Filler:
@@ -219,7 +256,9 @@ class _Filler:
                     block,
                     float(moment.energy_R.sum()) / nodes,
                     {name: float(part.sum()) / nodes for name, part in moment.components.items()},
-                    write_pixels(self._task.image, preview(answers)),
+                    write_pixels(
+                        self._task.image, preview(answers), self._task.weights, self._task.box
+                    ),
                 )
             )
 

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from models.inputs.image_files.data import ImageData, ImageError
 
-MaskMode = Literal["white_fill", "black_fill", "alpha"]
+MaskMode = Literal["white_fill", "black_fill", "alpha", "soft"]
+_WHITE = 255
 THRESHOLD = 128  # of 255: this value and above are white, or opaque
 
 
-def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
+@dataclass(frozen=True)
+class Hole:
+    """Pixels to fill, bool (H, W), and of a soft mask how much each is filled: from 0 to 1 (n,), in
+    row-major order."""
+
+    hidden: np.ndarray
+    weights: np.ndarray | None = None
+
+
+def find_hole(mode: MaskMode, mask: ImageData) -> Hole:
+    """What `mask` marks.
+
+    Raises:
+        ImageError: as of `find_hidden`.
+    """
+    if mode != "soft":
+        return Hole(find_hidden(mode, mask))
+    gray = mask.to_grayscale()
+    share = gray.astype(np.float32) / (1 if gray.max() == 1 else _WHITE)
+    if mask.alpha is not None:
+        share = share * (mask.alpha / np.float32(_WHITE))
+    hidden = share > 0
+    _require_some(mode, hidden, "")
+    return Hole(hidden, share[hidden])
+
+
+def find_hidden(mode: MaskMode, mask: ImageData) -> np.ndarray:
     """Return the pixels to fill, bool (H, W): the white, black or transparent ones of `mask`.
 
     Transparent pixels of a mask mark nothing in the modes `white_fill` and `black_fill`. A mask
@@ -37,16 +65,20 @@ def unknown_of(mode: MaskMode, mask: ImageData) -> np.ndarray:
         unknown, of_other = white & opaque, ~white & opaque
         if mode == "black_fill":
             unknown, of_other = of_other, unknown
-    if not unknown.any():
-        hint = f"; `{other}` would mark {of_other.sum()} pixels" if of_other.any() else ""
+    hint = f"; `{other}` would mark {of_other.sum()} pixels" if of_other.any() else ""
+    _require_some(mode, unknown, hint)
+    return unknown
+
+
+def _require_some(mode: MaskMode, hidden: np.ndarray, hint: str) -> None:
+    if not hidden.any():
         raise ImageError(
             "nothing_to_fill",
             f"Nothing to complete: `mask_mode` `{mode}` marks no pixel{hint}. Mark at least one "
             "pixel.",
         )
-    if unknown.all():
+    if hidden.all():
         raise ImageError(
             "nothing_known",
             f"`mask_mode` `{mode}` marks every pixel. Leave some pixels that are known.",
         )
-    return unknown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from models.inputs.image_files.header import EncodedImage
 from service.endpoints.common.envelope import read_envelope
@@ -15,8 +16,10 @@ from service.imaging.upload import UploadSpec, inspect_file, parse_upload
 from service.settings import Settings
 from service.validation.schema_errors import validate_fields
 
-_KNOWN = CompleteRequest.model_fields
-_BODY = UploadSpec(_KNOWN, max_files={"image": 1, "mask": 1}, text_fields=("model", "mask_mode"))
+_KNOWN = tuple(field.alias or name for name, field in CompleteRequest.model_fields.items())
+_BODY = UploadSpec(
+    _KNOWN, max_files={"image": 1, "mask": 1}, text_fields=("model", "mask_mode", "return")
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class CompletionRequest:
     mask: EncodedImage | None
     mask_mode: MaskMode
     num_samples: int
+    region: Literal["image", "hole"]
     model: str | None
     dynamics: Dynamics
     include: frozenset[str]
@@ -58,6 +62,7 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> Completi
         mask,
         params.mask_mode,
         params.num_samples,
+        params.region,
         envelope.model,
         envelope.dynamics,
         frozenset(envelope.include),

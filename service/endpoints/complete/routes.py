@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
-from models.inputs.image_files.data import ImageData, ImageError
+from models.inputs.image_files.data import ImageError
 from models.inputs.inpainting.plan import Plan, Tiling, TooManyWindowsError, plan_windows
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import (
@@ -29,6 +30,7 @@ from service.endpoints.complete.infer import Completed, CompleteInputs, complete
 from service.endpoints.complete.parse import read_request
 from service.endpoints.complete.previews import Frames
 from service.endpoints.complete.schemas import (
+    Box,
     CompleteForm,
     CompleteRequest,
     CompleteResponse,
@@ -40,7 +42,7 @@ from service.errors import make_problem
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, EventStream
-from service.imaging.encode import encode_base64_png, encode_sheet
+from service.imaging.encode import encode_base64_png, encode_png, encode_sheet
 from service.imaging.errors import image_errors_at
 from service.media_types import JSON, MULTIPART, PNG, SAFETENSORS
 from service.payload import (
@@ -53,6 +55,7 @@ from service.registry.handles import Completer
 from service.settings import Settings
 
 router = APIRouter(tags=["complete"])
+_WHOLE = slice(None), slice(None)
 _BODY = json_or_form_body(
     "An image and what of it to fill, as JSON with base64 or as a form with files.",
     CompleteRequest,
@@ -113,7 +116,7 @@ class CompleteTask(InferenceTask[Completed]):
         config, max_windows = model.config, settings.max_windows // upload.num_samples
         with image_errors_at("/mask" if upload.mask else "/image"):
             plan = await self.on_codec(
-                _plan, opened.unknown, Tiling.for_size(config.size), max_windows
+                _plan, opened.hole.hidden, Tiling.for_size(config.size), max_windows
             )
         self.inputs = CompleteInputs(
             model,
@@ -122,6 +125,8 @@ class CompleteTask(InferenceTask[Completed]):
             upload.num_samples,
             upload.dynamics.to_params(),
             upload.include,
+            opened.hole.weights,
+            _find_box(opened.hole.hidden) if upload.region == "hole" else _WHOLE,
         )
         require_response_fits(self.inputs, self.accept, settings)
         timer.lap("decode")
@@ -158,9 +163,16 @@ def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int) -> Plan:
         raise ImageError("too_much_work", rule, "invalid-request") from error
 
 
+def _find_box(hidden_HW: np.ndarray) -> tuple[slice, slice]:
+    """The smallest rectangle with all hidden pixels, as rows and columns."""
+    rows, columns = (np.flatnonzero(hidden_HW.any(axis)) for axis in (1, 0))
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+
 def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -> None:
     """Refuse a response that would be too large, before anything is computed."""
-    size = _size(task.image) * 4 // 3 if form == JSON else _size(task.image)
+    size = _size(task)
+    size = size * 4 // 3 if form == JSON else size
     size += reason_bytes(task.model.network, task.params, task.include, task.patches)
     if (size := task.count * size) > settings.max_response_bytes:
         rule = (
@@ -175,15 +187,17 @@ def _frames(task: CompleteInputs, feed: EventStream | None, settings: Settings) 
     if feed is None:
         return None
     feed.start()
-    max_frames = settings.max_response_bytes // (_size(task.image) * 4 // 3) - task.count
+    max_frames = settings.max_response_bytes // (_size(task) * 4 // 3) - task.count
     max_frames = max(min(settings.max_frames, max_frames), 0)
     return Frames(max_frames, lambda frame: feed.publish(frame.to_event))
 
 
-def _size(image: ImageData) -> int:
-    """Bytes of an image where a PNG of it saves none."""
-    alpha = 0 if image.alpha is None else image.alpha.nbytes
-    return image.pixels.nbytes + alpha + len(image.profile or b"")
+def _size(task: CompleteInputs) -> int:
+    """Bytes of one completion where a PNG of it saves none."""
+    image, box = task.image, task.box
+    alpha = 0 if image.alpha is None else image.alpha[box].nbytes
+    uncertainty = image.pixels[box][..., 0].size if "uncertainty" in task.include else 0
+    return image.pixels[box].nbytes + alpha + uncertainty + len(image.profile or b"")
 
 
 def _encode(
@@ -200,13 +214,23 @@ def _encode(
         "model": task.model.ref_dict,
         "dynamics": completed.dynamics,
     }
+    if task.box != _WHOLE:
+        rows, columns = task.box
+        height, width = images[0].pixels.shape[:2]
+        box = Box(left=columns.start, top=rows.start, width=width, height=height)
+        document["box"] = box.model_dump()
+    errors = [c.expected_error for c in completions if c.expected_error is not None]
     if media_type == SAFETENSORS:
         arrays = {f"image_{i}": np.array(image.to_array()) for i, image in enumerate(images)}
+        arrays |= {f"uncertainty_{i}": np.array(error) for i, error in enumerate(errors)}
         return make_tensors_payload(arrays | reasons_to_tensors(reasons), document)
     for entry, row in zip(entries, reasons, strict=False):
         entry["reasons"] = reasons_to_dict(row, tiles=True)
     if media_type == PNG:
         return make_image_payload(encode_sheet(images), document)
+    for entry, error in zip(entries, errors, strict=False):
+        grey = np.rint(255 * error).astype(np.uint8)
+        entry["b64_uncertainty_png"] = base64.b64encode(encode_png(grey)).decode()
     pairs = zip(images, entries, strict=True)
     document["images"] = [{"b64_png": encode_base64_png(image), **entry} for image, entry in pairs]
     return make_json_payload(document)

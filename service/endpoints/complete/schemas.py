@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
@@ -29,7 +31,14 @@ class CompleteKnobs(Strict):
     mask_mode: MaskMode = Field(
         "white_fill",
         description="which pixels to fill: the white, the black or the transparent ones of the "
-        "mask; with `alpha` and no mask, the transparent ones of the image",
+        "mask; with `alpha` and no mask, the transparent ones of the image. `soft`: all that are "
+        "not black, each blended with what it was by how white the mask is",
+    )
+    region: Literal["image", "hole"] = Field(
+        "image",
+        alias="return",
+        description="what comes back: the whole image, or of it the smallest rectangle with all "
+        "that was filled, whose place `box` tells",
     )
     num_samples: int = Field(
         1,
@@ -59,6 +68,15 @@ class CompleteForm(Envelope, CompleteKnobs):
     mask: bytes | None = Field(
         None, description="an image of the same size; optional only with `mask_mode` `alpha`"
     )
+
+
+class Box(BaseModel):
+    """A rectangle of an image, in pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
 
 
 class WindowsConvergence(BaseModel):
@@ -99,6 +117,12 @@ class Completion(BaseModel):
     """One completed image."""
 
     b64_png: str = Field(description="PNG as base64, with the color profile that was sent")
+    b64_uncertainty_png: str | SkipJsonSchema[None] = Field(
+        None,
+        description="grayscale PNG as base64: the absolute error to expect of each filled pixel, "
+        "mean over channels, 255 being as much as from black to white; 0 where pixels were known",
+        json_schema_extra=absent,
+    )
     convergence: WindowsConvergence
     reasons: Reasons | SkipJsonSchema[None] = Field(
         None,
@@ -115,6 +139,11 @@ class CompleteResponse(BaseModel):
     """As many completions as were asked for."""
 
     images: list[Completion]
+    box: Box | SkipJsonSchema[None] = Field(
+        None,
+        description="where `return` is `hole`: the place of all images",
+        json_schema_extra=absent,
+    )
     model: ModelRef
     dynamics: ResolvedDynamics
     timings_ms: CompleteTimings

@@ -111,7 +111,7 @@ def test_a_place_is_free_again_whatever_happened():
 
     opened, at_once = asyncio.run(main())
     assert not at_once
-    np.testing.assert_array_equal(opened.unknown, HOLE == 255)
+    np.testing.assert_array_equal(opened.hole.hidden, HOLE == 255)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("png")))
@@ -127,13 +127,13 @@ def test_from_a_body_to_a_png(name):
     """As a route does it, for every kind of file."""
     request = read_request(body(image=text(FILES[name])), "application/json", Settings())
     opened = decode_request(request)
-    plan = plan_windows(opened.unknown, Tiling.for_size(16), 100)
+    plan = plan_windows(opened.hole.hidden, Tiling.for_size(16), 100)
     filled = fill_holes(
         opened.image.pixels, plan, lambda windows, _: Answers(1 - windows.pixels, None)
     )
     again = read(encode_sheet([write_pixels(opened.image, filled)]))
     assert again.pixels.dtype == opened.image.pixels.dtype
-    known = ~opened.unknown
+    known = ~opened.hole.hidden
     np.testing.assert_array_equal(again.pixels[known], opened.image.pixels[known])
     assert (again.pixels[~known] != opened.image.pixels[~known]).any()
     assert (again.alpha is None) == (opened.image.alpha is None)

@@ -17,7 +17,7 @@ from PIL import Image, ImageCms, ImageOps
 from models.inputs.image_files.data import ImageData, ImageError
 from models.inputs.image_files.decode import decode_image
 from models.inputs.image_files.header import inspect_header
-from service.endpoints.complete.masks import unknown_of
+from service.endpoints.complete.masks import find_hidden
 from tests.support.image_files import (
     BOMBS,
     DAMAGED,
@@ -203,13 +203,13 @@ def masks() -> dict[str, ImageData]:
 @pytest.mark.parametrize("name", masks())
 def test_white_or_black_is_what_is_nearer(name):
     expected = [[False, False], [True, True]]
-    np.testing.assert_array_equal(unknown_of("white_fill", masks()[name]), expected)
-    np.testing.assert_array_equal(unknown_of("black_fill", masks()[name]), np.invert(expected))
+    np.testing.assert_array_equal(find_hidden("white_fill", masks()[name]), expected)
+    np.testing.assert_array_equal(find_hidden("black_fill", masks()[name]), np.invert(expected))
 
 
 def test_transparent_is_less_than_half_opaque():
     mask = ImageData(np.zeros((2, 2, 3), np.uint8), GREYS)
-    np.testing.assert_array_equal(unknown_of("alpha", mask), [[True, True], [False, False]])
+    np.testing.assert_array_equal(find_hidden("alpha", mask), [[True, True], [False, False]])
 
 
 @pytest.mark.parametrize(
@@ -225,5 +225,5 @@ def test_transparent_is_less_than_half_opaque():
 )
 def test_masks_that_say_nothing(mode, mask, code):
     with pytest.raises(ImageError) as refused:
-        unknown_of(mode, mask)
+        find_hidden(mode, mask)
     assert refused.value.code == code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from models.inputs.inpainting import laplace
 from models.inputs.inpainting.laplace import fill_harmonic
 
 
@@ -54,7 +55,12 @@ def stripes(height: int, width: int) -> np.ndarray:
     ],
     ids=["dots", "stripes", "block", "half", "corner"],
 )
-def test_it_is_the_dense_solution(hidden: np.ndarray) -> None:
+@pytest.mark.parametrize("direct", [True, False])
+def test_it_is_the_dense_solution(
+    hidden: np.ndarray, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not direct:
+        monkeypatch.setattr(laplace, "_DIRECT", 0)
     image = np.random.default_rng(1).random((24, 31, 3))
     filled = fill(image, hidden)
     for channel in range(3):

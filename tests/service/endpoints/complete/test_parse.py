@@ -84,7 +84,7 @@ def test_json_and_a_form_say_the_same():
     assert one.include == {"trace"}
     opened = decode_request(one)
     np.testing.assert_array_equal(opened.image.to_array(), smooth(20, 30))
-    np.testing.assert_array_equal(opened.unknown, HOLE == 0)
+    np.testing.assert_array_equal(opened.hole.hidden, HOLE == 0)
 
 
 def test_what_is_left_out():
@@ -115,16 +115,16 @@ def test_lines_may_be_broken():
 def test_an_image_may_bring_its_own_mask():
     image = saved(np.dstack([smooth(20, 30), 255 - HOLE]))
     opened = decode_request(read(body(image=text(image), mask=None, mask_mode="alpha")))
-    np.testing.assert_array_equal(opened.unknown, HOLE == 255)
+    np.testing.assert_array_equal(opened.hole.hidden, HOLE == 255)
     opened = decode_request(read(body(image=text(IMAGE), mask=text(image), mask_mode="alpha")))
-    np.testing.assert_array_equal(opened.unknown, HOLE == 255)
+    np.testing.assert_array_equal(opened.hole.hidden, HOLE == 255)
 
 
 def test_a_mask_fits_what_is_seen_not_what_is_stored():
     turned = text(saved(smooth(20, 30), exif=exif(6)))
     assert refusal(body(image=turned)).faults[0].code == "wrong_shape"
     opened = decode_request(read(body(image=turned, mask=text(saved(np.rot90(HOLE).copy())))))
-    assert opened.image.shape == opened.unknown.shape == (30, 20)
+    assert opened.image.shape == opened.hole.hidden.shape == (30, 20)
 
 
 BAD_TEXT = {

@@ -19,6 +19,7 @@ from models.architectures.ait import AiT, AiTLayer
 from models.base import Architecture, Block
 from models.energies import DotProductAttention, Hopfield
 from models.tasks.image_completer import ImageCompleter
+from models.tasks.window_completer import RelativeBias, WindowCompleter
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def list_galleries(network: Architecture) -> dict[str, Callable[[], Gallery]]:
         return galleries | {
             "positions": lambda: build_position_gallery(codec.position_LD, (along, along))
         }
+    if isinstance(network, WindowCompleter):
+        return {"positions": lambda: _offsets(network)} if len(network.biases) else {}
     if isinstance(network, AiT):
         c = network.config
         galleries = {"positions": lambda: build_position_gallery(network.places_LD, c.grid)}
@@ -65,6 +68,17 @@ def build_position_gallery(position_LD: Tensor, grid: tuple[int, int]) -> Galler
     tiles = ((1 + cosine_LL) / 2).view(*grid, *grid, 1)
     scale = "cosine similarity, black -1 to white 1"
     return Gallery(tiles.cpu().numpy(), ("row", "column"), scale, grid[1])
+
+
+@torch.no_grad()
+def _offsets(network: WindowCompleter) -> Gallery:
+    """What each head adds to the logits of two tokens by their offset."""
+    wide = 2 * network.codec.along - 1
+    bias_BHP = torch.stack([cast(RelativeBias, bias).bias_HP for bias in network.biases]).double()
+    low, high = bias_BHP.amin(-1, keepdim=True), bias_BHP.amax(-1, keepdim=True)
+    tiles = ((bias_BHP - low) / (high - low).clamp(min=1e-12)).unflatten(-1, (wide, wide, 1))
+    scale = "bias of an offset, each tile from its lowest to its highest"
+    return Gallery(tiles.cpu().numpy(), ("block", "head"), scale, bias_BHP.shape[1])
 
 
 _PIXELS = "pixels as the decoder reads them, cut off at black and white"

@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
 from models import checkpoint
 from models.architectures.cdat import CDAT, CDATConfig, CDATGraph
-from models.architectures.et import ET, ETConfig, ETGraph, ETImage
+from models.architectures.et import ET, ETConfig, ETGraph, ETImage, ETWindow
+from models.base import temporary_seed
 from models.checkpoint import Calibration, EnergyReference, Feature, HiddenReference, Manifest
 from models.inputs.graph import Column, Graph
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse_smiles
+from models.tasks.completer import CompletionNetwork
 from models.tasks.graph_classifier import GraphClassifier
+from models.tasks.window_completer import WindowConfig
 from tests.support.image_models import save_recognisers
 
 FEATURES = ("age", "degree", "rate", "volume", "x")  # one is called x, to be awkward
@@ -97,8 +101,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save_checkpoints(folder: Path) -> None:
     """Write `et-small` (one relation) and `cdat-small` (two), which score nodes, `cdat-mol` (reads
-    SMILES) and `et-shape` (reads graphs alone), which classify graphs, `et-tile` (RGB) and
-    `et-grey`, which complete images, and those of `save_recognisers`."""
+    SMILES) and `et-shape` (reads graphs alone), which classify graphs, `et-tile` (RGB), `et-grey`
+    and `et-pane` (prefilled windows), which complete images, and those of `save_recognisers`."""
     et = ETConfig.model_validate({"features": FEATURES, "step_size": 0.1, **SMALL})
     cdat = CDATConfig.model_validate(
         {"features": FEATURES, "relations": RELATIONS, "combine": "concat", "blocks": 2, **SMALL}
@@ -124,7 +128,8 @@ def save_checkpoints(folder: Path) -> None:
     for name, network in classifiers().items():
         save_classifier(folder / name, network)
     for name, channels in (("et-tile", 3), ("et-grey", 1)):
-        save_completer(folder / name, channels)
+        save_completer(folder / name, image_completer(channels))
+    save_completer(folder / "et-pane", window_completer())
     save_recognisers(folder)
 
 
@@ -201,14 +206,32 @@ def save_classifier(folder: Path, network: GraphClassifier) -> None:
     checkpoint.save_checkpoint(folder, network, manifest, "# A test model\n")
 
 
-def save_completer(folder: Path, channels: int) -> None:
-    """Write a small one with random weights, of 16 x 16 pixels in patches of 4 x 4."""
-    small = {"dim": 12, "heads": 2, "head_dim": 4, "memories": 10, "steps": 3}
-    config = ETImage.config_type.model_validate(
-        {**small, "size": 16, "patch": 4, "channels": channels, "blocks": 2}
-    )
+_TILES = {
+    **{"dim": 12, "heads": 2, "head_dim": 4, "memories": 10, "steps": 3},
+    **{"size": 16, "patch": 4, "blocks": 2},
+}
+
+
+def image_completer(channels: int) -> ETImage:
+    """A small one with random weights, of 16 x 16 pixels in patches of 4 x 4."""
+    config = ETImage.config_type.model_validate(_TILES | {"channels": channels})
     images = np.random.default_rng(3).integers(0, 256, (20, 16, 16, channels), np.uint8)
     network = ETImage.from_data(config, images, 3)
+    assert isinstance(network, ETImage)
+    return network
+
+
+def window_completer() -> ETWindow:
+    """The same of prefilled windows."""
+    with temporary_seed(3):
+        network = ETWindow(WindowConfig.model_validate(_TILES | {"stem": 4, "features": 8}))
+        for head in (network.codec.head2, network.codec.doubt):  # zero before training
+            torch.nn.init.normal_(head.weight, std=0.3)
+    return network
+
+
+def save_completer(folder: Path, network: CompletionNetwork) -> None:
+    """Write a checkpoint of a completer."""
     manifest = Manifest(
         name=folder.name,
         version="3.0",

@@ -39,7 +39,8 @@ async def show_memories(
         str,
         Query(
             description="`memories` of the Hopfield network, `attention` (rows of its queries and "
-            "keys), or `positions` (the cosine similarity of each to all)",
+            "keys), or `positions` (the cosine similarity of each to all, or the "
+            "bias of each offset between two)",
             json_schema_extra={"enum": list(VIEWS)},
         ),
     ] = "memories",

@@ -72,7 +72,13 @@ async def describe_model(
         )
     if isinstance(model, Completer):
         c = model.config
-        return CompleterDetail(**common, size=c.size, patch=c.patch, channels=c.channels)
+        return CompleterDetail(
+            **common,
+            size=c.size,
+            patch=c.patch,
+            channels=c.channels,
+            tells_uncertainty=model.network.tells_error,
+        )
     if isinstance(model, ImageModel):
         channels, height, width = model.config.shape
         return RecogniserDetail(

@@ -114,6 +114,9 @@ class CompleterDetail(ModelDetail):
     patch: int = Field(
         description="pixels per side of a patch, which is known or masked as a whole"
     )
+    tells_uncertainty: bool = Field(
+        description="whether `include` may have `uncertainty`: the error to expect of each pixel"
+    )
     channels: int = Field(
         description="1: grayscale, color channels are completed one by one; 3: RGB or grayscale"
     )

@@ -54,7 +54,7 @@ def test_the_answer_fits_its_schema(client):
     assert "trace" not in told(completed(client))
 
 
-@pytest.mark.parametrize("model", ["et-tile", "et-grey"])
+@pytest.mark.parametrize("model", ["et-tile", "et-grey", "et-pane"])
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_known_comes_back_as_it_was(client, name, model):
     before = opened(FILES[name])

@@ -89,7 +89,7 @@ def test_bad_requests(client, name):
 
 def test_wrong_models_are_told(client):
     problem = check(send(client, model="cdat-mol"), 422, "wrong-model")
-    assert "POST /complete. Models that do: et-grey, et-tile." in problem.detail
+    assert "POST /complete. Models that do: et-grey, et-pane, et-tile." in problem.detail
     response = client.post("/classify", json={"smiles": "CCO", "model": "et-tile"})
     check(response, 422, "wrong-model", "wrong_task", "/model")
 

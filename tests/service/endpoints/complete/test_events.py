@@ -95,7 +95,7 @@ def test_the_last_event_is_the_whole_answer(client):
 
 
 @pytest.mark.parametrize("name", ["png", "png grey", "png alpha", "png 16 bits"])
-@pytest.mark.parametrize("model", ["et-tile", "et-grey"])
+@pytest.mark.parametrize("model", ["et-tile", "et-grey", "et-pane"])
 def test_frames_are_of_the_pictures_kind(client, model, name):
     frames, answer = streamed(client, FILES[name], model=model)
     [after] = pictures(answer)

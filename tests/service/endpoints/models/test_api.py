@@ -23,7 +23,7 @@ def test_models(client):
     assert {model.name: model.route for model in listed} == {
         **dict.fromkeys(("et-small", "cdat-small"), "/anomaly/score"),
         **dict.fromkeys(("cdat-mol", "et-shape"), "/classify"),
-        **dict.fromkeys(("et-tile", "et-grey"), "/complete"),
+        **dict.fromkeys(("et-tile", "et-grey", "et-pane"), "/complete"),
         **dict.fromkeys(("ait-glyph", "ait-grey"), "/images/classify"),
         "ait-scene": "/images/answer",
     }

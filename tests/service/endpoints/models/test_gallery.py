@@ -21,6 +21,7 @@ SHOWN = [
     ("et-tile", "attention", (4, 4, 3), [2, 2, 2, 4]),
     ("et-tile", "positions", (4, 4, 1), [4, 4]),
     ("et-grey", "memories", (4, 4, 1), [2, 10]),
+    ("et-pane", "positions", (7, 7, 1), [2, 2]),
     ("ait-glyph", "memories", (4, 4, 3), [2, 5]),
     ("ait-glyph", "positions", (2, 3, 1), [2, 3]),
     ("ait-scene", "memories", (5, 5, 3), [2, 5]),

@@ -81,8 +81,8 @@ class Network:
 
 def _fill_laplace(image: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     flat, places = image.reshape(-1, 3), np.flatnonzero(hidden)
-    filled = fill_harmonic(places, hidden.shape, lambda known: flat[known] / 255)
-    return _write(image, places, filled)
+    values = fill_harmonic(places, hidden.shape, lambda known: flat[known] / 255)
+    return write_filled(image, FilledPixels(places, values, None))
 
 
 def _fill_biharmonic(image: np.ndarray, hidden: np.ndarray) -> np.ndarray:
@@ -90,14 +90,16 @@ def _fill_biharmonic(image: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     return np.rint(255 * np.clip(filled, 0, 1)).astype(np.uint8)
 
 
-def _fill_opencv(method: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def fill_opencv(method: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """One of OpenCV's methods, of an image whose hidden pixels are blank."""
     return lambda image, hidden: cv2.inpaint(image, hidden.astype(np.uint8), _RADIUS, method)
 
 
-def _write(image: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
-    filled = image.copy()
-    filled.reshape(-1, 3)[places] = np.rint(255 * values)
-    return filled
+def write_filled(image: np.ndarray, filled: FilledPixels) -> np.ndarray:
+    """A copy of an image with its hidden pixels filled."""
+    written = image.copy()
+    written.reshape(-1, 3)[filled.places] = np.rint(255 * filled.values)
+    return written
 
 
 def read_bsds(part: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -126,8 +128,8 @@ def measure_photo(
     # OpenCV's gradients read what is under the mask: left there, the answer would leak.
     blank = np.where(hidden[..., None], np.uint8(0), image)
     fillers = {
-        "telea": _fill_opencv(cv2.INPAINT_TELEA),
-        "navier-stokes": _fill_opencv(cv2.INPAINT_NS),
+        "telea": fill_opencv(cv2.INPAINT_TELEA),
+        "navier-stokes": fill_opencv(cv2.INPAINT_NS),
         "laplace": _fill_laplace,
         "biharmonic": _fill_biharmonic,
     }
@@ -137,7 +139,7 @@ def measure_photo(
         forward_s, began = network.forward_s, time.perf_counter()
         if method == "et":
             filled = network.fill(blank, hidden)
-            found = _write(blank, filled.places, filled.values)
+            found = write_filled(blank, filled)
         else:
             filled, found = None, fillers[method](blank, hidden)
         seconds = time.perf_counter() - began

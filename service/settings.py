@@ -141,7 +141,7 @@ class Settings(BaseSettings):
     )
     smiles_processes: int = Field(default=2, ge=1, description="processes that parse SMILES")
     max_pixels: int = Field(
-        default=4_000_000,
+        default=16_000_000,
         ge=1,
         le=64_000_000,
         description="maximum number of pixels of an image or mask",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import inpaint
 from service.app import create_app
 from service.settings import Settings
 from tests.support.paths import REPO
@@ -19,6 +20,7 @@ from training.tasks.anomaly.results_table import format_row
 from training.tasks.classify.results_table import format_row as line_of_graphs
 from training.tasks.complete import results_table as completion
 from training.tasks.images import results_table as recognition
+from training.tasks.photos import results_table as windows
 
 PAGES = ("api", "results", "settings")
 DOCS = "\n".join((REPO / "docs" / f"{page}.md").read_text() for page in PAGES)
@@ -90,12 +92,15 @@ def test_every_problem_is_named() -> None:
 )
 def test_shipped_figures_are_those_of_the_manifest(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
-    test, training = manifest["metrics"]["test"], manifest["training"]
+    part = "val" if manifest["architecture"] == "et-window" else "test"
+    test, training = manifest["metrics"][part], manifest["training"]
     names = ("roc_auc", "pr_auc", "macro_f1", "recall_at_k")
     if manifest["task"] == "classification":
         [test], names = test.values(), ("roc_auc", "accuracy", "macro_f1", "brier")
     if manifest["task"] == "completion":
         names = ("psnr", "ssim", "whole_psnr", "whole_ssim")
+    if part == "val":
+        names = ("prefill_psnr_all", "psnr_all", "psnr_strokes", "psnr_writing", "doubt")
     if manifest["task"] == "images":
         [test] = test.values()
         kinds = manifest["metrics"].get("test_accuracy_by_kind", {})
@@ -123,12 +128,16 @@ def test_tables_of_fraud_are_those_of_their_rows(path: Path) -> None:
         assert figure in DOCS
 
 
-def test_the_table_of_images_is_that_of_the_manifest() -> None:
-    text = (REPO / "docs" / "images.md").read_text()
-    manifest = json.loads((REPO / "checkpoints" / "et-photos" / "manifest.json").read_text())
-    for part in ("cifar10", "tiny-imagenet"):
-        m = manifest["metrics"][part]
-        assert f"| {part} | {m['psnr']:.2f} ± {m['psnr_std']:.2f} | {m['ssim']:.3f} |" in text
+def test_the_table_of_whole_photographs_is_that_of_its_rows() -> None:
+    rows = _rows(TABLES / "images" / "inpaint.jsonl")
+    assert set(inpaint.format_table(rows, inpaint.METHODS).splitlines()) <= set(IMAGES)
+
+
+def test_the_tables_of_windows_are_those_of_their_rows() -> None:
+    for path in (TABLES / "images").glob("photos-*min.jsonl"):
+        table, _, protocol = windows.format_table(_rows(path)).partition("\n\n")
+        assert set(table.splitlines()) <= set(IMAGES), path.name
+        assert protocol.split(" seed(s)")[0] in " ".join(IMAGES)
 
 
 IMAGES = (REPO / "docs" / "images.md").read_text().splitlines()

@@ -20,8 +20,9 @@ from training.tasks.anomaly.configs import node_train_config
 from training.tasks.classify.configs import graph_train_config
 from training.tasks.complete.configs import completion_train_config
 from training.tasks.images.configs import image_classifier_train_config
+from training.tasks.photos.configs import photo_train_config
 
-SHAPES = {"mnist": {"size": 28, "channels": 1}, "photos": {"size": 32, "channels": 3}}
+SHAPES = {"mnist": {"size": 28, "channels": 1}}
 FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_dir())
 
 
@@ -30,6 +31,8 @@ def _recipe(manifest: Manifest) -> Any:
     trained: dict[str, Any] = manifest.training
     if manifest.task == "anomaly":
         return node_train_config(model, trained["dataset"], trained["train_nodes"])
+    if manifest.architecture == "et-window":
+        return photo_train_config("et", "large", epochs=112)
     if manifest.task == "completion":
         of = SimpleNamespace(name=trained["dataset"], **SHAPES[trained["dataset"]])
         return completion_train_config(model, of, brief=True)  # type: ignore[arg-type]

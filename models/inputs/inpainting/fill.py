@@ -133,8 +133,8 @@ class _Scale:
             at = _halve_places(deep, self.shape[1], 1)
             self.values[~self.is_completed] = sample_bilinear(image, *at)
             if error is not None:
-                self.error = np.zeros(len(self.places), np.float32)
-                self.error[~self.is_completed] = sample_bilinear(error[..., None], *at)[:, 0]
+                at = _halve_places(self.places, self.shape[1], 1)
+                self.error = np.maximum(sample_bilinear(error[..., None], *at)[:, 0], 0)
         completed = self.places[self.is_completed]
         self.values[self.is_completed] = fill_harmonic(completed, self.shape, self._read)
 
@@ -204,8 +204,9 @@ class _Scale:
         values[answered] = trust * answers + (1 - trust) * values[answered]
         error = None
         if self.error is not None:
+            # What half the size is unsure of is as doubtful here, where it counts as known.
             error = self.error.copy()
-            error[answered] = self.error_sums[answered] / weights
+            error[answered] = np.maximum(error[answered], self.error_sums[answered] / weights)
         return values, error
 
     def finish(self) -> None:

@@ -26,6 +26,7 @@ from models.inputs.patches import (
     patchify,
     unpatchify,
 )
+from models.tasks.completer import CompletionNetwork
 from models.tasks.image_completer import ImageCompleter
 from tests.support.paths import REPO
 
@@ -294,8 +295,8 @@ def test_what_does_not_fit_is_named() -> None:
 
 def _cut_from_a_photo() -> list[np.ndarray]:
     photo = np.asarray(Image.open(REPO / "examples" / "photo.jpg").convert("RGB"))
-    corners = np.random.default_rng(0).integers(0, np.array(photo.shape[:2]) - 32, (40, 2))
-    return [np.ascontiguousarray(photo[y : y + 32, x : x + 32]) for y, x in corners]
+    corners = np.random.default_rng(0).integers(0, np.array(photo.shape[:2]) - 64, (20, 2))
+    return [np.ascontiguousarray(photo[y : y + 64, x : x + 64]) for y, x in corners]
 
 
 def _threes() -> list[np.ndarray]:
@@ -308,11 +309,13 @@ def _threes() -> list[np.ndarray]:
 def test_the_energy_of_what_ships_falls_at_every_step(
     name: str, pictures: Callable[[], list[np.ndarray]]
 ) -> None:
-    network, shown = load_checkpoint(REPO / "checkpoints" / name).network, pictures()
-    assert isinstance(network, ImageCompleter)
-    along, rng = network.config.size // network.config.patch, np.random.default_rng(1)
-    masked = [MaskedImage(p, rng.random((along, along)) < rng.random()) for p in shown]
-    output = network.infer(network.pack(masked), [DynamicsParams()] * len(masked))
+    network, shown = load_checkpoint(REPO / "checkpoints" / name).network, np.stack(pictures())
+    assert isinstance(network, CompletionNetwork)
+    rng, size = np.random.default_rng(1), shown.shape[1]
+    patches = [rng.random((size // 4, size // 4)) < rng.random() for _ in shown]
+    hidden = np.stack([patch_mask_to_pixels(each, 4) for each in patches])
+    batch = network.pack_windows(shown.astype(np.float32) / 255, hidden)
+    output = network.infer(batch, [DynamicsParams()] * batch.rows)
     for solution in output.solutions:
         energy_TR = np.stack([moment.energy_R for moment in solution.trace])
         assert (np.diff(energy_TR, axis=0) < 0).all()

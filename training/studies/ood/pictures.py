@@ -31,7 +31,9 @@ def load_completion_rows(
     checkpoint: Checkpoint, folder: Path | None, most: int, fitted: int
 ) -> StudyRows:
     """Images of which the share is hidden that the network was trained to fill most of the time."""
-    network = cast(ImageCompleter, checkpoint.network)
+    if not isinstance(checkpoint.network, ImageCompleter):
+        raise ValueError(f"{checkpoint.manifest.name}: windows that are prefilled are no subject")
+    network = checkpoint.network
     dataset, c = load_image_data(checkpoint.manifest, folder), network.config
     usual = cast(dict[str, float], checkpoint.manifest.training["recipe"])["occluded"]
 

@@ -33,7 +33,7 @@ def _numbers(text: str) -> list[float]:
 
 def resonance_table(
     dataset: Annotated[
-        str, typer.Option(help="tolokers, AMES, photos or what else a checkpoint is named after")
+        str, typer.Option(help="tolokers, AMES or what else a checkpoint is named after")
     ] = "tolokers",
     models: Annotated[str, typer.Option(help="comma-separated")] = "cdat,et",
     retrain: Annotated[

@@ -188,7 +188,11 @@ class _Images(CheckpointStudy):
     def __init__(self, checkpoint: Checkpoint, folder: Path | None) -> None:
         super().__init__(checkpoint)
         self.dataset = load_image_data(self.manifest, folder)
-        self.network = cast(ImageCompleter, checkpoint.network)
+        if not isinstance(checkpoint.network, ImageCompleter):
+            raise ValueError(
+                f"{checkpoint.manifest.name}: windows that are prefilled are no subject"
+            )
+        self.network = checkpoint.network
         self.recipe = CompletionTrainConfig(
             **cast(dict[str, Any], self.manifest.training["recipe"])
         )

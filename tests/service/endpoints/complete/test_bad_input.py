@@ -31,7 +31,7 @@ BAD = {
     "no picture": (body(SECRET.encode()), 415, "unsupported-image", "not_read", "/image"),
     "a gif": (body(NOT_READ["gif"][0]), 415, "unsupported-image", "not_read", "/image"),
     "half a picture": (body(IMAGE[:99]), 422, "invalid-image", "truncated", "/image"),
-    "too large": (body(flat_png(2001)), 422, "invalid-image", "too_large", "/image"),
+    "too large": (body(flat_png(4001)), 422, "invalid-image", "too_large", "/image"),
     "a mask of another size": (
         body(mask=saved(np.full((9, 9), 255, np.uint8))),
         422,

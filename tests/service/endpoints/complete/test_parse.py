@@ -185,7 +185,7 @@ BAD_PICTURES = {
         None,
         "/image",
     ),
-    "large": ({"image": flat_png(2001)}, "invalid-image", "too_large", "/image"),
+    "large": ({"image": flat_png(4001)}, "invalid-image", "too_large", "/image"),
     "other size": ({"mask": saved(HOLE[:, :-1])}, "invalid-image", "wrong_shape", "/mask"),
     "turned": ({"mask": saved(HOLE, exif=exif(8))}, "invalid-image", "wrong_shape", "/mask"),
     "empty": ({"mask": saved(0 * HOLE)}, "invalid-image", "nothing_to_fill", "/mask"),

@@ -258,7 +258,7 @@ def test_a_recogniser_is_described(client):
     glyph, scene = described("ait-glyph"), described("ait-scene")
     assert (glyph.channels, glyph.height, glyph.width, glyph.patch) == (3, 8, 12, 4)
     assert (glyph.tasks[0].labels, glyph.tasks[0].temperature) == (list(GLYPHS), TEMPERATURE)
-    assert (glyph.limits.max_images, glyph.limits.max_pixels) == (64, 4_000_000)
+    assert (glyph.limits.max_images, glyph.limits.max_pixels) == (64, 16_000_000)
     assert glyph.questions is None
     assert scene.questions is not None
     assert list(scene.questions) == ["non-relational", "relational"]

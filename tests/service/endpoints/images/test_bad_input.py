@@ -39,7 +39,7 @@ BAD = {
     "no image": (image(SECRET.encode()), 415, "unsupported-image", "not_read", "/image"),
     "a gif": (image(NOT_READ["gif"][0]), 415, "unsupported-image", "not_read", "/image"),
     "half a picture": (image(SCENE[:99]), 422, "invalid-image", "truncated", "/image"),
-    "too large": (image(flat_png(2001)), 422, "invalid-image", "too_large", "/image"),
+    "too large": (image(flat_png(4001)), 422, "invalid-image", "too_large", "/image"),
     "broken inside": (
         {"image": [text(SCENE), text(SCENE[:70] + b"\0" * 40 + SCENE[110:])]},
         422,

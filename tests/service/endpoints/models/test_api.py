@@ -85,7 +85,7 @@ def test_a_completer(client):
         detail = CompleterDetail.model_validate_json(client.get(f"/models/{name}").content)
         assert (detail.task, detail.features) == ("completion", [])
         assert (detail.size, detail.patch, detail.channels) == (16, 4, channels)
-        assert (detail.limits.max_pixels, detail.limits.max_windows) == (4_000_000, 8192)
+        assert (detail.limits.max_pixels, detail.limits.max_windows) == (16_000_000, 8192)
         assert "max_nodes" not in client.get(f"/models/{name}").json()["limits"]
 
 

@@ -30,9 +30,8 @@ class GridHopfield(Energy):
 
     def __init__(self, dim: int, memories: int) -> None:
         super().__init__()
-        self.memories_MOD = nn.Parameter(
-            torch.randn(memories, _SIDE**2, dim) * (_SIDE**2 * dim) ** -0.5
-        )
+        width = _SIDE**2 * dim  # tokens row by row, each with its dimensions
+        self.memories_MF = nn.Parameter(torch.randn(memories, width) * width**-0.5)
         sign_M = torch.ones(memories)
         sign_M[memories // 2 :] = -1
         self.register_buffer("sign_M", sign_M, persistent=False)
@@ -61,7 +60,7 @@ class GridHopfield(Energy):
 
     def _kernel(self) -> Tensor:
         """(M, D, 3, 3)."""
-        return self.memories_MOD.unflatten(1, (_SIDE, _SIDE)).permute(0, 3, 1, 2)
+        return self.memories_MF.unflatten(1, (_SIDE, _SIDE, -1)).permute(0, 3, 1, 2)
 
     def _match(self, g_ND: Tensor, layout: Layout) -> Tensor:
         """r (R, M, l, l)."""

@@ -190,7 +190,7 @@ class BatchReasons:
                 if "memories" in include and isinstance(leaf, Hopfield):
                     size += 8 * tokens * len(leaf.memories_MD)
                 elif "memories" in include and isinstance(leaf, GridHopfield):
-                    size += 8 * tokens * len(leaf.memories_MOD)
+                    size += 8 * tokens * len(leaf.memories_MF)
                 elif "memories" in include and isinstance(leaf, AssociativeMemory):
                     layout = cast(PatternLayout, rest.solution.layout)
                     size += 8 * tokens * layout.patterns_PMD.shape[1]

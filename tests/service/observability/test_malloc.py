@@ -161,7 +161,7 @@ def asked_of(path: str, sample: Callable[..., Sample]) -> dict[str, Any]:
         "/classify": {"smiles": ["CCO", "c1ccccc1N(=O)=O"], "include": ["attention"]},
         "/complete": completing(),
         "/images/classify": {"image": base64_of(SCENE)},
-        "/sample": {"memory": "mnist-3", "steps": 20},
+        "/sample": {"memory": "mnist-3", "steps": 20, "num_samples": 4},
     }[path]
 
 

@@ -154,14 +154,14 @@ def test_what_is_refused_is_refused_with_a_status(client):
     check(send(client, model="none", headers=EVENTS), 404, "unknown-model")
 
 
-def test_what_fails_on_the_way_is_an_event(idle):
+def test_what_fails_on_the_way_is_an_event(idle, wait):
     with idle.client() as client:
         *_, (name, problem) = told(send(client, headers=EVENTS, dynamics={"steps": 100_000_000}))
-        counted = client.get("/metrics").text
+        deadline = 'basin_problems_total{type="deadline"}'
+        wait(lambda: deadline in client.get("/metrics").text)  # counted once all has been sent
     assert name == "failed"
     document = ProblemDocument.model_validate(problem)
     assert (document.type, document.status) == ("urn:basin:problem:deadline", 504)
-    assert 'basin_problems_total{type="deadline"}' in counted
 
 
 def test_events_come_while_it_computes(idle):

@@ -3,7 +3,7 @@
 The forward pass alone of shipped checkpoints, on a batch that is ready: `cdat-tolokers` and
 `et-tolokers` on graphs with ten edges a node, beside a graph transformer with a layer for each
 step; `cdat-ames` and `et-ames` on a molecule, once or many times, beside PyTorch Geometric's GIN of
-four layers; `et-photos` on pictures, beside a ViT of four. The width of each peer is the one at
+four layers; `et-mnist` on pictures, beside a ViT of four. The width of each peer is the one at
 which its parameters are nearest; tables that are looked up in do not count. Before is the papers'
 way to make a step, the gradient of the same energy by autograd. All take turns; medians, and ratios
 to the peer.

@@ -1,7 +1,7 @@
 """Fewer steps: what momentum saves, and what stopping early would.
 
 Shipped checkpoints: molecules made of fragments, parts of the neighbourhood in
-examples/tolokers.json, windows of examples/photo.jpg half of whose patches are masked. The steps
+examples/tolokers.json, digits half of whose patches are masked. The steps
 of `solver: nesterov` are told that bring the median row as low, in the first block, as 16 and 64 of
 Euler's, with which the models were trained, and a row's error after as many steps of either:
 |y_t - y| / |y_0 - y|, y being its logits or pixels where REST steps of the same solver lead. Then,
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from safetensors.numpy import load_file
 
 from benchmarks.machine import describe
 from benchmarks.soak import ATOMS
@@ -57,14 +57,10 @@ def _neighbourhoods(rng: np.random.Generator) -> list[Graph]:
     return found
 
 
-def _windows(rng: np.random.Generator) -> list[MaskedImage]:
-    photo = np.asarray(Image.open(REPO / "examples" / "photo.jpg").convert("RGB"))
-    found = list[MaskedImage]()
-    for _ in range(ROWS):
-        top, left = (rng.integers(0, size - 32) for size in photo.shape[:2])
-        hidden = rng.permutation(64).reshape(8, 8) < 32
-        found.append(MaskedImage(photo[top : top + 32, left : left + 32], hidden))
-    return found
+def _digits(rng: np.random.Generator) -> list[MaskedImage]:
+    threes = load_file(REPO / "memories" / "mnist-3.safetensors")["items"][:ROWS, ..., None]
+    hidden = [rng.permutation(49).reshape(7, 7) < 24 for _ in threes]
+    return list(map(MaskedImage, threes, hidden))
 
 
 CASES: dict[str, Callable[[np.random.Generator], Sequence[Any]]] = {
@@ -72,7 +68,7 @@ CASES: dict[str, Callable[[np.random.Generator], Sequence[Any]]] = {
     "et-ames": _molecules,
     "cdat-tolokers": _neighbourhoods,
     "et-tolokers": _neighbourhoods,
-    "et-photos": _windows,
+    "et-mnist": _digits,
 }
 
 

@@ -19,6 +19,7 @@ from models.checkpoint import (
 from models.inputs.windows import WindowBatch
 from models.tasks.window_completer import WindowCompleter
 from training.export import build_manifest, energy_quantiles
+from training.tasks.photos.configs import PhotoTrainConfig
 from training.tasks.photos.data import PhotoSet, WindowSource
 from training.tasks.photos.train import PhotoRun
 
@@ -45,7 +46,7 @@ def export_photo_completer(
         fingerprint=photos.fingerprint,
         protocol=_PROTOCOL,
         features=(),
-        energy=measure_window_energies(network, photos, run.train_config.masks),
+        energy=measure_window_energies(network, photos, run.train_config),
         metrics={"val": _flatten(run.figures)},
     )
     return save_checkpoint(folder, network, manifest, _card(manifest, network))
@@ -53,13 +54,14 @@ def export_photo_completer(
 
 @torch.no_grad()
 def measure_window_energies(
-    network: WindowCompleter, photos: PhotoSet, masks: int, count: int = _REFERENCE_WINDOWS
+    network: WindowCompleter, photos: PhotoSet, recipe: PhotoTrainConfig
 ) -> EnergyReference:
     """Quantiles of the final energy per token over windows of training photographs: of all, and of
     eighths of them by how much of a window is hidden."""
-    source = WindowSource(
-        torch.from_numpy(photos.train), min(masks, count), network.config.size, 0, turn=True
-    )
+    seen = recipe.epochs * recipe.epoch_batches * recipe.batch_windows
+    count = min(_REFERENCE_WINDOWS, seen)
+    masks = min(recipe.masks, count)
+    source = WindowSource(torch.from_numpy(photos.train), masks, network.config.size, 0, turn=True)
     energies: list[np.ndarray] = []
     shares: list[np.ndarray] = []
     for start in range(0, count, _AT_A_TIME):

@@ -12,6 +12,7 @@ from training.tasks.photos.masks import draw_curve, find_fonts
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?   "
 _WRITING_SHARE = 0.09
+SMALLEST = 96  # pixels; of a smaller one a block would leave hardly anything
 _FONTS = find_fonts()
 
 
@@ -19,11 +20,12 @@ def draw_hole(kind: str, name: str, shape: tuple[int, int], seed: int = 0) -> np
     """Hidden pixels, bool (H, W), of one of `KINDS`; the same for a name, shape and seed.
 
     Raises:
-        ValueError: the photograph is smaller than 96 x 96, so that hardly anything would be known.
+        ValueError: the photograph is smaller than `SMALLEST` along a side.
     """
     height, width = shape
-    if min(shape) < 96:
-        raise ValueError(f"{name}: {width} x {height} pixels; at least 96 x 96 are needed")
+    if min(shape) < SMALLEST:
+        need = f"at least {SMALLEST} x {SMALLEST} are needed"
+        raise ValueError(f"{name}: {width} x {height} pixels; {need}")
     digest = hashlib.sha256(f"{seed} {kind} {name}".encode()).digest()
     image = Image.new("L", (width, height))
     KINDS[kind](image, np.random.default_rng(list(digest)))

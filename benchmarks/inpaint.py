@@ -2,18 +2,19 @@
 
 Scratches of 2 to 6 pixels, writing over 9 %, a block of 64 and strokes of 20 pixels
 (`benchmarks.holes`, the same on every machine), on photographs that nothing was trained on or
-chosen by: 60 of BSDS500's val part, set apart by the SHA-256 of their names, or any folder. PSNR
+chosen by: 60 of BSDS500's val part, set apart by the SHA-256 of their names, or your own. PSNR
 and SSIM of the hidden pixels, known ones kept as they are; the share of photographs on which the
 checkpoint is ahead of Navier-Stokes; Spearman's correlation between the error that is expected of a
 hidden pixel and the true one; how often the energy of a window rose at a step; seconds.
 
     python -m benchmarks.inpaint                                  # BSDS500's 60 photographs
-    python -m benchmarks.inpaint --photos FOLDER --out rows.jsonl # your own
+    python -m benchmarks.inpaint --photos FOLDER --apart          # your own, what was set apart
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import statistics
@@ -30,10 +31,11 @@ from PIL import Image
 from scipy.stats import rankdata
 from skimage.restoration import inpaint_biharmonic
 
-from benchmarks.holes import KINDS, draw_hole
+from benchmarks.holes import KINDS, SMALLEST, draw_hole
 from benchmarks.machine import describe
 from models.base import DynamicsParams
 from models.checkpoint import load_checkpoint
+from models.inputs.image_files.data import ImageError
 from models.inputs.image_files.decode import decode_image
 from models.inputs.image_files.header import inspect_header
 from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes
@@ -43,7 +45,7 @@ from models.tasks.completer import CompletionNetwork
 from training.datasets import data_folder
 from training.datasets.images import MAX_PIXELS, find_image_files
 from training.tasks.complete.evaluate import ssim_map
-from training.tasks.photos.data import ARCHIVE, list_bsds, split_bsds
+from training.tasks.photos.data import ARCHIVE, list_bsds, load_photo_folder, split_bsds
 
 REPO = Path(__file__).parents[1]
 METHODS = ("telea", "navier-stokes", "laplace", "biharmonic", "et")
@@ -114,10 +116,24 @@ def read_bsds(part: str) -> Iterator[tuple[str, np.ndarray]]:
             yield names[index], np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB"))
 
 
-def read_folder(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Photographs in a folder and below."""
+def read_folder(folder: Path, *, apart: bool) -> Iterator[tuple[str, np.ndarray]]:
+    """Photographs in a folder and below; `apart`: only those that `training photos --images` of
+    that folder sets apart. Those that cannot be read, or are too small, are told."""
+    photos = load_photo_folder(folder) if apart else None
+    chosen = None if photos is None else {photos.names[index] for index in photos.split.test}
     for path in find_image_files(folder):
-        yield path.name, decode_image(inspect_header(path.read_bytes(), MAX_PIXELS)).to_rgb()
+        content = path.read_bytes()
+        if chosen is not None and hashlib.sha256(content).hexdigest() not in chosen:
+            continue
+        try:
+            image = decode_image(inspect_header(content, MAX_PIXELS)).to_rgb()
+        except ImageError as error:
+            print(f"Left out: {path}: {error.rule}")
+            continue
+        if min(image.shape[:2]) < SMALLEST:
+            print(f"Left out: {path}: smaller than {SMALLEST} x {SMALLEST} pixels.")
+            continue
+        yield path.name, image
 
 
 def measure_photo(
@@ -191,19 +207,27 @@ def _mean(cells: list[dict[str, float]], name: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--photos", type=Path, help="folder; else BSDS500's photographs set apart")
+    parser.add_argument("--apart", action="store_true", help="of --photos those set apart")
     parser.add_argument("--part", choices=("test", "val"), default="test", help="of BSDS500")
     parser.add_argument("--checkpoint", type=Path, default=REPO / "checkpoints" / "et-photos")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--out", type=Path, help="JSON lines, one a photograph and kind of hole")
     args = parser.parse_args()
     methods = tuple(args.methods.split(","))
+    if unknown := sorted({*methods} - {*METHODS}):
+        parser.error(f"unknown method {unknown[0]}; known are {', '.join(METHODS)}")
+    if missing := sorted({"navier-stokes", "et"} - {*methods}):
+        parser.error(f"--methods must have {missing[0]}, with which others are compared")
     network, rows = Network(args.checkpoint), list[dict[str, Any]]()
-    for name, image in read_folder(args.photos) if args.photos else read_bsds(args.part):
+    own = args.photos and read_folder(args.photos, apart=args.apart)
+    for name, image in own or read_bsds(args.part):
         for kind in KINDS:
             rows.append(measure_photo(name, image, kind, network, methods))
             if args.out:
                 with args.out.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
+    if not rows:
+        parser.error(f"{args.photos} has no photograph to measure")
     print(format_table(rows, methods))
     ours = [row["et"] for row in rows]
     share = sum(cell["forward_s"] for cell in ours) / sum(cell["seconds"] for cell in ours)

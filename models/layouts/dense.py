@@ -37,9 +37,7 @@ class Dense(Pairwise):
     @classmethod
     def of_all(cls, rows: int, length: int, device: torch.device) -> Dense:
         """Rows whose tokens see each other and themselves."""
-        layout = cls(
-            torch.ones(1, 1, 1, dtype=torch.bool, device=device).expand(rows, length, length)
-        )
+        layout = cls(_true(device).expand(rows, length, length))
         vars(layout).update(_seen_RL=None, hidden_rLL=None, _hidden_R1LL=None)
         return layout
 

@@ -3,7 +3,7 @@
 At each scale hidden pixels begin as Laplace's equation has them, a network improves on them window
 by window, and its answers are averaged with weights that fall to zero at the borders of a window,
 so that these do not show. Windows of a scale do not wait for each other. Beside the image itself,
-only its hidden pixels are held in memory.
+and images of half its size and less for wide holes, only hidden pixels are held in memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ be, should these windows be answered so, for a preview."""
 
 
 def fill_holes(
-    pixels_HWC: np.ndarray, plan: Plan, complete: CompleteWindows, *, batch: int = 16
+    pixels_HWC: np.ndarray,
+    plan: Plan,
+    complete: CompleteWindows,
+    *,
+    batch: int = 16,
+    check: Callable[[], None] = lambda: None,
 ) -> FilledPixels:
     """Complete the hidden pixels of an image; those hidden have no part in the answer.
 
@@ -57,6 +62,7 @@ def fill_holes(
         pixels_HWC: uint8, uint16, or float from 0 to 1.
         plan: of the same image.
         complete: what completes windows, at most `batch` at a time.
+        check: called now and then while no window is completed; may raise to end it all.
     """
     scales = [_Scale.at_full_size(pixels_HWC, plan)]
     for level in plan.levels[1:]:
@@ -64,7 +70,7 @@ def fill_holes(
     filled: _Scale | None = None
     for depth in reversed(range(len(scales))):
         scale = scales[depth]
-        scale.prefill(filled)
+        scale.prefill(filled, check)
         corners = scale.level.corners.tolist()
         for start in range(0, len(corners), batch):
             scale.run(
@@ -107,10 +113,13 @@ class _Scale:
         self.shape = (pixels_HWC.shape[0], pixels_HWC.shape[1])
         self.places = np.flatnonzero(level.hidden)
         self.is_completed = level.completed.ravel()[self.places]
-        n = len(self.places)
-        self.values = np.zeros((n, pixels_HWC.shape[2]), np.float32)
+        self.values = np.zeros((len(self.places), pixels_HWC.shape[2]), np.float32)
         self.error: np.ndarray | None = None
-        self.sums, self.error_sums = np.zeros_like(self.values), np.zeros(n, np.float32)
+        # Of those that are completed here.
+        self.completed_places = self.places[self.is_completed]
+        n = len(self.completed_places)
+        self.sums = np.zeros((n, pixels_HWC.shape[2]), np.float32)
+        self.error_sums: np.ndarray | None = None
         self.weights = np.zeros(n, np.float32)
 
     @classmethod
@@ -122,21 +131,19 @@ class _Scale:
     def at_half_size(self, level: Level) -> _Scale:
         return _Scale(halve(self.pixels, ~self.level.hidden), self.peak, level, self.plan)
 
-    def prefill(self, half: _Scale | None) -> None:
+    def prefill(self, half: _Scale | None, check: Callable[[], None]) -> None:
         """Deep pixels as the half size has them, the others by Laplace's equation."""
         deep = self.places[~self.is_completed]
-        if len(deep):
-            if half is None:  # at half the size nothing is hidden
-                image, error = halve(self.pixels, ~self.level.hidden) / self.peak, None
-            else:
-                image, error = half.image(), half.error_image()
+        if half is not None:  # so it is where a pixel is deep
+            image, error = half.image(), half.error_image()
             at = _halve_places(deep, self.shape[1], 1)
             self.values[~self.is_completed] = sample_bilinear(image, *at)
             if error is not None:
                 at = _halve_places(self.places, self.shape[1], 1)
-                self.error = np.maximum(sample_bilinear(error[..., None], *at)[:, 0], 0)
-        completed = self.places[self.is_completed]
-        self.values[self.is_completed] = fill_harmonic(completed, self.shape, self._read)
+                self.error = sample_bilinear(error[..., None], *at)[:, 0]
+        self.values[self.is_completed] = fill_harmonic(
+            self.completed_places, self.shape, self._read, check
+        )
 
     def _read(self, places: np.ndarray) -> np.ndarray:
         """Values (m, C) at known pixels and deep ones."""
@@ -160,7 +167,9 @@ class _Scale:
 
         def preview(answers: Answers) -> FilledPixels:
             saved = self.sums, self.error_sums, self.weights
-            self.sums, self.error_sums, self.weights = (values.copy() for values in saved)
+            self.sums, self.weights = self.sums.copy(), self.weights.copy()
+            self.error_sums = None  # no preview shows them
+            answers = answers._replace(expected_error=None)
             try:
                 self._add(windows, answers)
                 return enlarge(*self._average())
@@ -184,29 +193,30 @@ class _Scale:
         for row, window in enumerate(windows):
             places = self._places(window)[window.inner]
             completed = self.level.completed.ravel()[places]
-            index, weights = self._index(places[completed]), window.weights[completed]
+            index = np.searchsorted(self.completed_places, places[completed])
+            weights = window.weights[completed]
             pixels = answers.pixels[row][window.inner][completed]
             self.sums[index] += weights[:, None] * pixels
             self.weights[index] += weights
             if answers.expected_error is not None:
+                if self.error_sums is None:
+                    self.error_sums = np.zeros_like(self.weights)
                 error = answers.expected_error[row][window.inner][completed]
                 self.error_sums[index] += weights * error
-                if self.error is None:
-                    self.error = np.zeros(len(self.places), np.float32)
 
     def _average(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and expected errors as far as windows have answered, prefilled elsewhere."""
         answered = self.weights > 0
-        weights = self.weights[answered]
+        weights, at = self.weights[answered], np.flatnonzero(self.is_completed)[answered]
         values = self.values.copy()
         answers = np.clip(self.sums[answered] / weights[:, None], 0, 1)
-        trust = self.level.trust[answered, None]
-        values[answered] = trust * answers + (1 - trust) * values[answered]
-        error = None
-        if self.error is not None:
-            # What half the size is unsure of is as doubtful here, where it counts as known.
-            error = self.error.copy()
-            error[answered] = np.maximum(error[answered], self.error_sums[answered] / weights)
+        trust = self.level.trust[at, None]
+        values[at] = trust * answers + (1 - trust) * values[at]
+        if self.error_sums is None:
+            return values, self.error
+        # What half the size is unsure of is as doubtful here, where it counts as known.
+        error = np.zeros_like(values[:, 0]) if self.error is None else self.error.copy()
+        error[at] = np.maximum(error[at], self.error_sums[answered] / weights)
         return values, error
 
     def finish(self) -> None:
@@ -223,18 +233,18 @@ class _Scale:
         image.reshape(-1, image.shape[2])[self.places] = self.values if values is None else values
         return image
 
-    def error_image(self, error: np.ndarray | None = None) -> np.ndarray | None:
+    def error_image(self) -> np.ndarray | None:
         """Expected errors (H, W) at this scale, 0 where pixels are known."""
-        error = self.error if error is None else error
-        if error is None:
+        if self.error is None:
             return None
         image = np.zeros(self.shape, np.float32)
-        image.ravel()[self.places] = error
+        image.ravel()[self.places] = self.error
         return image
 
 
 def sample_bilinear(image_HWC: np.ndarray, y_n: np.ndarray, x_n: np.ndarray) -> np.ndarray:
-    """Values (n, C) between the pixels of an image, at float32 coordinates of rows and columns."""
+    """Values (n, C) between the pixels of an image, at float32 coordinates of rows and columns;
+    beyond its border as a plane goes on, but from 0 to 1."""
     low_high_share = []
     for position, length in ((y_n, image_HWC.shape[0]), (x_n, image_HWC.shape[1])):
         low = np.clip(np.floor(position), 0, max(length - 2, 0)).astype(np.intp)
@@ -243,7 +253,7 @@ def sample_bilinear(image_HWC: np.ndarray, y_n: np.ndarray, x_n: np.ndarray) -> 
     (top, bottom, down), (left, right, along) = low_high_share
     above = image_HWC[top, left] * (1 - along) + image_HWC[top, right] * along
     below = image_HWC[bottom, left] * (1 - along) + image_HWC[bottom, right] * along
-    return above * (1 - down) + below * down
+    return np.clip(above * (1 - down) + below * down, 0, 1)
 
 
 def _halve_places(places: np.ndarray, width: int, times: int) -> tuple[np.ndarray, np.ndarray]:
@@ -261,10 +271,7 @@ def _enlarge(
     if depth == 0:
         return FilledPixels(full.places, values, error)
     at = _halve_places(full.places, full.shape[1], depth)
-    image = sample_bilinear(scale.image(values), *at)
-    errors = scale.error_image(error)
-    error = None if errors is None else sample_bilinear(errors[..., None], *at)[:, 0]
-    return FilledPixels(full.places, image, error)
+    return FilledPixels(full.places, sample_bilinear(scale.image(values), *at), None)
 
 
 def _fade(start: int, length: int, size: int) -> np.ndarray:

@@ -21,8 +21,12 @@ from scipy.ndimage import maximum_filter1d
 _FADES = 4
 
 
+MAX_PIXELS = 1 << 22
+"""Most pixels of a level that may be completed: each takes some 400 bytes while it is prefilled."""
+
+
 class TooManyWindowsError(Exception):
-    """The hole takes more windows than are allowed."""
+    """The hole takes more windows, or has more pixels, than are allowed; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -82,23 +86,24 @@ def plan_windows(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int) -> Pla
 
     Raises:
         TooManyWindowsError: they take more than `max_windows`.
-        ValueError: every pixel is hidden, which no halving would change.
+        ValueError: no pixel is hidden, or every one, which no halving would change.
     """
-    if hidden_HW.all():
-        raise ValueError("every pixel is hidden")
+    if hidden_HW.all() or not hidden_HW.any():
+        raise ValueError("no pixel is hidden, or every pixel is")
     levels: list[Level] = []
     windows = 0
-    while hidden_HW.any():
+    while True:
         completed = hidden_HW & _is_near(~hidden_HW, tiling.depth)
         corners = _find_corners(completed, tiling)
         if (windows := windows + len(corners)) > max_windows:
-            raise TooManyWindowsError(windows)
+            raise TooManyWindowsError("windows")
+        if np.count_nonzero(completed) > MAX_PIXELS:
+            raise TooManyWindowsError("pixels")
         trust = _measure_trust(hidden_HW, completed, tiling.depth)
         levels.append(Level(hidden_HW, completed, trust, corners))
         if not levels[-1].needs_guide:
-            break
+            return Plan(tiling, tuple(levels))
         hidden_HW = ~_any_of_four(~hidden_HW)
-    return Plan(tiling, tuple(levels))
 
 
 def halve(pixels_HWC: np.ndarray, known_HW: np.ndarray) -> np.ndarray:

@@ -38,6 +38,7 @@ class ReasonCollector:
     Args:
         room: maximum bytes of all reasons as tensors; None for the most important ones as JSON.
         pairs: whether to include the pairs that resonate most, of each head.
+        averaged: whether only the mean over all rows is returned, which is as large as one.
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class ReasonCollector:
         control: StepControl,
         room: int | None = None,
         pairs: bool = True,
+        averaged: bool = False,
     ) -> None:
         self._include, self._control, self._room = include, control, room
-        self._pairs = pairs
+        self._pairs, self._averaged = pairs, averaged
         self._rest: BatchReasons | None = None
         self._as_trained = True
         self._size = 0
@@ -98,7 +100,8 @@ class ReasonCollector:
         if self._rest is None or kinds.isdisjoint(self._include):
             return
         if self._room is not None:
-            self._size += self._rest.estimate_bytes(self._include)
+            size = self._rest.estimate_bytes(self._include)
+            self._size = size // rows if self._averaged else self._size + size
             if self._size > self._room:
                 rule = (
                     f"The reasons have more than {self._size} bytes; at most {self._room} "

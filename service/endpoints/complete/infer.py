@@ -109,7 +109,7 @@ def complete_image(
     for index in range(task.count):
         params = replace(task.params, seed=task.params.seed + index)
         filler = _Filler(task, params, progress, control, frames, index, room)
-        filled = fill_holes(task.image.pixels, task.plan, filler)
+        filled = fill_holes(task.image.pixels, task.plan, filler, check=filler.check)
         report = filler.windows, filler.convergence(), filler.reasons()
         image = write_pixels(task.image, filled, task.weights, task.box)
         error = write_error(task, filled) if "uncertainty" in task.include else None
@@ -125,29 +125,42 @@ def write_pixels(
 ) -> ImageData:
     """A copy of what is in `box` of `image`, with its hidden pixels filled and opaque, and known
     pixels as they were."""
-    pixels = image.pixels[box].copy()
-    top, left = (part.start or 0 for part in box)
-    rows, columns = np.divmod(filled.places, image.pixels.shape[1])
-    places = (rows - top) * pixels.shape[1] + columns - left
+    pixels, places = image.pixels[box].copy(), _move_places(image, filled.places, box)
     flat, peak = pixels.reshape(-1, pixels.shape[2]), np.iinfo(pixels.dtype).max
     values = filled.values * peak
-    if weights is not None:
-        values = flat[places] + weights[:, None] * (values - flat[places])
-    flat[places] = np.rint(values).astype(pixels.dtype)
     alpha = None if image.alpha is None else image.alpha[box].copy()
+    if weights is not None:
+        share = weights
+        if alpha is not None:  # of a pixel that was transparent, no colour is left to blend with
+            before = alpha.ravel()[places] / np.float32(_OPAQUE)
+            share = weights / (weights + (1 - weights) * before)
+        values = flat[places] + share[:, None] * (values - flat[places])
+    flat[places] = np.rint(np.clip(values, 0, peak)).astype(pixels.dtype)
     if alpha is not None:
-        opaque = np.float32(_OPAQUE) if weights is None else weights * _OPAQUE
-        alpha.ravel()[places] = np.maximum(alpha.ravel()[places], np.rint(opaque))
+        before = alpha.ravel()[places]
+        filled_to = _OPAQUE if weights is None else before + weights * (_OPAQUE - before)
+        alpha.ravel()[places] = np.rint(filled_to)
     return replace(image, pixels=pixels, alpha=alpha)
 
 
+def _move_places(image: ImageData, places: np.ndarray, box: tuple[slice, slice]) -> np.ndarray:
+    """Places of an image as places of a part of it that holds them all."""
+    height, width = image.pixels.shape[:2]
+    (top, _, _), (left, right, _) = box[0].indices(height), box[1].indices(width)
+    rows, columns = np.divmod(places, width)
+    return (rows - top) * (right - left) + columns - left
+
+
 def write_error(task: CompleteInputs, filled: FilledPixels) -> np.ndarray | None:
-    """The error to expect of each pixel in the box (H, W), 0 where pixels were known."""
+    """The error to expect of each pixel in the box (H, W), 0 where pixels were known; where a
+    pixel is blended, of the share that is filled."""
     if filled.expected_error is None:
         return None
-    error = np.zeros(task.image.pixels.shape[:2], np.float32)
-    error.ravel()[filled.places] = np.clip(filled.expected_error, 0, 1)
-    return error[task.box]
+    share = 1 if task.weights is None else task.weights
+    error = np.zeros(task.image.pixels[task.box].shape[:2], np.float32)
+    places = _move_places(task.image, filled.places, task.box)
+    error.ravel()[places] = share * np.clip(filled.expected_error, 0, 1)
+    return error
 
 
 class _Filler:
@@ -167,7 +180,8 @@ class _Filler:
         self._frames, self._sample = frames, sample
         self._params, self._progress, self._control = params, progress, control
         self._patches = task.patches
-        self._gathering = ReasonCollector(task.include, control, room, pairs=False)
+        room = None if room is None else room // task.count
+        self._gathering = ReasonCollector(task.include, control, room, pairs=False, averaged=True)
         self._sum: RowReasons | None = None
         self._mean, self._energy = MeanConvergence(), 0.0
         self.windows: list[dict[str, Any]] = []
@@ -180,8 +194,7 @@ class _Filler:
         params = self._seeded(batch.rows)
         infer = partial(network.infer, batch, params, self._control, watch)
         output = self._gathering.run(network, params, infer)
-        if (why := self._control.stop_reason()) is not None:
-            raise RunInterruptedError(why)
+        self.check()
         courses, parts = self._gathering.courses(output), self._include - {"trace"}
         for each in self._gathering.take(batch.rows):
             self._sum = each if self._sum is None else self._sum.add(each)
@@ -195,6 +208,14 @@ class _Filler:
         self._progress.energy = self._energy / (len(self.windows) * self._patches)
         self._progress.step += batch.rows
         return self._read(output.logits)
+
+    def check(self) -> None:
+        """
+        Raises:
+            RunInterruptedError: the control gave a reason.
+        """
+        if (why := self._control.stop_reason()) is not None:
+            raise RunInterruptedError(why)
 
     def _fit_channels(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
         """Windows of as many channels as the network reads: grayscale repeated for three, or each

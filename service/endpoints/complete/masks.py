@@ -31,8 +31,11 @@ def find_hole(mode: MaskMode, mask: ImageData) -> Hole:
     """
     if mode != "soft":
         return Hole(find_hidden(mode, mask))
-    gray = mask.to_grayscale()
-    share = gray.astype(np.float32) / (1 if gray.max() == 1 else _WHITE)
+    if mask.pixels.dtype == np.uint8:
+        gray = mask.to_grayscale()
+        share = gray.astype(np.float32) / (1 if gray.max() == 1 else _WHITE)
+    else:  # 16-bit files are grey
+        share = mask.pixels[:, :, 0] / np.float32(np.iinfo(mask.pixels.dtype).max)
     if mask.alpha is not None:
         share = share * (mask.alpha / np.float32(_WHITE))
     hidden = share > 0

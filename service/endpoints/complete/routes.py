@@ -11,7 +11,13 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
 from models.inputs.image_files.data import ImageError
-from models.inputs.inpainting.plan import Plan, Tiling, TooManyWindowsError, plan_windows
+from models.inputs.inpainting.plan import (
+    MAX_PIXELS,
+    Plan,
+    Tiling,
+    TooManyWindowsError,
+    plan_windows,
+)
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import (
     IMAGE_TYPES,
@@ -113,10 +119,10 @@ class CompleteTask(InferenceTask[Completed]):
         timer.lap("parse")
         run = await resources.enter_async_context(context.image_decoder.reserve())
         opened = await run(decode_request, upload)
-        config, max_windows = model.config, settings.max_windows // upload.num_samples
+        tiling = Tiling.for_size(model.config.size)
         with image_errors_at("/mask" if upload.mask else "/image"):
             plan = await self.on_codec(
-                _plan, opened.hole.hidden, Tiling.for_size(config.size), max_windows
+                _plan, opened.hole.hidden, tiling, settings.max_windows, upload.num_samples
             )
         self.inputs = CompleteInputs(
             model,
@@ -148,17 +154,21 @@ class CompleteTask(InferenceTask[Completed]):
         return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)
 
 
-def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int) -> Plan:
+def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int, num_samples: int) -> Plan:
     """
     Raises:
-        ImageError: the holes take more than `max_windows`.
+        ImageError: the holes take more than `max_windows` for all samples, or have too many pixels.
     """
     try:
-        return plan_windows(hidden_HW, tiling, max_windows)
+        return plan_windows(hidden_HW, tiling, max_windows // num_samples)
     except TooManyWindowsError as error:
+        limit = f"{max_windows} windows (BASIN_MAX_WINDOWS)"
+        if str(error) == "pixels":
+            limit = f"{MAX_PIXELS} pixels beside known ones"
+        fewer = "" if num_samples == 1 else ", lower `num_samples`"
         rule = (
-            f"This image takes more than {max_windows} windows (BASIN_MAX_WINDOWS) to "
-            "complete. Mark fewer pixels, or send a smaller image."
+            f"This image takes more than {limit} to complete. Mark fewer pixels{fewer}, or send a "
+            "smaller image."
         )
         raise ImageError("too_much_work", rule, "invalid-request") from error
 
@@ -171,7 +181,7 @@ def _find_box(hidden_HW: np.ndarray) -> tuple[slice, slice]:
 
 def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -> None:
     """Refuse a response that would be too large, before anything is computed."""
-    size = _size(task)
+    size = _size(task, form)
     size = size * 4 // 3 if form == JSON else size
     size += reason_bytes(task.model.network, task.params, task.include, task.patches)
     if (size := task.count * size) > settings.max_response_bytes:
@@ -187,16 +197,17 @@ def _frames(task: CompleteInputs, feed: EventStream | None, settings: Settings) 
     if feed is None:
         return None
     feed.start()
-    max_frames = settings.max_response_bytes // (_size(task) * 4 // 3) - task.count
+    max_frames = settings.max_response_bytes // (_size(task, JSON) * 4 // 3) - task.count
     max_frames = max(min(settings.max_frames, max_frames), 0)
     return Frames(max_frames, lambda frame: feed.publish(frame.to_event))
 
 
-def _size(task: CompleteInputs) -> int:
+def _size(task: CompleteInputs, form: str) -> int:
     """Bytes of one completion where a PNG of it saves none."""
     image, box = task.image, task.box
     alpha = 0 if image.alpha is None else image.alpha[box].nbytes
     uncertainty = image.pixels[box][..., 0].size if "uncertainty" in task.include else 0
+    uncertainty *= 4 if form == SAFETENSORS else 1  # float32, or a level of grey
     return image.pixels[box].nbytes + alpha + uncertainty + len(image.profile or b"")
 
 

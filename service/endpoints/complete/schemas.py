@@ -95,7 +95,7 @@ class WindowsConvergence(BaseModel):
     stop_reason: StopReason = Field(description="the worst")
     stops: dict[str, int] = Field(description="number of windows by stop reason")
     energy_percentile: float | None = Field(
-        description="percentage of training images, with as many patches masked, that have a lower "
+        description="percentage of training images, with as much hidden, that have a lower "
         "final energy per patch; mean over the windows"
     )
     out_of_distribution: float | None = Field(
@@ -164,5 +164,5 @@ class FrameEvent(BaseModel):
     energy: float | None = Field(description="per patch, mean over the windows that move")
     b64_png: str = Field(
         description="the image as it would be if these windows stopped here; where no window of "
-        "its size has been yet, a guess from a smaller one, or black"
+        "its size has been yet, a guess from a smaller one, or the prefill"
     )

@@ -20,7 +20,8 @@ SIZES: dict[str, dict[str, Any]] = {
         **{"memories": 16, "blocks": 1, "steps": 2},
     },
 }
-"""`small` for a CPU, `large` for a GPU."""
+"""`small` for a CPU, `large` for a GPU, `smoke` to see it run."""
+_BATCH_WINDOWS = {"small": 32, "large": 1024}
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def photo_train_config(
     """
     if core not in CORES:
         raise ValueError(f"unknown model {core!r}; known are {', '.join(CORES)}")
-    if size not in SIZES:
-        raise ValueError(f"unknown size {size!r}; known are {', '.join(SIZES)}")
+    if size not in _BATCH_WINDOWS:
+        raise ValueError(f"unknown size {size!r}; known are {', '.join(_BATCH_WINDOWS)}")
     if smoke:
         return PhotoTrainConfig(
             core,
@@ -72,5 +73,5 @@ def photo_train_config(
             masks=40,
             val_windows=16,
         )
-    rows = batch_windows or {"small": 32, "large": 1024}[size]
+    rows = batch_windows or _BATCH_WINDOWS[size]
     return PhotoTrainConfig(core, SIZES[size], epochs=epochs, batch_windows=rows)

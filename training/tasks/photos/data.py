@@ -49,8 +49,8 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True)
 class PhotoSet:
-    """Photographs or parts of them, uint8 (n, 3, H, W), to train on and to choose by; the names of
-    all, by part. Those to report on are measured by `benchmarks.inpaint`, and not read here."""
+    """Photographs or parts of them, uint8 (n, 3, H, W), to train on and to choose by, and the names
+    of all. Those to report on are not among them: `benchmarks.inpaint` measures them."""
 
     name: str
     split: Split
@@ -66,8 +66,8 @@ class PhotoSet:
 
 
 def split_bsds(names: Sequence[str]) -> Split:
-    """The train part and 220 of the val part to train on, 20 to choose by, and 60 set apart by the
-    SHA-256 of their names, which are measured once, by what ships, and by nothing else."""
+    """The train part and 20 of the val part to train on, 20 to choose by, and 60 set apart by the
+    SHA-256 of their names, which are measured by what ships and by nothing else."""
     ordered = sorted(names)
     val = [name for name in ordered if Path(name).parent.name == "val"]
     val.sort(key=lambda name: hashlib.sha256(Path(name).name.encode()).hexdigest())

@@ -123,6 +123,7 @@ PSNR over the hidden pixels in dB, mean over windows of the photographs to choos
 |---|---|---|
 {rows}
 
-What it does to whole photographs stands in docs/images.md (`python -m benchmarks.inpaint`). The
-energy reference is the final energy per patch, of windows with as much hidden.
+`python -m benchmarks.inpaint` measures whole photographs; of the checkpoint that ships the figures
+are in docs/images.md. The energy reference is the final energy per patch, of windows with as much
+hidden.
 """

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
-from training.common.hardware import format_machines
+from training.common.hardware import format_machines, precision_name
 from training.common.results_log import ResultsLog, config_hash
 from training.tasks.photos.configs import PhotoTrainConfig, photo_train_config
 from training.tasks.photos.data import PhotoSet
@@ -49,14 +50,9 @@ def compute_rows(
                 photos.split.name,
                 config_hash([photos.fingerprint, seed, minutes, asdict(recipe)]),
             )
-            state = out.with_suffix("") / f"{core}-{key[2]}"
-
-            def make(
-                recipe: PhotoTrainConfig = recipe, state: Path = state, seed: int = seed
-            ) -> Any:
-                timed = _fit_to_time(photos, recipe, minutes, state, seed=seed, fabric=fabric)
-                return _row(photos, timed, seed, minutes, state, fabric, progress)
-
+            machine = f"{fabric.device.type}-{precision_name(fabric)}"
+            state = out.with_suffix("") / f"{core}-{key[2]}-{machine}"
+            make = partial(_row, photos, recipe, seed, minutes, state, fabric, progress)
             rows.append({"model": core} | ledger.get_or_compute(key, make))
             progress.advance(task)
     return rows

@@ -15,6 +15,7 @@ from training.tasks.photos.data import PhotoSet, Windows, WindowSource
 from training.tasks.photos.evaluate import complete_windows, measure_psnr
 from training.trainer import TrainingTask, split_between_processes
 
+_VAL_SEED = 2**31 - 1  # of which no training is
 _EVEN = 0.02  # errors below it count squared, above it as they are
 _DOUBT = 0.002  # weight of the loss of what expects the error, which nothing else learns from
 
@@ -52,7 +53,7 @@ class PhotoTrainingTask(TrainingTask):
         self.num_tokens = (size // recipe.config["patch"]) ** 2
         train, val = (torch.from_numpy(part).to(device) for part in (photos.train, photos.val))
         self.source = WindowSource(train, recipe.masks, size, seed, turn=True)
-        fixed = WindowSource(val, recipe.val_windows, size, 1, turn=False)
+        fixed = WindowSource(val, recipe.val_windows, size, _VAL_SEED, turn=False)
         self.val, self.val_kinds = fixed.draw_in_order(recipe.val_windows)
 
     def identity(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from models.base import temporary_seed
 from models.tasks.window_completer import WindowConfig
+from training.common.muon import Muon
 from training.tasks.photos.configs import PhotoTrainConfig
 from training.tasks.photos.data import PhotoSet
 from training.tasks.photos.evaluate import evaluate_windows
@@ -59,7 +60,8 @@ def measure_batch_seconds(
     """How long a batch takes in training, on this machine, compilation not counted."""
     network = _build(recipe, seed, fabric)
     problem = PhotoTrainingTask(photos, recipe, fabric.device, seed=seed)
-    model, optimizer = fabric.setup(network, torch.optim.AdamW(network.parameters()))
+    matrices = problem.muon_parameters(network)
+    model, optimizer = fabric.setup(network, Muon(list(network.parameters()), matrices, lr=0.0))
     began = 0.0
     for place in range(_WARM_UP + _TIMED):
         if place == _WARM_UP:
@@ -67,6 +69,7 @@ def measure_batch_seconds(
         loss = problem.loss(model, problem.source.draw(recipe.batch_windows))
         optimizer.zero_grad()
         fabric.backward(loss)
+        fabric.clip_gradients(model, optimizer, max_norm=recipe.clip)
         optimizer.step()
     return (_now(fabric) - began) / _TIMED
 

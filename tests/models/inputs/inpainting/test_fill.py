@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.inputs.inpainting import laplace
 from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes
 from models.inputs.inpainting.plan import Tiling, plan_windows
 from tests.support.completion import hole
@@ -181,6 +182,35 @@ def test_answers_beyond_black_and_white_are_cut_off() -> None:
     assert (fill(ramp(40, 40), hidden, lambda windows: windows.pixels + 7)[hidden] == 255).all()
 
 
+@pytest.mark.parametrize("shade", [0, 255])
+def test_at_a_border_black_and_white_stay_what_they_are(shade: int) -> None:
+    """Deep pixels beside a border lie beyond the pixels of half the size."""
+    hidden = hole((120, 160), 0, 30, 70, 130)
+    noise = np.random.default_rng(0).integers(0, 6, (120, 160, 3))
+    picture = np.abs(shade - noise).astype(np.uint8)
+
+    def answer(windows: Windows) -> np.ndarray:
+        more = np.random.default_rng(1).normal(0, 0.02, windows.pixels.shape)
+        return (windows.pixels + more).astype(np.float32)
+
+    found = fill(picture, hidden, answer).astype(int)
+    assert np.abs(found - shade).max() < 60
+
+
+def test_it_can_be_ended_while_nothing_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laplace, "_DIRECT", 0)
+    hidden = hole((90, 90), 20, 20, 60, 60)
+
+    def stop() -> None:
+        raise TimeoutError
+
+    def answer(windows: Windows, _: object) -> Answers:
+        raise AssertionError("no window should be completed")
+
+    with pytest.raises(TimeoutError):
+        fill_holes(ramp(90, 90), plan_windows(hidden, TILING, 100), answer, check=stop)
+
+
 def test_expected_errors_are_averaged_and_enlarged() -> None:
     hidden = hole((120, 120), 20, 20, 90, 90)
     plan = plan_windows(hidden, TILING, 100)
@@ -194,7 +224,7 @@ def test_expected_errors_are_averaged_and_enlarged() -> None:
     ring = plan.levels[0].completed.ravel()[filled.places]
     assert filled.expected_error[ring].min() >= 0.24999
     assert filled.expected_error.min() >= 0.0
-    assert filled.expected_error.max() <= 0.3  # beside what is known 0 is extrapolated
+    assert filled.expected_error.max() <= 0.3  # beside what is known 0 goes on as a plane
 
 
 def test_a_preview_is_what_would_be_if_windows_ended_so() -> None:

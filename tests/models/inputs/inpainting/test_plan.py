@@ -68,5 +68,5 @@ def test_so_many_windows_and_no_more() -> None:
     plan(hidden, windows)
     with pytest.raises(TooManyWindowsError):
         plan(hidden, windows - 1)
-    with pytest.raises(ValueError, match="every pixel"):
+    with pytest.raises(ValueError, match="or every pixel"):
         plan(np.ones((1, 1), bool))

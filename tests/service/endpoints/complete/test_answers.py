@@ -91,6 +91,36 @@ def test_a_soft_mask_blends(client):
     check(send(client, mask=full, mask_mode="soft"), 422, "invalid-image", "nothing_known")
 
 
+def test_a_soft_mask_on_what_was_transparent(client):
+    """No colour of a pixel that was transparent is left in it."""
+    clear = np.dstack([smooth(*SHAPE), np.full(SHAPE, 255, np.uint8)])
+    clear[4:9, 5:12] = 0
+    half, full = (np.where(HOLE, level, 0).astype(np.uint8) for level in (128, 255))
+    [after], [blended] = (
+        pictures(completed(client, saved(clear), saved(mask), mask_mode="soft", **PANE))
+        for mask in (full, half)
+    )
+    np.testing.assert_array_equal(blended[HOLE][:, :3], after[HOLE][:, :3])
+    assert (blended[HOLE][:, 3] == 128).all()
+    assert (after[..., 3] == 255).all()
+    deep = saved(Image.fromarray(np.where(HOLE, 128 * 257, 0).astype(np.uint16)))
+    [again] = pictures(completed(client, saved(clear), deep, mask_mode="soft", **PANE))
+    np.testing.assert_array_equal(again, blended)
+
+
+def test_reasons_take_the_room_of_one_window(narrow):
+    """They are the mean over all windows."""
+    mask = np.zeros((64, 64), np.uint8)
+    mask[:, 30:34] = 255
+    tensors = {"accept": "application/vnd.safetensors"}
+    asked = {"model": "et-pane", "include": ["attention"], "headers": tensors}
+    with narrow.client() as client:
+        several = send(client, saved(smooth(64, 64)), saved(mask), **asked)
+        one = send(client, **asked)
+    sizes = [len(safetensors.numpy.load(answer.content)) for answer in (several, one)]
+    assert sizes[0] == sizes[1] > 1
+
+
 def test_what_error_to_expect(client):
     answer = completed(client, include=["uncertainty"], num_samples=2, **PANE)
     plain = completed(client, num_samples=2, **PANE)

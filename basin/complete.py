@@ -36,7 +36,9 @@ def complete(
             "same name."
         ),
     ] = None,
-    mask_mode: Annotated[str | None, typer.Option(help="white_fill, black_fill or alpha.")] = None,
+    mask_mode: Annotated[
+        str | None, typer.Option(help="white_fill, black_fill, alpha or soft.")
+    ] = None,
     num_samples: int = 1,
     model: Model = None,
     params: Params = None,

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from training.tasks.photos.masks import draw_curve, find_fonts
+from training.tasks.photos.masks import draw_curve, list_fonts
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?   "
 _WRITING_SHARE = 0.09
 SMALLEST = 96  # pixels; of a smaller one a block would leave hardly anything
-_FONTS = find_fonts()
+_FONTS = list_fonts()
 
 
 def draw_hole(kind: str, name: str, shape: tuple[int, int], seed: int = 0) -> np.ndarray:

@@ -2,50 +2,50 @@
 
 Scratches of 2 to 6 pixels, writing over 9 %, a block of 64 and strokes of 20 pixels
 (`benchmarks.holes`, the same on every machine), on photographs that nothing was trained on or
-chosen by: 60 of BSDS500's val part, set apart by the SHA-256 of their names, or your own. PSNR
+validated by: the 60 test photographs of `training photos`, of BSDS500's val part, or your own. PSNR
 and SSIM of the hidden pixels, known ones kept as they are; the share of photographs on which the
 checkpoint is ahead of Navier-Stokes; Spearman's correlation between the error that is expected of a
 hidden pixel and the true one; how often the energy of a window rose at a step; seconds.
 
     python -m benchmarks.inpaint                                  # BSDS500's 60 photographs
-    python -m benchmarks.inpaint --photos FOLDER --apart          # your own, what was set apart
+    python -m benchmarks.inpaint --photos FOLDER --test-only      # your own, those not trained on
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import io
 import json
 import statistics
-import tarfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
-from PIL import Image
-from scipy.stats import rankdata
 from skimage.restoration import inpaint_biharmonic
 
 from benchmarks.holes import KINDS, SMALLEST, draw_hole
 from benchmarks.machine import describe
 from models.base import DynamicsParams
 from models.checkpoint import load_checkpoint
-from models.inputs.image_files.data import ImageError
-from models.inputs.image_files.decode import decode_image
-from models.inputs.image_files.header import inspect_header
 from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes
 from models.inputs.inpainting.laplace import fill_harmonic
 from models.inputs.inpainting.plan import Tiling, plan_windows
 from models.tasks.completer import CompletionNetwork
 from training.datasets import data_folder
-from training.datasets.images import MAX_PIXELS, find_image_files
+from training.datasets.images import iterate_images
+from training.metrics import rank_correlation
 from training.tasks.complete.evaluate import ssim_map
-from training.tasks.photos.data import ARCHIVE, list_bsds, load_photo_folder, split_bsds
+from training.tasks.photos.data import (
+    ARCHIVE,
+    iterate_bsds,
+    list_bsds,
+    load_photo_folder,
+    split_bsds,
+)
 
 REPO = Path(__file__).parents[1]
 METHODS = ("telea", "navier-stokes", "laplace", "biharmonic", "et")
@@ -56,10 +56,11 @@ _SAMPLE = 4_000  # hidden pixels of each hole that correlations are of
 class Network:
     """A checkpoint that fills holes, and what it tells while it does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **tiling: int) -> None:
         network = load_checkpoint(folder).network
         assert isinstance(network, CompletionNetwork)
-        self.network, self.tiling = network, Tiling.for_size(network.config.size)
+        self.network = network
+        self.tiling = replace(Tiling.from_size(network.config.size), **tiling)
         self.rises = self.steps = self.windows = 0
         self.errors: list[np.ndarray] = []  # (2, n): true and expected
         self.forward_s = 0.0
@@ -84,7 +85,7 @@ class Network:
 def _fill_laplace(image: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     flat, places = image.reshape(-1, 3), np.flatnonzero(hidden)
     values = fill_harmonic(places, hidden.shape, lambda known: flat[known] / 255)
-    return write_filled(image, FilledPixels(places, values, None))
+    return FilledPixels(places, values, None).write(image)
 
 
 def _fill_biharmonic(image: np.ndarray, hidden: np.ndarray) -> np.ndarray:
@@ -97,41 +98,25 @@ def fill_opencv(method: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return lambda image, hidden: cv2.inpaint(image, hidden.astype(np.uint8), _RADIUS, method)
 
 
-def write_filled(image: np.ndarray, filled: FilledPixels) -> np.ndarray:
-    """A copy of an image with its hidden pixels filled."""
-    written = image.copy()
-    written.reshape(-1, 3)[filled.places] = np.rint(255 * filled.values)
-    return written
-
-
 def read_bsds(part: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Photographs of BSDS500's part to choose by, or of that which is set apart."""
+    """The validation or test photographs of BSDS500."""
     archive = data_folder() / ARCHIVE
     names = list_bsds(archive)
     split = split_bsds(names)
-    with tarfile.open(archive) as tar:
-        for index in {"val": split.val, "test": split.test}[part]:
-            file = tar.extractfile(names[index])
-            assert file is not None
-            yield names[index], np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB"))
+    chosen = [names[index] for index in {"val": split.val, "test": split.test}[part]]
+    yield from zip(chosen, iterate_bsds(archive, chosen), strict=True)
 
 
-def read_folder(folder: Path, *, apart: bool) -> Iterator[tuple[str, np.ndarray]]:
-    """Photographs in a folder and below; `apart`: only those that `training photos --images` of
-    that folder sets apart. Those that cannot be read, or are too small, are told."""
-    photos = load_photo_folder(folder) if apart else None
-    chosen = None if photos is None else {photos.names[index] for index in photos.split.test}
-    for path in find_image_files(folder):
-        content = path.read_bytes()
-        if chosen is not None and hashlib.sha256(content).hexdigest() not in chosen:
-            continue
-        try:
-            image = decode_image(inspect_header(content, MAX_PIXELS)).to_rgb()
-        except ImageError as error:
-            print(f"Left out: {path}: {error.rule}")
+def read_folder(folder: Path, *, test_only: bool) -> Iterator[tuple[str, np.ndarray]]:
+    """Photographs in a folder and below; `test_only`: only the test photographs of `training photos
+    --images` of that folder. Those that cannot be read, or are too small, are printed."""
+    photos = load_photo_folder(folder) if test_only else None
+    chosen = None if photos is None else {photos.ids[index] for index in photos.split.test}
+    for path, digest, image in iterate_images(folder, print):
+        if chosen is not None and digest not in chosen:
             continue
         if min(image.shape[:2]) < SMALLEST:
-            print(f"Left out: {path}: smaller than {SMALLEST} x {SMALLEST} pixels.")
+            print(f"{path}: smaller than {SMALLEST} x {SMALLEST} pixels.")
             continue
         yield path.name, image
 
@@ -155,14 +140,14 @@ def measure_photo(
         forward_s, began = network.forward_s, time.perf_counter()
         if method == "et":
             filled = network.fill(blank, hidden)
-            found = write_filled(blank, filled)
+            completed = filled.write(blank)
         else:
-            filled, found = None, fillers[method](blank, hidden)
+            filled, completed = None, fillers[method](blank, hidden)
         seconds = time.perf_counter() - began
-        if not np.array_equal(found[~hidden], image[~hidden]):
+        if not np.array_equal(completed[~hidden], image[~hidden]):
             raise ValueError(f"{name}, {method}: known pixels were changed")
-        off = (found[hidden].astype(np.float64) - image[hidden]) / 255
-        values = torch.from_numpy(found.astype(np.float64) / 255).permute(2, 0, 1)[None]
+        off = (completed[hidden].astype(np.float64) - image[hidden]) / 255
+        values = torch.from_numpy(completed.astype(np.float64) / 255).permute(2, 0, 1)[None]
         similar = ssim_map(values, truth)[0].mean(0).numpy()[hidden].mean()
         psnr = -10 * np.log10(max(np.square(off).mean(), 1e-10))
         row[method] = {"psnr": psnr, "ssim": float(similar), "seconds": seconds}
@@ -172,13 +157,8 @@ def measure_photo(
                 both = np.stack([np.abs(off).mean(1), filled.expected_error])
                 chosen = np.random.default_rng(0).permutation(both.shape[1])[:_SAMPLE]
                 network.errors.append(both[:, chosen])
-                row[method]["doubt"] = _correlate(both[:, chosen])
+                row[method]["doubt"] = rank_correlation(*both[:, chosen])
     return row
-
-
-def _correlate(both: np.ndarray) -> float:
-    """Spearman's, of two rows; ties have the mean rank."""
-    return float(np.corrcoef(*map(rankdata, both))[0, 1])
 
 
 def format_table(rows: list[dict[str, Any]], methods: tuple[str, ...]) -> str:
@@ -206,10 +186,12 @@ def _mean(cells: list[dict[str, float]], name: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--photos", type=Path, help="folder; else BSDS500's photographs set apart")
-    parser.add_argument("--apart", action="store_true", help="of --photos those set apart")
+    parser.add_argument("--photos", type=Path, help="folder; else BSDS500's test photographs")
+    parser.add_argument("--test-only", action="store_true", help="of --photos")
     parser.add_argument("--part", choices=("test", "val"), default="test", help="of BSDS500")
     parser.add_argument("--checkpoint", type=Path, default=REPO / "checkpoints" / "et-photos")
+    parser.add_argument("--stride", type=int, help="pixels between windows; else as served")
+    parser.add_argument("--depth", type=int, help="pixels; deeper ones at half size first")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--out", type=Path, help="JSON lines, one a photograph and kind of hole")
     args = parser.parse_args()
@@ -218,8 +200,12 @@ def main() -> None:
         parser.error(f"unknown method {unknown[0]}; known are {', '.join(METHODS)}")
     if missing := sorted({"navier-stokes", "et"} - {*methods}):
         parser.error(f"--methods must have {missing[0]}, with which others are compared")
-    network, rows = Network(args.checkpoint), list[dict[str, Any]]()
-    own = args.photos and read_folder(args.photos, apart=args.apart)
+    tiling = {name: getattr(args, name) for name in ("stride", "depth") if getattr(args, name)}
+    network = Network(args.checkpoint, **tiling)
+    rows: list[dict[str, Any]] = []
+    if args.out:
+        args.out.write_text("")
+    own = args.photos and read_folder(args.photos, test_only=args.test_only)
     for name, image in own or read_bsds(args.part):
         for kind in KINDS:
             rows.append(measure_photo(name, image, kind, network, methods))
@@ -234,15 +220,15 @@ def main() -> None:
     doubts = [cell["doubt"] for cell in ours if "doubt" in cell]
     print(
         f"\n{len(rows) // len(KINDS)} photographs. The energy rose in {network.rises} of "
-        f"{network.steps} steps of {network.windows} windows. "
-        + (
-            f"Correlation of doubt and error: {_correlate(np.concatenate(network.errors, 1)):.2f} "
-            f"over all hidden pixels, {statistics.fmean(doubts):.2f} within a photograph. "
-            if doubts
-            else ""
-        )
-        + f"The network took {share:.0%} of the time. {describe()}."
+        f"{network.steps} steps of {network.windows} windows. The network took {share:.0%} of the "
+        f"time. {describe()}."
     )
+    if doubts:
+        everywhere = rank_correlation(*np.concatenate(network.errors, 1))
+        print(
+            f"Correlation of doubt and error: {everywhere:.2f} over up to {_SAMPLE} hidden pixels "
+            f"of each hole, {statistics.fmean(doubts):.2f} within one hole."
+        )
 
 
 if __name__ == "__main__":

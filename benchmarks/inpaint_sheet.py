@@ -22,7 +22,7 @@ from skimage import data
 from sklearn.datasets import load_sample_image
 
 from benchmarks.holes import KINDS, draw_hole
-from benchmarks.inpaint import REPO, Network, fill_opencv, write_filled
+from benchmarks.inpaint import REPO, Network, fill_opencv
 
 _CROP, _ZOOM, _GAP, _LINE = 128, 2, 6, 18
 _PICK = 4
@@ -35,8 +35,8 @@ class Case(NamedTuple):
     title: str
     truth: np.ndarray
     hidden: np.ndarray
-    rival: np.ndarray
-    ours: np.ndarray
+    navier_stokes: np.ndarray
+    completed: np.ndarray
     doubt: np.ndarray
     gain: float
 
@@ -54,13 +54,18 @@ def fill_case(name: str, truth: np.ndarray, kind: str, network: Network) -> Case
     hidden = draw_hole(kind, name, truth.shape[:2])
     blank = np.where(hidden[..., None], np.uint8(0), truth)
     filled = network.fill(blank, hidden)
-    ours, rival = write_filled(blank, filled), fill_opencv(cv2.INPAINT_NS)(blank, hidden)
+    completed = filled.write(blank)
+    navier_stokes = fill_opencv(cv2.INPAINT_NS)(blank, hidden)
     doubt = np.zeros(hidden.shape, np.float32)
     if filled.expected_error is not None:
         doubt.ravel()[filled.places] = filled.expected_error
-    rivals, our = (np.square(f[hidden].astype(float) - truth[hidden]).mean() for f in (rival, ours))
-    gain = float(10 * np.log10(rivals / our))
-    return Case(f"{name}, {kind}: {gain:+.1f} dB", truth, hidden, rival, ours, doubt, gain)
+    errors = [
+        np.square(image[hidden].astype(float) - truth[hidden]).mean()
+        for image in (navier_stokes, completed)
+    ]
+    gain = float(10 * np.log10(errors[0] / errors[1]))
+    title = f"{name}, {kind}: {gain:+.1f} dB"
+    return Case(title, truth, hidden, navier_stokes, completed, doubt, gain)
 
 
 def draw_row(case: Case) -> Image.Image:
@@ -77,7 +82,7 @@ def draw_row(case: Case) -> Image.Image:
     side = _CROP * _ZOOM
     row = Image.new("RGB", (5 * (side + _GAP) - _GAP, side + _LINE), (255, 255, 255))
     ImageDraw.Draw(row).text((0, 2), case.title, fill=0)
-    for place, image in enumerate((holed, case.rival, case.ours, case.truth, doubt)):
+    for place, image in enumerate((holed, case.navier_stokes, case.completed, case.truth, doubt)):
         crop = Image.fromarray(image[part]).resize((side, side), Image.Resampling.BICUBIC)
         row.paste(crop, (place * (side + _GAP), _LINE))
     return row

@@ -64,7 +64,7 @@ _CENTRAL = (0.5, 99.5)
 
 
 class HiddenReference(_Part):
-    """Quantiles as above of images of which this share of the patches is hidden."""
+    """Quantiles as above of images of which this share is hidden: of patches, or of pixels."""
 
     share: float = Field(ge=0, le=1)
     values: tuple[float, ...]

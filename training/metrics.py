@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
+from scipy.stats import rankdata
 from sklearn.metrics import f1_score, roc_auc_score
 
 from models.tasks.graph_classifier import ClassificationTask
@@ -132,3 +133,10 @@ def evaluate_classifier(
             for name, graphs in (("train", split.train), ("val", split.val), ("test", split.test))
         },
     )
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's; ties have their mean rank, and it is 0 where all of one are equal."""
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])

@@ -6,7 +6,8 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -116,10 +117,7 @@ def fit(
         ValueError: the state is another run's, or other processes have another one.
     """
     torch.manual_seed(seed)
-    values, matrices = list(network.parameters()), problem.muon_parameters(network)
-    how = {"betas": recipe.betas, "weight_decay": recipe.weight_decay, "fused": True}
-    make = partial(Muon, values, matrices) if matrices else partial(torch.optim.AdamW, values)
-    optimizer = make(lr=recipe.learning_rate, **how)
+    optimizer = build_optimizer(network, problem, recipe)
     if recipe.centralise:
         weights = _weights_to_centralize(network)
         optimizer.register_step_pre_hook(lambda *_: _centralize_gradients(weights))
@@ -146,11 +144,7 @@ def fit(
         model.train()
         loss = torch.zeros(())
         for step in problem.batches(seed * _APART + epoch, fabric):
-            loss = problem.loss(model, step)
-            optimizer.zero_grad()
-            fabric.backward(loss)
-            fabric.clip_gradients(model, optimizer, max_norm=recipe.clip)
-            optimizer.step()
+            loss = take_step(problem, model, optimizer, step, recipe, fabric)
         state.epoch = epoch + 1
         if state.epoch % recipe.check_every == 0 or state.epoch == recipe.epochs:
             # One process decides which epoch is best: rounding may differ between devices.
@@ -170,6 +164,38 @@ def fit(
     return TrainResult(network, state.best_epoch, state.best_val, precision, seconds)
 
 
+def build_optimizer(
+    network: nn.Module, problem: TrainingTask, recipe: TrainConfig
+) -> torch.optim.Optimizer:
+    """AdamW, or Muon for the matrices that `problem` names and AdamW for the rest."""
+    values = list(network.parameters())
+    matrices = problem.muon_parameters(network)
+    make = partial(Muon, values, matrices) if matrices else partial(torch.optim.AdamW, values)
+    return make(
+        lr=recipe.learning_rate,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+def take_step(
+    problem: TrainingTask,
+    model: Any,
+    optimizer: Any,
+    batch: Any,
+    recipe: TrainConfig,
+    fabric: Fabric,
+) -> Tensor:
+    """Train on one batch, and return its loss; model and optimizer are those of `fabric.setup`."""
+    loss = problem.loss(model, batch)
+    optimizer.zero_grad()
+    fabric.backward(loss)
+    fabric.clip_gradients(model, optimizer, max_norm=recipe.clip)
+    optimizer.step()
+    return loss
+
+
 def split_between_processes(starts: Sequence[int], fabric: Fabric) -> Sequence[int]:
     """The batches of one process. All take equally many, or the others would wait for ever.
 
@@ -180,6 +206,21 @@ def split_between_processes(starts: Sequence[int], fabric: Fabric) -> Sequence[i
         raise ValueError("fewer batches than processes: use smaller batches")
     whole = len(starts) // fabric.world_size * fabric.world_size
     return starts[fabric.global_rank : whole : fabric.world_size]
+
+
+def find_nearest_size(
+    make: Callable[[int], nn.Module], wanted: int, widths: Sequence[int]
+) -> nn.Module:
+    """The network of `make(width)` with most nearly `wanted` parameters; more with the width."""
+
+    def size(width: int) -> int:
+        return count_parameters(make(width))
+
+    with torch.device("meta"):
+        above = bisect_left(widths, wanted, key=size)
+        near = widths[max(above - 1, 0) : above + 1]
+        width = min(near, key=lambda width: abs(size(width) - wanted))
+    return make(width)
 
 
 def count_parameters(network: nn.Module) -> int:

@@ -155,15 +155,24 @@ def complete(
     image: ImageInput,
     mask: ImageInput | None = None,
     *,
-    mask_mode: Literal["white_fill", "black_fill", "alpha"] | None = None,
+    mask_mode: Literal["white_fill", "black_fill", "alpha", "soft"] | None = None,
+    region: Literal["image", "hole"] | None = None,
     num_samples: int = 1,
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[CompletionResult]:
-    """Fill the part of `image` that `mask` marks. Needs Pillow."""
-    fields = common_fields(model, dynamics, include, mask_mode=mask_mode, num_samples=num_samples)
+    """Fill the part of `image` that `mask` marks. Needs Pillow.
+
+    Args:
+        mask_mode: which pixels of the mask to fill; with `soft`, grey ones are blended.
+        region: what to return: all of the image, or the smallest rectangle with all that was
+            filled, whose place is `CompletionResult.box`.
+        include: `uncertainty` adds `CompletionResult.uncertainty`.
+    """
+    params = {"mask_mode": mask_mode, "return": region, "num_samples": num_samples}
+    fields = common_fields(model, dynamics, include, **params)
     files = [("image", image)] + ([] if mask is None else [("mask", mask)])
     request = _form_request("/complete", fields, files, _parse_completion)
     return request.with_timeout(timeout_s)
@@ -276,8 +285,16 @@ def ready() -> Request[bool]:
 
 def completion_from_dict(payload: dict[str, Any]) -> CompletionResult:
     """Convert a JSON response of `POST /complete`, or the data of its event `done`."""
-    images = [decode_image(image["b64_png"]) for image in payload["images"]]
-    return CompletionResult(images, [image["convergence"] for image in payload["images"]], payload)
+    entries = payload["images"]
+    maps = [entry["b64_uncertainty_png"] for entry in entries if "b64_uncertainty_png" in entry]
+    box = payload.get("box")
+    return CompletionResult(
+        images=[decode_image(entry["b64_png"]) for entry in entries],
+        convergence=[entry["convergence"] for entry in entries],
+        uncertainty=[decode_image(b64_png) for b64_png in maps],
+        box=None if box is None else (box["left"], box["top"], box["width"], box["height"]),
+        raw=payload,
+    )
 
 
 def decode_image(b64_png: str) -> Any:

@@ -21,7 +21,9 @@ _ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")  # as the server has 
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
 EVENT_STREAM = "text/event-stream"
-Include = Literal["trace", "components", "resonance", "attention", "memories", "explanation"]
+Include = Literal[
+    "trace", "components", "resonance", "attention", "memories", "explanation", "uncertainty"
+]
 
 
 class Resonance(TypedDict, total=False):

@@ -138,10 +138,18 @@ class ImageResult:
 
 @dataclass(frozen=True)
 class CompletionResult:
-    """Completed images as `PIL.Image`s, and the convergence of each."""
+    """Completed images as `PIL.Image`s, and the convergence of each.
+
+    Attributes:
+        uncertainty: grey `PIL.Image`s of the absolute error to expect of each pixel, 255 being the
+            step from black to white; empty unless it was included.
+        box: left, top, width and height of the part that `images` show; None for all of it.
+    """
 
     images: list[Any]
     convergence: list[dict[str, Any]]
+    uncertainty: list[Any]
+    box: tuple[int, int, int, int] | None
     raw: dict[str, Any] = field(repr=False)
 
 

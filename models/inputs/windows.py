@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from models.nn.layer_norm import EnergyLayerNorm
 
 _LEAST_DEVIATION = 0.04  # added to that of the known pixels
-_FIRST_LOG_ERROR = -1.5  # what is expected before training, in units of that deviation
+FIRST_LOG_ERROR = -1.5  # what is expected before training, in units of that deviation
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class WindowBatch:
         return self.hidden_R1SS.mean((1, 2, 3))
 
     def to(self, device: torch.device | str) -> WindowBatch:
-        both = self.pixels_RCSS.to(device), self.hidden_R1SS.to(device)
-        return WindowBatch(*both, self.num_tokens)
+        pixels_RCSS = self.pixels_RCSS.to(device)
+        return WindowBatch(pixels_RCSS, self.hidden_R1SS.to(device), self.num_tokens)
 
 
 def collate_windows(windows: Sequence[PrefilledWindow], num_tokens: int) -> WindowBatch:
@@ -122,7 +122,7 @@ class WindowCodec(nn.Module):
         y = F.gelu(self.head1(torch.cat([drawn, inputs.to(drawn.dtype)], 1)))
         residual = self.head2(y).to(deviation.dtype) * deviation
         log_error = self.doubt(y.detach()).to(deviation.dtype) + deviation.log()
-        log_error = log_error + _FIRST_LOG_ERROR
+        log_error = log_error + FIRST_LOG_ERROR
         return batch.pixels_RCSS + batch.hidden_R1SS * residual, log_error
 
 

@@ -35,9 +35,10 @@ class Dense(Pairwise):
         self.row_of_N = rows[:, None].repeat(1, self.length).flatten()
 
     @classmethod
-    def of_all(cls, rows: int, length: int, device: torch.device) -> Dense:
+    def from_size(cls, rows: int, length: int, device: torch.device) -> Dense:
         """Rows whose tokens see each other and themselves."""
         layout = cls(_true(device).expand(rows, length, length))
+        # What the properties would compute: torch.compile cannot trace their locks (Python 3.11).
         vars(layout).update(_seen_RL=None, hidden_rLL=None, _hidden_R1LL=None)
         return layout
 

@@ -36,12 +36,12 @@ class CompletionNetwork(Architecture):
     """A network that completes square windows of one size; a row is a window.
 
     Attributes:
-        tells_error: whether outputs have one more channel than pixels: the logarithm of the
+        has_uncertainty: whether outputs have one more channel than pixels: the logarithm of the
             absolute error to expect.
     """
 
     task = "completion"
-    tells_error: bool = False
+    has_uncertainty: bool = False
     config: CompletionConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     blocks: nn.ModuleList
 
@@ -104,6 +104,6 @@ class CompletionNetwork(Architecture):
         """Pixels (R, S, S, C) of outputs, and the absolute error to expect (R, S, S), None where
         the network does not tell."""
         values = outputs.permute(0, 2, 3, 1).float().cpu().numpy()
-        if not self.tells_error:
+        if not self.has_uncertainty:
             return values, None
         return values[..., :-1], np.exp(np.clip(values[..., -1], -20, 0))

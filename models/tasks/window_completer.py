@@ -56,7 +56,7 @@ class WindowCompleter(CompletionNetwork):
     channel the logarithm of the absolute error to expect of each, (R, C + 1, S, S).
     """
 
-    tells_error = True
+    has_uncertainty = True
     config: WindowConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: WindowConfig) -> None:
@@ -77,7 +77,7 @@ class WindowCompleter(CompletionNetwork):
         return PrefilledWindow(pixels_SSC, hidden_SS)
 
     def build_layouts(self, batch: WindowBatch) -> list[Layout]:
-        all_see = Dense.of_all(batch.rows, self.codec.num_tokens, batch.pixels_RCSS.device)
+        all_see = Dense.from_size(batch.rows, self.codec.num_tokens, batch.pixels_RCSS.device)
         if not self.config.attention:
             return [all_see] * self.config.blocks
         return [

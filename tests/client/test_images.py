@@ -118,3 +118,21 @@ def test_masks_by_one_rule(client: Client) -> None:
     np.testing.assert_array_equal(np.array(black), first)
     ones = client.complete(GREY, (~hole).astype(int), mask_mode="black_fill", model="et-tile")
     np.testing.assert_array_equal(np.array(ones.images[0]), first)
+
+
+def test_the_hole_alone_and_its_uncertainty(client: Client) -> None:
+    hole = np.zeros(GREY.shape, bool)
+    hole[5:9, 6:12] = True
+    whole = client.complete(GREY, hole, model="et-pane")
+    assert whole.box is None
+    assert whole.uncertainty == []
+    part = client.complete(
+        GREY, hole, model="et-pane", mask_mode="soft", region="hole", include=["uncertainty"]
+    )
+    assert part.box == (6, 5, 6, 4)
+    left, top, width, height = part.box
+    crop = whole.images[0].crop((left, top, left + width, top + height))
+    np.testing.assert_array_equal(np.array(part.images[0]), np.array(crop))
+    [uncertainty] = part.uncertainty
+    assert uncertainty.size == (width, height)
+    assert (np.array(uncertainty) > 0).all()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 from models.architectures.et import ET
 from models.base import Architecture, DynamicsParams, StepControl
 from models.dynamics import Solution
+from service.engine.scheduler import Scheduler
 
 
 class Failed(Exception):  # noqa: N818
@@ -28,3 +31,14 @@ def work_of(network: Architecture, item: object, params: DynamicsParams, fails: 
         return output.logits, output.solutions
 
     return work
+
+
+@contextmanager
+def held(scheduler: Scheduler) -> Iterator[None]:
+    """Let the tasks that are submitted within begin together."""
+    gate = threading.Event()
+    scheduler.submit(lambda control: gate.wait(30), "gate")
+    try:
+        yield
+    finally:
+        gate.set()

@@ -32,7 +32,7 @@ def _recipe(manifest: Manifest) -> Any:
     if manifest.task == "anomaly":
         return node_train_config(model, trained["dataset"], trained["train_nodes"])
     if manifest.architecture == "et-window":
-        return photo_train_config("et", "large", epochs=112)
+        return photo_train_config("et", "large")
     if manifest.task == "completion":
         of = SimpleNamespace(name=trained["dataset"], **SHAPES[trained["dataset"]])
         return completion_train_config(model, of, brief=True)  # type: ignore[arg-type]

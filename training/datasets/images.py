@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from training.datasets.sources import data_folder
 _SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".webp", ".avif", ".bmp", ".gif", ".heic", ".heif", ".tif", ".tiff")
 )
-MAX_PIXELS = 1 << 28
+_MAX_PIXELS = 1 << 28
 _CHOSEN_BY = 1000  # most training images that are held back to choose by
 _FEWEST = 10
 
@@ -170,16 +170,12 @@ def load_folder(folder: Path, size: int = 64) -> ImageDataset:
         ValueError: there are too few images.
     """
     images: dict[bytes, np.ndarray] = {}
-    paths = find_image_files(folder)
-    faults = list[str]()
-    for path in paths:
-        try:
-            image = decode_image(inspect_header(path.read_bytes(), MAX_PIXELS))
-        except ImageError as error:
-            faults.append(f"{path}: {error.rule}")
-            continue
-        upright = Image.fromarray(image.to_rgb())
-        pixels = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
+    faults: list[str] = []
+    count = 0
+    for _, _, image in iterate_images(folder, faults.append):
+        count += 1
+        fitted = ImageOps.fit(Image.fromarray(image), (size, size), Image.Resampling.BICUBIC)
+        pixels = np.asarray(fitted)
         images.setdefault(hashlib.sha256(pixels.tobytes()).digest(), pixels)
     n = len(images)
     if n < _FEWEST:
@@ -187,7 +183,7 @@ def load_folder(folder: Path, size: int = 64) -> ImageDataset:
         raise ValueError(f"{folder}: {n} different images; at least {_FEWEST} are needed.{first}")
     order, tenth = np.random.default_rng(0).permutation(n), max(1, n // 10)
     val, test, train = (np.sort(part) for part in np.split(order, [tenth, 2 * tenth]))
-    again = len(paths) - len(faults) - n
+    again = count - n
     notes = [f"Left out: {again} that came again."] * bool(again)
     notes += [f"Left out: {fault}" for fault in faults]
     note = " ".join(notes)
@@ -195,9 +191,22 @@ def load_folder(folder: Path, size: int = 64) -> ImageDataset:
     return ImageDataset(folder.resolve().name, np.stack(list(images.values())), split, note=note)
 
 
-def find_image_files(folder: Path) -> list[Path]:
-    """Files of images in a folder and below, in order; those too that cannot be read."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+def iterate_images(
+    folder: Path, report: Callable[[str], object]
+) -> Iterator[tuple[Path, str, np.ndarray]]:
+    """The path, the SHA-256 and the pixels, uint8 (H, W, 3), of each image in a folder and below.
+
+    Files are decoded as the server decodes them; `report` gets a message for each that cannot be.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    for path in paths:
+        content = path.read_bytes()
+        try:
+            image = decode_image(inspect_header(content, _MAX_PIXELS))
+        except ImageError as error:
+            report(f"{path}: {error.rule}")
+        else:
+            yield path, hashlib.sha256(content).hexdigest(), image.to_rgb()
 
 
 def _official(

@@ -9,7 +9,9 @@ and images of half its size and less for wide holes, only hidden pixels are held
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +44,13 @@ class FilledPixels(NamedTuple):
     values: np.ndarray
     expected_error: np.ndarray | None
 
+    def write(self, image_HWC: np.ndarray) -> np.ndarray:
+        """A copy of an image of integers with its hidden pixels filled."""
+        completed = image_HWC.copy()
+        flat = completed.reshape(-1, completed.shape[2])
+        flat[self.places] = np.rint(self.values * np.iinfo(completed.dtype).max)
+        return completed
+
 
 CompleteWindows = Callable[[Windows, Callable[[Answers], FilledPixels]], Answers]
 """Completes windows. The second argument tells the hidden pixels of the whole image as they would
@@ -64,9 +73,9 @@ def fill_holes(
         complete: what completes windows, at most `batch` at a time.
         check: called now and then while no window is completed; may raise to end it all.
     """
-    scales = [_Scale.at_full_size(pixels_HWC, plan)]
+    scales = [_Scale.from_image(pixels_HWC, plan)]
     for level in plan.levels[1:]:
-        scales.append(scales[-1].at_half_size(level))
+        scales.append(scales[-1].halve(level))
     filled: _Scale | None = None
     for depth in reversed(range(len(scales))):
         scale = scales[depth]
@@ -76,9 +85,7 @@ def fill_holes(
             scale.run(
                 corners[start : start + batch],
                 complete,
-                lambda values, error, scale=scale, depth=depth: _enlarge(
-                    scales[0], scale, depth, values, error
-                ),
+                partial(_enlarge, scales[0], scale, depth),
             )
         scale.finish()
         filled = scale
@@ -96,7 +103,7 @@ class _Window:
     weights: np.ndarray
 
     @classmethod
-    def at(cls, corner: Sequence[int], shape: Sequence[int], size: int) -> _Window:
+    def from_corner(cls, corner: Sequence[int], shape: Sequence[int], size: int) -> _Window:
         (top, left), (height, width) = corner, shape
         rows, inner_rows = mirror_within(top, height, size)
         columns, inner_columns = mirror_within(left, width, size)
@@ -123,12 +130,12 @@ class _Scale:
         self.weights = np.zeros(n, np.float32)
 
     @classmethod
-    def at_full_size(cls, pixels_HWC: np.ndarray, plan: Plan) -> _Scale:
+    def from_image(cls, pixels_HWC: np.ndarray, plan: Plan) -> _Scale:
         is_integer = np.issubdtype(pixels_HWC.dtype, np.integer)
         peak = np.iinfo(pixels_HWC.dtype).max if is_integer else 1.0
         return cls(pixels_HWC, float(peak), plan.levels[0], plan)
 
-    def at_half_size(self, level: Level) -> _Scale:
+    def halve(self, level: Level) -> _Scale:
         return _Scale(halve(self.pixels, ~self.level.hidden), self.peak, level, self.plan)
 
     def prefill(self, half: _Scale | None, check: Callable[[], None]) -> None:
@@ -159,22 +166,21 @@ class _Scale:
         self,
         corners: Sequence[Sequence[int]],
         complete: CompleteWindows,
-        enlarge: Callable[[np.ndarray, np.ndarray | None], FilledPixels],
+        enlarge: Callable[[np.ndarray], FilledPixels],
     ) -> None:
         """Complete a batch of windows, and add the answers."""
-        windows = [_Window.at(corner, self.shape, self.plan.tiling.size) for corner in corners]
+        windows = [
+            _Window.from_corner(corner, self.shape, self.plan.tiling.size) for corner in corners
+        ]
         shown = Windows(*map(np.stack, zip(*map(self._show, windows), strict=True)))
 
         def preview(answers: Answers) -> FilledPixels:
-            saved = self.sums, self.error_sums, self.weights
-            self.sums, self.weights = self.sums.copy(), self.weights.copy()
-            self.error_sums = None  # no preview shows them
-            answers = answers._replace(expected_error=None)
-            try:
-                self._add(windows, answers)
-                return enlarge(*self._average())
-            finally:
-                self.sums, self.error_sums, self.weights = saved
+            trial = copy(self)
+            trial.sums = self.sums.copy()
+            trial.weights = self.weights.copy()
+            trial._add(windows, Answers(answers.pixels, None))  # no preview shows errors
+            values, _ = trial._average()
+            return enlarge(values)
 
         self._add(windows, complete(shown, preview))
 
@@ -207,7 +213,8 @@ class _Scale:
     def _average(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Values and expected errors as far as windows have answered, prefilled elsewhere."""
         answered = self.weights > 0
-        weights, at = self.weights[answered], np.flatnonzero(self.is_completed)[answered]
+        weights = self.weights[answered]
+        at = np.flatnonzero(self.is_completed)[answered]
         values = self.values.copy()
         answers = np.clip(self.sums[answered] / weights[:, None], 0, 1)
         trust = self.level.trust[at, None]
@@ -244,7 +251,7 @@ class _Scale:
 
 def sample_bilinear(image_HWC: np.ndarray, y_n: np.ndarray, x_n: np.ndarray) -> np.ndarray:
     """Values (n, C) between the pixels of an image, at float32 coordinates of rows and columns;
-    beyond its border as a plane goes on, but from 0 to 1."""
+    extrapolated linearly beyond the border, clipped to 0..1."""
     low_high_share = []
     for position, length in ((y_n, image_HWC.shape[0]), (x_n, image_HWC.shape[1])):
         low = np.clip(np.floor(position), 0, max(length - 2, 0)).astype(np.intp)
@@ -264,12 +271,10 @@ def _halve_places(places: np.ndarray, width: int, times: int) -> tuple[np.ndarra
     return y, x
 
 
-def _enlarge(
-    full: _Scale, scale: _Scale, depth: int, values: np.ndarray, error: np.ndarray | None
-) -> FilledPixels:
+def _enlarge(full: _Scale, scale: _Scale, depth: int, values: np.ndarray) -> FilledPixels:
     """The hidden pixels at full size, as a smaller scale has them."""
     if depth == 0:
-        return FilledPixels(full.places, values, error)
+        return FilledPixels(full.places, values, None)
     at = _halve_places(full.places, full.shape[1], depth)
     return FilledPixels(full.places, sample_bilinear(scale.image(values), *at), None)
 

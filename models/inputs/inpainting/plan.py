@@ -13,7 +13,7 @@ pixels so deep.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.ndimage import maximum_filter1d
@@ -25,8 +25,16 @@ MAX_PIXELS = 1 << 22
 """Most pixels of a level that may be completed: each takes some 400 bytes while it is prefilled."""
 
 
-class TooManyWindowsError(Exception):
-    """The hole takes more windows, or has more pixels, than are allowed; the message says which."""
+class HoleTooLargeError(Exception):
+    """The hole takes more windows, or has more pixels beside known ones, than are allowed.
+
+    Attributes:
+        limit: which of the two, `windows` or `pixels`.
+    """
+
+    def __init__(self, limit: Literal["windows", "pixels"]) -> None:
+        super().__init__(f"too many {limit}")
+        self.limit = limit
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Tiling:
     depth: int
 
     @classmethod
-    def for_size(cls, size: int) -> Tiling:
+    def from_size(cls, size: int) -> Tiling:
         """What serves windows of a size: cells of three quarters of it, a quarter deep."""
         return cls(size, size * 3 // 4, size // 4)
 
@@ -85,7 +93,8 @@ def plan_windows(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int) -> Pla
     """Plan the windows that complete the hidden pixels of a whole image.
 
     Raises:
-        TooManyWindowsError: they take more than `max_windows`.
+        HoleTooLargeError: they take more than `max_windows`, or a level completes more than
+            `MAX_PIXELS`.
         ValueError: no pixel is hidden, or every one, which no halving would change.
     """
     if hidden_HW.all() or not hidden_HW.any():
@@ -96,9 +105,9 @@ def plan_windows(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int) -> Pla
         completed = hidden_HW & _is_near(~hidden_HW, tiling.depth)
         corners = _find_corners(completed, tiling)
         if (windows := windows + len(corners)) > max_windows:
-            raise TooManyWindowsError("windows")
+            raise HoleTooLargeError("windows")
         if np.count_nonzero(completed) > MAX_PIXELS:
-            raise TooManyWindowsError("pixels")
+            raise HoleTooLargeError("pixels")
         trust = _measure_trust(hidden_HW, completed, tiling.depth)
         levels.append(Level(hidden_HW, completed, trust, corners))
         if not levels[-1].needs_guide:

@@ -28,7 +28,7 @@ _MISSING = {
     "attention": "this model has no attention",
     "memories": "this model has no Hopfield network",
     "explanation": "this model tells attention and memories, but does not explain its answers",
-    "uncertainty": "this model does not tell what error to expect",
+    "uncertainty": "this model has no uncertainty; see `has_uncertainty` in GET /models/{name}",
 }
 
 
@@ -39,7 +39,7 @@ def require_supported_includes(network: Architecture, include: Collection[str]) 
     there = set(get_supported_reasons(network))
     if isinstance(network, NodeScorer | GraphClassifier):
         there.add("explanation")
-    if isinstance(network, CompletionNetwork) and network.tells_error:
+    if isinstance(network, CompletionNetwork) and network.has_uncertainty:
         there.add("uncertainty")
     missing = [rule for name, rule in _MISSING.items() if name in include and name not in there]
     if missing:

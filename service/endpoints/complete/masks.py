@@ -11,6 +11,7 @@ from models.inputs.image_files.data import ImageData, ImageError
 
 MaskMode = Literal["white_fill", "black_fill", "alpha", "soft"]
 _WHITE = 255
+_LEAST_SHARE = 4 / 255  # of a soft mask; JPEG and WebP leave noise of less in what is black
 THRESHOLD = 128  # of 255: this value and above are white, or opaque
 
 
@@ -38,7 +39,7 @@ def find_hole(mode: MaskMode, mask: ImageData) -> Hole:
         share = mask.pixels[:, :, 0] / np.float32(np.iinfo(mask.pixels.dtype).max)
     if mask.alpha is not None:
         share = share * (mask.alpha / np.float32(_WHITE))
-    hidden = share > 0
+    hidden = share >= _LEAST_SHARE
     _require_some(mode, hidden, "")
     return Hole(hidden, share[hidden])
 

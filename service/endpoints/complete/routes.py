@@ -13,9 +13,9 @@ from models.base import StepControl
 from models.inputs.image_files.data import ImageError
 from models.inputs.inpainting.plan import (
     MAX_PIXELS,
+    HoleTooLargeError,
     Plan,
     Tiling,
-    TooManyWindowsError,
     plan_windows,
 )
 from service.context import AppContext, get_context
@@ -119,7 +119,7 @@ class CompleteTask(InferenceTask[Completed]):
         timer.lap("parse")
         run = await resources.enter_async_context(context.image_decoder.reserve())
         opened = await run(decode_request, upload)
-        tiling = Tiling.for_size(model.config.size)
+        tiling = Tiling.from_size(model.config.size)
         with image_errors_at("/mask" if upload.mask else "/image"):
             plan = await self.on_codec(
                 _plan, opened.hole.hidden, tiling, settings.max_windows, upload.num_samples
@@ -161,9 +161,9 @@ def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int, num_samples: 
     """
     try:
         return plan_windows(hidden_HW, tiling, max_windows // num_samples)
-    except TooManyWindowsError as error:
+    except HoleTooLargeError as error:
         limit = f"{max_windows} windows (BASIN_MAX_WINDOWS)"
-        if str(error) == "pixels":
+        if error.limit == "pixels":
             limit = f"{MAX_PIXELS} pixels beside known ones"
         fewer = "" if num_samples == 1 else ", lower `num_samples`"
         rule = (
@@ -237,11 +237,11 @@ def _encode(
         return make_tensors_payload(arrays | reasons_to_tensors(reasons), document)
     for entry, row in zip(entries, reasons, strict=False):
         entry["reasons"] = reasons_to_dict(row, tiles=True)
-    if media_type == PNG:
-        return make_image_payload(encode_sheet(images), document)
     for entry, error in zip(entries, errors, strict=False):
         grey = np.rint(255 * error).astype(np.uint8)
         entry["b64_uncertainty_png"] = base64.b64encode(encode_png(grey)).decode()
+    if media_type == PNG:
+        return make_image_payload(encode_sheet(images), document)
     pairs = zip(images, entries, strict=True)
     document["images"] = [{"b64_png": encode_base64_png(image), **entry} for image, entry in pairs]
     return make_json_payload(document)

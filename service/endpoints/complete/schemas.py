@@ -32,7 +32,8 @@ class CompleteKnobs(Strict):
         "white_fill",
         description="which pixels to fill: the white, the black or the transparent ones of the "
         "mask; with `alpha` and no mask, the transparent ones of the image. `soft`: all that are "
-        "not black, each blended with what it was by how white the mask is",
+        "lighter than black (4 of 255 or more), each blended with what it was by how white the "
+        "mask is",
     )
     region: Literal["image", "hole"] = Field(
         "image",

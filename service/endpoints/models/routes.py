@@ -77,7 +77,7 @@ async def describe_model(
             size=c.size,
             patch=c.patch,
             channels=c.channels,
-            tells_uncertainty=model.network.tells_error,
+            has_uncertainty=model.network.has_uncertainty,
         )
     if isinstance(model, ImageModel):
         channels, height, width = model.config.shape

@@ -112,9 +112,9 @@ class CompleterDetail(ModelDetail):
 
     size: int = Field(description="pixels per side of a window; images may have any size")
     patch: int = Field(
-        description="pixels per side of a patch, which is known or masked as a whole"
+        description="pixels per side of a patch, which the network reads as one token"
     )
-    tells_uncertainty: bool = Field(
+    has_uncertainty: bool = Field(
         description="whether `include` may have `uncertainty`: the error to expect of each pixel"
     )
     channels: int = Field(

@@ -127,7 +127,7 @@ def test_from_a_body_to_a_png(name):
     """As a route does it, for every kind of file."""
     request = read_request(body(image=text(FILES[name])), "application/json", Settings())
     opened = decode_request(request)
-    plan = plan_windows(opened.hole.hidden, Tiling.for_size(16), 100)
+    plan = plan_windows(opened.hole.hidden, Tiling.from_size(16), 100)
     filled = fill_holes(
         opened.image.pixels, plan, lambda windows, _: Answers(1 - windows.pixels, None)
     )

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from models.checkpoint import load_checkpoint
-from training.cli_options import DataOption, ResultsLogOption, SmokeOption
+from models.tasks.window_completer import WindowCompleter
+from training.cli_options import DataOption, ResultsLogOption, SmokeOption, console
 from training.studies.ood import results_table
 from training.studies.ood.rows import MAX_ROWS, MAX_TRAIN_ROWS
 
@@ -25,7 +26,14 @@ def out_of_distribution(
     names = sorted(path.name for path in folder.iterdir() if path.is_dir())
     if unknown := sorted({*(wanted or ())} - {*names}):
         raise typer.BadParameter(f"{folder} has no {unknown[0]}")
-    chosen = [load_checkpoint(folder / name) for name in names if wanted is None or name in wanted]
+    checkpoints = [
+        load_checkpoint(folder / name) for name in names if wanted is None or name in wanted
+    ]
+    chosen = [each for each in checkpoints if not isinstance(each.network, WindowCompleter)]
+    for left_out in {each.manifest.name for each in checkpoints} - {
+        each.manifest.name for each in chosen
+    }:
+        console.print(f"Left out: {left_out}: this study does not support et-window checkpoints.")
     path = out or Path("runs/tables") / f"out-of-distribution{'-smoke' * smoke}.jsonl"
     most, fitted = (16, 256) if smoke else (MAX_ROWS, MAX_TRAIN_ROWS)
     typer.echo(

@@ -32,7 +32,7 @@ def load_completion_rows(
 ) -> StudyRows:
     """Images of which the share is hidden that the network was trained to fill most of the time."""
     if not isinstance(checkpoint.network, ImageCompleter):
-        raise ValueError(f"{checkpoint.manifest.name}: windows that are prefilled are no subject")
+        raise ValueError(f"{checkpoint.manifest.name}: this study does not support et-window")
     network = checkpoint.network
     dataset, c = load_image_data(checkpoint.manifest, folder), network.config
     usual = cast(dict[str, float], checkpoint.manifest.training["recipe"])["occluded"]

@@ -189,9 +189,7 @@ class _Images(CheckpointStudy):
         super().__init__(checkpoint)
         self.dataset = load_image_data(self.manifest, folder)
         if not isinstance(checkpoint.network, ImageCompleter):
-            raise ValueError(
-                f"{checkpoint.manifest.name}: windows that are prefilled are no subject"
-            )
+            raise ValueError(f"{checkpoint.manifest.name}: this study does not support et-window")
         self.network = checkpoint.network
         self.recipe = CompletionTrainConfig(
             **cast(dict[str, Any], self.manifest.training["recipe"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import final
 
@@ -16,7 +15,7 @@ from models.base import temporary_seed
 from models.inputs.patches import PatchBatch, PatchCodec, patch_mask_to_pixels
 from models.nn.transformer import FeedForward, MultiHeadAttention
 from training.tasks.complete.evaluate import CompletionFunction
-from training.trainer import count_parameters
+from training.trainer import count_parameters, find_nearest_size
 
 _RADIUS = 3  # pixels around a point that Telea's method reads, as in OpenCV's examples
 
@@ -69,15 +68,15 @@ class ViT(nn.Module):
         """The width at which it has most nearly as many parameters as ET has."""
         shape = config.size, config.patch, config.channels
 
-        def size(dim: int) -> int:
-            return count_parameters(cls(*shape, dim, heads, layers))
-
         with torch.device("meta"):
-            wanted, widths = count_parameters(ETImage(config)), range(heads, 2048, heads)
-            above = bisect_left(widths, wanted, key=size)
-            near = widths[max(above - 1, 0) : above + 1]
-            dim = min(near, key=lambda dim: abs(size(dim) - wanted))
-        return cls(*shape, dim, heads, layers, config.contrast)
+            wanted = count_parameters(ETImage(config))
+        network = find_nearest_size(
+            lambda dim: cls(*shape, dim, heads, layers, config.contrast),
+            wanted,
+            range(heads, 2048, heads),
+        )
+        assert isinstance(network, ViT)
+        return network
 
     @classmethod
     def from_data(cls, config: ETImageConfig, images: np.ndarray, seed: int) -> ViT:

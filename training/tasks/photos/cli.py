@@ -33,7 +33,6 @@ Images = Annotated[
     Path | None, typer.Option(help="folder with your photographs; else those of BSDS500")
 ]
 Size = Annotated[str, typer.Option(help="of the network: small for a CPU, large for a GPU")]
-_EPOCHS = {"small": 1800, "large": 112}
 
 
 def _load(images: Path | None, data: Path | None, smoke: bool) -> PhotoSet:
@@ -63,9 +62,7 @@ def photos(
 
     `small` takes some three hours of one core, `large` five minutes of an H200.
     """
-    chosen = photo_train_config(
-        "et", size, epochs=epochs or _EPOCHS.get(size, 1), batch_windows=batch, smoke=smoke
-    )
+    chosen = photo_train_config("et", size, epochs=epochs, batch_windows=batch, smoke=smoke)
     source = _load(images, data, smoke)
     name, folder = checkpoint_folder(name or "et-photos", out)
     if run is None:
@@ -77,8 +74,11 @@ def photos(
         )
     if fabric.is_global_zero:
         written = export_photo_completer(folder, name, source, result, seed=seed)
-        before, after = result.figures["all"]
-        console.print(f"hidden pixels: PSNR {after:.2f} dB, prefilled {before:.2f} dB")
+        figures = result.figures
+        console.print(
+            f"hidden pixels: PSNR {figures['psnr_all']:.2f} dB, prefilled "
+            f"{figures['prefill_psnr_all']:.2f} dB"
+        )
         typer.echo(f"{folder} {written.sha256}")
 
 
@@ -99,7 +99,7 @@ def photos_table(
     path = out or Path("runs/tables") / f"photos-{size}-{minutes:g}min{'-smoke' * smoke}.jsonl"
     fabric = create_fabric(device, precision)
     with Progress(console=console) as progress:
-        rows = compute_rows(
+        results = compute_rows(
             source,
             models.split(","),
             range(seeds),
@@ -110,4 +110,4 @@ def photos_table(
             progress,
             smoke=smoke,
         )
-    typer.echo(format_table(rows))
+    typer.echo(format_table(results))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CORES = ("et", "vit", "unet", "none")
@@ -22,6 +22,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """`small` for a CPU, `large` for a GPU, `smoke` to see it run."""
 _BATCH_WINDOWS = {"small": 32, "large": 1024}
+_EPOCHS = {"small": 1800, "large": 112}
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,12 @@ class PhotoTrainConfig:
 
 
 def photo_train_config(
-    core: str, size: str, *, epochs: int, batch_windows: int | None = None, smoke: bool = False
+    core: str,
+    size: str,
+    *,
+    epochs: int | None = None,
+    batch_windows: int | None = None,
+    smoke: bool = False,
 ) -> PhotoTrainConfig:
     """The recipe of a network of one of `SIZES`.
 
@@ -63,8 +69,11 @@ def photo_train_config(
         raise ValueError(f"unknown model {core!r}; known are {', '.join(CORES)}")
     if size not in _BATCH_WINDOWS:
         raise ValueError(f"unknown size {size!r}; known are {', '.join(_BATCH_WINDOWS)}")
+    recipe = PhotoTrainConfig(
+        core, SIZES[size], epochs=_EPOCHS[size], batch_windows=_BATCH_WINDOWS[size]
+    )
     if smoke:
-        return PhotoTrainConfig(
+        recipe = PhotoTrainConfig(
             core,
             SIZES["smoke"],
             epochs=2,
@@ -73,5 +82,5 @@ def photo_train_config(
             masks=40,
             val_windows=16,
         )
-    rows = batch_windows or _BATCH_WINDOWS[size]
-    return PhotoTrainConfig(core, SIZES[size], epochs=epochs, batch_windows=rows)
+    given = {"epochs": epochs, "batch_windows": batch_windows}
+    return replace(recipe, **{name: value for name, value in given.items() if value is not None})

@@ -1,11 +1,11 @@
-"""Crops of BSDS500's photographs with holes: which are trained on, chosen on, and set apart."""
+"""Crops of photographs with holes, and which photographs train, validate and test."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.inputs.image_files.data import ImageError
-from models.inputs.image_files.decode import decode_image
-from models.inputs.image_files.header import inspect_header
 from training.common.results_log import hash_arrays
 from training.datasets import Split, data_folder
-from training.datasets.images import MAX_PIXELS, find_image_files
+from training.datasets.images import iterate_images
 from training.tasks.photos.masks import draw_masks
 from training.tasks.photos.prefill import prefill_windows
 
@@ -49,12 +46,13 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True)
 class PhotoSet:
-    """Photographs or parts of them, uint8 (n, 3, H, W), to train on and to choose by, and the names
-    of all. Those to report on are not among them: `benchmarks.inpaint` measures them."""
+    """Training and validation photographs or parts of them, uint8 (n, 3, H, W), and an id of each
+    photograph: its name in BSDS500, or the SHA-256 of its file. Test photographs are only listed:
+    `benchmarks.inpaint` measures them."""
 
     name: str
     split: Split
-    names: tuple[str, ...]
+    ids: tuple[str, ...]
     train: np.ndarray
     val: np.ndarray
     note: str = ""
@@ -66,8 +64,8 @@ class PhotoSet:
 
 
 def split_bsds(names: Sequence[str]) -> Split:
-    """The train part and 20 of the val part to train on, 20 to choose by, and 60 set apart by the
-    SHA-256 of their names, which are measured by what ships and by nothing else."""
+    """To train, the train part and 20 photographs of the val part; 20 to validate and 60 to test,
+    by the SHA-256 of their names. The last are measured by what ships and by nothing else."""
     ordered = sorted(names)
     val = [name for name in ordered if Path(name).parent.name == "val"]
     val.sort(key=lambda name: hashlib.sha256(Path(name).name.encode()).hexdigest())
@@ -91,7 +89,7 @@ def list_bsds(archive: Path) -> list[str]:
 
 
 def load_bsds(folder: Path | None = None, *, count: int | None = None) -> PhotoSet:
-    """BSDS500, of which the 60 photographs set apart are not read; `count` of each part.
+    """BSDS500, of which the 60 test photographs are not read; `count` of each part.
 
     Raises:
         FileNotFoundError: saying which file to put where.
@@ -106,17 +104,21 @@ def load_bsds(folder: Path | None = None, *, count: int | None = None) -> PhotoS
     return PhotoSet("bsds500", split, tuple(names), train, val, note=_BSDS_NOTE)
 
 
-def read_photos(archive: Path, names: Sequence[str]) -> np.ndarray:
-    """uint8 (n, 3, 321, 481); upright ones lie on their side."""
-    photos: list[np.ndarray] = []
+def iterate_bsds(archive: Path, names: Sequence[str]) -> Iterator[np.ndarray]:
+    """Photographs by their names, uint8 (H, W, 3)."""
     with tarfile.open(archive) as tar:
         for name in names:
             file = tar.extractfile(name)
             assert file is not None
-            image = Image.open(io.BytesIO(file.read())).convert("RGB")
-            if image.height > image.width:
-                image = image.transpose(Image.Transpose.ROTATE_90)
-            photos.append(np.asarray(image))
+            yield np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB"))
+
+
+def read_photos(archive: Path, names: Sequence[str]) -> np.ndarray:
+    """uint8 (n, 3, 321, 481); upright ones lie on their side."""
+    photos = [
+        np.rot90(image) if image.shape[0] > image.shape[1] else image
+        for image in iterate_bsds(archive, names)
+    ]
     return np.stack(photos).transpose(0, 3, 1, 2).copy()
 
 
@@ -127,31 +129,29 @@ def load_photo_folder(folder: Path) -> PhotoSet:
     Raises:
         ValueError: there are too few photographs of 256 x 256 pixels or more.
     """
-    files, faults = dict[str, np.ndarray](), list[str]()
-    for path in find_image_files(folder):
-        content = path.read_bytes()
-        try:
-            image = Image.fromarray(decode_image(inspect_header(content, MAX_PIXELS)).to_rgb())
-        except ImageError as error:
-            faults.append(f"{path}: {error.rule}")
-            continue
+    files: dict[str, np.ndarray] = {}
+    faults: list[str] = []
+    for path, digest, pixels in iterate_images(folder, faults.append):
+        image = Image.fromarray(pixels)
         image.thumbnail((_LONGEST, _LONGEST), Image.Resampling.BICUBIC)
         if min(image.size) < _TILE:
-            faults.append(f"{path}: smaller than {_TILE} x {_TILE} pixels.")
+            scaled = f" when scaled to at most {_LONGEST} pixels a side"
+            faults.append(f"{path}: smaller than {_TILE} x {_TILE} pixels{scaled}.")
             continue
-        files.setdefault(hashlib.sha256(content).hexdigest(), np.asarray(image))
+        files.setdefault(digest, np.asarray(image))
     n = len(files)
     if n < _FEWEST:
         first = f" First of {len(faults)} that are left out: {faults[0]}" if faults else ""
         raise ValueError(f"{folder}: {n} different photographs; {_FEWEST} are needed.{first}")
-    names, tenth = sorted(files), max(1, n // 10)
+    ids = sorted(files)
+    tenth = max(1, n // 10)
     val, test, train = np.split(np.arange(n), [tenth, 2 * tenth])
     split = Split("sha256", train, val, test)
     both = (
-        np.concatenate([_cut_tiles(files[names[index]]) for index in part]) for part in (train, val)
+        np.concatenate([_cut_tiles(files[ids[index]]) for index in part]) for part in (train, val)
     )
     note = " ".join(f"Left out: {fault}" for fault in faults)
-    return PhotoSet(folder.resolve().name, split, tuple(names), *both, note=note)
+    return PhotoSet(folder.resolve().name, split, tuple(ids), *both, note=note)
 
 
 def _cut_tiles(image_HWC: np.ndarray) -> np.ndarray:
@@ -184,7 +184,8 @@ class WindowSource:
         self.rng = np.random.default_rng(seed)
 
     def draw(self, rows: int) -> Windows:
-        """Windows to train on: of four scales, turned, an eighth of them alike."""
+        """Windows to train on, at four scales; each eighth of the batch gets one random flip and
+        transposition."""
         counts = [round(share * rows) for share in _SCALE_SHARES]
         counts[0] += rows - sum(counts)
         both = zip(self.pyramid, counts, strict=True)

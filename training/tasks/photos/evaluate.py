@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from models.inputs.windows import WindowBatch
+from training.metrics import rank_correlation
 from training.tasks.photos.data import Windows
 from training.tasks.photos.masks import KINDS
 
@@ -39,25 +36,25 @@ def measure_psnr(values: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
     return -10 * mse.clamp(min=_LEAST_ERROR).log10()
 
 
-def evaluate_windows(network: nn.Module, windows: Windows, kinds: Tensor) -> dict[str, Any]:
-    """Mean PSNR over windows by kind of mask, of the prefill and completed; and as `doubt` the
-    rank correlation of expected and true errors over hidden pixels."""
+def evaluate_windows(network: nn.Module, windows: Windows, kinds: Tensor) -> dict[str, float]:
+    """Mean PSNR over windows by kind of mask, `prefill_psnr_*` of the prefill and `psnr_*`
+    completed; and as `doubt` the rank correlation of expected and true errors over hidden
+    pixels."""
     network.eval()
     truth, mask, prefilled = windows
     completed, log_error = complete_windows(network, windows)
     before, after = (measure_psnr(values, truth, mask) for values in (prefilled, completed))
     some = mask.sum((1, 2, 3)) > 0
     parts = {"all": some} | {kind: some & (kinds == place) for place, kind in enumerate(KINDS)}
-    figures: dict[str, Any] = {
-        name: [round(before[part].mean().item(), 3), round(after[part].mean().item(), 3)]
-        for name, part in parts.items()
-        if part.any()
-    }
+    figures: dict[str, float] = {}
+    for kind, part in parts.items():
+        if part.any():
+            name = kind.replace(" ", "_")
+            figures[f"prefill_psnr_{name}"] = round(before[part].mean().item(), 4)
+            figures[f"psnr_{name}"] = round(after[part].mean().item(), 4)
     error = (completed - truth).abs().mean(1, keepdim=True)[mask > 0]
-    both = error.cpu().numpy(), log_error[mask > 0].cpu().numpy()
-    ranks = [rankdata(values) for values in both]
-    correlation = np.corrcoef(*ranks)[0, 1] if np.ptp(both[1]) else 0.0
-    return figures | {"doubt": round(float(correlation), 3)}
+    doubt = rank_correlation(error.cpu().numpy(), log_error[mask > 0].cpu().numpy())
+    return figures | {"doubt": round(doubt, 4)}
 
 
 def _count_tokens(network: nn.Module) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from training.tasks.photos.data import PhotoSet, WindowSource
 from training.tasks.photos.train import PhotoRun
 
 _PROTOCOL = (
-    "weights from windows of the training photographs; epoch from windows of those to choose by, "
-    "which the figures are of; the photographs set apart were not read"
+    "weights from windows of the training photographs; epoch chosen on windows of the validation "
+    "photographs, which the figures are of; the test photographs were not read"
 )
 _REFERENCE_WINDOWS, _PARTS, _AT_A_TIME = 2048, 8, 32
 
@@ -47,7 +47,7 @@ def export_photo_completer(
         protocol=_PROTOCOL,
         features=(),
         energy=measure_window_energies(network, photos, run.train_config),
-        metrics={"val": _flatten(run.figures)},
+        metrics={"val": run.figures},
     )
     return save_checkpoint(folder, network, manifest, _card(manifest, network))
 
@@ -80,18 +80,6 @@ def measure_window_energies(
     return energy_quantiles(energy).model_copy(update={"by_hidden": references})
 
 
-def _flatten(figures: dict[str, Any]) -> dict[str, float]:
-    """PSNR of the prefill and completed, by kind of hole."""
-    flat: dict[str, float] = {}
-    for kind, value in figures.items():
-        name = kind.replace(" ", "_")
-        if isinstance(value, list):
-            flat[f"prefill_psnr_{name}"], flat[f"psnr_{name}"] = value
-        else:
-            flat[name] = value
-    return flat
-
-
 def _card(manifest: Manifest, network: WindowCompleter) -> str:
     t, c = manifest.training, network.config
     figures = cast(dict[str, float], manifest.metrics["val"])
@@ -108,8 +96,8 @@ Energy Transformer that completes photographs, by windows whose holes are prefil
 - **Windows**: {c.size} x {c.size} pixels, in patches of {c.patch} x {c.patch}. Holes are first
   filled by Laplace's equation; the network adds a residual.
 - **Data**: {t["dataset"]}. {t["note"]}
-- **Split**: `{t["split"]}`: {t["train_photos"]} photographs to train, {t["val_photos"]} to choose
-  by, {t["test_photos"]} set apart.
+- **Split**: `{t["split"]}`: {t["train_photos"]} photographs to train, {t["val_photos"]} to
+  validate, {t["test_photos"]} to test.
 - **Protocol**: {t["protocol"]}.
 - **Precision**: trained in `{t["precision"]}`, served in float32.
 - **Dynamics**: {manifest.knobs.steps} steps in each of {len(manifest.knobs.beta)} block(s), each as
@@ -117,7 +105,7 @@ Energy Transformer that completes photographs, by windows whose holes are prefil
 - **Doubt**: the error to expect of each pixel and the true one have a rank correlation of
   {figures["doubt"]:.2f} over hidden pixels.
 
-PSNR over the hidden pixels in dB, mean over windows of the photographs to choose by:
+PSNR over the hidden pixels in dB, mean over windows of the validation photographs:
 
 | holes | prefill | completed |
 |---|---|---|

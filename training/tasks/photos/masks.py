@@ -12,20 +12,28 @@ from PIL import Image, ImageDraw, ImageFont
 KINDS = ("strokes", "writing", "shapes", "wide strokes", "mixed")
 _SHARES = (0.36, 0.28, 0.15, 0.11, 0.10)
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?@&    "
-_WITHOUT_LETTERS = ("cmex", "cmsy", "NonUni", "SizO", "SizT", "SizF", "Symbol")
 _MARGIN = 8  # pixels on each side that windows may be cut from
 
 Draw = Callable[[ImageDraw.ImageDraw, np.random.Generator, int], None]
 
 
-def find_fonts() -> list[Path]:
-    """The fonts that matplotlib ships, so that every machine draws the same masks."""
+_FONT_NAMES = (
+    *("DejaVuSans-Bold", "DejaVuSans-BoldOblique", "DejaVuSans-Oblique", "DejaVuSans"),
+    *("DejaVuSansDisplay", "DejaVuSansMono-Bold", "DejaVuSansMono-BoldOblique"),
+    *("DejaVuSansMono-Oblique", "DejaVuSansMono", "DejaVuSerif-Bold", "DejaVuSerif-BoldItalic"),
+    *("DejaVuSerif-Italic", "DejaVuSerif", "DejaVuSerifDisplay", "LastResortHE-Regular"),
+    *("STIXGeneral", "STIXGeneralBol", "STIXGeneralBolIta", "STIXGeneralItalic"),
+    *("cmb10", "cmmi10", "cmr10", "cmss10", "cmti10", "cmtt10"),
+)
+
+
+def list_fonts() -> list[Path]:
+    """25 fonts that matplotlib ships, in an order that does not depend on its version."""
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    fonts = sorted(folder.glob("*.ttf"))
-    return [font for font in fonts if not any(part in font.name for part in _WITHOUT_LETTERS)]
+    return [folder / f"{name}.ttf" for name in _FONT_NAMES]
 
 
-_FONTS = find_fonts()
+_FONTS = list_fonts()
 
 
 def draw_mask(rng: np.random.Generator, size: int) -> tuple[np.ndarray, int]:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.architectures.et import ETWindow
-from models.inputs.windows import WindowBatch, WindowCodec, standardise
+from models.inputs.windows import FIRST_LOG_ERROR, WindowBatch, WindowCodec, standardise
 from models.tasks.window_completer import RelativeBias, WindowConfig
-from training.trainer import count_parameters
+from training.trainer import count_parameters, find_nearest_size
 
 
 class TransformerLayer(nn.Module):
@@ -103,7 +103,7 @@ class UNet(nn.Module):
         for layer in self.up:
             y = layer(torch.cat([F.interpolate(y, scale_factor=2), passed.pop()], 1))
         residual = self.read(y).to(deviation.dtype) * deviation
-        log_error = self.doubt(y.detach()).to(deviation.dtype) + deviation.log() - 1.5
+        log_error = self.doubt(y.detach()).to(deviation.dtype) + deviation.log() + FIRST_LOG_ERROR
         return torch.cat([batch.pixels_RCSS + batch.hidden_R1SS * residual, log_error], 1)
 
 
@@ -124,9 +124,6 @@ def build_network(core: str, config: WindowConfig) -> nn.Module:
     }
     if core not in peers:
         raise ValueError(f"unknown model {core!r}; known are et, none, {', '.join(peers)}")
-    make = peers[core]
     with torch.device("meta"):
-        wanted, size = count_parameters(ETWindow(config)), 1
-        while count_parameters(make(size)) < wanted:
-            size += max(1, size // 16)
-    return make(max(size - 1, 1))
+        wanted = count_parameters(ETWindow(config))
+    return find_nearest_size(peers[core], wanted, range(1, 4096))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from training.common.hardware import format_machines, precision_name
-from training.common.results_log import ResultsLog, config_hash
+from training.common.results_log import ResultKey, ResultRow, ResultsLog, config_hash
 from training.tasks.photos.configs import PhotoTrainConfig, photo_train_config
 from training.tasks.photos.data import PhotoSet
 from training.tasks.photos.masks import KINDS
@@ -32,30 +32,23 @@ def compute_rows(
     progress: Progress,
     *,
     smoke: bool = False,
-) -> list[dict[str, Any]]:
-    """Each network from each seed; rows of the same recipe in `out` (JSON lines) are kept, and a
-    network that was being trained goes on.
+) -> dict[str, list[ResultRow]]:
+    """Each network from each seed, by network; rows of the same recipe in `out` (JSON lines) are
+    kept, and a network that was being trained goes on.
 
     Raises:
         ValueError: for an unknown model or size.
     """
-    recipes = {core: photo_train_config(core, size, epochs=1, smoke=smoke) for core in cores}
-    ledger = ResultsLog(out, fabric)
-    task = progress.add_task(photos.name, total=len(cores) * len(seeds))
-    rows: list[dict[str, Any]] = []
+    recipes = {core: photo_train_config(core, size, smoke=smoke) for core in cores}
+    machine = f"{fabric.device.type}-{precision_name(fabric)}"
+    jobs: list[tuple[ResultKey, Callable[[], ResultRow]]] = []
     for seed in seeds:
         for core, recipe in recipes.items():
-            key = (
-                core,
-                photos.split.name,
-                config_hash([photos.fingerprint, seed, minutes, asdict(recipe)]),
-            )
-            machine = f"{fabric.device.type}-{precision_name(fabric)}"
-            state = out.with_suffix("") / f"{core}-{key[2]}-{machine}"
+            recipe_hash = config_hash([photos.fingerprint, seed, minutes, asdict(recipe)])
+            state = out.with_suffix("") / f"{core}-{recipe_hash}-{machine}"
             make = partial(_row, photos, recipe, seed, minutes, state, fabric, progress)
-            rows.append({"model": core} | ledger.get_or_compute(key, make))
-            progress.advance(task)
-    return rows
+            jobs.append((ResultKey(core, photos.split.name, recipe_hash), make))
+    return ResultsLog(out, fabric).get_or_compute_all(jobs, progress, photos.name)
 
 
 def _fit_to_time(
@@ -105,36 +98,33 @@ def _row(
     }
 
 
-def format_table(rows: Sequence[dict[str, Any]]) -> str:
+def format_table(results: Mapping[str, Sequence[ResultRow]]) -> str:
     """A row for each network, means over seeds, with the protocol under them."""
-    columns = ["all", *KINDS]
+    names = ["all", *(kind.replace(" ", "_") for kind in KINDS)]
+    titles = [name.replace("_", " ") for name in names]
     lines = [
-        "| | parameters | windows | " + " | ".join(columns) + " | doubt |",
-        "|---|---|---|" + "---|" * (len(columns) + 1),
+        "| | parameters | windows | " + " | ".join(titles) + " | doubt |",
+        "|---|---|---|" + "---|" * (len(names) + 1),
     ]
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["model"], []).append(row)
-    first = rows[0]["val"]
-    before = [f"{first[column][0]:.2f}" if column in first else "-" for column in columns]
+    rows = [row for group in results.values() for row in group]
+    before = [_cell(rows[:1], f"prefill_psnr_{name}") for name in names]
     lines.append("| Laplace alone | - | - | " + " | ".join(before) + " | - |")
-    for model, group in groups.items():
-        cells = [_cell([row["val"][c][1] for row in group if c in row["val"]]) for c in columns]
-        doubt = _cell([row["val"]["doubt"] for row in group])
+    for model, group in results.items():
+        cells = [_cell(group, f"psnr_{name}") for name in names]
         windows = sum(row["windows"] for row in group) // len(group)
         head = f"| {model} | {group[0]['parameters']} | {windows} | "
-        lines.append(head + " | ".join(cells) + f" | {doubt} |")
-    seeds = len(rows) // len(groups)
+        lines.append(head + " | ".join([*cells, _cell(group, "doubt")]) + " |")
     lines.append("")
     lines.append(
         f"PSNR over the hole in dB, mean over windows of {rows[0]['size']} pixels of the "
-        f"photographs to choose by; mean ± half the range over {seeds} seed(s). "
+        f"validation photographs; mean ± half the range over {len(rows) // len(results)} seed(s). "
         f"{rows[0]['minutes']:g} minutes of training each. {format_machines(rows)}"
     )
     return "\n".join(lines)
 
 
-def _cell(values: Sequence[float]) -> str:
+def _cell(rows: Sequence[ResultRow], name: str) -> str:
+    values = [row["val"][name] for row in rows if name in row["val"]]
     if not values:
         return "-"
     mean = sum(values) / len(values)

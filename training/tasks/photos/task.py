@@ -15,9 +15,9 @@ from training.tasks.photos.data import PhotoSet, Windows, WindowSource
 from training.tasks.photos.evaluate import complete_windows, measure_psnr
 from training.trainer import TrainingTask, split_between_processes
 
-_VAL_SEED = 2**31 - 1  # of which no training is
+_VAL_SEED = 2**31  # of the validation windows; seeds of training are smaller
 _EVEN = 0.02  # errors below it count squared, above it as they are
-_DOUBT = 0.002  # weight of the loss of what expects the error, which nothing else learns from
+_DOUBT = 0.002  # weight of the uncertainty loss; it trains only the uncertainty head
 
 
 def compute_loss(outputs: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def compute_loss(outputs: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
 @final
 class PhotoTrainingTask(TrainingTask):
     """Windows drawn anew every step; `validate` is the mean PSNR of the hidden pixels of windows of
-    the photographs to choose by, whose masks and places stay the same."""
+    the validation photographs, whose masks and places stay the same."""
 
     measure = "val_psnr"
 

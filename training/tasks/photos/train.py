@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,20 @@ from torch import nn
 
 from models.base import temporary_seed
 from models.tasks.window_completer import WindowConfig
-from training.common.muon import Muon
 from training.tasks.photos.configs import PhotoTrainConfig
 from training.tasks.photos.data import PhotoSet
 from training.tasks.photos.evaluate import evaluate_windows
 from training.tasks.photos.peers import build_network
 from training.tasks.photos.task import PhotoTrainingTask
-from training.trainer import TrainResult, fit
+from training.trainer import TrainResult, build_optimizer, fit, take_step
 
 _WARM_UP, _TIMED = 3, 10  # batches
+_TIMED_MASKS = 100
 
 
 @dataclass(frozen=True)
 class PhotoRun:
-    """A fitted network with its figures on windows of the photographs to choose by."""
+    """A fitted network with its figures on windows of the validation photographs."""
 
     result: TrainResult
     figures: dict[str, Any]
@@ -59,18 +59,15 @@ def measure_batch_seconds(
 ) -> float:
     """How long a batch takes in training, on this machine, compilation not counted."""
     network = _build(recipe, seed, fabric)
-    problem = PhotoTrainingTask(photos, recipe, fabric.device, seed=seed)
-    matrices = problem.muon_parameters(network)
-    model, optimizer = fabric.setup(network, Muon(list(network.parameters()), matrices, lr=0.0))
+    few = replace(recipe, masks=_TIMED_MASKS, val_windows=_TIMED_MASKS)  # which take time to draw
+    problem = PhotoTrainingTask(photos, few, fabric.device, seed=seed)
+    model, optimizer = fabric.setup(network, build_optimizer(network, problem, recipe))
     began = 0.0
     for place in range(_WARM_UP + _TIMED):
         if place == _WARM_UP:
             began = _now(fabric)
-        loss = problem.loss(model, problem.source.draw(recipe.batch_windows))
-        optimizer.zero_grad()
-        fabric.backward(loss)
-        fabric.clip_gradients(model, optimizer, max_norm=recipe.clip)
-        optimizer.step()
+        batch = problem.source.draw(recipe.batch_windows)
+        take_step(problem, model, optimizer, batch, recipe, fabric)
     return (_now(fabric) - began) / _TIMED
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.inputs.inpainting.plan import Plan, Tiling, TooManyWindowsError, plan_windows
+from models.inputs.inpainting.plan import HoleTooLargeError, Plan, Tiling, plan_windows
 from tests.support.completion import hole
 
-TILING = Tiling.for_size(32)
+TILING = Tiling.from_size(32)
 
 
 def plan(hidden: np.ndarray, max_windows: int = 10**6) -> Plan:
@@ -66,7 +66,7 @@ def test_so_many_windows_and_no_more() -> None:
     hidden = hole((1200, 1200), 0, 0, 1000, 1000)
     windows = plan(hidden).num_windows
     plan(hidden, windows)
-    with pytest.raises(TooManyWindowsError):
+    with pytest.raises(HoleTooLargeError):
         plan(hidden, windows - 1)
     with pytest.raises(ValueError, match="or every pixel"):
         plan(np.ones((1, 1), bool))

@@ -41,15 +41,15 @@ def test_the_hole_alone(client, name):
     assert part["box"] == BOX
     for all_of_it, some in zip(pictures(whole), pictures(part), strict=True):
         np.testing.assert_array_equal(some, all_of_it[INSIDE])
-    told = [image["convergence"] for image in part["images"]]
-    assert told == [image["convergence"] for image in whole["images"]]
+    convergence = [image["convergence"] for image in part["images"]]
+    assert convergence == [image["convergence"] for image in whole["images"]]
 
 
 def test_the_hole_as_a_file(client):
     [after] = pictures(completed(client, **PANE))
     answer = as_form(client, **PANE, **{"return": "hole"}, headers={"accept": "image/png"})
     np.testing.assert_array_equal(opened(answer.content), after[INSIDE])
-    text = Image.open(io.BytesIO(answer.content)).text["basin"]  # type: ignore[attr-defined]
+    text = Image.open(io.BytesIO(answer.content)).info["basin"]
     assert json.loads(text)["box"] == BOX
     tensors = "application/vnd.safetensors"
     answer = send(client, **PANE, **{"return": "hole"}, headers={"accept": tensors})
@@ -66,8 +66,8 @@ def test_a_hole_fits_where_its_image_would_not(narrow):
     with narrow.client() as client:
         refused = send(client, large, mask, num_samples=5)
         check(refused, 422, "invalid-request", "too_large", "/num_samples")
-        found = completed(client, large, mask, num_samples=5, **{"return": "hole"})
-    assert found["box"] == {"left": 700, "top": 700, "width": 9, "height": 8}
+        answer = completed(client, large, mask, num_samples=5, **{"return": "hole"})
+    assert answer["box"] == {"left": 700, "top": 700, "width": 9, "height": 8}
 
 
 def test_a_soft_mask_blends(client):
@@ -132,8 +132,8 @@ def test_what_error_to_expect(client):
         assert image["b64_png"] == other["b64_png"]
         assert "b64_uncertainty_png" not in other
     tensors = {"accept": "application/vnd.safetensors"}
-    found = send(client, include=["uncertainty"], **PANE, **{"return": "hole"}, headers=tensors)
-    arrays = safetensors.numpy.load(found.content)
+    answer = send(client, include=["uncertainty"], **PANE, **{"return": "hole"}, headers=tensors)
+    arrays = safetensors.numpy.load(answer.content)
     assert arrays["uncertainty_0"].dtype == np.float32
     np.testing.assert_allclose(arrays["uncertainty_0"], grey[INSIDE] / 255, atol=0.5001 / 255)
 

@@ -138,7 +138,7 @@ def test_a_free_form_hole_in_a_large_picture(client):
     [after] = pictures(answer)
     np.testing.assert_array_equal(after[~hole], before[~hole])
     assert (after[hole] != before[hole]).any()
-    found, plan = told(answer), plan_windows(hole, Tiling.for_size(16), 10_000)
+    found, plan = told(answer), plan_windows(hole, Tiling.from_size(16), 10_000)
     assert len(plan.levels) > 2
     assert found["windows"] == plan.num_windows == found["stops"]["step_limit"]
     assert found["steps"] == 6 * plan.num_windows

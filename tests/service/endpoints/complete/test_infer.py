@@ -34,7 +34,7 @@ def test_windows_have_noise_of_their_own(tile):
     flat = ImageData(np.full((16, 64, 3), 100, np.uint8))
     hole = np.zeros((16, 64), bool)
     hole[6:9, 6:9] = hole[6:9, 54:57] = True
-    plan = plan_windows(hole, Tiling.for_size(16), 99)
+    plan = plan_windows(hole, Tiling.from_size(16), 99)
     assert plan.levels[0].corners.tolist() == [[0, 0], [0, 48]]
 
     def both(noise):
@@ -66,7 +66,7 @@ def test_progress_counts_what_the_network_sees(checkpoints):
     model = handle_for(checkpoint.load_checkpoint(checkpoints / "et-grey"))
     assert isinstance(model, Completer)
     progress, picture = Progress(), ImageData(smooth(*SHAPE))
-    plan = plan_windows(HOLE, Tiling.for_size(16), 99)
+    plan = plan_windows(HOLE, Tiling.from_size(16), 99)
     task = CompleteInputs(model, picture, plan, 2, DynamicsParams(), frozenset())
     done = complete_image(task, progress, RUN_ALONE)
     assert progress.step == progress.steps == 2 * 3 * plan.num_windows
@@ -81,7 +81,7 @@ def test_no_finite_pixel_left(tile, monkeypatch):
         return Output(output.logits * float("nan"), output.solutions)
 
     monkeypatch.setattr(tile.network, "infer", broken)
-    plan = plan_windows(HOLE, Tiling.for_size(16), 99)
+    plan = plan_windows(HOLE, Tiling.from_size(16), 99)
     task = CompleteInputs(tile, ImageData(smooth(*SHAPE)), plan, 1, DynamicsParams(), frozenset())
     with pytest.raises(Problem) as caught:
         complete_image(task, Progress(), RUN_ALONE)
@@ -96,7 +96,7 @@ def test_an_interrupt_ends_it_within_a_step(tile):
         asked += 1
         return StopReason.CANCELLED if asked > 5 else None
 
-    plan = plan_windows(HOLE, Tiling.for_size(16), 99)
+    plan = plan_windows(HOLE, Tiling.from_size(16), 99)
     task = CompleteInputs(
         tile, ImageData(smooth(*SHAPE)), plan, 16, DynamicsParams(steps=64), frozenset()
     )
@@ -106,7 +106,7 @@ def test_an_interrupt_ends_it_within_a_step(tile):
 
 
 def test_an_answer_larger_than_is_allowed(tile):
-    picture, plan = ImageData(smooth(*SHAPE)), plan_windows(HOLE, Tiling.for_size(16), 99)
+    picture, plan = ImageData(smooth(*SHAPE)), plan_windows(HOLE, Tiling.from_size(16), 99)
     settings = Settings(max_response_bytes=2 * 20 * 30 * 4)
 
     def ask(picture, count, include=(), form=JSON):

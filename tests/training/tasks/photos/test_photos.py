@@ -101,6 +101,7 @@ def test_the_loss_is_of_hidden_pixels_alone() -> None:
 
 def test_expected_errors_change_no_pixel() -> None:
     network = build_network("et", WindowConfig.model_validate(SIZES["smoke"]))
+    torch.nn.init.normal_(network.codec.doubt.weight)  # of zeros nothing could learn
     network(batch_of(16, 16))[:, 3].sum().backward()
     learned = {
         name for name, p in network.named_parameters() if p.grad is not None and p.grad.any()

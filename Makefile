@@ -11,7 +11,8 @@ serve: $(VENV)/.serve
 	BASIN_PORT=$(PORT) exec $(BIN)/python -m service
 
 # Two at a time, each on a thread of its own; files stay together, with the servers they start.
-test: $(VENV)/.dev $(VENV)/.kernels
+test: $(VENV)/.serve
+	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev $(VENV)/.kernels
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
@@ -54,8 +55,9 @@ $(VENV)/.serve: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-# Before the tests: every server that they start would compile the kernels at the same time.
-$(VENV)/.kernels: $(VENV)/.dev $(shell find models -name '*.py')
+# Before the tests: every server that they start would compile the kernels at the same time. It
+# needs only what serves, so it runs beside the installation of the rest.
+$(VENV)/.kernels: $(VENV)/.serve $(shell find models -name '*.py')
 	$(BIN)/python -m tests.support.compile_kernels
 	touch $@
 

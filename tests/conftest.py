@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-pytest_plugins = ["tests.support.checkpoints", "tests.support.server"]
+from tests.support.checkpoints import Sample, make_sample, save_checkpoints
+
+pytest_plugins = ["tests.support.server"]
 
 _LONG = ("tests/training/", "tests/service/system/")
 
@@ -12,3 +17,16 @@ _LONG = ("tests/training/", "tests/service/system/")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files that take longest first, so that at the end both processes have work."""
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+
+
+@pytest.fixture(scope="session")
+def sample() -> Callable[..., Sample]:
+    return make_sample
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints of `save_checkpoints`."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    save_checkpoints(folder)
+    return folder

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import safetensors.numpy
 import torch
 
@@ -84,19 +82,6 @@ def make_sample(seed: int, relations: int = 1, nodes: int = 40) -> Sample:
         rng.integers(0, relations, 3 * nodes) if relations > 1 else None,
         [f"n{i}" for i in rng.permutation(nodes)],
     )
-
-
-@pytest.fixture(scope="session")
-def sample() -> Callable[..., Sample]:
-    return make_sample
-
-
-@pytest.fixture(scope="session")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the checkpoints of `save_checkpoints`."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    save_checkpoints(folder)
-    return folder
 
 
 def save_checkpoints(folder: Path) -> None:

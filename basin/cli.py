@@ -17,6 +17,7 @@ from basin.console import AsJson, Key, Out, Server, connect
 from basin.io import require_table_suffix, write_table
 from basin.sample import sample
 from basin.score import score
+from basin.transactions import score_transactions
 
 _MODEL_COLUMNS = ("name", "version", "architecture", "task", "route")
 
@@ -54,7 +55,7 @@ def models(
     write_table(pd.DataFrame(rows, columns=list(_MODEL_COLUMNS)), out, as_json=as_json)
 
 
-for command in (score, classify, complete, sample):
+for command in (score, score_transactions, classify, complete, sample):
     app.command()(command)
 
 

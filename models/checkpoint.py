@@ -22,6 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from models.base import Architecture
+from models.inputs.transactions.recipe import TransactionRecipe
 from models.registry import find_architectures
 from models.resonance import ResolvedResonance
 
@@ -126,6 +127,17 @@ class TrainedKnobs(_Part):
     resonance: ResolvedResonance | None = None
 
 
+class Decision(_Part):
+    """How the threshold of a label was chosen, and what it gave on the validation part."""
+
+    rule: Literal["macro_f1", "budget", "precision", "cost"]
+    value: float | None = Field(None, description="share, precision or cost ratio of the rule")
+    threshold: float
+    alert_share: float = Field(description="of all inputs, labelled or not, that had label 1")
+    precision: float | None = Field(description="of labelled inputs; null where none had label 1")
+    recall: float
+
+
 class Manifest(_Part):
     """Everything about a checkpoint but its weights."""
 
@@ -144,6 +156,10 @@ class Manifest(_Part):
     calibration: Calibration = Field(
         default=Calibration(slope=1.0, intercept=0.0),
         description="of the logit of a node; anomalies",
+    )
+    decision: Decision | None = Field(default=None, description="behind `threshold`; anomalies")
+    transactions: TransactionRecipe | None = Field(
+        default=None, description="how rows of a table of transactions become features"
     )
     temperatures: tuple[float, ...] = Field(
         default=(),

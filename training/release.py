@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,9 @@ import typer
 from training.cli_options import DataOption, DeviceOption, PrecisionOption
 from training.common.hardware import FULL_PRECISION
 from training.datasets import data_folder, load_node_dataset
+from training.datasets.payments import simulate_payments
 from training.tasks.anomaly.cli import anomaly
+from training.tasks.anomaly.transactions.cli import transactions
 from training.tasks.classify.cli import SplitMethod, classify
 from training.tasks.complete.cli import complete
 from training.tasks.images.cli import DatasetName, recognise
@@ -32,11 +35,29 @@ def _molecules(
     classify(model, smiles=file, label=[label], split=split, data=data, **given)
 
 
+def _payments(data: Path | None = None, **given: Any) -> None:
+    """The simulated payments of `python -m training payments`, which need no data."""
+    with TemporaryDirectory() as folder:
+        table = Path(folder) / "payments.csv"
+        simulate_payments(50_000).to_csv(table, index=False)
+        transactions(
+            table,
+            "is_fraud",
+            category=["type"],
+            shared=["device"],
+            id_column="id",
+            drop=["typology"],
+            budget=0.01,
+            **given,
+        )
+
+
 SHIPPED_CHECKPOINTS: dict[str, Callable[..., None]] = {
     "cdat-tolokers": partial(anomaly, "cdat", "tolokers"),
     "et-tolokers": partial(anomaly, "et", "tolokers"),
     "cdat-amazon": partial(_one_relation, "amazon"),
     "cdat-yelpchi": partial(_one_relation, "yelpchi"),
+    "cdat-payments": _payments,
     "cdat-ames": partial(_molecules, "cdat", "AMES", "active", SplitMethod.SCAFFOLD),
     "et-ames": partial(_molecules, "et", "AMES", "active", SplitMethod.SCAFFOLD),
     "cdat-bbbp": partial(_molecules, "cdat", "BBBP", "p_np", SplitMethod.BALANCED),

@@ -66,7 +66,7 @@ def score_tables(
     """
     options = options or ColumnOptions()
     folder = folder.resolve()  # workers on a cluster have other working directories
-    model_folder, manifest = _find_model(model)
+    model_folder, manifest = find_model(model)
     executor: AbstractContextManager[PartExecutor] = nullcontext(run_in_process)
     if ray is not None:
         executor = ray_executor(ray)
@@ -102,7 +102,7 @@ def _schema(manifest: Manifest) -> GraphSchema:
     return GraphSchema(manifest.name, names, tuple(cast(Sequence[str], relations)))
 
 
-def _find_model(name: str | None) -> tuple[Path, Manifest]:
+def find_model(name: str | None) -> tuple[Path, Manifest]:
     """Return folder and manifest of a checkpoint; skip manifests that the server would skip."""
     settings = Settings()
     name = name or settings.default_anomaly_model

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from basin_client import graph_operations, operations
+from basin_client import graph_operations, operations, transaction_operations
 from basin_client.errors import InputError, ProblemError
 from basin_client.jobs import AsyncJob, Job
 from basin_client.request import EVENT_STREAM, Request, parse_json, quote_path
@@ -161,6 +161,7 @@ class Client(BaseClient):
         self.close()
 
     score = _method(operations.score)
+    score_transactions = _method(transaction_operations.score_transactions)
     classify = _method(operations.classify)
     complete = _method(operations.complete)
     classify_images = _method(operations.classify_images)
@@ -263,6 +264,7 @@ class AsyncClient(BaseClient):
         await self.close()
 
     score = _async_method(operations.score)
+    score_transactions = _async_method(transaction_operations.score_transactions)
     classify = _async_method(operations.classify)
     complete = _async_method(operations.complete)
     classify_images = _async_method(operations.classify_images)

@@ -19,6 +19,7 @@ class GraphSchema:
     features: tuple[str, ...]
     relations: tuple[str, ...]
     undirected: bool = True
+    transactions: Mapping[str, Any] | None = None  # columns of a model that reads transactions
 
     @classmethod
     def from_model(cls, detail: Mapping[str, Any]) -> GraphSchema:
@@ -35,7 +36,21 @@ class GraphSchema:
             )
         features = [f if isinstance(f, str) else f["name"] for f in detail["features"]]
         undirected = bool(detail.get("undirected", True))
-        return cls(name, tuple(features), tuple(detail["relations"]), undirected)
+        relations = tuple(detail["relations"])
+        return cls(name, tuple(features), relations, undirected, detail.get("transactions"))
+
+    def require_transactions(self) -> Mapping[str, Any]:
+        """Return the columns of the transactions that the model reads.
+
+        Raises:
+            InputError: it reads graphs.
+        """
+        if self.transactions is None:
+            raise InputError(
+                f"The model {self.model} reads graphs, not transactions. Choose one that "
+                "`python -m training transactions` made."
+            )
+        return self.transactions
 
     def require_types(self, where: str) -> None:
         """

@@ -17,6 +17,7 @@ from models.inputs.graph import Column, Graph
 from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.inputs.questions import ANSWERS, QUESTION_WIDTH, QUESTIONS
+from models.inputs.transactions import TransactionRecipe
 from models.layouts import Layout
 from models.tasks.completer import CompletionConfig, CompletionNetwork
 from models.tasks.graph_classifier import ClassificationTask, GraphClassifier
@@ -111,6 +112,11 @@ class Scorer(Model[NodeScorer]):
     @property
     def relations(self) -> tuple[str, ...]:
         return self.network.config.relations
+
+    @property
+    def recipe(self) -> TransactionRecipe | None:
+        """How transactions become its features; None where it reads graphs."""
+        return self.manifest.transactions
 
     def _dummy_input(self) -> Graph:
         x = np.zeros((2, len(self.features)), np.float32)

@@ -60,11 +60,10 @@ def condense(body: bytes, rules: dict[str, Any]) -> bytes:
             )
             raise make_problem("invalid-request", "", "too_long", rule)
         metadata["request"] = text.decode()
-        if fields.get("graph_id") is not None:
-            raise Problem(
-                "body-too-large",
-                "With `graph_id` a JSON body may have at most 4 MiB. Send fewer `targets`.",
-            )
+        for name, what in (("graph_id", "`targets`"), ("transactions", "of them")):
+            if fields.get(name) is not None:
+                detail = f"With `{name}` a JSON body may have at most 4 MiB. Send fewer {what}."
+                raise Problem("body-too-large", detail)
         name = fields.get("model") or rules["default"]
         if type(name) is str and name in rules["models"]:
             reader = _Schema(*map(tuple, rules["models"][name]))

@@ -18,6 +18,7 @@ from service.endpoints.anomaly.schemas import (
     StoredGraph,
     StoredScoreRequest,
     TensorEnvelope,
+    TransactionScoreRequest,
 )
 from service.endpoints.common.envelope import read_envelope, require_supported_params
 from service.endpoints.common.include import require_max_explained, require_supported_includes
@@ -36,7 +37,7 @@ from service.validation.arrays import (
 )
 from service.validation.ids import NodeId, index_ids
 from service.validation.json_body import parse_json_object
-from service.validation.json_graph import check_graph_size, parse_json_graph
+from service.validation.json_graph import ParsedGraph, check_graph_size, parse_json_graph
 from service.validation.safetensors_body import (
     GRAPH_TENSORS,
     Tensors,
@@ -44,9 +45,13 @@ from service.validation.safetensors_body import (
     parse_safetensors,
 )
 from service.validation.schema_errors import make_request_problem, validate_fields
+from service.validation.transaction_rows import parse_transaction_graph
 
 _IN_JSON = (
-    ArrayScoreRequest.model_fields | RowScoreRequest.model_fields | StoredScoreRequest.model_fields
+    ArrayScoreRequest.model_fields
+    | RowScoreRequest.model_fields
+    | StoredScoreRequest.model_fields
+    | TransactionScoreRequest.model_fields
 )
 
 
@@ -132,6 +137,8 @@ def parse_score(
         raise opened.problem
     if opened.fields.get("graph_id") is not None:
         return _stored(opened.fields, envelope, model, settings)
+    if model.recipe is not None or opened.fields.get("transactions") is not None:
+        return _with_transactions(opened, envelope, model, settings)
     if opened.fields.get("neighborhood") is not None:
         raise make_graph_problem_at(
             "/neighborhood", "not_read", "`neighborhood` is allowed only with `graph_id`."
@@ -146,6 +153,36 @@ def parse_score(
             settings,
             is_matched=media_type not in (JSON, SAFETENSORS),
         )
+    return _to_inputs(model, named, envelope, settings)
+
+
+def _with_transactions(
+    opened: _Opened, envelope: Envelope, model: Scorer, settings: Settings
+) -> ScoreInputs:
+    if model.recipe is None:
+        raise make_graph_problem_at(
+            "/transactions",
+            "not_read",
+            "This model reads graphs. Send `graph`, or `nodes` and `edges`, or choose a model whose"
+            " GET /models/{name} has `transactions`.",
+        )
+    if opened.tensors is not None or opened.fields.get("transactions") is None:
+        raise make_graph_problem_at(
+            "/transactions",
+            "missing",
+            "This model reads rows of transactions. Send them as `transactions` in JSON.",
+        )
+    if opened.fields.get("neighborhood") is not None:
+        raise make_graph_problem_at(
+            "/neighborhood", "not_read", "`neighborhood` is allowed only with `graph_id`."
+        )
+    named = parse_transaction_graph(opened.fields, model.recipe, settings)
+    return _to_inputs(model, named, envelope, settings)
+
+
+def _to_inputs(
+    model: Scorer, named: ParsedGraph, envelope: Envelope, settings: Settings
+) -> ScoreInputs:
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
     require_max_explained(envelope.include, count, "/targets", settings)
     return ScoreInputs(

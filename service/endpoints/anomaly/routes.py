@@ -28,6 +28,7 @@ from service.endpoints.anomaly.schemas import (
     ScoreResponse,
     StoredScoreRequest,
     TensorEnvelope,
+    TransactionScoreRequest,
 )
 from service.endpoints.common.api_docs import (
     binary_response,
@@ -63,6 +64,7 @@ _BODY = json_or_tensors_body(
     ArrayScoreRequest,
     RowScoreRequest,
     StoredScoreRequest,
+    TransactionScoreRequest,
 )
 
 
@@ -81,7 +83,8 @@ async def score_nodes(
     """How suspicious is each node, and with what energy did the network come to think so?
 
     The body is JSON in one of two shapes, arrays or rows, or a safetensors file; or JSON with the
-    `graph_id` of a stored graph, of which what is around the targets is taken. By the Accept header
+    `graph_id` of a stored graph, of which what is around the targets is taken; or JSON with
+    `transactions`, where the model was trained on a table of them. By the Accept header
     the answer is JSON, with the most telling of the reasons that are included, or a safetensors
     file with all of them (the rest as JSON in its metadata entry `response`).
     """

@@ -76,6 +76,20 @@ class StoredScoreRequest(Envelope, StoredGraph):
     targets: list[NodeId] = Field(min_length=1, description="nodes to score, without repetition")
 
 
+class TransactionScoreRequest(GraphRequest):
+    """Score rows of a table of transactions, each by its own values and the rows before it."""
+
+    transactions: list[dict[str, str | float | None]] = Field(
+        min_length=1,
+        description="rows, in any order, with the columns that `transactions` of GET "
+        "/models/{name} names; times are timestamps (ISO 8601, UTC without a zone) or numbers, as "
+        "in training. `id` calls a row in `targets` and the answer; without ids rows go by their "
+        "place, from 0. Earlier rows of the same accounts should come along, as far back as the "
+        "windows reach",
+        examples=[[{"time": "2026-01-31T23:59:59Z", "source": "A", "target": "B", "amount": 9.5}]],
+    )
+
+
 class TensorEnvelope(Envelope):
     """What the entry `request` of a safetensors body's `__metadata__` may hold, as JSON text."""
 

@@ -99,6 +99,8 @@ async def describe_model(
         undirected=model.network.config.undirected,
         missing_values="refused",
         threshold=manifest.threshold,
+        decision=manifest.decision,
+        transactions=manifest.transactions,
         calibration=manifest.calibration,
     )
 

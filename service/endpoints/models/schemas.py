@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from models.checkpoint import Calibration, EnergyReference, Feature, TrainedKnobs
+from models.checkpoint import Calibration, Decision, EnergyReference, Feature, TrainedKnobs
+from models.inputs.transactions import TransactionRecipe
 from service.endpoints.common.schemas import Json
 from service.registry.model_ref import ModelRef
 
@@ -86,6 +87,13 @@ class ScorerDetail(ModelDetail):
         description="what becomes of a feature without a value"
     )
     threshold: float
+    decision: Decision | None = Field(
+        description="how the threshold was chosen; null if by the best macro-F1"
+    )
+    transactions: TransactionRecipe | None = Field(
+        description="columns of the transactions that the model reads in place of a graph, and the "
+        "features made of them; null if it reads graphs"
+    )
     calibration: Calibration
     limits: GraphLimits
 

@@ -127,37 +127,44 @@ def fit_trees(
     """
     x, y = table_NC[split.train], labels[split.train]
     weight = np.where(y == 1, (y == 0).sum() / (y == 1).sum(), 1.0)
-    grids: dict[str, list[Any]] = {
-        "gradient_boosting": [
-            HistGradientBoostingClassifier(
-                learning_rate=rate,
-                max_iter=rounds,
-                max_leaf_nodes=leaves,
-                min_samples_leaf=min(20, max(2, len(x) // 20)),
-                l2_regularization=1.0,
-                random_state=seed,
-            )
-            for rate, rounds in ((0.03, 100), (0.03, 200), (0.03, 400), (0.1, 100))
-            for leaves in (7, 15, 31)
-        ],
-        "random_forest": [
-            RandomForestClassifier(
-                400,
-                min_samples_leaf=leaf,
-                max_features=share,  # type: ignore[arg-type]
-                n_jobs=torch.get_num_threads(),
-                random_state=seed,
-            )
-            for leaf in (1, 3, 10)
-            for share in ("sqrt", 0.3)
-        ],
-    }
     best: dict[str, tuple[np.ndarray, float, str]] = {}
     for kind in kinds:
-        for model in grids[kind]:
+        for model in list_trees(kind, len(x), seed):
             model.fit(x, y, sample_weight=weight)
             p = model.predict_proba(table_NC)[:, 1].clip(1e-6, 1 - 1e-6)
             value = float(roc_auc_score(labels[split.val], p[split.val]))
             if kind not in best or value > best[kind][1]:
                 best[kind] = (np.log(p / (1 - p)), value, repr(model))
     return best
+
+
+def list_trees(kind: str, rows: int, seed: int) -> list[Any]:
+    """The settings of one of `TREE_MODELS` to choose from by validation.
+
+    Args:
+        rows: number of rows to train on.
+    """
+    if kind == "gradient_boosting":
+        return [
+            HistGradientBoostingClassifier(
+                learning_rate=rate,
+                max_iter=rounds,
+                max_leaf_nodes=leaves,
+                min_samples_leaf=min(20, max(2, rows // 20)),
+                l2_regularization=1.0,
+                random_state=seed,
+            )
+            for rate, rounds in ((0.03, 100), (0.03, 200), (0.03, 400), (0.1, 100))
+            for leaves in (7, 15, 31)
+        ]
+    return [
+        RandomForestClassifier(
+            400,
+            min_samples_leaf=leaf,
+            max_features=share,  # type: ignore[arg-type]
+            n_jobs=torch.get_num_threads(),
+            random_state=seed,
+        )
+        for leaf in (1, 3, 10)
+        for share in ("sqrt", 0.3)
+    ]

@@ -34,8 +34,8 @@ def node_train_config(
     Raises:
         ValueError: for an unknown model, or an ablation that the model does not have.
     """
-    if model not in _DYNAMICS:
-        raise ValueError(f"unknown model {model!r}; known are {', '.join(_DYNAMICS)}")
+    if model not in DYNAMICS:
+        raise ValueError(f"unknown model {model!r}; known are {', '.join(DYNAMICS)}")
     config = ABLATIONS[ablation]
     if model != "cdat" and {"coupling_rank", "inhibition"} & config.keys():
         raise ValueError(f"{ablation} is an ablation of cdat; {model} has neither")
@@ -45,7 +45,7 @@ def node_train_config(
         chosen = replace(
             chosen, batch_nodes=chosen.batch_nodes or 512, fanouts=chosen.fanouts or DEFAULT_FANOUTS
         )
-    return replace(chosen, model=model, config=_DYNAMICS[model] | chosen.config | config)
+    return replace(chosen, model=model, config=DYNAMICS[model] | chosen.config | config)
 
 
 def smoke_node_config(chosen: NodeTrainConfig) -> NodeTrainConfig:
@@ -54,7 +54,7 @@ def smoke_node_config(chosen: NodeTrainConfig) -> NodeTrainConfig:
     return replace(chosen, epochs=6, config=chosen.config | small)
 
 
-_DYNAMICS: dict[str, dict[str, Any]] = {
+DYNAMICS: dict[str, dict[str, Any]] = {
     # relu2 rather than CDAT's relu: better on validation everywhere, and V falls without corners.
     # Attention on the sphere is bounded, Hopfield is not: at even weights it is drowned.
     "cdat": {"step_size": 0.5, "beta": 1.0, "balance": 0.95, "hopfield_kind": "relu2"},

@@ -1,0 +1,129 @@
+"""`basin score-transactions`: score the rows of a table of transactions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+from basin_client import InputError
+from basin_client.command_line import Decimal, Drop, Encoding, Separator
+from basin_client.tables import Table, read_table
+from basin_client.transaction_tables import (
+    TransactionColumns,
+    TransactionTable,
+    read_transactions,
+    require_kind_of_time,
+)
+
+from basin.console import AsJson, Key, Model, Out, Server, connect, tell, with_progress_bar
+from basin.io import add_columns, require_table_suffix, write_table
+
+_MOST_ROWS = 20_000  # of one request
+_AT_A_TIME = 2048
+
+
+def score_transactions(
+    table: Annotated[Path, typer.Argument(help="Table with the columns of the model; - is stdin.")],
+    model: Model = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="Column of the id; else rows are numbered from 1.")
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(help="Print only the scores of the last rows, so many; else all.", min=1),
+    ] = None,
+    drop: Drop = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    server: Server = None,
+    key: Key = None,
+    bulk: Annotated[
+        bool, typer.Option("--bulk", help="Score without a server; for any number of rows.")
+    ] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score transactions, each by its own row and by the rows before it.
+
+    A table should reach back as far as the windows of the model. Columns that are left out with
+    --drop are printed beside the scores.
+    """
+    if bulk and server is not None:
+        raise typer.BadParameter("--bulk runs without a server: do not set --server or BASIN_URL.")
+    require_table_suffix(out)
+    source = read_table(table, separator=separator, encoding=encoding)
+    options: dict[str, Any] = {"id": id_column, "drop": drop or (), "decimal": decimal}
+    if bulk:
+        read, scores = _score_locally(source, model, options, last)
+    else:
+        if len(source.frame) > _MOST_ROWS:
+            raise InputError(
+                f"{source.name} has {len(source.frame)} rows; at most {_MOST_ROWS} go into one "
+                "request. Score them with --bulk."
+            )
+        with connect(server, key) as client:
+            recipe = client.graph_schema(model).require_transactions()
+            columns = TransactionColumns.from_recipe(recipe, **options)
+            read = read_transactions(source, columns)
+            require_kind_of_time(read, recipe)
+            rows = _select_rows(read, last)
+            # Named by place: ids are printed as the table has them.
+            result = client.score_transactions(
+                source.frame, rows.tolist(), drop=_all_but(source, columns), model=model
+            )
+        scores = result.to_pandas()
+    for note in read.notes:
+        tell(note)
+    rows = _select_rows(read, last)
+    scores["node_id"] = read.ids[rows]
+    others = source.frame.drop(columns=id_column or []).iloc[rows]
+    write_table(add_columns(scores, others), out, as_json=as_json)
+
+
+def _select_rows(read: TransactionTable, last: int | None) -> np.ndarray:
+    """Return the rows to print: all, or the last ones of the table."""
+    return np.arange(len(read))[-(last or len(read)) :]
+
+
+def _all_but(table: Table, columns: TransactionColumns) -> list[str]:
+    read = columns.options()
+    return [str(name) for name in table.frame.columns if name not in read or name == columns.id]
+
+
+def _score_locally(
+    source: Table, model: str | None, options: dict[str, Any], last: int | None
+) -> tuple[TransactionTable, pd.DataFrame]:
+    """Score in this process, some thousand transactions at a time."""
+    from basin.bulk.tables import find_model
+    from models.base import DynamicsParams
+    from models.checkpoint import load_checkpoint
+    from models.inputs.transactions import TransactionHistory, Transactions
+    from models.tasks.node_scorer import NodeScorer
+    from service.endpoints.anomaly.infer import labelled
+
+    folder, manifest = find_model(model)
+    recipe = manifest.transactions
+    if recipe is None:
+        raise InputError(f"The model {manifest.name} reads graphs, not transactions.")
+    columns = TransactionColumns.from_recipe(recipe.model_dump(), **options)
+    read = read_transactions(source, columns)
+    require_kind_of_time(read, recipe.model_dump())
+    network = load_checkpoint(folder).network
+    assert isinstance(network, NodeScorer)
+    order = np.argsort(read.time, kind="stable")
+    history = TransactionHistory(recipe)
+    rows = Transactions(read.time, read.source, read.target, read.amount, read.text, read.numbers)
+    history.append(rows.take(order))
+    rank = np.argsort(order)[_select_rows(read, last)]
+    logits = []
+    for start in with_progress_bar(range(0, len(rank), _AT_A_TIME), "transactions"):
+        graph, _, places = history.build_graph(rank[start : start + _AT_A_TIME])
+        output = network.infer(network.pack([graph]), [DynamicsParams()])
+        logits.append(output.logits.cpu().numpy()[places])
+    every = np.concatenate(logits)
+    columns_out = labelled(manifest, every, np.arange(len(every)))
+    return read, pd.DataFrame(columns_out).rename(columns={"row": "node_id"})

@@ -1,0 +1,166 @@
+"""Transactions in order of time, with the features and links of each."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import final
+
+import numpy as np
+
+from models.inputs.graph import Graph
+from models.inputs.transactions.recipe import TransactionRecipe
+from models.inputs.transactions.rows import Transactions
+from models.kernels import transactions as kernels
+
+_MAX_NODES = 512  # of a neighbourhood
+_PAYER, _PAYEE, _PAIR = "payer", "payee", "pair"
+
+
+class TimeOrderError(ValueError):
+    """A transaction is earlier than one before it; `row` is its place among those added."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row} is earlier than the transaction before it")
+        self.row = row
+
+
+@final
+class TransactionHistory:
+    """Transactions as they came, each described by its own row and the ones before.
+
+    What is added later changes nothing of what was there: features `x_NF` of a transaction and its
+    neighbourhood are the same whether it is the last one or has a million behind it.
+    """
+
+    def __init__(self, recipe: TransactionRecipe) -> None:
+        self.recipe = recipe
+        self._chains = [_PAYER, _PAYEE, _PAIR, *recipe.shared]
+        views = [(_PAYER, 0), (_PAYEE, 1), (_PAIR, 2)]  # chain, and which key of the row
+        if recipe.accounts_pay_and_are_paid:
+            views += [(_PAYEE, 0), (_PAYER, 1)]
+        first_shared = len(views)
+        views += [(name, 3 + place) for place, name in enumerate(recipe.shared)]
+        self._views = views
+        self._chain_of = np.array([self._chains.index(chain) for chain, _ in views])
+        shared = range(first_shared, len(views))
+        self._member = np.array([0, 1, 2, *shared])
+        self._windows = np.array(recipe.windows)
+        self._keys = dict[Hashable, int]()
+        self._num_rows = 0
+        width, num_views, chains = len(recipe.features), len(views), len(self._chains)
+        self._rows = {
+            "time": np.empty(0),
+            "amount": np.empty(0),
+            "key": np.empty((0, num_views), np.int32),
+            "before": np.empty((0, chains), np.int32),
+            "after": np.empty((0, chains), np.int32),
+            "place": np.empty((0, chains), np.int32),
+            "sums": np.empty((0, chains)),
+            "head": np.empty((0, num_views), np.int32),
+            "x": np.empty((0, width), np.float32),
+        }
+        self._series = {
+            "last": np.empty(0, np.int32),
+            "count": np.empty(0, np.int32),
+            "total": np.empty(0),
+            "first": np.empty(0, np.int32),
+            "others": np.empty(0, np.int32),
+            "tail": np.empty((0, len(self._windows)), np.int32),
+        }
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    @property
+    def x_NF(self) -> np.ndarray:
+        """Features of all transactions, float32 (N, F)."""
+        return self._rows["x"][: self._num_rows]
+
+    @property
+    def last_time(self) -> float:
+        """Time of the last transaction; minus infinity if there is none."""
+        return float(self._rows["time"][self._num_rows - 1]) if self._num_rows else -np.inf
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (*self._rows.values(), *self._series.values())
+        return sum(array.nbytes for array in arrays) + 150 * len(self._keys)
+
+    def append(self, rows: Transactions) -> np.ndarray:
+        """Add transactions in order of time, and return their places.
+
+        Raises:
+            TimeOrderError: one is earlier than the one before it; none is added.
+        """
+        times = np.concatenate([[self.last_time], rows.time])
+        if (late := times[1:] < times[:-1]).any():
+            raise TimeOrderError(int(late.argmax()))
+        begin, end = self._num_rows, self._num_rows + len(rows)
+        _grow(self._rows, end)
+        self._rows["key"][begin:end] = self._find_keys(rows)
+        _grow(self._series, len(self._keys))
+        r, s = self._rows, self._series
+        r["time"][begin:end], r["amount"][begin:end] = rows.time, rows.amount
+        own = len(self.recipe.row_features)
+        described = np.empty((end - begin, len(self.recipe.features) - own))
+        kernels.update(
+            *(begin, end, r["time"], r["amount"], r["key"]),
+            *(self._chain_of, self._member, self._windows),
+            *(s["last"], s["count"], s["total"], s["first"], s["others"], s["tail"]),
+            *(r["before"], r["after"], r["place"], r["sums"], r["head"], described),
+        )
+        r["x"][begin:end, :own] = self.recipe.describe_rows(rows)
+        r["x"][begin:end, own:] = described
+        self._num_rows = end
+        return np.arange(begin, end)
+
+    def collect_neighborhoods(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the earlier transactions linked with each of `rows`, see `kernels.collect`."""
+        recipe, r = self.recipe, self._rows
+        return kernels.collect(
+            np.asarray(rows, np.int64),
+            recipe.hops,
+            recipe.neighbors,
+            self._chain_of,
+            r["before"],
+            r["head"],
+            _MAX_NODES,
+        )
+
+    def build_graph(self, rows: np.ndarray) -> tuple[Graph, np.ndarray, np.ndarray]:
+        """Return the neighbourhoods of `rows` side by side, not joined, as one graph; the
+        transaction (n,) that each of its nodes is; and the nodes of `rows` themselves."""
+        nodes, bounds, edges = self.collect_neighborhoods(rows)
+        return Graph(self._rows["x"][nodes], edges), nodes, bounds[:-1]
+
+    def _find_keys(self, rows: Transactions) -> np.ndarray:
+        """Return the key of each view of each row, int32 (n, V); new ones are numbered on. A blank
+        value of a shared column links nothing."""
+        names = [rows.source, rows.target, list(zip(rows.source, rows.target, strict=True))]
+        names += [rows.categories[name] for name in self.recipe.shared]
+        keys = np.empty((len(rows), len(self._views)), np.int32)
+        known = self._keys
+        for view, (chain, place) in enumerate(self._views):
+            keys[:, view] = [
+                known.setdefault((chain, name), len(known)) if name else kernels.NONE
+                for name in names[place]
+            ]
+        return keys
+
+
+def _grow(arrays: dict[str, np.ndarray], size: int) -> None:
+    """Make room for `size` entries in each array, twice as much as before at least.
+
+    New entries say that there is nothing: -1 of a row, 0 of a count or sum.
+    """
+    capacity = len(next(iter(arrays.values())))
+    if size <= capacity:
+        return
+    wanted = max(size, 2 * capacity, 1024)
+    for name, array in arrays.items():
+        grown = np.full((wanted, *array.shape[1:]), _EMPTY.get(name, 0), array.dtype)
+        grown[:capacity] = array
+        arrays[name] = grown
+
+
+_EMPTY: dict[str, int] = dict.fromkeys(("last", "first", "tail"), kernels.NONE)

@@ -1,0 +1,173 @@
+"""Simulated payments between accounts, with fraud of known typologies; own rules, no real data.
+
+Honest accounts pay a few partners often and others now and then, by day more than by night. Fraud
+comes in schemes of several payments, each labelled:
+
+- `fan_in`: many accounts pay one within a day or two, as to a collector of scams;
+- `fan_out`: one account pays many within hours, as after a takeover;
+- `cycle`: money goes round three to six accounts and loses a few percent at each;
+- `structuring`: payments just below the threshold of reporting, between two accounts, over days;
+- `mules`: a large payment is passed on within minutes, twice, by accounts that did little before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+TYPOLOGIES = ("fan_in", "fan_out", "cycle", "structuring", "mules")
+_START = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+_DAY = 86_400.0
+_DAYS = 60
+_PER_ACCOUNT = 12  # payments of an account, on average
+_PARTNERS = 5
+_REPORTED = 10_000.0
+_TYPES = np.array(["transfer", "card", "cash"])
+
+
+class _Scheme(NamedTuple):
+    """Payments of one scheme: arrays of equal length."""
+
+    time: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    amount: np.ndarray
+    type: np.ndarray
+
+
+def simulate_payments(count: int, *, fraud_share: float = 0.02, seed: int = 0) -> pd.DataFrame:
+    """Return `count` payments in order of time, about `fraud_share` of them fraud.
+
+    Columns: `id`, `time` (ISO 8601), `source`, `target`, `amount`, `type`, `device`, `is_fraud` and
+    `typology`, which is blank where a payment is honest and must not be a feature.
+
+    Raises:
+        ValueError: there are too few payments for a scheme of each typology.
+    """
+    if count < 1000 or not 0 < fraud_share < 0.5:
+        raise ValueError("Simulate 1,000 payments or more, with a fraud_share between 0 and 0.5.")
+    rng = np.random.default_rng(seed)
+    accounts = max(200, count // _PER_ACCOUNT)
+    schemes = list[tuple[str, _Scheme]]()
+    left = round(fraud_share * count)
+    while left > 0:
+        name = TYPOLOGIES[len(schemes) % len(TYPOLOGIES)]
+        scheme = _SCHEMES[name](rng, accounts)
+        schemes.append((name, scheme))
+        left -= len(scheme.time)
+    num_fraud = sum(len(scheme.time) for _, scheme in schemes)
+    honest = _simulate_honest(rng, count - num_fraud, accounts)
+    parts = [honest, *(scheme for _, scheme in schemes)]
+    names = [""] * len(honest.time)
+    for name, scheme in schemes:
+        names += [name] * len(scheme.time)
+    columns = [np.concatenate(values) for values in zip(*parts, strict=True)]
+    time, source, target, amount, kind = columns
+    order = np.argsort(time, kind="stable")
+    # Most accounts have a device of their own; one in twenty shares with its neighbour in number.
+    shares = rng.random(accounts) < 0.05
+    device = np.where(shares, np.arange(accounts) ^ 1, np.arange(accounts))
+    typology = np.array(names)[order]
+    seconds = pd.to_datetime((time[order] * 1000).astype(np.int64), unit="ms", utc=True)
+    return pd.DataFrame(
+        {
+            "id": [f"p{i}" for i in range(count)],
+            "time": seconds.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "source": _name_accounts(source[order]),
+            "target": _name_accounts(target[order]),
+            "amount": np.round(amount[order], 2),
+            "type": kind[order],
+            "device": [f"d{i}" for i in device[source[order]]],
+            "is_fraud": (typology != "").astype(int),
+            "typology": typology,
+        }
+    )
+
+
+def _name_accounts(accounts: np.ndarray) -> list[str]:
+    return [f"a{i}" for i in accounts]
+
+
+def _simulate_honest(rng: np.random.Generator, count: int, accounts: int) -> _Scheme:
+    activity = rng.pareto(1.5, accounts) + 0.2
+    source = rng.choice(accounts, count, p=activity / activity.sum())
+    partners = rng.integers(0, accounts, (accounts, _PARTNERS))
+    popularity = rng.pareto(1.2, accounts) + 0.05
+    others = rng.choice(accounts, count, p=popularity / popularity.sum())
+    is_partner = rng.random(count) < 0.7
+    target = np.where(is_partner, partners[source, rng.integers(0, _PARTNERS, count)], others)
+    target = np.where(target == source, (target + 1) % accounts, target)
+    level = rng.lognormal(4, 1, accounts)
+    amount = level[source] * rng.lognormal(0, 0.6, count)
+    # Days are even; hours follow a cosine with its peak at 14:00.
+    hour = 24 * rng.random(count)
+    quiet = rng.random(count) > 0.55 + 0.45 * np.cos(2 * np.pi * (hour - 14) / 24)
+    hour[quiet] = 14 + 3 * rng.standard_normal(int(quiet.sum()))
+    time = _START + _DAY * rng.integers(0, _DAYS, count) + 3600 * (hour % 24)
+    kind = _TYPES[rng.choice(3, count, p=[0.45, 0.5, 0.05])]
+    return _Scheme(time, source, target, amount, kind)
+
+
+def _begin(rng: np.random.Generator, spread_days: float) -> float:
+    return _START + _DAY * float(rng.uniform(0, _DAYS - spread_days - 0.1))
+
+
+def _draw_accounts(rng: np.random.Generator, accounts: int, count: int) -> np.ndarray:
+    return rng.choice(accounts, count, replace=False)
+
+
+def _fan_in(rng: np.random.Generator, accounts: int) -> _Scheme:
+    count = int(rng.integers(6, 20))
+    collector, *payers = _draw_accounts(rng, accounts, count + 1)
+    time = _begin(rng, 2) + np.sort(rng.uniform(0, 1.5 * _DAY, count))
+    amount = rng.lognormal(5.5, 0.5, count)
+    return _Scheme(
+        time, np.array(payers), np.full(count, collector), amount, np.full(count, "transfer")
+    )
+
+
+def _fan_out(rng: np.random.Generator, accounts: int) -> _Scheme:
+    count = int(rng.integers(5, 15))
+    victim, *payees = _draw_accounts(rng, accounts, count + 1)
+    time = _begin(rng, 1) + np.sort(rng.uniform(0, 4 * 3600, count))
+    amount = rng.lognormal(6, 0.4, count)
+    return _Scheme(
+        time, np.full(count, victim), np.array(payees), amount, np.full(count, "transfer")
+    )
+
+
+def _cycle(rng: np.random.Generator, accounts: int) -> _Scheme:
+    count = int(rng.integers(3, 7))
+    ring = _draw_accounts(rng, accounts, count)
+    time = _begin(rng, 2) + np.cumsum(rng.uniform(600, 6 * 3600, count))
+    amount = rng.lognormal(7.5, 0.6) * np.cumprod(rng.uniform(0.93, 0.99, count))
+    return _Scheme(time, ring, np.roll(ring, -1), amount, np.full(count, "transfer"))
+
+
+def _structuring(rng: np.random.Generator, accounts: int) -> _Scheme:
+    count = int(rng.integers(4, 10))
+    source, target = _draw_accounts(rng, accounts, 2)
+    time = _begin(rng, 6) + np.sort(rng.uniform(0, 5 * _DAY, count))
+    amount = _REPORTED - rng.uniform(50, 1200, count)
+    kind = np.where(rng.random(count) < 0.5, "cash", "transfer")
+    return _Scheme(time, np.full(count, source), np.full(count, target), amount, kind)
+
+
+def _mules(rng: np.random.Generator, accounts: int) -> _Scheme:
+    chain = _draw_accounts(rng, accounts, 4)
+    time = _begin(rng, 1) + np.cumsum(rng.uniform(60, 2400, 3))
+    amount = rng.lognormal(8, 0.4) * np.cumprod(rng.uniform(0.9, 0.98, 3))
+    return _Scheme(time, chain[:3], chain[1:], amount, np.array(["transfer", "transfer", "cash"]))
+
+
+_SCHEMES: dict[str, Callable[[np.random.Generator, int], _Scheme]] = {
+    "fan_in": _fan_in,
+    "fan_out": _fan_out,
+    "cycle": _cycle,
+    "structuring": _structuring,
+    "mules": _mules,
+}

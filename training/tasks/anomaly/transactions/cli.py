@@ -1,0 +1,266 @@
+"""The commands of tables of transactions: train a checkpoint, or compare models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from basin_client.command_line import Decimal, Drop, Encoding, Separator
+from basin_client.tables import read_table
+from basin_client.transaction_tables import TransactionColumns, read_transactions
+from rich.progress import Progress
+
+from training.cli_options import (
+    DeviceOption,
+    EpochsOption,
+    Name,
+    Out,
+    PrecisionOption,
+    ResultsLogOption,
+    RunFolder,
+    SmokeOption,
+    checkpoint_folder,
+    console,
+    create_fabric,
+    run_folder,
+)
+from training.datasets.payments import TYPOLOGIES, simulate_payments
+from training.datasets.transactions import (
+    DescribedTransactions,
+    TransactionData,
+    describe,
+    find_leaks,
+    split_by_time,
+    write_split,
+)
+from training.tasks.anomaly.decisions import DecisionRule, Rule
+from training.tasks.anomaly.transactions import results_table
+from training.tasks.anomaly.transactions.export import export_transaction_scorer
+from training.tasks.anomaly.transactions.train import (
+    train_transaction_scorer,
+    transaction_train_config,
+)
+
+TableFile = Annotated[Path, typer.Argument(help="table of transactions, one a row")]
+Time = Annotated[str, typer.Option(help="column of the time: timestamps, or numbers")]
+Source = Annotated[str, typer.Option(help="column of who pays")]
+Target = Annotated[str, typer.Option(help="column of who is paid")]
+Amount = Annotated[str, typer.Option(help="column of the amount")]
+Label = Annotated[str, typer.Option(help="column of the label: 1 fraud, 0 none, blank unknown")]
+Unlabelled = Annotated[str | None, typer.Option(help="value of --label that means unknown")]
+Id = Annotated[str | None, typer.Option("--id", help="column of the id; else the row number")]
+Category = Annotated[list[str] | None, typer.Option(help="column of a category; repeat for more")]
+Shared = Annotated[
+    list[str] | None,
+    typer.Option(help="column whose value links transactions, as a device; repeat for more"),
+]
+Number = Annotated[list[str] | None, typer.Option(help="column of a number; repeat for more")]
+Windows = Annotated[
+    str | None,
+    typer.Option(
+        help="lengths of the windows: seconds, or the unit of the time, as in 3600,86400; else an "
+        "hour, a day and a week of timestamps, or parts of the range of numbers"
+    ),
+]
+Neighbors = Annotated[
+    int, typer.Option(help="earlier transactions that are linked, of each kind", min=1, max=64)
+]
+Hops = Annotated[int, typer.Option(help="steps to linked transactions", min=0, max=3)]
+
+
+def _describe(
+    path: Path,
+    columns: TransactionColumns,
+    separator: str | None,
+    encoding: str | None,
+    windows: str | None,
+    neighbors: int,
+    hops: int,
+) -> DescribedTransactions:
+    """Read, split and describe a table, and print what was left out, assumed or is suspicious."""
+    table = read_table(path, separator=separator, encoding=encoding)
+    data = TransactionData.from_table(read_transactions(table, columns), columns)
+    if data.note:
+        console.print(data.note, markup=False, highlight=False)
+    spans = None if windows is None else tuple(sorted(map(float, windows.split(","))))
+    if spans is not None and spans[0] <= 0:
+        raise typer.BadParameter("--windows must be positive numbers")
+    split = split_by_time(data)
+    described = describe(data, split, windows=spans, neighbors=neighbors, hops=hops)
+    recipe, times = described.recipe, data.rows.time
+    unit = "timestamps" if recipe.calendar else "numbers"
+    accounts = "accounts on both sides" if recipe.accounts_pay_and_are_paid else "of two kinds"
+    console.print(
+        f"{len(data)} transactions, {len(recipe.features)} features. Times are {unit}; windows "
+        f"{', '.join(f'{w:g}' for w in recipe.windows)}. Sources and targets are {accounts}. "
+        f"Validation begins at {times[split.val[0]]:g}, test at {times[split.test[0]]:g}.",
+        markup=False,
+        highlight=False,
+    )
+    for warning in find_leaks(described):
+        console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
+    return described
+
+
+def transactions(
+    table: TableFile,
+    label: Label,
+    model: Annotated[str, typer.Option(help="cdat or et")] = "cdat",
+    time: Time = "time",
+    source: Source = "source",
+    target: Target = "target",
+    amount: Amount = "amount",
+    category: Category = None,
+    shared: Shared = None,
+    number: Number = None,
+    unlabelled: Unlabelled = None,
+    id_column: Id = None,
+    drop: Drop = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    windows: Windows = None,
+    neighbors: Neighbors = 3,
+    hops: Hops = 1,
+    budget: Annotated[
+        float | None, typer.Option(help="alert on this share of all transactions, as 0.01")
+    ] = None,
+    precision_goal: Annotated[
+        float | None, typer.Option(help="alert with this precision at least, as 0.9")
+    ] = None,
+    cost_ratio: Annotated[
+        float | None,
+        typer.Option(help="alert where it pays: cost of an alert / of a missed fraud, as 0.02"),
+    ] = None,
+    seed: int = 0,
+    epochs: EpochsOption = None,
+    name: Name = None,
+    out: Out = None,
+    split_out: Annotated[
+        Path | None, typer.Option(help="write the id and part of each labelled row, as CSV")
+    ] = None,
+    run: RunFolder = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke: SmokeOption = False,
+) -> None:
+    """Train a checkpoint that scores transactions, from a table of them.
+
+    The labelled rows are split by time: 60 % to train, 20 % to validate, the last 20 % to test. The
+    features of a transaction come from its own row and the rows before it.
+    """
+    rule = _choose_rule(budget, precision_goal, cost_ratio)
+    columns = TransactionColumns(
+        *(time, source, target, amount, category or (), shared or (), number or (), label),
+        *(unlabelled, id_column, drop or (), decimal),
+    )
+    name, folder = checkpoint_folder(name or f"{model}-{table.name.partition('.')[0]}", out)
+    described = _describe(table, columns, separator, encoding, windows, neighbors, hops)
+    recipe = transaction_train_config(model, len(described.split.train), smoke=smoke)
+    if epochs is not None:
+        recipe = replace(recipe, epochs=epochs)
+    if split_out is not None:
+        write_split(str(split_out), described)
+    if run is None:
+        data = described.data.fingerprint(described.split)
+        run = run_folder(name, recipe, seed, data + described.recipe.model_dump_json())
+    fabric = create_fabric(device, precision)
+    with Progress(console=console, disable=not fabric.is_global_zero) as progress:
+        result = train_transaction_scorer(
+            described,
+            recipe,
+            seed=seed,
+            fabric=fabric,
+            rule=rule,
+            run_folder=run,
+            progress=progress,
+        )
+    if not fabric.is_global_zero:
+        return
+    written = export_transaction_scorer(folder, name, described, result, seed=seed)
+    for part, metrics in result.evaluation.parts.items():
+        console.print(
+            f"{part:5} ROC-AUC {metrics.all.roc_auc:.4f}  PR-AUC {metrics.all.pr_auc:.4f}  "
+            f"of the top 1 %: precision {metrics.precision_at_budget:.4f}  "
+            f"recall {metrics.recall_at_budget:.4f}"
+        )
+    decision = result.evaluation.decision
+    console.print(
+        f"label 1 from {decision.threshold:.4f} on ({decision.rule}): "
+        f"{100 * decision.alert_share:.2f} % of the transactions of the validation part, recall "
+        f"{decision.recall:.4f} of its labelled frauds"
+    )
+    typer.echo(f"{folder} {written.sha256}")
+
+
+def transactions_table(
+    table: TableFile,
+    label: Label,
+    models: Annotated[str, typer.Option(help="comma-separated")] = ",".join(results_table.MODELS),
+    time: Time = "time",
+    source: Source = "source",
+    target: Target = "target",
+    amount: Amount = "amount",
+    category: Category = None,
+    shared: Shared = None,
+    number: Number = None,
+    unlabelled: Unlabelled = None,
+    id_column: Id = None,
+    drop: Drop = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    windows: Windows = None,
+    neighbors: Neighbors = 3,
+    hops: Hops = 1,
+    seeds: Annotated[int, typer.Option(help="number of seeds", min=1)] = 5,
+    out: ResultsLogOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "32-true",
+    smoke: SmokeOption = False,
+) -> None:
+    """Train every model on the same table, split by time, and print the figures."""
+    columns = TransactionColumns(
+        *(time, source, target, amount, category or (), shared or (), number or (), label),
+        *(unlabelled, id_column, drop or (), decimal),
+    )
+    described = _describe(table, columns, separator, encoding, windows, neighbors, hops)
+    path = out or Path("runs/tables") / f"{described.data.name}-time{'-smoke' * smoke}.jsonl"
+    fabric = create_fabric(device, precision)
+    with Progress(console=console) as progress:
+        results = results_table.compute_rows(
+            described, models.split(","), range(seeds), path, fabric, progress, smoke=smoke
+        )
+    typer.echo(results_table.format_table(described, results))
+
+
+def payments(
+    out: Annotated[Path, typer.Argument(help="CSV to write")],
+    count: Annotated[int, typer.Option(help="number of payments", min=1000)] = 50_000,
+    fraud_share: Annotated[float, typer.Option(help="share of fraud, about")] = 0.02,
+    seed: int = 0,
+) -> None:
+    """Simulate payments with fraud of five typologies, to try things on."""
+    frame = simulate_payments(count, fraud_share=fraud_share, seed=seed)
+    frame.to_csv(out, index=False)
+    counts = frame["typology"].value_counts()
+    typer.echo(f"{out}: {count} payments, " + ", ".join(f"{counts[t]} {t}" for t in TYPOLOGIES))
+
+
+def _choose_rule(
+    budget: float | None, precision_goal: float | None, cost_ratio: float | None
+) -> DecisionRule:
+    given: dict[Rule, float | None] = {
+        "budget": budget,
+        "precision": precision_goal,
+        "cost": cost_ratio,
+    }
+    rules = [DecisionRule(name, value) for name, value in given.items() if value is not None]
+    if len(rules) > 1:
+        raise typer.BadParameter("give one of --budget, --precision-goal and --cost-ratio")
+    for rule in rules:
+        if rule.value is not None and not 0 < rule.value < 1:
+            raise typer.BadParameter(f"{rule.value:g}: it must be between 0 and 1")
+    return rules[0] if rules else DecisionRule()

@@ -1,0 +1,174 @@
+"""The table of a split by time: energy models, networks and trees on the same features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning_fabric import Fabric
+from rich.progress import Progress
+from sklearn.metrics import average_precision_score
+
+from training.common.hardware import format_machines
+from training.common.results_log import ResultKey, ResultRow, ResultsLog, config_hash
+from training.datasets.transactions import DescribedTransactions
+from training.tasks.anomaly.baselines import GRAPH_BASELINES, TREE_MODELS, list_trees
+from training.tasks.anomaly.configs import DYNAMICS
+from training.tasks.anomaly.decisions import DecisionRule
+from training.tasks.anomaly.task import NodeTrainConfig
+from training.tasks.anomaly.transactions.train import (
+    TransactionEvaluation,
+    evaluate,
+    train_transaction_scorer,
+    transaction_train_config,
+)
+from training.trainer import count_parameters
+
+MODELS = (*DYNAMICS, *GRAPH_BASELINES, *TREE_MODELS)
+_COLUMNS = {
+    "roc_auc": "ROC-AUC",
+    "pr_auc": "PR-AUC",
+    "precision_at_1_percent": "precision@1%",
+    "recall_at_1_percent": "recall@1%",
+}
+
+
+def compute_rows(
+    described: DescribedTransactions,
+    models: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    fabric: Fabric,
+    progress: Progress,
+    *,
+    smoke: bool = False,
+) -> dict[str, list[ResultRow]]:
+    """Train each model from each seed; results of the same recipe in `out` (JSON lines) are kept.
+
+    Raises:
+        ValueError: for an unknown model.
+    """
+    if unknown := [model for model in models if model not in MODELS]:
+        raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
+    data = [described.data.fingerprint(described.split), described.recipe.model_dump(mode="json")]
+    jobs: list[tuple[ResultKey, Callable[[], ResultRow]]] = []
+    for seed in seeds:
+        for model in models:
+            config = _recipe(described, model, smoke)
+            recipe = "trees" if model in TREE_MODELS else asdict(config)
+            key = ResultKey(model, described.split.name, config_hash([data, seed, recipe, smoke]))
+            make = partial(_compute_row, described, model, seed, fabric, progress, smoke)
+            jobs.append((key, make))
+    return ResultsLog(out, fabric).get_or_compute_all(jobs, progress, described.data.name)
+
+
+def _recipe(described: DescribedTransactions, model: str, smoke: bool) -> NodeTrainConfig:
+    """An architecture's own recipe; a baseline gets CDAT's."""
+    known = model if model in DYNAMICS else "cdat"
+    return transaction_train_config(known, len(described.split.train), smoke=smoke)
+
+
+def _compute_row(
+    described: DescribedTransactions,
+    model: str,
+    seed: int,
+    fabric: Fabric,
+    progress: Progress,
+    smoke: bool,
+) -> ResultRow:
+    rule = DecisionRule("budget", 0.01)
+    if model in TREE_MODELS:
+        evaluation, val, setting = _fit_trees(described, model, seed, rule, smoke)
+    else:
+        config = _recipe(described, model, smoke)
+        run = train_transaction_scorer(
+            described,
+            config,
+            seed=seed,
+            fabric=fabric,
+            rule=rule,
+            baseline=None if model in DYNAMICS else model,
+            progress=progress,
+        )
+        evaluation, val = run.evaluation, run.result.best_val
+        size = count_parameters(run.result.network)
+        setting = f"epoch {run.result.best_epoch}, {size} parameters"
+    return {
+        "dataset": described.data.name,
+        "seed": seed,
+        "val_pr_auc": val,
+        "setting": setting,
+        "test": evaluation.parts["test"].to_dict(),
+    }
+
+
+def _fit_trees(
+    described: DescribedTransactions, kind: str, seed: int, rule: DecisionRule, smoke: bool
+) -> tuple[TransactionEvaluation, float, str]:
+    """Trees on a transaction's features alone, and on them beside the means over the earlier
+    transactions that a network would see; the better by validation PR-AUC."""
+    split, labels = described.split, described.data.labels
+    own = described.history.x_NF
+    best: tuple[float, str, TransactionEvaluation] | None = None
+    for name, select in (("own", own.__getitem__), ("own and linked", partial(_mean, described))):
+        tables = {part: select(rows) for part, rows in split.parts().items()}
+        y = labels[split.train]
+        weight = np.where(y == 1, (y == 0).sum() / (y == 1).sum(), 1.0)
+        candidates = list_trees(kind, len(y), seed)
+        for trees in candidates[:1] if smoke else candidates:
+            trees.fit(tables["train"], y, sample_weight=weight)
+            logits = {part: _predict_logits(trees, table) for part, table in tables.items()}
+            value = float(average_precision_score(labels[split.val], logits["val"]))
+            if best is None or value > best[0]:
+                population = _predict_logits(trees, select(described.population))
+                evaluation = evaluate(described, logits, population, rule)
+                best = value, f"{trees!r}, features {name}", evaluation
+    assert best is not None
+    return best[2], best[0], best[1]
+
+
+def _mean(described: DescribedTransactions, rows: np.ndarray) -> np.ndarray:
+    """Features of transactions beside their means over what is linked with them, (n, 2 F)."""
+    history = described.history
+    nodes, bounds, _ = history.collect_neighborhoods(rows)
+    sums = np.add.reduceat(history.x_NF[nodes].astype(np.float64), bounds[:-1], axis=0)
+    own = history.x_NF[rows]
+    counts = np.maximum(np.diff(bounds) - 1, 1)[:, None]
+    return np.concatenate([own, ((sums - own) / counts).astype(np.float32)], 1)
+
+
+def _predict_logits(trees: Any, table: np.ndarray) -> np.ndarray:
+    p = trees.predict_proba(table)[:, 1].clip(1e-6, 1 - 1e-6)
+    return np.log(p / (1 - p))
+
+
+def format_table(
+    described: DescribedTransactions, results: Mapping[str, Sequence[ResultRow]]
+) -> str:
+    """The table in Markdown, with the protocol and the machines under it."""
+    lines = [
+        f"| {described.data.name}, split by time | " + " | ".join(_COLUMNS.values()) + " | val |",
+        "|---|" + "---|" * (len(_COLUMNS) + 1),
+    ]
+    for model, rows in results.items():
+        cells = [_cell([row["test"][name] for row in rows]) for name in _COLUMNS]
+        cells.append(_cell([row["val_pr_auc"] for row in rows]))
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    split = described.split
+    count = len(next(iter(results.values())))
+    lines.append(
+        f"\nTest part: {len(split.test)} labelled transactions, the last of all. Mean ± std in "
+        f"percent over {count} seeds; epoch, trees, calibration and threshold by the validation "
+        f"part ({len(split.val)}), whose PR-AUC is the last column. {described.data.note} "
+        f"{format_machines(row for rows in results.values() for row in rows)}"
+    )
+    return "\n".join(lines)
+
+
+def _cell(values: Sequence[float]) -> str:
+    percent = 100 * np.array(values)
+    return f"{percent.mean():.2f} ± {percent.std():.2f}"

@@ -1,0 +1,165 @@
+"""One network, or trees, on a table of transactions, to the figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from lightning_fabric import Fabric
+from rich.progress import Progress
+from torch import nn
+
+from models.base import temporary_seed
+from models.checkpoint import Calibration, Decision
+from models.registry import find_architectures
+from models.tasks.node_scorer import NodeConfig, NodeScorer
+from training.datasets.transactions import DescribedTransactions
+from training.tasks.anomaly.baselines import GRAPH_BASELINES
+from training.tasks.anomaly.configs import DYNAMICS
+from training.tasks.anomaly.decisions import DecisionRule, choose_threshold
+from training.tasks.anomaly.evaluate import NodeMetrics, compute_node_metrics, fit_calibration
+from training.tasks.anomaly.task import NodeTrainConfig
+from training.tasks.anomaly.transactions.task import TransactionTrainingTask
+from training.trainer import TrainResult, fit
+
+_FEW_ROWS = 50_000  # labelled, to train on
+_FITTED_ROWS = 50_000  # whose quantiles are the bins of the features
+BUDGET = 0.01  # share of transactions that `TransactionMetrics` looks at
+
+
+@dataclass(frozen=True)
+class TransactionMetrics:
+    """Figures on one part, and of its `BUDGET` with the highest scores."""
+
+    all: NodeMetrics
+    precision_at_budget: float
+    recall_at_budget: float
+
+    def to_dict(self) -> dict[str, float]:
+        return self.all.to_dict() | {
+            "precision_at_1_percent": self.precision_at_budget,
+            "recall_at_1_percent": self.recall_at_budget,
+        }
+
+
+@dataclass(frozen=True)
+class TransactionEvaluation:
+    """Calibration and decision from validation, and the figures they give on each part."""
+
+    calibration: Calibration
+    decision: Decision
+    parts: dict[str, TransactionMetrics]
+
+
+@dataclass(frozen=True)
+class TransactionRun:
+    """A fitted network and its evaluation."""
+
+    result: TrainResult
+    evaluation: TransactionEvaluation
+    network: NodeScorer
+    train_config: NodeTrainConfig
+
+
+def transaction_train_config(
+    model: str, train_rows: int, *, smoke: bool = False
+) -> NodeTrainConfig:
+    """The recipe of `model` ("cdat" or "et"), by the number of labelled rows to train on.
+
+    Features of the neighbours are in the series of each transaction, so none are averaged. With few
+    rows the network is small and its training short: what it learns beyond that does not last until
+    the validation part (docs/decisions/0034-transactions.md).
+
+    Raises:
+        ValueError: for an unknown model.
+    """
+    if model not in DYNAMICS:
+        raise ValueError(f"unknown model {model!r}; known are {', '.join(DYNAMICS)}")
+    small = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "hidden": 16, "encoder": 16}
+    large = {"dim": 64, "heads": 4, "head_dim": 16, "memories": 128, "hidden": 64, "encoder": 128}
+    few = smoke or train_rows < _FEW_ROWS
+    config = {
+        **{"hops": 0, "bins": 16, "self_loops": True, "dropout": 0.4, "state_dropout": 0.2},
+        **{"blocks": 1, "steps": 2},
+        **(small if few else large),
+    }
+    return NodeTrainConfig(
+        model,
+        DYNAMICS[model] | config,
+        epochs=2 if smoke else 4 if few else 12,
+        learning_rate=1e-3,
+        weight_decay=0.1,
+        batch_nodes=512,
+        check_every=1,
+    )
+
+
+def train_transaction_scorer(
+    described: DescribedTransactions,
+    recipe: NodeTrainConfig,
+    *,
+    seed: int,
+    fabric: Fabric,
+    rule: DecisionRule | None = None,
+    baseline: str | None = None,
+    run_folder: Path | None = None,
+    progress: Progress | None = None,
+) -> TransactionRun:
+    """Fit an architecture; `baseline` names a network to train in its stead, on the same features
+    and neighbourhoods with the same loop.
+
+    Raises:
+        ValueError: a part of the split has transactions of one label only.
+    """
+    split, data = described.split, described.data
+    split.require_both_labels(data.labels)
+    kind = cast(type[NodeScorer], find_architectures()[recipe.model])
+    values: dict[str, Any] = {"features": described.recipe.features}
+    config = cast(NodeConfig, kind.config_type.model_validate(values | recipe.config))
+    rows = np.arange(split.train[-1] + 1)
+    if len(rows) > _FITTED_ROWS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, _FITTED_ROWS, replace=False))
+    graph, _, places = described.history.build_graph(rows)
+    alone = replace(graph, x=graph.x[places], edge_index=np.zeros((2, 0), np.int64))
+    architecture = cast(NodeScorer, kind.from_data(config, [alone], seed)[0])
+    network: nn.Module = architecture
+    if baseline is not None:
+        with temporary_seed(seed):
+            network = GRAPH_BASELINES[baseline](architecture.config)
+        recipe = replace(recipe, model=baseline)
+    task = TransactionTrainingTask(described, architecture, recipe, fabric.device)
+    result = fit(network, task, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress)
+    population = task.predict(network, described.population)
+    labelled = {part: task.predict(network, rows) for part, rows in split.parts().items()}
+    evaluation = evaluate(described, labelled, population, rule or DecisionRule())
+    return TransactionRun(result, evaluation, architecture.to("cpu").eval(), recipe)
+
+
+def evaluate(
+    described: DescribedTransactions,
+    logits: dict[str, np.ndarray],
+    population: np.ndarray,
+    rule: DecisionRule,
+) -> TransactionEvaluation:
+    """Calibrate and choose the threshold on validation, then measure every part.
+
+    Args:
+        logits: of the labelled transactions of each part.
+        population: logits of all transactions of the time of the validation part.
+    """
+    labels = {part: described.data.labels[rows] for part, rows in described.split.parts().items()}
+    calibration = fit_calibration(logits["val"], labels["val"])
+    probabilities = {part: calibration(values) for part, values in logits.items()}
+    decision = choose_threshold(rule, probabilities["val"], labels["val"], calibration(population))
+    parts = {}
+    for part, values in probabilities.items():
+        truth = labels[part]
+        top = np.argsort(-values, kind="stable")[: max(1, round(BUDGET * len(values)))]
+        parts[part] = TransactionMetrics(
+            compute_node_metrics(values, truth, decision.threshold),
+            float(truth[top].mean()),
+            float(truth[top].sum() / truth.sum()),
+        )
+    return TransactionEvaluation(calibration, decision, parts)

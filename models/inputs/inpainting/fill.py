@@ -92,6 +92,29 @@ def fill_holes(
     return scales[0].filled()
 
 
+def fill_whole(
+    pixels_HWC: np.ndarray, hidden_HW: np.ndarray, complete: CompleteWindows
+) -> FilledPixels:
+    """Complete the hidden pixels of an image that is one window."""
+    places = np.flatnonzero(hidden_HW)
+
+    def read(answers: Answers) -> FilledPixels:
+        errors = answers.expected_error
+        values = np.clip(answers.pixels[0][hidden_HW], 0, 1)
+        return FilledPixels(places, values, None if errors is None else errors[0][hidden_HW])
+
+    windows = Windows(scale_to_one(pixels_HWC)[None], hidden_HW[None])
+    return read(complete(windows, read))
+
+
+def scale_to_one(pixels_HWC: np.ndarray) -> np.ndarray:
+    """Pixels as float32 from 0 to 1."""
+    values = pixels_HWC.astype(np.float32)
+    if np.issubdtype(pixels_HWC.dtype, np.integer):
+        values /= np.iinfo(pixels_HWC.dtype).max
+    return values
+
+
 @dataclass(frozen=True)
 class _Window:
     """The rows and columns that a window shows, mirror images included; the part of it that is not

@@ -14,14 +14,15 @@ from torch import Tensor
 from models.base import DynamicsParams, StepControl
 from models.dynamics import TracePoint
 from models.inputs.image_files.data import ImageData
-from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes
-from models.inputs.inpainting.plan import Plan
+from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes, fill_whole
+from models.inputs.inpainting.plan import Plan, WholeImage
 from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence, aggregate
-from service.endpoints.common.dynamics import resolved_dynamics
+from service.endpoints.common.dynamics import max_total_steps, resolved_dynamics
 from service.endpoints.common.reasons import ReasonCollector
 from service.endpoints.complete.previews import Frame, Frames
+from service.endpoints.complete.recall import RecalledMemory, fit_channels
 from service.errors import make_problem
 from service.observability.progress import Progress
 from service.registry.handles import Completer
@@ -41,9 +42,9 @@ class CompleteInputs:
         box: the part of the image to answer with, as slices of rows and columns.
     """
 
-    model: Completer
+    model: Completer | RecalledMemory
     image: ImageData
-    plan: Plan
+    plan: Plan | WholeImage
     count: int
     params: DynamicsParams
     include: frozenset[str]
@@ -60,6 +61,12 @@ class CompleteInputs:
         """Number of windows to relax; a grayscale network gets each channel separately."""
         planes = self.image.pixels.shape[2] // self.model.config.channels
         return self.count * self.plan.num_windows * max(planes, 1)
+
+    @property
+    def cost(self) -> float:
+        """Tokens x steps, for the queue and for quotas."""
+        steps = max_total_steps(self.model.network, self.params)
+        return self.rows * steps * self.model.cost_per_step
 
 
 @dataclass(frozen=True)
@@ -109,12 +116,18 @@ def complete_image(
     for index in range(task.count):
         params = replace(task.params, seed=task.params.seed + index)
         filler = _Filler(task, params, progress, control, frames, index, room)
-        filled = fill_holes(task.image.pixels, task.plan, filler, check=filler.check)
+        filled = _fill(task, filler)
         report = filler.windows, filler.convergence(), filler.reasons()
         image = write_pixels(task.image, filled, task.weights, task.box)
         error = write_error(task, filled) if "uncertainty" in task.include else None
         completions.append(Completion(image, error, *report))
     return Completed(completions, resolved_dynamics(task.model.network, task.params))
+
+
+def _fill(task: CompleteInputs, filler: _Filler) -> FilledPixels:
+    if isinstance(task.plan, WholeImage):
+        return fill_whole(task.image.pixels, task.plan.hidden, filler)
+    return fill_holes(task.image.pixels, task.plan, filler, check=filler.check)
 
 
 def write_pixels(
@@ -187,8 +200,8 @@ class _Filler:
         self.windows: list[dict[str, Any]] = []
 
     def __call__(self, windows: Windows, preview: Callable[[Answers], FilledPixels]) -> Answers:
-        network, energy = self._model.network, self._model.manifest.energy
-        pixels, hidden = self._fit_channels(windows)
+        network, energy = self._model.network, self._model.energy_reference
+        pixels, hidden = fit_channels(windows, self._model.config.channels)
         batch = network.pack_windows(pixels, hidden)
         watch = None if self._frames is None else partial(self._watch, batch, preview)
         params = self._seeded(batch.rows)
@@ -216,18 +229,6 @@ class _Filler:
         """
         if (why := self._control.stop_reason()) is not None:
             raise RunInterruptedError(why)
-
-    def _fit_channels(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
-        """Windows of as many channels as the network reads: grayscale repeated for three, or each
-        channel as a window of its own for one."""
-        pixels, hidden = windows
-        image, network = pixels.shape[-1], self._model.config.channels
-        if image < network:
-            pixels = np.repeat(pixels, network, axis=-1)
-        elif image > network:
-            pixels = np.concatenate(np.split(pixels, image, axis=-1))
-            hidden = np.concatenate([hidden] * image)
-        return pixels, hidden
 
     def _read(self, outputs: Tensor) -> Answers:
         """

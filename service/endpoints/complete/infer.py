@@ -14,7 +14,8 @@ from torch import Tensor
 from models.base import DynamicsParams, StepControl
 from models.dynamics import TracePoint
 from models.inputs.image_files.data import ImageData
-from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes, fill_whole
+from models.inputs.inpainting.fill import Answers, FilledPixels, HoleFiller, Windows, fill_whole
+from models.inputs.inpainting.laplace import DIRECT_PIXELS
 from models.inputs.inpainting.plan import Plan, WholeImage
 from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
@@ -28,6 +29,9 @@ from service.observability.progress import Progress
 from service.registry.handles import Completer
 
 _OPAQUE = 255
+COST_DIRECT, COST_ITERATED = 0.05, 0.36
+"""Of a pixel that Laplace's equation is solved for, directly or by iteration: seconds over those of
+a token's step in `et-photos`, on a core (`python -m benchmarks.prefill`)."""
 _APART = 2_654_435_769
 """Distance of the seeds of successive windows: 2**32 divided by the golden ratio, whose multiples
 stay apart in the 32 bits of a seed."""
@@ -64,9 +68,21 @@ class CompleteInputs:
 
     @property
     def cost(self) -> float:
-        """Tokens x steps, for the queue and for quotas."""
+        """Tokens x steps, for the queue and for quotas; with the prefill, in the same unit."""
         steps = max_total_steps(self.model.network, self.params)
-        return self.rows * steps * self.model.cost_per_step
+        return self.rows * steps * self.model.cost_per_step + self._prefill_cost
+
+    @property
+    def _prefill_cost(self) -> float:
+        if isinstance(self.plan, WholeImage):
+            return 0.0
+        cost = 0.0
+        for level in self.plan.levels:
+            pixels = np.count_nonzero(level.completed)
+            per_pixel = COST_DIRECT if pixels <= DIRECT_PIXELS else COST_ITERATED
+            # Without a smaller scale all completions begin alike, so it is solved once.
+            cost += pixels * per_pixel * (self.count if level.needs_guide else 1)
+        return cost
 
 
 @dataclass(frozen=True)
@@ -112,11 +128,12 @@ def complete_image(
         RunInterruptedError: `control` gave a reason.
     """
     progress.steps = task.rows
+    fill = _prepare_filling(task)
     completions = []
     for index in range(task.count):
         params = replace(task.params, seed=task.params.seed + index)
         filler = _Filler(task, params, progress, control, frames, index, room)
-        filled = _fill(task, filler)
+        filled = fill(filler)
         report = filler.windows, filler.convergence(), filler.reasons()
         image = write_pixels(task.image, filled, task.weights, task.box)
         error = write_error(task, filled) if "uncertainty" in task.include else None
@@ -124,10 +141,13 @@ def complete_image(
     return Completed(completions, resolved_dynamics(task.model.network, task.params))
 
 
-def _fill(task: CompleteInputs, filler: _Filler) -> FilledPixels:
-    if isinstance(task.plan, WholeImage):
-        return fill_whole(task.image.pixels, task.plan.hidden, filler)
-    return fill_holes(task.image.pixels, task.plan, filler, check=filler.check)
+def _prepare_filling(task: CompleteInputs) -> Callable[[_Filler], FilledPixels]:
+    """What fills the holes once for each sample; what samples have in common is shared."""
+    pixels, plan = task.image.pixels, task.plan
+    if isinstance(plan, WholeImage):
+        return partial(fill_whole, pixels, plan.hidden)
+    holes = HoleFiller(pixels, plan)
+    return lambda filler: holes.fill(filler, check=filler.check)
 
 
 def write_pixels(

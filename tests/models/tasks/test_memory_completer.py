@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from models.base import DynamicsParams
+from models.energies import ClampedMemory
+from models.layouts import PatternLayout
 from models.memories import Memory
 from models.tasks.memory_completer import MAX_BETA, MemoryCompleter
 
@@ -62,13 +64,16 @@ def test_a_brighter_image_is_not_nearer() -> None:
 
 
 def test_the_force_is_that_of_the_energy() -> None:
-    network, windows = MemoryCompleter.build_example(1)
-    assert isinstance(network, MemoryCompleter)
-    [layout] = network.build_layouts(network.pack(windows))
-    x_ND = torch.rand(3, network.config.dim, requires_grad=True)
-    terms = network.energy(x_ND, layout, torch.full((3, 1), 2.0))
-    (gradient_ND,) = torch.autograd.grad(terms.token_energy_N.sum(), x_ND)
-    torch.testing.assert_close(terms.force_ND, -gradient_ND)
+    rng = np.random.default_rng(1)
+    patterns_KD, score_RK = (torch.from_numpy(rng.random(shape)) for shape in ((6, 9), (3, 6)))
+    hidden_D = torch.arange(9) < 5
+    energy = ClampedMemory(patterns_KD.norm(dim=1), -score_RK, hidden_D)
+    layout = PatternLayout(patterns_KD[None], 3, 1)
+    beta_R1 = torch.tensor([[0.5], [2.0], [30.0]], dtype=torch.float64)
+    g_ND = torch.from_numpy(rng.random((3, 5))).requires_grad_()
+    terms = energy(g_ND, layout, beta_R1)
+    (gradient_ND,) = torch.autograd.grad(terms.token_energy_N.sum(), g_ND)
+    torch.testing.assert_close(terms.force_ND, -gradient_ND, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("step_size", [0.1, 0.7, 1.0])

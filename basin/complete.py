@@ -41,6 +41,10 @@ def complete(
     ] = None,
     num_samples: int = 1,
     model: Model = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Fill from the images of a stored memory, in place of a model."),
+    ] = None,
     params: Params = None,
     server: Server = None,
     key: Key = None,
@@ -67,6 +71,7 @@ def complete(
                     mask_mode=cast(Any, mask_mode),
                     num_samples=num_samples,
                     model=model,
+                    memory=memory,
                     dynamics=dynamics,
                 )
             except (InputError, ProblemError) as error:

@@ -159,6 +159,7 @@ def complete(
     region: Literal["image", "hole"] | None = None,
     num_samples: int = 1,
     model: str | None = None,
+    memory: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
@@ -169,10 +170,13 @@ def complete(
         mask_mode: which pixels of the mask to fill; with `soft`, grey ones are blended.
         region: what to return: all of the image, or the smallest rectangle with all that was
             filled, whose place is `CompletionResult.box`.
-        include: `uncertainty` adds `CompletionResult.uncertainty`.
+        memory: in place of `model`, the id of a memory of images of the size of this one, to fill
+            from those whose known pixels are nearest; a larger `beta` attends to fewer.
+        include: `uncertainty` adds `CompletionResult.uncertainty`, of a model; `memories` adds to
+            `CompletionResult.raw`, of a memory, which of its images came back with what weight.
     """
     params = {"mask_mode": mask_mode, "return": region, "num_samples": num_samples}
-    fields = common_fields(model, dynamics, include, **params)
+    fields = common_fields(model, dynamics, include, memory=memory, **params)
     files = [("image", image)] + ([] if mask is None else [("mask", mask)])
     request = _form_request("/complete", fields, files, _parse_completion)
     return request.with_timeout(timeout_s)

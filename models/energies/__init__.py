@@ -3,6 +3,7 @@
 from models.energies.associative_memory import AssociativeMemory
 from models.energies.attention import AttentionEnergy, DotProductAttention, VonMisesFisherAttention
 from models.energies.base import Energy, EnergyFn, LinearFeatureEnergy, PreparedSum, Terms
+from models.energies.clamped_memory import ClampedMemory
 from models.energies.grid_hopfield import GridHopfield
 from models.energies.hopfield import Hopfield
 from models.energies.mixture import Balanced, Scaled, Sum
@@ -12,6 +13,7 @@ __all__ = [
     "AssociativeMemory",
     "AttentionEnergy",
     "Balanced",
+    "ClampedMemory",
     "DotProductAttention",
     "Energy",
     "EnergyFn",

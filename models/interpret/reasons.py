@@ -14,7 +14,13 @@ from torch import Tensor
 
 from models.base import Architecture, Block, DynamicsParams, Output
 from models.dynamics import Solution
-from models.energies import AssociativeMemory, AttentionEnergy, GridHopfield, Hopfield
+from models.energies import (
+    AssociativeMemory,
+    AttentionEnergy,
+    ClampedMemory,
+    GridHopfield,
+    Hopfield,
+)
 from models.layouts import PatternLayout
 from models.layouts.pairwise import Pairwise
 from models.nn.attention_recorder import AttentionRecord
@@ -24,6 +30,7 @@ from models.nn.workspace import Workspace
 TOP_K = 5
 """Pairs told of a head, tokens that one sees, memories that fired."""
 _PAIRS = frozenset({"attention", "resonance"})
+_STORED = AssociativeMemory, ClampedMemory  # their patterns belong to the layout
 _CHUNK = 8192  # tokens whose activations, and pairs whose resonance, are held at a time
 
 
@@ -191,7 +198,7 @@ class BatchReasons:
                     size += 8 * tokens * len(leaf.memories_MD)
                 elif "memories" in include and isinstance(leaf, GridHopfield):
                     size += 8 * tokens * len(leaf.memories_MF)
-                elif "memories" in include and isinstance(leaf, AssociativeMemory):
+                elif "memories" in include and isinstance(leaf, _STORED):
                     layout = cast(PatternLayout, rest.solution.layout)
                     size += 8 * tokens * layout.patterns_PMD.shape[1]
                 if "components" in include:
@@ -208,7 +215,7 @@ class BatchReasons:
         for rest in self._blocks:
             layout, beta_RH = rest.solution.layout, rest.beta_RH
             for _, leaf in rest.block.energy.leaves():
-                if isinstance(leaf, AssociativeMemory):  # its attractors belong to rows
+                if isinstance(leaf, _STORED):  # its attractors belong to rows
                     weight_NM = leaf.memory_activations(rest.g_ND, layout, beta_RH)[0]
                     weight_KM = _to_numpy(weight_NM[at_K])
                     mean_M = _to_numpy(weight_NM[first:last].double().mean(0))
@@ -251,7 +258,7 @@ def get_supported_reasons(network: Architecture) -> frozenset[str]:
     """What there is to tell of `attention` and `memories` with such a network."""
     kinds = {
         "attention": (AttentionEnergy, MultiHeadAttention, Workspace),
-        "memories": (Hopfield, GridHopfield, AssociativeMemory),
+        "memories": (Hopfield, GridHopfield, *_STORED),
     }
     parts = list(network.modules())
     return frozenset(

@@ -13,6 +13,7 @@ from models.energies import ModernHopfield
 from models.memories.codecs import CODECS, Codec
 
 _SAME = 1e-6  # distance of unit patterns that float32 cannot hold apart
+_PART_NUMBERS = 1 << 22  # numbers of patterns that are compared at a time
 _PART = 1e-6  # length of a part of a unit pattern below which it is little but rounding
 
 
@@ -125,6 +126,21 @@ class Memory:
             )
             norm = length / float(length_K[int(cosine_K.argmax())])
         return ClampedCoordinates(mask, wanted / norm, norm)
+
+    def score_parts(self, values_RD: np.ndarray, known_D: np.ndarray) -> Tensor:
+        """-|v - x_kv|^2 / 2 (R, K) of the coordinates v that are known, in the units of features;
+        those of `values_RD` that are not known have no part in it."""
+        known = np.flatnonzero(known_D)
+        wanted_Rv = values_RD[:, known]
+        score_RK = np.empty((len(values_RD), self.num_patterns), np.float32)
+        part = max(_PART_NUMBERS // self.dim, 1)
+        for start in range(0, self.num_patterns, part):
+            at = slice(start, start + part)
+            stored_Kv = self.patterns_KD[at].numpy()[:, known] * self.norms_K[at, None].numpy()
+            for row, wanted_v in enumerate(wanted_Rv):
+                # Not by |v|^2 - 2 v . x + |x|^2, whose rounding beta would make large.
+                score_RK[row, at] = -np.square(stored_Kv - wanted_v).sum(1) / 2
+        return torch.from_numpy(score_RK)
 
     def decode(
         self, x_SD: Tensor, beta: float, known: ClampedCoordinates | None = None

@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from models.architectures.ait import AiT, AiTConfig
 from models.base import Architecture, DynamicsParams
-from models.checkpoint import Checkpoint, CheckpointError, Manifest
+from models.checkpoint import Checkpoint, CheckpointError, EnergyReference, Manifest
 from models.inputs.graph import Column, Graph
 from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
@@ -160,6 +160,20 @@ class Completer(Model[CompletionNetwork]):
     @property
     def config(self) -> CompletionConfig:
         return self.network.config
+
+    @property
+    def energy_reference(self) -> EnergyReference:
+        return self.manifest.energy
+
+    @property
+    def cost_per_step(self) -> int:
+        """Cost of a step of a window: its tokens."""
+        return self.network.num_tokens
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What the response names as its source."""
+        return {"model": self.ref_dict}
 
     def _dummy_input(self) -> Any:
         c = self.config

@@ -135,6 +135,16 @@ def test_folder_of_images(run, tmp_path: Path) -> None:
     assert (one_fails.exit_code, one_fails.stdout.split()) == (1, [str(out / "a.png")])
     assert "no mask with the name b" in one_fails.stderr
     assert run("complete", tmp_path / "none.png").exit_code == 1
+    digit = saved(np.zeros((28, 28), np.uint8))
+    (images / "b.jpg").unlink()
+    (images / "a.jpg").unlink()
+    (images / "a.png").write_bytes(digit)
+    (masks / "a.png").write_bytes(saved(np.tri(28, 28, dtype=np.uint8) * 255))
+    recalled = run("complete", images, "--mask", masks, "--memory", "mnist-3", "--out", out)
+    assert recalled.exit_code == 0, recalled.stderr
+    assert np.array(Image.open(out / "a.png"))[np.tri(28, 28) > 0].max() > 0
+    both = run("complete", images, "--mask", masks, "--memory", "mnist-3", "--model", "et-tile")
+    assert "Both `model` and `memory`" in both.stderr
 
 
 def test_samples(run, tmp_path: Path) -> None:

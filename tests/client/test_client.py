@@ -209,6 +209,17 @@ def test_samples(client: Client) -> None:
     np.testing.assert_array_equal(stored.samples, samples.samples)
     assert "client-memory" in {memory["id"] for memory in client.memories()}
     client.forget_memory("client-memory")
+    images = np.stack([smooth(9, 7)[..., 0], smooth(9, 7)[::-1, :, 0]])
+    client.store_memory("client-images", images, kind="images")
+    hole = np.zeros((9, 7), bool)
+    hole[:4] = True
+    result = client.complete(
+        np.where(hole, np.uint8(0), images[1]), hole, memory="client-images", include=["memories"]
+    )
+    np.testing.assert_array_equal(np.array(result.images[0]), images[1])
+    [memories] = result.raw["images"][0]["reasons"]["memories"]
+    assert memories["top"][0]["memory"] == 1
+    client.forget_memory("client-images")
     proteins = client.sample(["ACDA", "ACDC", "ACCA"], **QUICK)
     assert all(set(text) <= set("ACD") for text in proteins.samples)
 

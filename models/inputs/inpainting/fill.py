@@ -73,23 +73,76 @@ def fill_holes(
         complete: what completes windows, at most `batch` at a time.
         check: called now and then while no window is completed; may raise to end it all.
     """
-    scales = [_Scale.from_image(pixels_HWC, plan)]
-    for level in plan.levels[1:]:
-        scales.append(scales[-1].halve(level))
-    filled: _Scale | None = None
-    for depth in reversed(range(len(scales))):
-        scale = scales[depth]
-        scale.prefill(filled, check)
-        corners = scale.level.corners.tolist()
-        for start in range(0, len(corners), batch):
-            scale.run(
-                corners[start : start + batch],
-                complete,
-                partial(_enlarge, scales[0], scale, depth),
-            )
-        scale.finish()
-        filled = scale
-    return scales[0].filled()
+    return HoleFiller(pixels_HWC, plan).fill(complete, batch=batch, check=check)
+
+
+class HoleFiller:
+    """Completes the holes of one image any number of times. What every completion begins with is
+    computed once: the image at all scales, and at the smallest one the prefill. At a larger scale
+    that depends on what the smaller one was completed to.
+
+    Args:
+        pixels_HWC: uint8, uint16, or float from 0 to 1.
+        plan: of the same image.
+    """
+
+    def __init__(self, pixels_HWC: np.ndarray, plan: Plan) -> None:
+        self._scales = [_Scale.from_image(pixels_HWC, plan)]
+        for level in plan.levels[1:]:
+            self._scales.append(self._scales[-1].halve(level))
+        self._prefilled: np.ndarray | None = None
+
+    def fill(
+        self,
+        complete: CompleteWindows,
+        *,
+        batch: int = 16,
+        check: Callable[[], None] = lambda: None,
+    ) -> FilledPixels:
+        """As `fill_holes`."""
+        scales = [scale.renew() for scale in self._scales]
+        filled: _Scale | None = None
+        for depth in reversed(range(len(scales))):
+            scale = scales[depth]
+            if filled is None and self._prefilled is not None:
+                scale.values = self._prefilled
+            else:
+                scale.prefill(filled, check)
+            if filled is None:
+                self._prefilled = scale.values  # which no method writes into from here on
+            corners = scale.level.corners.tolist()
+            for start in range(0, len(corners), batch):
+                scale.run(
+                    corners[start : start + batch],
+                    complete,
+                    partial(_enlarge, scales[0], scale, depth),
+                )
+            scale.finish()
+            filled = scale
+        return scales[0].filled()
+
+
+def fill_whole(
+    pixels_HWC: np.ndarray, hidden_HW: np.ndarray, complete: CompleteWindows
+) -> FilledPixels:
+    """Complete the hidden pixels of an image that is one window."""
+    places = np.flatnonzero(hidden_HW)
+
+    def read(answers: Answers) -> FilledPixels:
+        errors = answers.expected_error
+        values = np.clip(answers.pixels[0][hidden_HW], 0, 1)
+        return FilledPixels(places, values, None if errors is None else errors[0][hidden_HW])
+
+    windows = Windows(scale_to_one(pixels_HWC)[None], hidden_HW[None])
+    return read(complete(windows, read))
+
+
+def scale_to_one(pixels_HWC: np.ndarray) -> np.ndarray:
+    """Pixels as float32 from 0 to 1."""
+    values = pixels_HWC.astype(np.float32)
+    if np.issubdtype(pixels_HWC.dtype, np.integer):
+        values /= np.iinfo(pixels_HWC.dtype).max
+    return values
 
 
 @dataclass(frozen=True)
@@ -134,6 +187,10 @@ class _Scale:
         is_integer = np.issubdtype(pixels_HWC.dtype, np.integer)
         peak = np.iinfo(pixels_HWC.dtype).max if is_integer else 1.0
         return cls(pixels_HWC, float(peak), plan.levels[0], plan)
+
+    def renew(self) -> _Scale:
+        """The same scale before anything of it was filled."""
+        return _Scale(self.pixels, self.peak, self.level, self.plan)
 
     def halve(self, level: Level) -> _Scale:
         return _Scale(halve(self.pixels, ~self.level.hidden), self.peak, level, self.plan)

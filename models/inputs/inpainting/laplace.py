@@ -8,7 +8,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-_DIRECT = 1 << 18  # pixels; of more, factors take too long and too much memory
+DIRECT_PIXELS = 1 << 18
+"""Most that are solved directly: of more, factors take too long and too much memory."""
 _CHECK_EVERY = 8  # iterations
 _TOLERANCE = 1e-7  # of values between 0 and 1, in the last step of what is not solved directly
 _MAX_ITERATIONS = 4000
@@ -40,7 +41,9 @@ def fill_harmonic(
     mean_C = known_iC.mean(0)  # solved for the difference from it
     b_nC = np.zeros((n, channels))
     np.add.at(b_nC, boundary_i, known_iC - mean_C)
-    x_nC = _solve_directly(matrix_nn, b_nC) if n <= _DIRECT else _iterate(matrix_nn, b_nC, check)
+    x_nC = (
+        _solve_directly(matrix_nn, b_nC) if n <= DIRECT_PIXELS else _iterate(matrix_nn, b_nC, check)
+    )
     return (x_nC + mean_C).astype(np.float32)
 
 

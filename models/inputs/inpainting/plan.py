@@ -89,6 +89,14 @@ class Plan:
         return sum(len(level.corners) for level in self.levels)
 
 
+@dataclass(frozen=True)
+class WholeImage:
+    """One window that is the image itself, for what completes images of one shape."""
+
+    hidden: np.ndarray
+    num_windows: int = 1
+
+
 def plan_windows(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int) -> Plan:
     """Plan the windows that complete the hidden pixels of a whole image.
 

@@ -45,7 +45,7 @@ class ConvergenceReports:
         self,
         row: int,
         num_nodes: int,
-        energy: EnergyReference,
+        energy: EnergyReference | None,
         include: Collection[str],
         hidden: float | None = None,
     ) -> dict[str, Any]:
@@ -59,8 +59,10 @@ class ConvergenceReports:
         initial = sum(float(block.trace[0].energy_R[row]) for block in blocks)
         final = sum(float(block.trace[end].energy_R[row]) for block, end in ends)
         per_node = final / num_nodes
-        percentile = energy.percentile(per_node, hidden) if math.isfinite(per_node) else None
-        outside = None if percentile is None else energy.out_of_distribution(percentile)
+        percentile = outside = None
+        if energy is not None and math.isfinite(per_node):
+            percentile = energy.percentile(per_node, hidden)
+            outside = energy.out_of_distribution(percentile)
         report: dict[str, Any] = {
             "energy_initial": initial,
             "energy_final": final,

@@ -14,19 +14,24 @@ from torch import Tensor
 from models.base import DynamicsParams, StepControl
 from models.dynamics import TracePoint
 from models.inputs.image_files.data import ImageData
-from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes
-from models.inputs.inpainting.plan import Plan
+from models.inputs.inpainting.fill import Answers, FilledPixels, HoleFiller, Windows, fill_whole
+from models.inputs.inpainting.laplace import DIRECT_PIXELS
+from models.inputs.inpainting.plan import Plan, WholeImage
 from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence, aggregate
-from service.endpoints.common.dynamics import resolved_dynamics
+from service.endpoints.common.dynamics import max_total_steps, resolved_dynamics
 from service.endpoints.common.reasons import ReasonCollector
 from service.endpoints.complete.previews import Frame, Frames
+from service.endpoints.complete.recall import RecalledMemory, fit_channels
 from service.errors import make_problem
 from service.observability.progress import Progress
 from service.registry.handles import Completer
 
 _OPAQUE = 255
+COST_DIRECT, COST_ITERATED = 0.05, 0.36
+"""Of a pixel that Laplace's equation is solved for, directly or by iteration: seconds over those of
+a token's step in `et-photos`, on a core (`python -m benchmarks.prefill`)."""
 _APART = 2_654_435_769
 """Distance of the seeds of successive windows: 2**32 divided by the golden ratio, whose multiples
 stay apart in the 32 bits of a seed."""
@@ -41,9 +46,9 @@ class CompleteInputs:
         box: the part of the image to answer with, as slices of rows and columns.
     """
 
-    model: Completer
+    model: Completer | RecalledMemory
     image: ImageData
-    plan: Plan
+    plan: Plan | WholeImage
     count: int
     params: DynamicsParams
     include: frozenset[str]
@@ -60,6 +65,24 @@ class CompleteInputs:
         """Number of windows to relax; a grayscale network gets each channel separately."""
         planes = self.image.pixels.shape[2] // self.model.config.channels
         return self.count * self.plan.num_windows * max(planes, 1)
+
+    @property
+    def cost(self) -> float:
+        """Tokens x steps, for the queue and for quotas; with the prefill, in the same unit."""
+        steps = max_total_steps(self.model.network, self.params)
+        return self.rows * steps * self.model.cost_per_step + self._prefill_cost
+
+    @property
+    def _prefill_cost(self) -> float:
+        if isinstance(self.plan, WholeImage):
+            return 0.0
+        cost = 0.0
+        for level in self.plan.levels:
+            pixels = np.count_nonzero(level.completed)
+            per_pixel = COST_DIRECT if pixels <= DIRECT_PIXELS else COST_ITERATED
+            # Without a smaller scale all completions begin alike, so it is solved once.
+            cost += pixels * per_pixel * (self.count if level.needs_guide else 1)
+        return cost
 
 
 @dataclass(frozen=True)
@@ -105,16 +128,26 @@ def complete_image(
         RunInterruptedError: `control` gave a reason.
     """
     progress.steps = task.rows
+    fill = _prepare_filling(task)
     completions = []
     for index in range(task.count):
         params = replace(task.params, seed=task.params.seed + index)
         filler = _Filler(task, params, progress, control, frames, index, room)
-        filled = fill_holes(task.image.pixels, task.plan, filler, check=filler.check)
+        filled = fill(filler)
         report = filler.windows, filler.convergence(), filler.reasons()
         image = write_pixels(task.image, filled, task.weights, task.box)
         error = write_error(task, filled) if "uncertainty" in task.include else None
         completions.append(Completion(image, error, *report))
     return Completed(completions, resolved_dynamics(task.model.network, task.params))
+
+
+def _prepare_filling(task: CompleteInputs) -> Callable[[_Filler], FilledPixels]:
+    """What fills the holes once for each sample; what samples have in common is shared."""
+    pixels, plan = task.image.pixels, task.plan
+    if isinstance(plan, WholeImage):
+        return partial(fill_whole, pixels, plan.hidden)
+    holes = HoleFiller(pixels, plan)
+    return lambda filler: holes.fill(filler, check=filler.check)
 
 
 def write_pixels(
@@ -187,8 +220,8 @@ class _Filler:
         self.windows: list[dict[str, Any]] = []
 
     def __call__(self, windows: Windows, preview: Callable[[Answers], FilledPixels]) -> Answers:
-        network, energy = self._model.network, self._model.manifest.energy
-        pixels, hidden = self._fit_channels(windows)
+        network, energy = self._model.network, self._model.energy_reference
+        pixels, hidden = fit_channels(windows, self._model.config.channels)
         batch = network.pack_windows(pixels, hidden)
         watch = None if self._frames is None else partial(self._watch, batch, preview)
         params = self._seeded(batch.rows)
@@ -216,18 +249,6 @@ class _Filler:
         """
         if (why := self._control.stop_reason()) is not None:
             raise RunInterruptedError(why)
-
-    def _fit_channels(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
-        """Windows of as many channels as the network reads: grayscale repeated for three, or each
-        channel as a window of its own for one."""
-        pixels, hidden = windows
-        image, network = pixels.shape[-1], self._model.config.channels
-        if image < network:
-            pixels = np.repeat(pixels, network, axis=-1)
-        elif image > network:
-            pixels = np.concatenate(np.split(pixels, image, axis=-1))
-            hidden = np.concatenate([hidden] * image)
-        return pixels, hidden
 
     def _read(self, outputs: Tensor) -> Answers:
         """

@@ -18,7 +18,9 @@ from service.validation.schema_errors import validate_fields
 
 _KNOWN = tuple(field.alias or name for name, field in CompleteRequest.model_fields.items())
 _BODY = UploadSpec(
-    _KNOWN, max_files={"image": 1, "mask": 1}, text_fields=("model", "mask_mode", "return")
+    _KNOWN,
+    max_files={"image": 1, "mask": 1},
+    text_fields=("model", "memory", "mask_mode", "return"),
 )
 
 
@@ -32,6 +34,7 @@ class CompletionRequest:
     num_samples: int
     region: Literal["image", "hole"]
     model: str | None
+    memory: str | None
     dynamics: Dynamics
     include: frozenset[str]
 
@@ -47,6 +50,12 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> Completi
     fields, files = parse_upload(body, content_type, _BODY)
     envelope = read_envelope(fields, _KNOWN, settings)
     params = validate_fields(CompleteKnobs, fields)
+    if envelope.model is not None and params.memory is not None:
+        rule = (
+            "Both `model` and `memory` were sent; an image is completed by one of them. Leave out "
+            "the other."
+        )
+        raise make_problem("invalid-request", "/memory", "conflict", rule)
     _require_files(files, params.mask_mode)
     image, mask = (
         inspect_file(files[name][0], settings.max_pixels) if name in files else None
@@ -64,6 +73,7 @@ def read_request(body: bytes, content_type: str, settings: Settings) -> Completi
         params.num_samples,
         params.region,
         envelope.model,
+        params.memory,
         envelope.dynamics,
         frozenset(envelope.include),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from models.inputs.inpainting.plan import (
     HoleTooLargeError,
     Plan,
     Tiling,
+    WholeImage,
     plan_windows,
 )
 from service.context import AppContext, get_context
@@ -27,14 +29,14 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.envelope import require_supported_params
 from service.endpoints.common.include import reason_bytes, require_supported_includes
 from service.endpoints.common.reasons import reasons_to_dict, reasons_to_tensors
-from service.endpoints.complete.decoding import decode_request
+from service.endpoints.complete.decoding import DecodedRequest, decode_request
 from service.endpoints.complete.infer import Completed, CompleteInputs, complete_image
-from service.endpoints.complete.parse import read_request
+from service.endpoints.complete.parse import CompletionRequest, read_request
 from service.endpoints.complete.previews import Frames
+from service.endpoints.complete.recall import RecalledMemory, recall_memory
 from service.endpoints.complete.schemas import (
     Box,
     CompleteForm,
@@ -44,7 +46,7 @@ from service.endpoints.complete.schemas import (
 )
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
-from service.errors import make_problem
+from service.errors import Problem, make_problem
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, EventStream
@@ -109,21 +111,24 @@ class CompleteTask(InferenceTask[Completed]):
     inputs: CompleteInputs
     frames: Frames | None
 
+    async def fingerprint(self) -> bytes:
+        models = await super().fingerprint()
+        try:
+            return models + await self.context.memories_fingerprint()
+        except Problem:  # memories cannot be read now; models complete images all the same
+            return models + os.urandom(16)
+
     async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
         context, settings, timer = self.context, self.settings, self.state.timer
         upload = await self.on_codec(read_request, body, self.content_type, settings)
-        name = upload.model or settings.default_completion_model
-        model = context.registry.get_of_kind(Completer, name)
-        require_supported_params(upload.dynamics, model.network.config)
-        require_supported_includes(model.network, upload.include)
+        model = None if upload.memory is not None else self._find_model(upload)
         timer.lap("parse")
         run = await resources.enter_async_context(context.image_decoder.reserve())
         opened = await run(decode_request, upload)
-        tiling = Tiling.from_size(model.config.size)
-        with image_errors_at("/mask" if upload.mask else "/image"):
-            plan = await self.on_codec(
-                _plan, opened.hole.hidden, tiling, settings.max_windows, upload.num_samples
-            )
+        if model is None:
+            model, plan = await self._recall(upload, opened)
+        else:
+            plan = await self._plan(upload, opened, Tiling.from_size(model.config.size))
         self.inputs = CompleteInputs(
             model,
             opened.image,
@@ -138,11 +143,35 @@ class CompleteTask(InferenceTask[Completed]):
         timer.lap("decode")
         self.frames = _frames(self.inputs, self.events, settings)
 
+    def _find_model(self, upload: CompletionRequest) -> Completer:
+        name = upload.model or self.settings.default_completion_model
+        model = self.context.registry.get_of_kind(Completer, name)
+        _require_supported(upload, model)
+        return model
+
+    async def _recall(
+        self, upload: CompletionRequest, opened: DecodedRequest
+    ) -> tuple[RecalledMemory, WholeImage]:
+        assert upload.memory is not None
+        find = self.context.memories.get
+        memory = await self.on_codec(recall_memory, upload.memory, find, opened)
+        _require_supported(upload, memory)
+        return memory, WholeImage(opened.hole.hidden)
+
+    async def _plan(
+        self, upload: CompletionRequest, opened: DecodedRequest, tiling: Tiling
+    ) -> Plan:
+        max_windows = self.settings.max_windows
+        with image_errors_at("/mask" if upload.mask else "/image"):
+            return await self.on_codec(
+                _plan, opened.hole.hidden, tiling, max_windows, upload.num_samples
+            )
+
     def workload(self) -> Workload:
-        inputs, network = self.inputs, self.inputs.model.network
+        inputs = self.inputs
         return Workload(
             flow=inputs.model.name,
-            cost=inputs.rows * inputs.patches * max_total_steps(network, inputs.params),
+            cost=inputs.cost,
             is_isolated=inputs.params.deterministic,
         )
 
@@ -152,6 +181,12 @@ class CompleteTask(InferenceTask[Completed]):
 
     async def render(self, result: Completed) -> ResponsePayload:
         return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)
+
+
+def _require_supported(upload: CompletionRequest, model: Completer | RecalledMemory) -> None:
+    """Refuse parameters and parts of the answer that there are not with this model or memory."""
+    require_supported_params(upload.dynamics, model.config)
+    require_supported_includes(model.network, upload.include)
 
 
 def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int, num_samples: int) -> Plan:
@@ -222,7 +257,7 @@ def _encode(
     reasons = [c.reasons for c in completions if c.reasons is not None]
     document: dict[str, Any] = {
         "images": entries,
-        "model": task.model.ref_dict,
+        **task.model.origin,
         "dynamics": completed.dynamics,
     }
     if task.box != _WHOLE:
@@ -236,7 +271,7 @@ def _encode(
         arrays |= {f"uncertainty_{i}": np.array(error) for i, error in enumerate(errors)}
         return make_tensors_payload(arrays | reasons_to_tensors(reasons), document)
     for entry, row in zip(entries, reasons, strict=False):
-        entry["reasons"] = reasons_to_dict(row, tiles=True)
+        entry["reasons"] = reasons_to_dict(row, tiles=isinstance(task.model, Completer))
     for entry, error in zip(entries, errors, strict=False):
         grey = np.rint(255 * error).astype(np.uint8)
         entry["b64_uncertainty_png"] = base64.b64encode(encode_png(grey)).decode()

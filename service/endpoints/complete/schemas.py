@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from models.dynamics import StopReason
+from service.endpoints.common.memory_schemas import MemoryRef
 from service.endpoints.common.reason_schemas import Reasons
 from service.endpoints.common.schemas import (
     Change,
@@ -28,6 +29,12 @@ MAX_SAMPLES = 16
 class CompleteKnobs(Strict):
     """How to complete an image."""
 
+    memory: str | None = Field(
+        None,
+        max_length=64,
+        description="in place of `model`: an id from GET /memories, of images of the size of this "
+        "one, that the hole is filled from",
+    )
     mask_mode: MaskMode = Field(
         "white_fill",
         description="which pixels to fill: the white, the black or the transparent ones of the "
@@ -62,8 +69,8 @@ class CompleteRequest(Envelope, CompleteKnobs):
 
 
 class CompleteForm(Envelope, CompleteKnobs):
-    """The same as multipart/form-data: images as files, `model` and `mask_mode` as text, other
-    fields as JSON."""
+    """The same as multipart/form-data: images as files, `model`, `memory` and `mask_mode` as text,
+    other fields as JSON."""
 
     image: bytes = Field(description="PNG, JPEG or WebP, at most BASIN_MAX_PIXELS pixels")
     mask: bytes | None = Field(
@@ -86,7 +93,7 @@ class WindowsConvergence(BaseModel):
 
     windows: int = Field(
         description="number of windows that the network relaxed, at all scales; three per window "
-        "if a grayscale model completes an RGB image"
+        "if a grayscale model completes an RGB image. A memory has one window, the whole image"
     )
     energy_initial: float | None
     energy_final: float | None
@@ -145,7 +152,12 @@ class CompleteResponse(BaseModel):
         description="where `return` is `hole`: the place of all images",
         json_schema_extra=absent,
     )
-    model: ModelRef
+    model: ModelRef | SkipJsonSchema[None] = Field(
+        None, description="absent where `memory` is there", json_schema_extra=absent
+    )
+    memory: MemoryRef | SkipJsonSchema[None] = Field(
+        None, description="the memory that filled the hole", json_schema_extra=absent
+    )
     dynamics: ResolvedDynamics
     timings_ms: CompleteTimings
     request_id: str

@@ -19,6 +19,7 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
+from service.endpoints.common.memory_schemas import WORK_PER_COST, MemoryRef
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.sample.infer import Sampled, sample
 from service.endpoints.sample.parse import TENSORS, SampleInputs, parse_sample
@@ -37,8 +38,6 @@ from service.payload import (
 )
 
 router = APIRouter(tags=["sample"])
-_WORK_PER_COST = 10_000
-"""Units of `SampleInputs.work` in the time that a network takes for one step of one token."""
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with any of the tensors {list_tensors(TENSORS)}. The entry "
     "`request` of its `__metadata__` holds the rest as JSON text, after the schema "
@@ -91,7 +90,7 @@ class SampleTask(InferenceTask[Sampled]):
         self.state.timer.lap("parse")
 
     def workload(self) -> Workload:
-        return Workload(flow="sample", cost=self.inputs.work / _WORK_PER_COST)
+        return Workload(flow="sample", cost=self.inputs.work / WORK_PER_COST)
 
     def run(self, control: StepControl) -> Sampled:
         return sample(self.inputs, self.state.progress, control)
@@ -114,14 +113,7 @@ def _encode(task: SampleInputs, sampled: Sampled, form: str) -> ResponsePayload:
     memory = task.memory
     rest: dict[str, Any] = {
         "inflection": sampled.inflection,
-        "memory": {
-            "id": task.memory_id,
-            "kind": memory.codec.kind,
-            "patterns": memory.num_patterns,
-            "dim": memory.dim,
-            "shape": task.shape,
-            "sha256": memory.sha256,
-        },
+        "memory": MemoryRef.from_memory(memory, task.memory_id, task.shape).model_dump(),
         "dynamics": sampled.dynamics,
     }
     items = [batch.items for batch in sampled.batches]

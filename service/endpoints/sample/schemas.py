@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from models.sampling import Method
-from service.endpoints.common.memory_schemas import InlineMemory, InlineSequences
+from service.endpoints.common.memory_schemas import InlineMemory, InlineSequences, MemoryRef
 from service.endpoints.common.schemas import Json, Strict, Timings
 
 MAX_BETA = 1e6
@@ -163,17 +163,6 @@ class Inflection(BaseModel):
         description="by the rule of the released code: minimum of d2H/d(ln beta)2 on a grid of 50"
     )
     convex_below: float = Field(description="beta below which the energy is strictly convex")
-
-
-class MemoryRef(BaseModel):
-    """The memory that was sampled."""
-
-    id: str | None = Field(description="null if the patterns were sent with the request")
-    kind: str
-    patterns: int
-    dim: int
-    shape: list[int]
-    sha256: str
 
 
 class ResolvedKnobs(BaseModel):

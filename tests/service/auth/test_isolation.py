@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import numpy as np
 
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.jobs.test_api import LATER, begin, over
@@ -10,6 +11,8 @@ from tests.service.endpoints.sample.test_api import ENDLESS
 from tests.service.endpoints.sample.test_api import body as sampling
 from tests.support.api_keys import Ring, bearer
 from tests.support.checkpoints import make_sample
+from tests.support.completion import completed, pictures, send
+from tests.support.image_files import saved
 from tests.support.server import Server
 
 
@@ -127,6 +130,19 @@ def test_a_memory_is_of_its_key(ask) -> None:
     assert {m["id"] for m in other.get("/memories").json()["memories"]} == shipped | {"mine"}
     assert other.delete("/memories/mine").status_code == 204
     assert one.delete("/memories/mine").status_code == 204
+
+
+def test_images_are_completed_from_memories_of_the_key_alone(ask) -> None:
+    one, other = ask("all"), ask("other")
+    image = np.arange(48, dtype=np.uint8).reshape(8, 6)
+    stored = {"kind": "images", "shape": [8, 6], "patterns": [(image.ravel() / 255).tolist()]}
+    mask = saved(np.repeat(np.uint8([0, 255]), 24).reshape(8, 6))
+    assert one.put("/memories/faces", json=stored).status_code == 201
+    check(send(other, saved(image), mask, memory="faces"), 404, "unknown-memory")
+    [after] = pictures(completed(one, saved(image), mask, memory="faces"))
+    np.testing.assert_array_equal(after, image)
+    check(send(other, saved(image), mask, memory="faces"), 404, "unknown-memory")  # nor cached
+    assert one.delete("/memories/faces").status_code == 204
 
 
 def test_a_key_for_the_protocol_is_for_its_models_alone(ask) -> None:

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from training.datasets import ImageDataset, Split, load_folder, load_images
+from training.datasets.images import load_tiny_imagenet
 from training.datasets.sources import data_folder
 from training.tasks.complete.configs import completion_train_config
 
@@ -63,6 +64,10 @@ def test_published_files(tmp_path: Path) -> None:
     assert [len(part) for part in tiny.split.parts().values()] == [18, 2, 10]
     decoded = np.stack([np.asarray(Image.open(io.BytesIO(val[name]))) for name in sorted(val)])
     assert (tiny.images[tiny.split.test] == decoded).all()
+    large = load_tiny_imagenet(tmp_path, 224, count=10)
+    assert (large.name, large.images.shape) == ("tiny-imagenet-224", (20, 224, 224, 3))
+    scaled = Image.fromarray(decoded[0]).resize((224, 224), Image.Resampling.BICUBIC)
+    assert (large.images[large.split.test[0]] == np.asarray(scaled)).all()
 
     photos = load_images("photos", tmp_path)
     assert photos.images.shape == (50 + 30 + 18, 32, 32, 3)

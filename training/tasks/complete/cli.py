@@ -29,16 +29,26 @@ from training.cli_options import (
     run_folder,
     with_resonance,
 )
-from training.datasets import IMAGE_DATASETS, ImageDataset, load_folder, load_images
+from training.datasets import (
+    IMAGE_DATASETS,
+    ImageDataset,
+    data_folder,
+    load_folder,
+    load_images,
+)
+from training.datasets.images import load_tiny_imagenet
 from training.tasks.complete import results_table as tables
 from training.tasks.complete.configs import (
     ABLATIONS,
+    PAPER_SIZE,
     completion_train_config,
     smoke_completion_config,
 )
 from training.tasks.complete.evaluate import summarize_over_masks
 from training.tasks.complete.export import export_image_completer
 from training.tasks.complete.train import train_image_completer
+
+_SMOKE_IMAGES = 40
 
 
 def _whole(size: int) -> int:
@@ -53,13 +63,21 @@ def _whole(size: int) -> int:
 Dataset = Annotated[str | None, typer.Option(help=", ".join(IMAGE_DATASETS))]
 Images = Annotated[Path | None, typer.Option(help="folder with your images, and folders in it")]
 Size = Annotated[
-    int, typer.Option(help="pixels of a side to which --images are scaled", min=8, callback=_whole)
+    int,
+    typer.Option(
+        help="pixels of a side to which --images are scaled; 224 takes the paper's network, with "
+        "patches of 16",
+        min=8,
+        callback=_whole,
+    ),
 ]
 Brief = Annotated[bool, typer.Option("--brief", help="train as long as a CPU has time for")]
 Count = Annotated[int | None, typer.Option(help="number of images of a part to measure", min=1)]
 
 
-def _load(dataset: str | None, images: Path | None, size: int, data: Path | None) -> ImageDataset:
+def _load(
+    dataset: str | None, images: Path | None, size: int, data: Path | None, smoke: bool
+) -> ImageDataset:
     if (dataset is None) == (images is None):
         raise typer.BadParameter("give either --dataset or --images")
     if images is not None:
@@ -68,6 +86,8 @@ def _load(dataset: str | None, images: Path | None, size: int, data: Path | None
             console.print(own.note, markup=False, highlight=False)
         return own
     assert dataset is not None
+    if smoke and dataset == f"tiny-imagenet-{PAPER_SIZE}":  # all of it takes minutes to scale
+        return load_tiny_imagenet(data or data_folder(), PAPER_SIZE, count=_SMOKE_IMAGES)
     return load_images(dataset, data)
 
 
@@ -93,10 +113,10 @@ def complete(
     """Train a checkpoint that completes images. Killed and started again, it goes on."""
     if ablation not in ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
-    source = _load(dataset, images, size, data)
+    source = _load(dataset, images, size, data, smoke)
     chosen = completion_train_config("et", source, ablation, brief=brief)
     if smoke:
-        chosen, count = smoke_completion_config(chosen), 64
+        chosen, count = smoke_completion_config(chosen), 16
     added = with_resonance(resonance, learn_strength)
     chosen = replace(chosen, config=chosen.config | added)
     if epochs is not None:
@@ -144,7 +164,7 @@ def complete_table(
     smoke: SmokeOption = False,
 ) -> None:
     """Train every model on the same images and print the table in Markdown."""
-    source = _load(dataset, images, size, data)
+    source = _load(dataset, images, size, data, smoke)
     path = out or Path("runs/tables") / f"complete-{source.name}{'-smoke' * smoke}.jsonl"
     fabric = create_fabric(device, precision)
     with Progress(console=console) as progress:

@@ -25,6 +25,11 @@ _SIZES: dict[str, tuple[dict[str, Any], int]] = {
     "cifar10": ({"patch": 4, "dim": 256, "heads": 8, "head_dim": 32, "memories": 1024}, 100),
     "tiny-imagenet": ({"patch": 8, "dim": 384, "heads": 6, "head_dim": 64, "memories": 1536}, 200),
 }
+PAPER_SIZE = 224
+"""Pixels of a side in the paper, whose network of 196 patches those images get."""
+_PAPER: dict[str, Any] = {
+    **{"patch": 16, "dim": 768, "heads": 12, "head_dim": 64, "memories": 3072},
+}
 # What a CPU trains in two hours: small networks that see more images in that time, an "epoch" of
 # 200 batches, and two blocks of three steps, which learn far sooner than one of six.
 _BRIEF: dict[str, Any] = {
@@ -65,7 +70,8 @@ def completion_train_config(
     if ablation not in ABLATIONS or (model == VIT and ablation != "none"):
         known = ", ".join(ABLATIONS)
         raise ValueError(f"{model} has no ablation {ablation!r}; those of et are {known}")
-    sizes, epochs = _SIZES.get(dataset.name, (_ANY | {"patch": _patch(dataset.size)}, 100))
+    others = _PAPER if dataset.size == PAPER_SIZE else _ANY | {"patch": _patch(dataset.size)}
+    sizes, epochs = _SIZES.get(dataset.name, (others, 100))
     shape = {"size": dataset.size, "channels": dataset.channels}
     config = shape | _DYNAMICS | sizes | ABLATIONS[ablation]
     if brief:

@@ -50,6 +50,10 @@ def photos(
     seed: int = 0,
     epochs: EpochsOption = None,
     batch: Annotated[int | None, typer.Option(help="windows of a batch", min=1)] = None,
+    jpeg_share: Annotated[
+        float | None,
+        typer.Option(help="of windows compressed as JPEG of quality 30 to 95", min=0, max=1),
+    ] = None,
     name: Name = None,
     out: Out = None,
     run: RunFolder = None,
@@ -62,7 +66,9 @@ def photos(
 
     `small` takes some three hours of one core, `large` five minutes of an H200.
     """
-    chosen = photo_train_config("et", size, epochs=epochs, batch_windows=batch, smoke=smoke)
+    chosen = photo_train_config(
+        "et", size, epochs=epochs, batch_windows=batch, jpeg_share=jpeg_share, smoke=smoke
+    )
     source = _load(images, data, smoke)
     name, folder = checkpoint_folder(name or "et-photos", out)
     if run is None:

@@ -29,8 +29,9 @@ _EPOCHS = {"small": 1800, "large": 112}
 class PhotoTrainConfig:
     """How to train one network on windows of photographs; `config` goes to the network.
 
-    An epoch is `epoch_batches` batches of `batch_windows` windows, drawn anew. Muon trains the
-    matrices of energies and layers.
+    An epoch is `epoch_batches` batches of `batch_windows` windows, drawn anew, of which a
+    `jpeg_share` is of photographs compressed as JPEG. Muon trains the matrices of energies and
+    layers.
     """
 
     model: str
@@ -40,6 +41,7 @@ class PhotoTrainConfig:
     batch_windows: int = 32
     masks: int = 32_000
     val_windows: int = 500
+    jpeg_share: float = 0.0
     learning_rate: float = 3e-3
     weight_decay: float = 0.01
     warmup: float = 0.02
@@ -58,6 +60,7 @@ def photo_train_config(
     *,
     epochs: int | None = None,
     batch_windows: int | None = None,
+    jpeg_share: float | None = None,
     smoke: bool = False,
 ) -> PhotoTrainConfig:
     """The recipe of a network of one of `SIZES`.
@@ -82,5 +85,5 @@ def photo_train_config(
             masks=40,
             val_windows=16,
         )
-    given = {"epochs": epochs, "batch_windows": batch_windows}
+    given = {"epochs": epochs, "batch_windows": batch_windows, "jpeg_share": jpeg_share}
     return replace(recipe, **{name: value for name, value in given.items() if value is not None})

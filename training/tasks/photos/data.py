@@ -33,6 +33,8 @@ _BSDS_NOTE = (
 _SCALES = (0.75, 0.5, 0.35)
 _SCALE_SHARES = (0.55, 0.17, 0.18, 0.10)  # of crops at full size, then of each of `_SCALES`
 _GREY = 0.05  # share of the batches that are grey
+_JPEG_STREAM = 0x4A  # of the seed, apart from masks
+_QUALITIES = 30, 95  # of JPEG, both included
 _AROUND = 8  # pixels on each side of a window that its prefill knows as well
 
 
@@ -165,13 +167,33 @@ def _cut_tiles(image_HWC: np.ndarray) -> np.ndarray:
 
 
 class WindowSource:
-    """Batches of windows, drawn on the device that the photographs lie on."""
+    """Batches of windows, drawn on the device that the photographs lie on.
 
-    def __init__(self, photos: Tensor, masks: int, size: int, seed: int, *, turn: bool) -> None:
+    A `jpeg_share` of them is cut from photographs that were compressed as JPEG, at each scale by a
+    quality of its own that follows from `seed`. The truth is the compressed photograph too: what is
+    filled stands between pixels that a camera or a website has compressed, and has to go on their
+    shifted colours and blocks; a clean patch between them would show.
+    """
+
+    def __init__(
+        self,
+        photos: Tensor,
+        masks: int,
+        size: int,
+        seed: int,
+        *,
+        turn: bool,
+        jpeg_share: float = 0.0,
+    ) -> None:
         self.size, self.canvas, self.turn = size, size + 2 * _AROUND, turn
+        self.jpeg_share, self._count = jpeg_share, len(photos)
         self.pyramid = [photos]
         if turn:
             self.pyramid += [_shrink(photos, scale) for scale in _SCALES]
+        if jpeg_share:
+            rng = np.random.default_rng([seed, _JPEG_STREAM])
+            # Whole photographs, once: windows on their own would take longer than the network does.
+            self.pyramid = [torch.cat([part, compress(part, rng)]) for part in self.pyramid]
         drawn, kinds = draw_masks(masks, self.canvas, seed)
         self.masks = torch.from_numpy(drawn).to(photos.device)
         self.kinds = torch.from_numpy(kinds).to(photos.device)
@@ -207,8 +229,12 @@ class WindowSource:
         return torch.randint(below, (count,), device=device, generator=self.generator)
 
     def _crop(self, photos: Tensor, rows: int) -> Tensor:
-        count, _, height, width = photos.shape
-        chosen, along = self._integers(count, rows), torch.arange(self.canvas, device=photos.device)
+        _, _, height, width = photos.shape
+        along = torch.arange(self.canvas, device=photos.device)
+        chosen = self._integers(self._count, rows)
+        if self.jpeg_share:  # nothing is drawn otherwise, so that older recipes draw as they did
+            draw = torch.rand(rows, device=photos.device, generator=self.generator)
+            chosen = chosen + self._count * (draw < self.jpeg_share)
         y = self._integers(height - self.canvas + 1, rows)[:, None] + along
         x = self._integers(width - self.canvas + 1, rows)[:, None] + along
         cut = photos.permute(0, 2, 3, 1)[chosen[:, None, None], y[:, :, None], x[:, None]]
@@ -229,6 +255,18 @@ class WindowSource:
         inside = slice(_AROUND, _AROUND + self.size)
         cut = (values[..., inside, inside].contiguous() for values in (images, masks, filled))
         return Windows(*cut)
+
+
+def compress(photos: Tensor, rng: np.random.Generator) -> Tensor:
+    """Photographs uint8 (n, 3, H, W) compressed as JPEG and read again, each by a quality of its
+    own."""
+    compressed: list[np.ndarray] = []
+    for photo in photos.permute(0, 2, 3, 1).cpu().numpy():
+        file = io.BytesIO()
+        quality = int(rng.integers(*_QUALITIES, endpoint=True))
+        Image.fromarray(photo).save(file, "JPEG", quality=quality)
+        compressed.append(np.asarray(Image.open(file)))
+    return torch.from_numpy(np.stack(compressed)).permute(0, 3, 1, 2).to(photos.device)
 
 
 def _shrink(photos: Tensor, scale: float) -> Tensor:

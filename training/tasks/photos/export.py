@@ -61,7 +61,8 @@ def measure_window_energies(
     seen = recipe.epochs * recipe.epoch_batches * recipe.batch_windows
     count = min(_REFERENCE_WINDOWS, seen)
     masks = min(recipe.masks, count)
-    source = WindowSource(torch.from_numpy(photos.train), masks, network.config.size, 0, turn=True)
+    train, size = torch.from_numpy(photos.train), network.config.size
+    source = WindowSource(train, masks, size, 0, turn=True, jpeg_share=recipe.jpeg_share)
     energies: list[np.ndarray] = []
     shares: list[np.ndarray] = []
     for start in range(0, count, _AT_A_TIME):

@@ -52,7 +52,9 @@ class PhotoTrainingTask(TrainingTask):
         size = recipe.config["size"]
         self.num_tokens = (size // recipe.config["patch"]) ** 2
         train, val = (torch.from_numpy(part).to(device) for part in (photos.train, photos.val))
-        self.source = WindowSource(train, recipe.masks, size, seed, turn=True)
+        self.source = WindowSource(
+            train, recipe.masks, size, seed, turn=True, jpeg_share=recipe.jpeg_share
+        )
         fixed = WindowSource(val, recipe.val_windows, size, _VAL_SEED, turn=False)
         self.val, self.val_kinds = fixed.draw_in_order(recipe.val_windows)
 

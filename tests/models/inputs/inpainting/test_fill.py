@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.inputs.inpainting import fill as filling
 from models.inputs.inpainting import laplace
-from models.inputs.inpainting.fill import Answers, FilledPixels, Windows, fill_holes
+from models.inputs.inpainting.fill import (
+    Answers,
+    FilledPixels,
+    HoleFiller,
+    Windows,
+    fill_holes,
+)
 from models.inputs.inpainting.plan import Tiling, plan_windows
 from tests.support.completion import hole
 
@@ -191,7 +198,7 @@ def test_at_a_border_black_and_white_stay_what_they_are(shade: int) -> None:
 
 
 def test_it_can_be_ended_while_nothing_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laplace, "_DIRECT", 0)
+    monkeypatch.setattr(laplace, "DIRECT_PIXELS", 0)
     hidden = hole((90, 90), 20, 20, 60, 60)
 
     def stop() -> None:
@@ -251,3 +258,31 @@ def test_a_preview_of_a_smaller_scale_is_of_full_size() -> None:
     assert len(off) == len(plan.levels) > 2
     assert max(off) <= 20  # the smallest is enlarged eight times
     assert off[-1] <= 2
+
+
+@pytest.mark.parametrize("box", [(10, 10, 20, 60), (8, 8, 72, 72)], ids=["thin", "wide"])
+def test_completions_share_what_no_answer_changes(
+    box: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, hidden = ramp(80, 80), hole((80, 80), *box)
+    plan = plan_windows(hidden, TILING, 10**6)
+    solved: list[int] = []
+    solve = filling.fill_harmonic
+
+    def count(places: np.ndarray, *args) -> np.ndarray:
+        solved.append(len(places))
+        return solve(places, *args)
+
+    monkeypatch.setattr(filling, "fill_harmonic", count)
+
+    def brighten(by: float) -> Callable[[Windows, object], Answers]:
+        return lambda windows, _: Answers(windows.pixels + np.float32(by), None)
+
+    alone = [fill_holes(image, plan, brighten(by)).write(image) for by in (0.1, -0.2, 0.1)]
+    levels = len(plan.levels)
+    assert len(solved) == 3 * levels
+    solved.clear()
+    holes = HoleFiller(image, plan)
+    for by, expected in zip((0.1, -0.2, 0.1), alone, strict=True):
+        np.testing.assert_array_equal(holes.fill(brighten(by)).write(image), expected)
+    assert len(solved) == 1 + 3 * (levels - 1)

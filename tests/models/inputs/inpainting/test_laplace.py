@@ -60,7 +60,7 @@ def test_it_is_the_dense_solution(
     hidden: np.ndarray, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not direct:
-        monkeypatch.setattr(laplace, "_DIRECT", 0)
+        monkeypatch.setattr(laplace, "DIRECT_PIXELS", 0)
     image = np.random.default_rng(1).random((24, 31, 3))
     filled = fill(image, hidden)
     for channel in range(3):

@@ -14,6 +14,7 @@ from models.inputs.image_files.data import ImageData
 from models.inputs.inpainting.plan import Tiling, plan_windows
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence
+from service.endpoints.complete import infer
 from service.endpoints.complete.infer import CompleteInputs, complete_image
 from service.endpoints.complete.routes import require_response_fits
 from service.errors import Problem
@@ -24,6 +25,7 @@ from service.settings import Settings
 from tests.support.completion import (
     HOLE,
     SHAPE,
+    hole,
 )
 from tests.support.image_files import smooth
 from tests.support.stop_when import StopWhen
@@ -120,3 +122,25 @@ def test_an_answer_larger_than_is_allowed(tile):
         with pytest.raises(Problem) as caught:
             ask(*asked)
         assert caught.value.faults[0].pointer == "/num_samples"
+
+
+def test_the_prefill_has_a_cost(tile):
+    """Of samples the one solve is shared where no smaller scale comes before it."""
+
+    def cost(box, samples):
+        marked = hole((64, 64), *box)
+        plan = plan_windows(marked, Tiling.from_size(16), 999)
+        picture = ImageData(smooth(64, 64))
+        task = CompleteInputs(tile, picture, plan, samples, DynamicsParams(), frozenset())
+        return task.cost - task.rows * task.patches * (1 + 2 * 3), plan
+
+    thin, plan = cost((8, 8, 12, 40), 1)
+    assert len(plan.levels) == 1
+    assert thin == pytest.approx(4 * 32 * infer.COST_DIRECT)
+    assert cost((8, 8, 12, 40), 5)[0] == pytest.approx(thin)
+    wide, plan = cost((8, 8, 56, 56), 1)
+    pixels = [int(level.completed.sum()) for level in plan.levels]
+    assert len(pixels) > 1
+    assert wide == pytest.approx(sum(pixels) * infer.COST_DIRECT)
+    several = 5 * sum(pixels[:-1]) + pixels[-1]
+    assert cost((8, 8, 56, 56), 5)[0] == pytest.approx(several * infer.COST_DIRECT)

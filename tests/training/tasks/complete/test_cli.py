@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from models.checkpoint import load_checkpoint as load_checkpoint
 from models.tasks.image_completer import ImageCompleter
 from training.__main__ import app
+from training.datasets import ImageDataset, Split
+from training.tasks.complete.configs import completion_train_config
 
 
 @pytest.fixture
@@ -50,6 +52,30 @@ def test_command_line_from_images_to_checkpoint(folder: Path, tmp_path: Path) ->
     network = checkpoint.network
     assert isinstance(network, ImageCompleter)
     assert not torch.equal(network.codec.mean_C, torch.full((3,), 0.5))  # of its own images
+
+
+def test_the_papers_size_is_seen_to_run_on_a_cpu(folder: Path, tmp_path: Path) -> None:
+    asked = [
+        *("complete", "--smoke", "--device", "cpu", "--images", str(folder), "--size", "224"),
+        *("--out", str(tmp_path / "checkpoint"), "--run-folder", str(tmp_path / "run")),
+    ]
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    first = load_checkpoint(tmp_path / "checkpoint")
+    config = first.manifest.config
+    assert (config["size"], config["patch"], config["steps"]) == (224, 16, 4)
+    # Started again, it goes on from its state: nothing is left to train.
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    assert load_checkpoint(tmp_path / "checkpoint").sha256 == first.sha256
+
+
+def test_the_papers_recipe() -> None:
+    images = np.zeros((20, 224, 224, 3), np.uint8)
+    parts = (np.arange(16), np.arange(16, 18), np.arange(18, 20))
+    dataset = ImageDataset("mine", images, Split("random-0", *parts))
+    config = completion_train_config("et", dataset).config
+    assert {name: config[name] for name in ("size", "patch", "dim", "memories", "steps")} == {
+        **{"size": 224, "patch": 16, "dim": 768, "memories": 3072, "steps": 12},
+    }
 
 
 def test_table_command_resumes(folder: Path, tmp_path: Path, monkeypatch) -> None:

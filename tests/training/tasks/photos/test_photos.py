@@ -156,15 +156,62 @@ def test_windows_follow_from_their_seed() -> None:
     assert not torch.equal(draw(1), draw(2))
 
 
+def test_a_share_of_windows_is_compressed_as_jpeg() -> None:
+    noise = torch.randint(0, 256, (3, 3, 120, 130), dtype=torch.uint8)
+    photos = torch.nn.functional.avg_pool2d(noise.float(), 5, 1, 2).byte()
+
+    def draw(share: float, seed: int = 1) -> torch.Tensor:
+        source = WindowSource(photos, 5, 16, seed, turn=True, jpeg_share=share)
+        source.seed(seed)
+        return source.draw(400).truth
+
+    assert torch.equal(draw(0.4), draw(0.4))
+    assert not torch.equal(draw(0.4), draw(0.4, seed=2))
+    clean = WindowSource(photos, 5, 16, 1, turn=True)
+    every = WindowSource(photos, 5, 16, 1, turn=True, jpeg_share=1.0)
+    some = WindowSource(photos, 5, 16, 1, turn=True, jpeg_share=0.3)
+    for scale, both in zip(clean.pyramid, some.pyramid, strict=True):
+        assert torch.equal(both[:3], scale)
+        off = (both[3:].float() - scale.float()).abs().mean()
+        assert 0 < off < 12
+    cut = some._crop(some.pyramid[0], 2000)
+    canvases = clean.pyramid[0].float() / 255
+    assert 0.2 < _share_of(cut, canvases) < 0.4
+    assert _share_of(every._crop(every.pyramid[0], 200), canvases) == 1
+
+
+def _share_of(crops: torch.Tensor, photos: torch.Tensor) -> float:
+    """Share of crops that are in none of the photographs."""
+    side = crops.shape[-1]
+    found = 0
+    patches = photos.unfold(2, side, 1).unfold(3, side, 1)
+    corners = patches[..., 0, 0].permute(0, 2, 3, 1).reshape(-1, 3)
+    whole = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, 3, side, side)
+    for crop in crops:
+        at = (corners == crop[:, 0, 0]).all(1).nonzero()[:, 0]
+        found += any(torch.equal(whole[index], crop) for index in at)
+    return 1 - found / len(crops)
+
+
 @with_photos
 def test_a_short_training_is_served(tmp_path: Path) -> None:
-    arguments = ["photos", "--smoke", "--name", "et-tiny-photos", "--out", str(tmp_path / "ck")]
+    jpeg = ["--jpeg-share", "0.5"]
+    arguments = [
+        "photos",
+        "--smoke",
+        *jpeg,
+        "--name",
+        "et-tiny-photos",
+        "--out",
+        str(tmp_path / "ck"),
+    ]
     run = ["--run-folder", str(tmp_path / "run")]
     ran = CliRunner().invoke(app, arguments + run, catch_exceptions=False)
     assert ran.exit_code == 0
     loaded = load_checkpoint(tmp_path / "ck")
     assert loaded.manifest.architecture == "et-window"
     assert loaded.manifest.training["test_photos"] == 60
+    assert loaded.manifest.training["recipe"]["jpeg_share"] == 0.5
     energy = loaded.manifest.energy
     assert 0 <= energy.percentile(energy.values[50], 0.2) <= 100
     assert isinstance(handle_for(loaded), Completer)

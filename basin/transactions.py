@@ -33,7 +33,7 @@ def score_transactions(
     ] = None,
     last: Annotated[
         int | None,
-        typer.Option(help="Print only the scores of the last rows, so many; else all.", min=1),
+        typer.Option(help="Number of rows to print, the last of the table; else all.", min=1),
     ] = None,
     drop: Drop = None,
     separator: Separator = None,

@@ -17,6 +17,7 @@ from service.settings import Settings
 from training.__main__ import app
 from training.release import SHIPPED_CHECKPOINTS
 from training.tasks.anomaly.configs import node_train_config
+from training.tasks.anomaly.transactions.train import transaction_train_config
 from training.tasks.classify.configs import graph_train_config
 from training.tasks.complete.configs import completion_train_config
 from training.tasks.images.configs import image_classifier_train_config
@@ -29,6 +30,8 @@ FOLDERS = sorted(path for path in Settings().checkpoints.iterdir() if path.is_di
 def _recipe(manifest: Manifest) -> Any:
     model, _, _ = manifest.name.partition("-")
     trained: dict[str, Any] = manifest.training
+    if manifest.transactions is not None:
+        return transaction_train_config(model, trained["train_transactions"])
     if manifest.task == "anomaly":
         return node_train_config(model, trained["dataset"], trained["train_nodes"])
     if manifest.architecture == "et-window":

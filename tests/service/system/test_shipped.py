@@ -19,7 +19,9 @@ import pytest
 from basin_client import Client
 from PIL import Image
 from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
 
+from basin.cli import app as basin
 from models.inputs.questions import COLORS, QUESTIONS
 from tests.support.paths import REPO
 from training.datasets import (
@@ -32,15 +34,21 @@ from training.datasets import (
 )
 from training.datasets.cifar import load_cifar10
 from training.datasets.clevr import KINDS, answer_about_object, random_scenes
+from training.datasets.payments import simulate_payments
 
 EXAMPLES = sorted((REPO / "examples").glob("*.json"))
 SHIPPED = sorted(path.name for path in (REPO / "checkpoints").iterdir() if path.is_dir())
 
-TASKS = {
-    name: json.loads((REPO / "checkpoints" / name / "manifest.json").read_text())["task"]
+MANIFESTS = {
+    name: json.loads((REPO / "checkpoints" / name / "manifest.json").read_text())
     for name in SHIPPED
 }
-SCORERS = [name for name, task in TASKS.items() if task == "anomaly"]
+TASKS = {name: manifest["task"] for name, manifest in MANIFESTS.items()}
+SCORERS = [
+    name
+    for name, manifest in MANIFESTS.items()
+    if manifest["task"] == "anomaly" and not manifest.get("transactions")
+]
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +175,22 @@ def test_the_served_scores_are_the_figures(model: str, shipped: str) -> None:
     figures = verify.served_roc_auc(shipped, model)
     assert figures["json"] == pytest.approx(figures["manifest"], abs=1e-4)
     assert figures["safetensors"] == figures["json"]
+
+
+def test_scores_of_transactions_are_the_figures(tmp_path: Path) -> None:
+    """The payments of training, simulated again and scored in bulk, give the test ROC-AUC that the
+    manifest states."""
+    table, out = tmp_path / "payments.csv", tmp_path / "scores.csv"
+    simulate_payments(50_000).to_csv(table, index=False)
+    rows = MANIFESTS["cdat-payments"]["training"]["test_transactions"]
+    command = ["score-transactions", str(table), "--model", "cdat-payments", "--id", "id"]
+    command += ["--drop", "is_fraud", "--drop", "typology", "--bulk", "--last", str(rows)]
+    result = CliRunner().invoke(basin, [*command, "--out", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0
+    scores = pd.read_csv(out)
+    figure = roc_auc_score(scores["is_fraud"], scores["score"])
+    expected = MANIFESTS["cdat-payments"]["metrics"]["test"]["roc_auc"]
+    assert figure == pytest.approx(expected, abs=1e-4)
 
 
 def test_molecules_are_answered_in_order(shipped: str) -> None:

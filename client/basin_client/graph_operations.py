@@ -12,6 +12,7 @@ from basin_client.graphs import Graph, needs_schema, to_graph, to_node_id
 from basin_client.operations import scores_parser
 from basin_client.request import (
     SAFETENSORS,
+    Decision,
     Dynamics,
     Include,
     Request,
@@ -112,6 +113,7 @@ def score_nodes(
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
+    decision: Decision | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
     """Score nodes of a stored graph from their neighbourhood.
@@ -120,9 +122,12 @@ def score_nodes(
         targets: ids of the nodes.
         hops: distance, in edges, of the farthest neighbours.
         max_neighbors: per node; `seed` selects them where there are more.
+        decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
     """
     node_ids = [to_node_id(node) for node in targets]
-    fields = common_fields(model, dynamics, include, graph_id=id, targets=node_ids)
+    fields = common_fields(
+        model, dynamics, include, graph_id=id, targets=node_ids, decision=decision
+    )
     limits = {"hops": hops, "max_neighbors": max_neighbors, "seed": seed}
     if neighborhood := {name: value for name, value in limits.items() if value is not None}:
         fields["neighborhood"] = neighborhood

@@ -15,6 +15,7 @@ from basin_client.graphs import Graph, NodeId, needs_schema, to_graph
 from basin_client.images import ImageInput, encode_image, image_files
 from basin_client.request import (
     SAFETENSORS,
+    Decision,
     Dynamics,
     Include,
     Request,
@@ -52,6 +53,7 @@ def score(
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
+    decision: Decision | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
     """Score how suspicious each node of a graph is.
@@ -64,6 +66,7 @@ def score(
         targets: ids of the nodes to return (rows if the graph has no ids); all nodes if None.
         features: attributes or columns to take as features; all others if None.
         drop: attributes or columns to leave out; `*` is all that the model does not read.
+        decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
 
     Raises:
         TypeError: `graph` has an unsupported type.
@@ -72,7 +75,7 @@ def score(
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
         converted = to_graph(graph, features, schema=schema, drop=drop)
-        return _score_request(converted, targets, model, dynamics, include)
+        return _score_request(converted, targets, model, dynamics, include, decision)
 
     if needs_schema(graph):
         path = "" if model is None else quote_path("models", model)
@@ -89,11 +92,12 @@ def _score_request(
     model: str | None,
     dynamics: Dynamics | None,
     include: Sequence[Include],
+    decision: Decision | None,
 ) -> Request[Scores]:
     arrays = graph.arrays()
     if targets is not None:
         arrays["targets"] = np.array(graph.find_rows(targets), np.int64)
-    fields = common_fields(model, dynamics, include, **graph.names())
+    fields = common_fields(model, dynamics, include, decision=decision, **graph.names())
     if include and graph.node_ids is not None:  # explanations name nodes
         fields["node_ids"] = list(graph.node_ids)
     parse = scores_parser(graph.node_ids)

@@ -53,6 +53,19 @@ class Dynamics(TypedDict, total=False):
     resonance: Resonance
 
 
+class Decision(TypedDict, total=False):
+    """Which targets get label 1; exactly one of the keys.
+
+    `budget` is a number of targets, `share` a share of them, `threshold` a probability, and
+    `cost_ratio` the cost of an alert over that of a missed fraud.
+    """
+
+    budget: int
+    share: float
+    threshold: float
+    cost_ratio: float
+
+
 @dataclass(frozen=True)
 class Request(Generic[T]):
     """An HTTP request, and the function that parses a successful response.

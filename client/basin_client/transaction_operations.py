@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 
 from basin_client.request import (
+    Decision,
     Dynamics,
     Include,
     Request,
@@ -32,6 +33,7 @@ def score_transactions(
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
+    decision: Decision | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
     """Score transactions, each by its own row and by the rows before it.
@@ -43,6 +45,7 @@ def score_transactions(
             all if None.
         id: column of the id.
         drop: columns to leave out; `*` is all that the model does not read.
+        decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
 
     Raises:
         InputError: the table does not fit the model.
@@ -69,7 +72,9 @@ def score_transactions(
         columns = TransactionColumns.from_recipe(recipe, id=id, drop=dropped)
         read = read_transactions(table, columns)
         require_kind_of_time(read, recipe)
-        fields = common_fields(model, dynamics, include, transactions=to_rows(read, columns))
+        fields = common_fields(
+            model, dynamics, include, transactions=to_rows(read, columns), decision=decision
+        )
         if targets is not None:
             fields["targets"] = list(targets)
         return json_request("/anomaly/score", fields, _parse_scores)

@@ -142,15 +142,26 @@ def named(task: ScoreInputs, reasons: RowReasons) -> dict[str, Any]:
     return reasons_to_dict(reasons, lambda node: {"node_id": node if ids is None else ids[node]})
 
 
+def find_threshold(task: ScoreInputs, logits_N: np.ndarray) -> float:
+    """The probability from which on targets have label 1: of the request, or of the model."""
+    if task.decision is None:
+        return task.model.manifest.threshold
+    logits = logits_N if task.targets is None else logits_N[task.targets]
+    return task.decision.find_threshold(task.model.manifest.calibration(logits))
+
+
 def table(task: ScoreInputs, logits_N: np.ndarray) -> dict[str, np.ndarray]:
     """A result for each target, in the order asked, as columns; `row` is that of the node."""
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
-    return labelled(task.model.manifest, logits_N, rows)
+    return labelled(task.model.manifest, logits_N, rows, find_threshold(task, logits_N))
 
 
-def labelled(manifest: Manifest, logits_N: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+def labelled(
+    manifest: Manifest, logits_N: np.ndarray, rows: np.ndarray, threshold: float | None = None
+) -> dict[str, np.ndarray]:
     """Of some nodes, as columns: the row of the node in the graph, its logit and probability, the
-    label at the model's threshold, and its rank among them."""
+    label at the model's threshold, or another, and its rank among them."""
+    threshold = manifest.threshold if threshold is None else threshold
     logits = logits_N[rows]
     probability = manifest.calibration(logits)
     rank = np.empty(len(rows), np.int64)
@@ -159,14 +170,14 @@ def labelled(manifest: Manifest, logits_N: np.ndarray, rows: np.ndarray) -> dict
         "row": rows.astype(np.int64),
         "score": logits,
         "probability": probability,
-        "label": (probability >= manifest.threshold).astype(np.int64),
+        "label": (probability >= threshold).astype(np.int64),
         "rank": rank,
     }
 
 
 def results(task: ScoreInputs, scored: Scored) -> list[dict[str, Any]]:
     """One result per target, in the order asked."""
-    columns, threshold = table(task, scored.logits_N), task.model.manifest.threshold
+    columns, threshold = table(task, scored.logits_N), find_threshold(task, scored.logits_N)
     ids, explained = task.node_ids, scored.explanations
     return [
         {

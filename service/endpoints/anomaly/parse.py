@@ -11,6 +11,7 @@ import orjson
 
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
+from service.endpoints.anomaly.decision import Decision
 from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
     NeighborhoodKnobs,
@@ -23,7 +24,7 @@ from service.endpoints.anomaly.schemas import (
 from service.endpoints.common.envelope import read_envelope, require_supported_params
 from service.endpoints.common.include import require_max_explained, require_supported_includes
 from service.endpoints.common.schemas import Dynamics, Envelope
-from service.errors import Problem, unknown_fields
+from service.errors import FieldError, Problem, unknown_fields
 from service.media_types import JSON, SAFETENSORS
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
@@ -67,6 +68,7 @@ class ScoreInputs:
     dynamics: Dynamics
     params: DynamicsParams
     include: frozenset[str]
+    decision: Decision | None = None
     subgraph: Mapping[str, str | int] | None = None
 
 
@@ -80,6 +82,7 @@ class StoredScoreInputs:
     neighborhood: NeighborhoodKnobs
     dynamics: Dynamics
     include: frozenset[str]
+    decision: Decision | None
 
     def from_stored(self, stored: DynamicGraph, settings: Settings) -> ScoreInputs:
         """With the neighbourhood of the targets.
@@ -107,6 +110,7 @@ class StoredScoreInputs:
             self.dynamics,
             self.dynamics.to_params(),
             self.include,
+            self.decision,
             subgraph | {"num_nodes": nodes, "num_edges": edges},
         )
 
@@ -153,7 +157,7 @@ def parse_score(
             settings,
             is_matched=media_type not in (JSON, SAFETENSORS),
         )
-    return _to_inputs(model, named, envelope, settings)
+    return _to_inputs(model, named, opened, envelope, settings)
 
 
 def _with_transactions(
@@ -177,11 +181,26 @@ def _with_transactions(
             "/neighborhood", "not_read", "`neighborhood` is allowed only with `graph_id`."
         )
     named = parse_transaction_graph(opened.fields, model.recipe, settings)
-    return _to_inputs(model, named, envelope, settings)
+    return _to_inputs(model, named, opened, envelope, settings)
+
+
+def _read_decision(fields: Mapping[str, Any]) -> Decision | None:
+    given = fields.get("decision")
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise make_request_problem([FieldError("/decision", "wrong_type", "Must be an object.")])
+    if faults := unknown_fields(given, Decision.model_fields, "decision"):
+        raise make_request_problem(faults)
+    return validate_fields(Decision, given, "decision")
 
 
 def _to_inputs(
-    model: Scorer, named: ParsedGraph, envelope: Envelope, settings: Settings
+    model: Scorer,
+    named: ParsedGraph,
+    opened: _Opened,
+    envelope: Envelope,
+    settings: Settings,
 ) -> ScoreInputs:
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
     require_max_explained(envelope.include, count, "/targets", settings)
@@ -193,6 +212,7 @@ def _to_inputs(
         envelope.dynamics,
         envelope.dynamics.to_params(),
         frozenset(envelope.include),
+        _read_decision(opened.fields),
     )
 
 
@@ -224,6 +244,7 @@ def _stored(
             stored_fields.neighborhood,
             envelope.dynamics,
             include,
+            _read_decision(fields),
         )
     )
 

@@ -14,6 +14,7 @@ from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.infer import (
     Scored,
     batchable,
+    find_threshold,
     named,
     pack_if_large,
     results,
@@ -168,7 +169,7 @@ def _encode(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:
     if form == SAFETENSORS:
         columns = table(task, scored.logits_N).items()
         arrays = {f"results.{name}": column for name, column in columns}
-        document["threshold"] = task.model.manifest.threshold
+        document["threshold"] = find_threshold(task, scored.logits_N)
         if scored.explanations:
             explanations = scored.explanations.items()
             document["explanations"] = [

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.endpoints.anomaly.decision import Decision
 from service.endpoints.common.graph_schemas import (
     ArrayGraph,
     EdgeRow,
@@ -27,7 +28,15 @@ from service.registry.model_ref import ModelRef
 from service.validation.ids import NodeId
 
 
-class GraphRequest(Envelope):
+class ScoreEnvelope(Envelope):
+    """What every request to score nodes or transactions may carry besides its data."""
+
+    decision: Decision | None = Field(
+        None, description="which targets get label 1; else those from the model's threshold on"
+    )
+
+
+class GraphRequest(ScoreEnvelope):
     """What every request to score a graph in JSON may carry besides the graph."""
 
     targets: list[NodeId] | None = Field(
@@ -70,7 +79,7 @@ class StoredGraph(Strict):
     neighborhood: NeighborhoodKnobs = NeighborhoodKnobs.model_validate({})
 
 
-class StoredScoreRequest(Envelope, StoredGraph):
+class StoredScoreRequest(ScoreEnvelope, StoredGraph):
     """Score nodes of a stored graph, each in the neighbourhood of all."""
 
     targets: list[NodeId] = Field(min_length=1, description="nodes to score, without repetition")
@@ -90,7 +99,7 @@ class TransactionScoreRequest(GraphRequest):
     )
 
 
-class TensorEnvelope(Envelope):
+class TensorEnvelope(ScoreEnvelope):
     """What the entry `request` of a safetensors body's `__metadata__` may hold, as JSON text."""
 
     node_ids: NodeIds | None = None
@@ -105,7 +114,7 @@ class NodeScore(BaseModel):
     score: float = Field(description="raw logit")
     probability: float = Field(description="calibrated")
     label: Literal[0, 1] = Field(description="1 from `threshold` on")
-    threshold: float
+    threshold: float = Field(description="of the model, or of `decision`")
     rank: int = Field(ge=1, description="1 is the most suspicious of the nodes returned")
     explanation: ScoreExplanation | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 

@@ -21,7 +21,7 @@ from basin_client.transaction_tables import (
 from basin.console import AsJson, Key, Model, Out, Server, connect, tell, with_progress_bar
 from basin.io import add_columns, require_table_suffix, write_table
 
-_MOST_ROWS = 20_000  # of one request
+_MAX_ROWS = 20_000  # of one request
 _AT_A_TIME = 2048
 
 
@@ -49,7 +49,7 @@ def score_transactions(
 ) -> None:
     """Score transactions, each by its own row and by the rows before it.
 
-    A table should reach back as far as the windows of the model. Columns that are left out with
+    A table should reach back by two of the longest windows of the model. Columns that are left out with
     --drop are printed beside the scores.
     """
     if bulk and server is not None:
@@ -60,9 +60,9 @@ def score_transactions(
     if bulk:
         read, scores = _score_locally(source, model, options, last)
     else:
-        if len(source.frame) > _MOST_ROWS:
+        if len(source.frame) > _MAX_ROWS:
             raise InputError(
-                f"{source.name} has {len(source.frame)} rows; at most {_MOST_ROWS} go into one "
+                f"{source.name} has {len(source.frame)} rows; at most {_MAX_ROWS} go into one "
                 "request. Score them with --bulk."
             )
         with connect(server, key) as client:
@@ -73,7 +73,11 @@ def score_transactions(
             rows = _select_rows(read, last)
             # Named by place: ids are printed as the table has them.
             result = client.score_transactions(
-                source.frame, rows.tolist(), drop=_all_but(source, columns), model=model
+                source.frame,
+                rows.tolist(),
+                drop=_all_but(source, columns),
+                decimal=decimal,
+                model=model,
             )
         scores = result.to_pandas()
     for note in read.notes:
@@ -124,6 +128,8 @@ def _score_locally(
         graph, _, places = history.build_graph(rank[start : start + _AT_A_TIME])
         output = network.infer(network.pack([graph]), [DynamicsParams()])
         logits.append(output.logits.cpu().numpy()[places])
-    every = np.concatenate(logits)
-    columns_out = labelled(manifest, every, np.arange(len(every)))
-    return read, pd.DataFrame(columns_out).rename(columns={"row": "node_id"})
+    logits_N = np.concatenate(logits)
+    if not np.isfinite(logits_N).all():
+        raise InputError(f"{source.name}: a score is not finite. Check the units of its columns.")
+    results = labelled(manifest, logits_N, np.arange(len(logits_N)))
+    return read, pd.DataFrame(results).rename(columns={"row": "node_id"})

@@ -47,6 +47,7 @@ def _payments(data: Path | None = None, **given: Any) -> None:
             shared=["device"],
             id_column="id",
             drop=["typology"],
+            windows="3600,86400,604800",
             budget=0.01,
             **given,
         )

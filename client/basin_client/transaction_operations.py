@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ def score_transactions(
     *,
     id: str | None = None,
     drop: str | Sequence[str] = (),
+    decimal: str = ".",
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
@@ -40,11 +42,13 @@ def score_transactions(
 
     Args:
         transactions: path of a table, or a pandas frame, with the columns that the model was
-            trained on; earlier rows of the same accounts should come along.
+            trained on; earlier rows of the same accounts must come along, of the last two
+            longest windows of the model.
         targets: ids of the transactions to return, or their row numbers from 0 where `id` is None;
             all if None.
         id: column of the id.
         drop: columns to leave out; `*` is all that the model does not read.
+        decimal: the decimal point of numbers in text.
         decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
 
     Raises:
@@ -69,14 +73,16 @@ def score_transactions(
             else read_table(transactions)
         )
         dropped = (drop,) if isinstance(drop, str) else drop
-        columns = TransactionColumns.from_recipe(recipe, id=id, drop=dropped)
+        columns = TransactionColumns.from_recipe(recipe, id=id, drop=dropped, decimal=decimal)
         read = read_transactions(table, columns)
         require_kind_of_time(read, recipe)
         fields = common_fields(
             model, dynamics, include, transactions=to_rows(read, columns), decision=decision
         )
         if targets is not None:
-            fields["targets"] = list(targets)
+            fields["targets"] = [
+                str(target) if id is not None else operator.index(target) for target in targets
+            ]
         return json_request("/anomaly/score", fields, _parse_scores)
 
     path = "" if model is None else quote_path("models", model)

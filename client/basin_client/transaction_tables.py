@@ -202,6 +202,10 @@ def _require_columns(
             f"{table.name}: column {again[0]!r} is named for two things. A column may be a category"
             " and shared; otherwise name it once."
         )
+    if "id" in names and columns.id != "id":
+        raise InputError(
+            f"{table.name}: the column 'id' can only be the id of the rows (--id). Rename it."
+        )
     present = [str(name) for name in table.frame.columns]
     if strange := [name for name in columns.drop if name not in (*present, "*")]:
         raise InputError(
@@ -225,11 +229,13 @@ def _read_times(table: Table, columns: TransactionColumns) -> tuple[np.ndarray, 
     is_typed = pd.api.types.is_datetime64_any_dtype(column)
     if not is_typed:
         try:
-            times = read_numbers(column, table.name, columns.decimal)
-        except InputError:
+            times = _read_finite(table, name, columns.decimal)
+        except InputError as error:
+            if "infinite" in str(error):
+                raise
             times = None
         if times is not None:
-            _require_present(np.isnan(times) | np.isinf(times), table.name, name, "a time")
+            _require_present(np.isnan(times), table.name, name, "a time")
             return times, False, []
     try:
         stamps = pd.to_datetime(column, format=None if is_typed else "ISO8601", utc=True)
@@ -277,7 +283,9 @@ def _read_labels(table: Table, label: str, unlabelled: str | None) -> np.ndarray
     if unlabelled is None:
         return read_labels(table, label)
     column = table.column(label)
-    is_unlabelled = column.astype(str).str.strip() == unlabelled
+    # A typed column with blanks holds floats: 2.0 is 2.
+    texts = [str(value).strip().removesuffix(".0") for value in column]
+    is_unlabelled = np.array(texts) == unlabelled.removesuffix(".0")
     if not is_unlabelled.any():
         raise InputError(f"{table.name}: no row has {unlabelled!r} in {label!r} (--unlabelled).")
     masked = pd.DataFrame({label: column.astype(object).mask(is_unlabelled, None)})

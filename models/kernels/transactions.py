@@ -4,8 +4,9 @@ A *key* is a series: what an account sent, what it received, what a pair exchang
 device. A transaction is a member of one series of each *chain* (kind of series), and is compared
 with the key of each *view*, which may be a series that it is no member of: what its payer received.
 
-Of a member the chain keeps the row before and after it, its place, and the sum of the amounts up to
-and with it; so the rows of the last w units of time are those after a pointer that only moves on.
+The rows of the last w units of time are those after a pointer that only moves on. What is older
+than the longest window counts for nothing, so that a table which reaches back as far gives the same
+features as a longer one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 from numba import njit
 
 NONE = -1
+SOURCE, TARGET, PAIR = 0, 1, 2  # the first views and chains: what these sent, received, exchanged
 
 
 @njit(nogil=True, cache=True)
 def update(
     begin, end, time, amount, key, chain_of, member, windows,
-    last, count, total, first, others, tail, before, after, place, sums, head, out,
+    last, first, others, tail, rows, present, total, before, after, head, out,
 ):  # fmt: skip
     """Add the rows `begin` to `end`, in order, and write their features to `out`.
 
@@ -27,54 +29,60 @@ def update(
         time, amount: of all N rows; a missing amount is NaN and adds nothing to sums.
         key: (N, V) the key of each view; -1 where the row has none, as no device.
         chain_of: (V,) the chain of each view.
-        member: (C,) the view whose key each chain's members have; the first three are what the
-            source sent, what the target received, and the pair.
-        windows: (W,) lengths.
-        last, count, total, first, others: (K,) of each key: its last row, its rows, the sum of
-            their amounts, its first row, and how many pairs it is in.
-        tail: (K, W) the last row of the key that has left each window.
-        before, after, place, sums: (N, C) of each member.
-        head: (N, V) the last row of each view's key when the row was added.
-        out: (end - begin, 2 + V (4 + 2 W)): the payees of the source and the payers of the target
-            so far, as log(1 + n); and of each view, of the rows before: log(1 + n), log(1 + time
-            since the first) and since the last (-1 where there are none), how far the logarithm of
-            the amount is from that of their mean, and log(1 + n) and the log-scaled sum of amounts
-            of each window (t - w, t].
+        member: (C,) the view whose key each chain's members have.
+        windows: (W,) lengths, ascending.
+        last, first, others: (K,) of each key: its last and first row, and how many pairs it has
+            within the longest window.
+        tail, rows, present, total: (K, W) of each key: the last row that has left each window; and
+            of the rows in it their number, how many have an amount, and the sum of these.
+        before, after: (N, C) the neighbours of each member in its series.
+        head: (N, V) the last row of each view's key, within the longest window, when the row came.
+        out: (end - begin, 2 + V (2 + 2 W)): log(1 + n) of the payees of the source and the payers
+            of the target within the longest window; and of each view log(1 + time since the last
+            row), -1 where there is none, how far the logarithm of the amount is from that of the
+            mean of the longest window, and for each window (t - w, t) log(1 + rows) and the
+            log-scaled sum of the amounts.
     """
     views, chains, spans = len(chain_of), len(member), len(windows)
+    longest = spans - 1
     for i in range(begin, end):
         now, a, row = time[i], amount[i], out[i - begin]
         missing = np.isnan(a)
-        a_log = 0.0 if missing else _log_scale(a)
-        row[0] = np.log1p(others[key[i, member[0]]])
-        row[1] = np.log1p(others[key[i, member[1]]])
         at = 2
         for v in range(views):
             k, c = key[i, v], chain_of[v]
-            n = 0 if k == NONE else count[k]
-            head[i, v] = NONE if k == NONE else last[k]
-            row[at] = np.log1p(n)
-            if n == 0:
-                row[at + 1] = row[at + 2] = -1.0
-                row[at + 3 : at + 4 + 2 * spans] = 0.0
-                at += 4 + 2 * spans
+            head[i, v] = NONE
+            row[at], row[at + 1 : at + 2 + 2 * spans] = -1.0, 0.0
+            if k == NONE or last[k] == NONE:
+                at += 2 + 2 * spans
                 continue
-            row[at + 1] = np.log1p(now - time[first[k]])
-            row[at + 2] = np.log1p(now - time[last[k]])
-            row[at + 3] = 0.0 if missing else a_log - _log_scale(total[k] / n)
-            at += 4
             for w in range(spans):
-                old = tail[k, w]
-                following = first[k] if old == NONE else after[old, c]
+                gone = tail[k, w]
+                following = first[k] if gone == NONE else after[gone, c]
                 while following != NONE and time[following] <= now - windows[w]:
-                    old = following
-                    following = after[old, c]
-                tail[k, w] = old
-                gone, gone_sum = (0, 0.0) if old == NONE else (place[old, c] + 1, sums[old, c])
-                row[at] = np.log1p(n - gone)
-                row[at + 1] = _log_scale(total[k] - gone_sum)
-                at += 2
-        new_pair = count[key[i, member[2]]] == 0
+                    gone = following
+                    following = after[gone, c]
+                    rows[k, w] -= 1
+                    if not np.isnan(amount[gone]):
+                        present[k, w] -= 1
+                        total[k, w] -= amount[gone]
+                    if present[k, w] == 0:
+                        total[k, w] = 0.0  # nothing is left, of rounding neither
+                    if w == longest and c < PAIR and last[key[gone, PAIR]] == gone:
+                        others[k] -= 1
+                tail[k, w] = gone
+                row[at + 2 + 2 * w] = np.log1p(rows[k, w])
+                row[at + 3 + 2 * w] = _log_scale(total[k, w])
+            if rows[k, longest] > 0:
+                head[i, v] = last[k]
+                row[at] = np.log1p(now - time[last[k]])
+                if not missing and present[k, longest] > 0:
+                    mean = total[k, longest] / present[k, longest]
+                    row[at + 1] = _log_scale(a) - _log_scale(mean)
+            at += 2 + 2 * spans
+        row[0] = np.log1p(others[key[i, SOURCE]])
+        row[1] = np.log1p(others[key[i, TARGET]])
+        new_pair = rows[key[i, PAIR], longest] == 0
         for c in range(chains):
             k = key[i, member[c]]
             before[i, c] = after[i, c] = NONE
@@ -85,32 +93,39 @@ def update(
                 after[last[k], c] = i
             else:
                 first[k] = i
-            place[i, c] = count[k]
-            count[k] += 1
-            if not missing:
-                total[k] += a
-            sums[i, c] = total[k]
             last[k] = i
-            if new_pair and c < 2:
+            for w in range(spans):
+                rows[k, w] += 1
+                if not missing:
+                    present[k, w] += 1
+                    total[k, w] += a
+            if new_pair and c < PAIR:
                 others[k] += 1
 
 
 @njit(nogil=True, cache=True)
-def collect(rows, hops, neighbors, chain_of, before, head, max_nodes):
-    """Return the earlier transactions that are linked with each of `rows`.
+def collect(chosen, hops, neighbors, memory, time, chain_of, before, head, max_each, max_total):
+    """Return the earlier transactions that are linked with each of `chosen`.
 
-    Of each view the last `neighbors` rows are linked, and of those theirs, up to `hops` steps.
+    Of each view the last `neighbors` rows are linked, and of those theirs, up to `hops` steps; none
+    that is `memory` or more older than the chosen one. Of one with more than `max_each` of them the
+    nearest are taken. Stops once there are more than `max_total` in all.
 
     Returns:
-        nodes: of all neighbourhoods, one after the other, each with its row first.
-        bounds: (len(rows) + 1,) where each begins.
-        edges: (2, E) places in `nodes`, from the earlier transaction to the later one.
+        nodes: of all neighbourhoods, one after the other, each with its own row first.
+        bounds: (n + 1,) where each begins.
+        edges: (2, E) places in `nodes`, from the earlier transaction to the later one; a pair of
+            them has one edge, whatever links it.
     """
-    bounds = np.zeros(len(rows) + 1, np.int64)
+    bounds = np.zeros(len(chosen) + 1, np.int64)
     nodes, sources, targets = [np.int64(0)][:0], [np.int64(0)][:0], [np.int64(0)][:0]
-    for r in range(len(rows)):
+    place = np.full(len(time), NONE, np.int32)  # of a row in the neighbourhood at hand
+    linked = np.full(len(time), NONE, np.int32)  # the last node that a row was linked with
+    for r in range(len(chosen)):
         start = len(nodes)
-        nodes.append(rows[r])
+        oldest = time[chosen[r]] - memory
+        nodes.append(chosen[r])
+        place[chosen[r]] = start
         level = start
         for _ in range(hops):
             stop = len(nodes)
@@ -118,21 +133,23 @@ def collect(rows, hops, neighbors, chain_of, before, head, max_nodes):
                 for v in range(len(chain_of)):
                     near = head[nodes[at], v]
                     for _ in range(neighbors):
-                        if near == NONE or len(nodes) - start >= max_nodes:
+                        if near == NONE or time[near] <= oldest:
                             break
-                        where = NONE
-                        for j in range(start, len(nodes)):
-                            if nodes[j] == near:
-                                where = j
-                                break
-                        if where == NONE:
-                            where = len(nodes)
+                        if place[near] == NONE and len(nodes) - start < max_each:
+                            place[near] = len(nodes)
                             nodes.append(np.int64(near))
-                        sources.append(np.int64(where))
-                        targets.append(np.int64(at))
+                        if place[near] != NONE and linked[near] != at:
+                            linked[near] = at
+                            sources.append(np.int64(place[near]))
+                            targets.append(np.int64(at))
                         near = before[near, chain_of[v]]
             level = stop
+        for at in range(start, len(nodes)):
+            place[nodes[at]] = linked[nodes[at]] = NONE
         bounds[r + 1] = len(nodes)
+        if len(nodes) > max_total:
+            bounds[r + 2 :] = len(nodes)
+            break
     edges = np.empty((2, len(sources)), np.int64)
     for e in range(len(sources)):
         edges[0, e], edges[1, e] = sources[e], targets[e]

@@ -17,7 +17,7 @@ from models.inputs.graph import Column, Graph
 from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.inputs.questions import ANSWERS, QUESTION_WIDTH, QUESTIONS
-from models.inputs.transactions import TransactionRecipe
+from models.inputs.transactions import TransactionHistory, TransactionRecipe, Transactions
 from models.layouts import Layout
 from models.tasks.completer import CompletionConfig, CompletionNetwork
 from models.tasks.graph_classifier import ClassificationTask, GraphClassifier
@@ -117,6 +117,20 @@ class Scorer(Model[NodeScorer]):
     def recipe(self) -> TransactionRecipe | None:
         """How transactions become its features; None where it reads graphs."""
         return self.manifest.transactions
+
+    def warm_up(self) -> None:
+        super().warm_up()
+        if self.recipe is not None:  # its kernels too
+            history = TransactionHistory(self.recipe)
+            zero, text = np.zeros(1), np.array(["a"], object)
+            history.append(
+                Transactions(
+                    *(zero, text, text, zero),
+                    dict.fromkeys(self.recipe.text_columns, text),
+                    dict.fromkeys(self.recipe.numbers, zero),
+                )
+            )
+            history.build_graph(np.zeros(1, np.int64))
 
     def _dummy_input(self) -> Graph:
         x = np.zeros((2, len(self.features)), np.float32)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from models.inputs.transactions import (
+    NeighborhoodTooLargeError,
+    TransactionError,
     TransactionHistory,
     TransactionRecipe,
     Transactions,
@@ -65,11 +67,11 @@ def parse_transactions(
         categories={name: _parse_column(rows, name, _read_text) for name in recipe.text_columns},
         numbers={name: _parse_numbers(rows, name, recipe) for name in recipe.numbers},
     )
-    return parsed, _parse_ids(rows, columns)
+    return parsed, _parse_ids(rows)
 
 
-def _parse_ids(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[NodeId] | None:
-    if ID in columns or not any(ID in row for row in rows):
+def _parse_ids(rows: Sequence[dict[str, Any]]) -> list[NodeId] | None:
+    if not any(ID in row for row in rows):
         return None
     ids = [row.get(ID) for row in rows]
     index_ids(ids, pointer_builder("transactions", tail=ID))
@@ -170,12 +172,23 @@ def parse_transaction_graph(
     targets = parse_targets(body.get("targets"), places, len(rows))
     order = np.argsort(rows.time, kind="stable")
     history = TransactionHistory(recipe)
-    history.append(rows.take(order))
+    try:
+        history.append(rows.take(order))
+    except TransactionError as error:
+        at_row = pointer("transactions", int(order[error.row]), error.column)
+        raise make_graph_problem_at(at_row, "out_of_range", error.rule) from None
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     scored = rank if targets is None else rank[targets]
-    graph, nodes, own = history.build_graph(scored)
     at = _AT() if targets is None else "/targets"
+    try:
+        graph, nodes, own = history.build_graph(scored, limits.max_nodes)
+    except NeighborhoodTooLargeError:
+        detail = (
+            f"The neighbourhoods of the {len(scored)} transactions have more than "
+            f"{limits.max_nodes} nodes (BASIN_MAX_NODES). Score fewer at a time."
+        )
+        raise make_graph_problem_at(at, "too_many_nodes", detail) from None
     check_graph_size(graph.num_nodes, graph.edge_index.shape[1], limits, at, at)
     called = order[nodes].tolist()
     return ParsedGraph(graph, called if ids is None else [ids[place] for place in called], own)

@@ -17,7 +17,7 @@ from service.errors import Problem, make_problem
 from service.validation.json_body import parse_json_object
 from service.validation.json_graph import parse_json_graph
 
-_GRAPH_FIELDS = ("graph", "nodes", "edges", "targets")
+_GRAPH_FIELDS = ("graph", "nodes", "edges", "targets", "transactions")
 _MAX_FIELDS = 64
 _MAX_REST_BYTES = 1 << 16  # bytes of JSON
 

@@ -88,6 +88,17 @@ def test_columns_that_are_not_there_or_named_twice_are_refused() -> None:
         read(columns=TransactionColumns(id="target", target="source", source="place", drop=("*",)))
 
 
+def test_unlabelled_values_of_a_typed_column_are_found() -> None:
+    table = read(FRAME.assign(fraud=[1.0, np.nan, 2.0]))
+    assert table.labels is not None
+    assert table.labels.tolist() == [1, -1, -1]
+
+
+def test_a_column_called_id_is_the_id_alone() -> None:
+    with pytest.raises(InputError, match="'id' can only be the id"):
+        read(FRAME.rename(columns={"source": "id"}), TransactionColumns(source="id", drop=("*",)))
+
+
 def test_dropped_columns_are_told() -> None:
     table = read(columns=TransactionColumns(drop=("*",)))
     assert table.labels is None

@@ -103,17 +103,27 @@ def _simulate_honest(rng: np.random.Generator, count: int, accounts: int) -> _Sc
     target = np.where(target == source, (target + 1) % accounts, target)
     level = rng.lognormal(4, 1, accounts)
     amount = level[source] * rng.lognormal(0, 0.6, count)
-    # Days are even; hours follow a cosine with its peak at 14:00.
+    large = rng.random(count) < 0.01
+    amount[large] = rng.lognormal(9, 0.4, int(large.sum()))
+    time = _START + _DAY * rng.integers(0, _DAYS, count) + _draw_time_of_day(rng, count)
+    return _Scheme(time, source, target, amount, _draw_types(rng, count))
+
+
+def _draw_time_of_day(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Seconds after midnight: a cosine with its peak at 14:00, of fraud as of the rest."""
     hour = 24 * rng.random(count)
     quiet = rng.random(count) > 0.55 + 0.45 * np.cos(2 * np.pi * (hour - 14) / 24)
     hour[quiet] = 14 + 3 * rng.standard_normal(int(quiet.sum()))
-    time = _START + _DAY * rng.integers(0, _DAYS, count) + 3600 * (hour % 24)
-    kind = _TYPES[rng.choice(3, count, p=[0.45, 0.5, 0.05])]
-    return _Scheme(time, source, target, amount, kind)
+    return 3600 * (hour % 24)
+
+
+def _draw_types(rng: np.random.Generator, count: int) -> np.ndarray:
+    return _TYPES[rng.choice(3, count, p=[0.45, 0.5, 0.05])]
 
 
 def _begin(rng: np.random.Generator, spread_days: float) -> float:
-    return _START + _DAY * float(rng.uniform(0, _DAYS - spread_days - 0.1))
+    day = int(rng.integers(0, _DAYS - int(np.ceil(spread_days))))
+    return _START + _DAY * day + float(_draw_time_of_day(rng, 1)[0])
 
 
 def _draw_accounts(rng: np.random.Generator, accounts: int, count: int) -> np.ndarray:
@@ -126,7 +136,7 @@ def _fan_in(rng: np.random.Generator, accounts: int) -> _Scheme:
     time = _begin(rng, 2) + np.sort(rng.uniform(0, 1.5 * _DAY, count))
     amount = rng.lognormal(5.5, 0.5, count)
     return _Scheme(
-        time, np.array(payers), np.full(count, collector), amount, np.full(count, "transfer")
+        time, np.array(payers), np.full(count, collector), amount, _draw_types(rng, count)
     )
 
 
@@ -135,9 +145,7 @@ def _fan_out(rng: np.random.Generator, accounts: int) -> _Scheme:
     victim, *payees = _draw_accounts(rng, accounts, count + 1)
     time = _begin(rng, 1) + np.sort(rng.uniform(0, 4 * 3600, count))
     amount = rng.lognormal(6, 0.4, count)
-    return _Scheme(
-        time, np.full(count, victim), np.array(payees), amount, np.full(count, "transfer")
-    )
+    return _Scheme(time, np.full(count, victim), np.array(payees), amount, _draw_types(rng, count))
 
 
 def _cycle(rng: np.random.Generator, accounts: int) -> _Scheme:
@@ -145,7 +153,7 @@ def _cycle(rng: np.random.Generator, accounts: int) -> _Scheme:
     ring = _draw_accounts(rng, accounts, count)
     time = _begin(rng, 2) + np.cumsum(rng.uniform(600, 6 * 3600, count))
     amount = rng.lognormal(7.5, 0.6) * np.cumprod(rng.uniform(0.93, 0.99, count))
-    return _Scheme(time, ring, np.roll(ring, -1), amount, np.full(count, "transfer"))
+    return _Scheme(time, ring, np.roll(ring, -1), amount, _draw_types(rng, count))
 
 
 def _structuring(rng: np.random.Generator, accounts: int) -> _Scheme:
@@ -153,15 +161,16 @@ def _structuring(rng: np.random.Generator, accounts: int) -> _Scheme:
     source, target = _draw_accounts(rng, accounts, 2)
     time = _begin(rng, 6) + np.sort(rng.uniform(0, 5 * _DAY, count))
     amount = _REPORTED - rng.uniform(50, 1200, count)
-    kind = np.where(rng.random(count) < 0.5, "cash", "transfer")
-    return _Scheme(time, np.full(count, source), np.full(count, target), amount, kind)
+    return _Scheme(
+        time, np.full(count, source), np.full(count, target), amount, _draw_types(rng, count)
+    )
 
 
 def _mules(rng: np.random.Generator, accounts: int) -> _Scheme:
     chain = _draw_accounts(rng, accounts, 4)
     time = _begin(rng, 1) + np.cumsum(rng.uniform(60, 2400, 3))
     amount = rng.lognormal(8, 0.4) * np.cumprod(rng.uniform(0.9, 0.98, 3))
-    return _Scheme(time, chain[:3], chain[1:], amount, np.array(["transfer", "transfer", "cash"]))
+    return _Scheme(time, chain[:3], chain[1:], amount, _draw_types(rng, 3))
 
 
 _SCHEMES: dict[str, Callable[[np.random.Generator, int], _Scheme]] = {

@@ -168,10 +168,13 @@ def find_leaks(described: DescribedTransactions) -> list[str]:
     if 0 < y.sum() < len(y):
         for name, values in zip(described.recipe.features, x.T, strict=True):
             auc = float(roc_auc_score(y, values))
-            if max(auc, 1 - auc) > 0.99:
+            marked = values == 1
+            is_flag = ((values == 0) | marked).all() and marked.sum() >= 20
+            if max(auc, 1 - auc) > 0.99 or (is_flag and y[marked].mean() > 0.95):
                 warnings.append(
                     f"The feature {name!r} alone tells the labels of the training part (ROC-AUC "
-                    f"{max(auc, 1 - auc):.3f}): is it known when a transaction is scored?"
+                    f"{max(auc, 1 - auc):.3f}, or nearly all that have it are fraud): is it known "
+                    "when a transaction is scored?"
                 )
     ordered = labels[labels >= 0]
     if (np.diff(ordered) >= 0).all() or (np.diff(ordered) <= 0).all():

@@ -1,10 +1,16 @@
-"""From a table of transactions to what a network reads, by a recipe that stays with the weights."""
+"""From rows of transactions to features and graphs, by a recipe that is part of a checkpoint."""
 
-from models.inputs.transactions.history import TransactionHistory
+from models.inputs.transactions.history import (
+    NeighborhoodTooLargeError,
+    TransactionError,
+    TransactionHistory,
+)
 from models.inputs.transactions.recipe import TransactionRecipe, fit_recipe
 from models.inputs.transactions.rows import Transactions, parse_timestamp
 
 __all__ = [
+    "NeighborhoodTooLargeError",
+    "TransactionError",
     "TransactionHistory",
     "TransactionRecipe",
     "Transactions",

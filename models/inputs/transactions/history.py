@@ -12,16 +12,25 @@ from models.inputs.transactions.recipe import TransactionRecipe
 from models.inputs.transactions.rows import Transactions
 from models.kernels import transactions as kernels
 
-_MAX_NODES = 512  # of a neighbourhood
-_PAYER, _PAYEE, _PAIR = "payer", "payee", "pair"
+_MAX_TIME = 1e11  # of timestamps: milliseconds since 1970 are above it
+_MAX_NUMBER = 1e15
+_MAX_AMOUNT = 1e12  # up to which a sum of doubles keeps cents
 
 
-class TimeOrderError(ValueError):
-    """A transaction is earlier than one before it; `row` is its place among those added."""
+class TransactionError(ValueError):
+    """A transaction cannot be added; `row` is its place among those added."""
 
-    def __init__(self, row: int) -> None:
-        super().__init__(f"row {row} is earlier than the transaction before it")
-        self.row = row
+    def __init__(self, row: int, column: str, rule: str) -> None:
+        super().__init__(f"row {row + 1}, column {column!r}: {rule}")
+        self.row, self.column, self.rule = row, column, rule
+
+
+class NeighborhoodTooLargeError(ValueError):
+    """The neighbourhoods of the transactions asked for have more nodes than allowed, `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the neighbourhoods have more than {limit} nodes")
+        self.limit = limit
 
 
 @final
@@ -34,38 +43,35 @@ class TransactionHistory:
 
     def __init__(self, recipe: TransactionRecipe) -> None:
         self.recipe = recipe
-        self._chains = [_PAYER, _PAYEE, _PAIR, *recipe.shared]
-        views = [(_PAYER, 0), (_PAYEE, 1), (_PAIR, 2)]  # chain, and which key of the row
+        # Kinds of series by place: what accounts sent and received, pairs, each shared column.
+        views = [(0, 0), (1, 1), (2, 2)]  # of which chain, and which key of the row
         if recipe.accounts_pay_and_are_paid:
-            views += [(_PAYEE, 0), (_PAYER, 1)]
-        first_shared = len(views)
-        views += [(name, 3 + place) for place, name in enumerate(recipe.shared)]
+            views += [(1, 0), (0, 1)]
+        self._member = np.array([0, 1, 2, *range(len(views), len(views) + len(recipe.shared))])
+        views += [(3 + place, 3 + place) for place in range(len(recipe.shared))]
         self._views = views
-        self._chain_of = np.array([self._chains.index(chain) for chain, _ in views])
-        shared = range(first_shared, len(views))
-        self._member = np.array([0, 1, 2, *shared])
+        self._chain_of = np.array([chain for chain, _ in views])
         self._windows = np.array(recipe.windows)
         self._keys = dict[Hashable, int]()
         self._num_rows = 0
-        width, num_views, chains = len(recipe.features), len(views), len(self._chains)
+        num_views, chains, spans = len(views), len(self._member), len(self._windows)
         self._rows = {
             "time": np.empty(0),
             "amount": np.empty(0),
             "key": np.empty((0, num_views), np.int32),
             "before": np.empty((0, chains), np.int32),
             "after": np.empty((0, chains), np.int32),
-            "place": np.empty((0, chains), np.int32),
-            "sums": np.empty((0, chains)),
             "head": np.empty((0, num_views), np.int32),
-            "x": np.empty((0, width), np.float32),
+            "x": np.empty((0, len(recipe.features)), np.float32),
         }
         self._series = {
             "last": np.empty(0, np.int32),
-            "count": np.empty(0, np.int32),
-            "total": np.empty(0),
             "first": np.empty(0, np.int32),
             "others": np.empty(0, np.int32),
-            "tail": np.empty((0, len(self._windows)), np.int32),
+            "tail": np.empty((0, spans), np.int32),
+            "rows": np.empty((0, spans), np.int32),
+            "present": np.empty((0, spans), np.int32),
+            "total": np.empty((0, spans)),
         }
 
     def __len__(self) -> int:
@@ -90,11 +96,10 @@ class TransactionHistory:
         """Add transactions in order of time, and return their places.
 
         Raises:
-            TimeOrderError: one is earlier than the one before it; none is added.
+            TransactionError: one is earlier than the one before it, or has a number that is too
+                large; none is added.
         """
-        times = np.concatenate([[self.last_time], rows.time])
-        if (late := times[1:] < times[:-1]).any():
-            raise TimeOrderError(int(late.argmax()))
+        self._require_in_order(rows)
         begin, end = self._num_rows, self._num_rows + len(rows)
         _grow(self._rows, end)
         self._rows["key"][begin:end] = self._find_keys(rows)
@@ -106,32 +111,65 @@ class TransactionHistory:
         kernels.update(
             *(begin, end, r["time"], r["amount"], r["key"]),
             *(self._chain_of, self._member, self._windows),
-            *(s["last"], s["count"], s["total"], s["first"], s["others"], s["tail"]),
-            *(r["before"], r["after"], r["place"], r["sums"], r["head"], described),
+            *(s["last"], s["first"], s["others"], s["tail"]),
+            *(s["rows"], s["present"], s["total"]),
+            *(r["before"], r["after"], r["head"], described),
         )
         r["x"][begin:end, :own] = self.recipe.describe_rows(rows)
         r["x"][begin:end, own:] = described
         self._num_rows = end
         return np.arange(begin, end)
 
-    def collect_neighborhoods(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the earlier transactions linked with each of `rows`, see `kernels.collect`."""
+    def collect_neighborhoods(
+        self, rows: np.ndarray, max_nodes: int = 2**31 - 1
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the earlier transactions linked with each of `rows`, see `kernels.collect`.
+
+        Raises:
+            NeighborhoodTooLargeError: they have more than `max_nodes` nodes.
+        """
         recipe, r = self.recipe, self._rows
-        return kernels.collect(
+        collected = kernels.collect(
             np.asarray(rows, np.int64),
             recipe.hops,
             recipe.neighbors,
+            recipe.memory,
+            r["time"][: self._num_rows],
             self._chain_of,
             r["before"],
             r["head"],
-            _MAX_NODES,
+            recipe.max_nodes,
+            max_nodes,
         )
+        if len(collected[0]) > max_nodes:
+            raise NeighborhoodTooLargeError(max_nodes)
+        return collected
 
-    def build_graph(self, rows: np.ndarray) -> tuple[Graph, np.ndarray, np.ndarray]:
+    def build_graph(
+        self, rows: np.ndarray, max_nodes: int = 2**31 - 1
+    ) -> tuple[Graph, np.ndarray, np.ndarray]:
         """Return the neighbourhoods of `rows` side by side, not joined, as one graph; the
-        transaction (n,) that each of its nodes is; and the nodes of `rows` themselves."""
-        nodes, bounds, edges = self.collect_neighborhoods(rows)
+        transaction (n,) that each of its nodes is; and the nodes of `rows` themselves.
+
+        Raises:
+            NeighborhoodTooLargeError: the graph would have more than `max_nodes` nodes.
+        """
+        nodes, bounds, edges = self.collect_neighborhoods(rows, max_nodes)
         return Graph(self._rows["x"][nodes], edges), nodes, bounds[:-1]
+
+    def _require_in_order(self, rows: Transactions) -> None:
+        recipe = self.recipe
+        max_time = _MAX_TIME if recipe.calendar else _MAX_NUMBER
+        columns = {recipe.time: (rows.time, max_time), recipe.amount: (rows.amount, _MAX_AMOUNT)}
+        columns |= {name: (values, _MAX_NUMBER) for name, values in rows.numbers.items()}
+        for column, (values, limit) in columns.items():
+            if (large := np.abs(values) > limit).any():
+                rule = f"The value may be at most {limit:g}. Check its unit."
+                raise TransactionError(int(large.argmax()), column, rule)
+        times = np.concatenate([[self.last_time], rows.time])
+        if (late := times[1:] < times[:-1]).any():
+            rule = "The time is earlier than that of the transaction before it. Send rows in order."
+            raise TransactionError(int(late.argmax()), recipe.time, rule)
 
     def _find_keys(self, rows: Transactions) -> np.ndarray:
         """Return the key of each view of each row, int32 (n, V); new ones are numbered on. A blank

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.inputs.transactions.rows import Transactions
 
 _MAX_VALUES = 32  # of a category that have a feature of their own
 _MIN_ROWS = 20  # of the training, with such a value
-_CALENDAR_WINDOWS = (3600.0, 86_400.0, 604_800.0)
+_CALENDAR_WINDOWS = (3600.0, 86_400.0, 604_800.0, 2_592_000.0)
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0))
 OTHER = "other"
 
@@ -53,9 +54,34 @@ class TransactionRecipe(BaseModel):
         description="sources and targets are accounts of one kind, seen on either side"
     )
     neighbors: int = Field(
-        default=3, ge=1, le=64, description="earlier transactions of each kind that are linked"
+        default=3, ge=1, le=16, description="earlier transactions of each kind that are linked"
     )
-    hops: int = Field(default=1, ge=0, le=3)
+    hops: int = Field(default=1, ge=0, le=2)
+    max_nodes: int = Field(default=256, ge=1, le=4096, description="of one neighbourhood")
+    version: Literal[1] = Field(default=1, description="of the features; others mean other scores")
+
+    @model_validator(mode="after")
+    def _has_distinct_names(self) -> Self:
+        columns = [self.time, self.source, self.target, *self.number_columns, *self.text_columns]
+        if "id" in columns:
+            raise ValueError("A column called `id` can only be the id of the rows. Rename it.")
+        if list(self.windows) != sorted({*self.windows}) or self.windows[0] <= 0:
+            raise ValueError("Windows must be distinct positive numbers, in order.")
+        for names in (columns, list(self.features)):
+            if len({*names}) < len(names):
+                again = next(name for name in names if names.count(name) > 1)
+                raise ValueError(f"Two columns or features are called {again!r}. Rename one.")
+        return self
+
+    @property
+    def memory(self) -> float:
+        """How far back features and links reach: the longest window."""
+        return self.windows[-1]
+
+    @property
+    def reach(self) -> float:
+        """How far back rows change a score: features of linked transactions reach further back."""
+        return self.memory * (2 if self.hops else 1)
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -77,7 +103,7 @@ class TransactionRecipe(BaseModel):
         """Features of one series; see `models.kernels.transactions.update`."""
         spans = [self._format_window(window) for window in self.windows]
         per_window = [f"{what}_{span}" for span in spans for what in ("count", "sum")]
-        return ("count", "age", "gap", "amount_ratio", *per_window)
+        return ("gap", "amount_ratio", *per_window)
 
     @property
     def row_features(self) -> tuple[str, ...]:
@@ -144,8 +170,8 @@ def fit_recipe(
 ) -> TransactionRecipe:
     """Return the recipe of a table, fitted to `rows`, those of the training, in order of time.
 
-    Windows are an hour, a day and a week of timestamps; where times are numbers, a thousandth, a
-    hundredth and a tenth of their range.
+    Windows are an hour, a day, a week and 30 days of timestamps; where times are numbers, a
+    thousandth, a hundredth and a tenth of their range.
 
     Raises:
         ValueError: a column has no value at all, or the times do not differ.

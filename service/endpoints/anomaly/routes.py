@@ -57,6 +57,7 @@ _Packed = tuple[ScoreInputs, GraphBatch | None]
 _RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
 """Of a target, as `AppContext.aside` counts them: as columns it takes a tenth of the time and less.
 """
+_TRANSACTION_COST_FACTOR = 100  # neighbourhoods take far longer than reading the rows
 _REASON_BYTES = 128  # of a node or an edge of the graph, whatever the targets are
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(GRAPH_TENSORS)}, of which "
@@ -110,6 +111,8 @@ class ScoreTask(InferenceTask[Scored]):
             content_type = CONDENSED
             self.state.timer.lap("condense")
         weight = len(body) * (JSON_COST_FACTOR if content_type == JSON else 1)
+        if b'"transactions"' in body:
+            weight *= _TRANSACTION_COST_FACTOR
         parsed = await context.offload_if_large(weight, self._read, body, content_type)
         if isinstance(parsed, StoredScoreInputs):
             graph = await context.graphs.get(parsed.graph_id, "/graph_id")

@@ -93,8 +93,8 @@ class TransactionScoreRequest(GraphRequest):
         description="rows, in any order, with the columns that `transactions` of GET "
         "/models/{name} names; times are timestamps (ISO 8601, UTC without a zone) or numbers, as "
         "in training. `id` calls a row in `targets` and the answer; without ids rows go by their "
-        "place, from 0. Earlier rows of the same accounts should come along, as far back as the "
-        "windows reach",
+        "place, from 0. Earlier rows of the same accounts must come along, of the last two longest "
+        "windows: without them it is another score",
         examples=[[{"time": "2026-01-31T23:59:59Z", "source": "A", "target": "B", "amount": 9.5}]],
     )
 

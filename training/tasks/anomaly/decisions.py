@@ -67,15 +67,15 @@ def _find_threshold(
     if rule.rule == "cost":
         return value
     if rule.rule == "budget":
-        count = max(1, round(value * len(population)))
+        count = int(value * len(population) + 1e-9)
         ranked = np.sort(population)[::-1]
-        lower = ranked[count] if count < len(ranked) else 0.0
-        # Rows of equal probability are all in or all out: out, where all would exceed the budget.
-        if ranked[count - 1] == lower:
-            above = ranked[ranked > lower]
-            upper = above[-1] if len(above) else 1.0 + 1e-6  # above every probability
-            return float((upper + lower) / 2)
-        return float((ranked[count - 1] + lower) / 2)
+        above = ranked[:count][ranked[:count] > ranked[min(count, len(ranked) - 1)]]
+        if not len(above):
+            raise ValueError(
+                f"A budget of {value:g} of the {len(population)} transactions of the validation "
+                f"part is {count}, and more have the highest probability. Choose a larger --budget."
+            )
+        return _find_midpoint(float(above[-1]), float(ranked[len(above)]))
     order = np.argsort(-probabilities, kind="stable")
     ranked, hits = probabilities[order], labels[order] == 1
     precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
@@ -88,4 +88,10 @@ def _find_threshold(
         )
     last = int(np.flatnonzero(possible)[-1])
     lower = ranked[last + 1] if last + 1 < len(ranked) else 0.0
-    return float((ranked[last] + lower) / 2)
+    return _find_midpoint(float(ranked[last]), float(lower))
+
+
+def _find_midpoint(upper: float, lower: float) -> float:
+    """A threshold between two probabilities; the upper one where nothing is between them."""
+    middle = (upper + lower) / 2
+    return middle if middle > lower else upper

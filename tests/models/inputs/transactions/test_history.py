@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from models.inputs.graph import Graph
 from models.inputs.transactions import (
+    NeighborhoodTooLargeError,
+    TransactionError,
     TransactionHistory,
     TransactionRecipe,
     Transactions,
     fit_recipe,
 )
-from models.inputs.transactions.history import TimeOrderError
 
 
 def make_rows(count: int, seed: int = 0, *, accounts: bool = True) -> Transactions:
@@ -67,24 +69,26 @@ def select_earlier(rows: Transactions, row: int, view: str) -> list[int]:
     ]
 
 
+def select_recent(rows: Transactions, row: int, view: str, memory: float) -> list[int]:
+    oldest = rows.time[row] - memory
+    return [i for i in select_earlier(rows, row, view) if rows.time[i] > oldest]
+
+
 def compute_series_features(
     rows: Transactions, row: int, view: str, windows: tuple[float, ...]
 ) -> list[float]:
-    series = select_earlier(rows, row, view)
-    if not series:
-        return [0.0, -1.0, -1.0, 0.0] + [0.0] * 2 * len(windows)
+    series = select_recent(rows, row, view, windows[-1])
     now, amount = rows.time[row], rows.amount[row]
-    amounts = np.nan_to_num(rows.amount)
-    mean = amounts[series].sum() / len(series)
-    values = [
-        np.log1p(len(series)),
-        np.log1p(now - rows.time[series[0]]),
-        np.log1p(now - rows.time[series[-1]]),
-        0.0 if np.isnan(amount) else log_scale(amount) - log_scale(mean),
-    ]
+    present = [i for i in series if not np.isnan(rows.amount[i])]
+    values = [-1.0, 0.0]
+    if series:
+        values[0] = np.log1p(now - rows.time[series[-1]])
+    if present and not np.isnan(amount):
+        values[1] = log_scale(amount) - log_scale(rows.amount[present].mean())
     for window in windows:
         inside = [i for i in series if rows.time[i] > now - window]
-        values += [np.log1p(len(inside)), log_scale(amounts[inside].sum())]
+        total = np.nan_to_num(rows.amount[inside]).sum()
+        values += [np.log1p(len(inside)), log_scale(float(total))]
     return values
 
 
@@ -100,11 +104,12 @@ def test_features_equal_a_loop_over_all_earlier_rows(accounts: bool) -> None:
     for row in range(200):
         for view in recipe.views:
             expected = compute_series_features(rows, row, view, recipe.windows)
-            start = names.index(f"{view}_count")
+            start = names.index(f"{view}_gap")
             actual = history.x_NF[row, start : start + len(expected)]
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
-        payees = {rows.target[i] for i in select_earlier(rows, row, "source_sent")}
-        payers = {rows.source[i] for i in select_earlier(rows, row, "target_received")}
+        memory = recipe.memory
+        payees = {rows.target[i] for i in select_recent(rows, row, "source_sent", memory)}
+        payers = {rows.source[i] for i in select_recent(rows, row, "target_received", memory)}
         for name, others in (("source_targets", payees), ("target_sources", payers)):
             assert history.x_NF[row, names.index(name)] == pytest.approx(np.log1p(len(others)))
 
@@ -175,7 +180,9 @@ def test_neighborhoods_are_the_last_rows_of_each_series() -> None:
             following = []
             for node in level:
                 for view in recipe.views:
-                    for earlier in select_earlier(rows, node, view)[-2:][::-1]:
+                    for earlier in select_recent(rows, node, view, recipe.memory)[-2:][::-1]:
+                        if rows.time[earlier] <= rows.time[row] - recipe.memory:
+                            break
                         links.add((earlier, node))
                         if earlier not in expected:
                             expected.append(earlier)
@@ -185,8 +192,84 @@ def test_neighborhoods_are_the_last_rows_of_each_series() -> None:
         assert nodes[start:stop].tolist() == expected
         inside = (graph.edge_index[0] >= start) & (graph.edge_index[0] < stop)
         ends = nodes[graph.edge_index[:, inside]]
+        assert ends.shape[1] == len(links)  # one edge for each pair
         assert set(map(tuple, ends.T.tolist())) == links
     np.testing.assert_array_equal(graph.x, history.x_NF[nodes])
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_rows_beyond_the_reach_change_nothing(hops: int) -> None:
+    rows = make_rows(600)
+    recipe = make_recipe(rows, hops=hops)
+    whole, recent = TransactionHistory(recipe), TransactionHistory(recipe)
+    whole.append(rows)
+    first = int((rows.time > rows.time[-1] - recipe.reach).argmax())
+    assert 0 < first < 599
+    recent.append(rows.take(np.arange(first, 600)))
+    for a, b in zip(
+        whole.build_graph(np.array([599])), recent.build_graph(np.array([599 - first])), strict=True
+    ):
+        if isinstance(a, np.ndarray):
+            continue
+        assert isinstance(a, Graph)
+        assert isinstance(b, Graph)
+        np.testing.assert_allclose(a.x, b.x, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(a.edge_index, b.edge_index)
+
+
+def test_a_shared_column_may_have_any_name() -> None:
+    rows = make_rows(100)
+    rows.categories["payer"] = rows.categories["device"]  # type: ignore[index]
+    recipe = make_recipe(rows).model_copy(update={"shared": ("device", "payer")})
+    history = TransactionHistory(recipe)
+    history.append(rows)
+    names = recipe.features
+    width = len(recipe.view_features)
+    ours, theirs = (names.index(f"{view}_gap") for view in ("device", "payer"))
+    np.testing.assert_array_equal(
+        history.x_NF[:, ours : ours + width], history.x_NF[:, theirs : theirs + width]
+    )
+
+
+def test_a_large_amount_leaves_nothing_behind() -> None:
+    rows = make_rows(5)
+    rows.source[:], rows.target[:] = "A", "B"
+    rows.time[:] = 0, 1000, 1001, 1002, 1003
+    rows.amount[:] = 1e12, 5, 5, 5, 5
+    recipe = make_recipe(rows)
+    history = TransactionHistory(recipe)
+    history.append(rows)
+    place = recipe.features.index("source_sent_sum_50")
+    assert history.x_NF[4, place] == pytest.approx(np.log1p(15))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"), [("amount", 1e13, "sum"), ("time", 1e300, "t")]
+)
+def test_numbers_beyond_reason_are_refused(column: str, value: float, words: str) -> None:
+    rows = make_rows(10)
+    history = TransactionHistory(make_recipe(rows))
+    getattr(rows, column)[7] = value
+    with pytest.raises(TransactionError, match=f"row 8, column '{words}': The value may be"):
+        history.append(rows)
+    assert len(history) == 0
+
+
+def test_neighborhoods_beyond_a_limit_are_refused() -> None:
+    rows = make_rows(200)
+    history = TransactionHistory(make_recipe(rows))
+    history.append(rows)
+    with pytest.raises(NeighborhoodTooLargeError):
+        history.build_graph(np.arange(200), max_nodes=300)
+
+
+@pytest.mark.parametrize(
+    "change", [{"source": "id"}, {"amount": "t"}, {"windows": (5.0, 1.0)}, {"windows": (0.0,)}]
+)
+def test_recipes_that_cannot_be_meant_are_refused(change: dict[str, object]) -> None:
+    recipe = make_recipe(make_rows(50))
+    with pytest.raises(ValueError, match=r"Rename|Windows"):
+        TransactionRecipe.model_validate(recipe.model_dump() | change)
 
 
 def test_a_time_before_the_last_is_refused_and_nothing_is_added() -> None:
@@ -194,7 +277,7 @@ def test_a_time_before_the_last_is_refused_and_nothing_is_added() -> None:
     history = TransactionHistory(make_recipe(rows))
     history.append(rows)
     late = rows.take(np.array([49, 3]))
-    with pytest.raises(TimeOrderError) as error:
+    with pytest.raises(TransactionError) as error:
         history.append(late)
     assert error.value.row == 1
     assert len(history) == 50
@@ -205,8 +288,7 @@ def test_calendar_windows_have_names_in_hours_and_days() -> None:
     recipe = fit_recipe(
         rows, time="t", source="s", target="d", amount="a", calendar=True, windows=None
     )
-    assert recipe.view_features[4:] == (
-        *("count_1h", "sum_1h", "count_1d", "sum_1d", "count_7d", "sum_7d"),
-    )
+    assert recipe.view_features[2:4] == ("count_1h", "sum_1h")
+    assert recipe.view_features[-2:] == ("count_30d", "sum_30d")
     again = TransactionRecipe.model_validate_json(recipe.model_dump_json())
     assert again == recipe

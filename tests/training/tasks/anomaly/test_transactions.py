@@ -102,8 +102,12 @@ def test_thresholds_follow_their_rules() -> None:
     assert goal.recall == 1  # every fraud is above every other: the lowest threshold is there
     cost = choose_threshold(DecisionRule("cost", 0.02), probabilities, labels, population)
     assert cost.threshold == 0.02
-    ties = choose_threshold(DecisionRule("budget", 0.05), probabilities, labels, np.ones(100))
-    assert ties.alert_share == 0  # all or none: none, for all would exceed the budget
+    near = np.array([0.1, 0.1, 0.1, np.nextafter(0.1, 1)])
+    quarter = choose_threshold(DecisionRule("budget", 0.25), probabilities, labels, near)
+    assert quarter.alert_share == 0.25
+    for share, all_of in ((0.05, np.ones(100)), (1e-4, population[:100])):
+        with pytest.raises(ValueError, match="Choose a larger --budget"):
+            choose_threshold(DecisionRule("budget", share), probabilities, labels, all_of)
     with pytest.raises(ValueError, match="No threshold has a precision"):
         choose_threshold(DecisionRule("precision", 0.9), np.full(10, 0.5), np.eye(10)[0], labels)
 

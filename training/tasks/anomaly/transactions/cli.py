@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -65,9 +66,9 @@ Windows = Annotated[
     ),
 ]
 Neighbors = Annotated[
-    int, typer.Option(help="earlier transactions that are linked, of each kind", min=1, max=64)
+    int, typer.Option(help="earlier transactions that are linked, of each kind", min=1, max=16)
 ]
-Hops = Annotated[int, typer.Option(help="steps to linked transactions", min=0, max=3)]
+Hops = Annotated[int, typer.Option(help="steps to linked transactions", min=0, max=2)]
 
 
 def _describe(
@@ -84,18 +85,22 @@ def _describe(
     data = TransactionData.from_table(read_transactions(table, columns), columns)
     if data.note:
         console.print(data.note, markup=False, highlight=False)
-    spans = None if windows is None else tuple(sorted(map(float, windows.split(","))))
-    if spans is not None and spans[0] <= 0:
-        raise typer.BadParameter("--windows must be positive numbers")
+    spans = None if windows is None else _parse_windows(windows)
     split = split_by_time(data)
     described = describe(data, split, windows=spans, neighbors=neighbors, hops=hops)
-    recipe, times = described.recipe, data.rows.time
+    recipe = described.recipe
     unit = "timestamps" if recipe.calendar else "numbers"
+
+    def show(row: int) -> str:
+        time = float(data.rows.time[row])
+        return datetime.fromtimestamp(time, UTC).isoformat() if recipe.calendar else f"{time:.10g}"
+
     accounts = "accounts on both sides" if recipe.accounts_pay_and_are_paid else "of two kinds"
     console.print(
         f"{len(data)} transactions, {len(recipe.features)} features. Times are {unit}; windows "
         f"{', '.join(f'{w:g}' for w in recipe.windows)}. Sources and targets are {accounts}. "
-        f"Validation begins at {times[split.val[0]]:g}, test at {times[split.test[0]]:g}.",
+        f"Validation begins at {show(split.val[0])}, test at {show(split.test[0])}. "
+        f"To score a transaction, send the rows of the last {recipe.reach:g}.",
         markup=False,
         highlight=False,
     )
@@ -247,6 +252,16 @@ def payments(
     frame.to_csv(out, index=False)
     counts = frame["typology"].value_counts()
     typer.echo(f"{out}: {count} payments, " + ", ".join(f"{counts[t]} {t}" for t in TYPOLOGIES))
+
+
+def _parse_windows(text: str) -> tuple[float, ...]:
+    try:
+        spans = tuple(sorted({float(part) for part in text.split(",")}))
+    except ValueError:
+        spans = (0.0,)
+    if not (spans[0] > 0 and spans[-1] < float("inf")):
+        raise typer.BadParameter("--windows must be positive numbers with commas between them")
+    return spans
 
 
 def _choose_rule(

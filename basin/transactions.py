@@ -49,8 +49,8 @@ def score_transactions(
 ) -> None:
     """Score transactions, each by its own row and by the rows before it.
 
-    A table should reach back by two of the longest windows of the model. Columns that are left out with
-    --drop are printed beside the scores.
+    A table should reach back by two of the longest windows of the model. Columns that are left
+    out with --drop are printed beside the scores.
     """
     if bulk and server is not None:
         raise typer.BadParameter("--bulk runs without a server: do not set --server or BASIN_URL.")

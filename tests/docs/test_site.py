@@ -120,7 +120,7 @@ def test_the_code_of_a_page_prints_what_it_says(path: Path, shipped: str) -> Non
 
 def test_there_is_a_walk_for_everyone() -> None:
     walks = {path.stem for path in PAGES if path.parent.name == "walks"}
-    assert walks == {"fraud", "chemist", "pictures", "researcher", "operator"}
+    assert walks == {"transactions", "fraud", "chemist", "pictures", "researcher", "operator"}
     assert all(sum(1 for _ in blocks(path.read_text())) > 1 for path in PAGES if path.stem in walks)
 
 

@@ -80,7 +80,7 @@ def require_fitting_memory(upload: CompletionRequest, store: MemoryStore) -> Non
 
 
 def _require_told(upload: CompletionRequest) -> None:
-    ignored = sorted(MemoryConfig().ignored_params)
+    ignored = sorted(MemoryConfig.model_validate({}).ignored_params)
     faults = [
         FieldError(
             pointer("dynamics", name),

@@ -23,7 +23,7 @@ from models.base import DynamicsParams
 from models.inputs.inpainting.fill import Answers, Windows, fill_whole
 from models.inputs.inpainting.laplace import fill_harmonic
 from models.memories import Memory
-from models.tasks.memory_completer import MAX_BETA, NEAREST, MemoryCompleter
+from models.tasks.memory_completer import MAX_DEFAULT_BETA, NEAREST, MemoryCompleter
 from training.datasets.memories import load_mnist_part
 
 _STORED, _TESTED = 2_000, 1_000
@@ -47,7 +47,7 @@ def recall(memory: Memory, **params: float) -> Fill:
 
     def fill(image: np.ndarray, hidden: np.ndarray) -> np.ndarray:
         def complete(windows: Windows, _: object) -> Answers:
-            network = MemoryCompleter(memory, windows.pixels, windows.hidden[0])
+            network = MemoryCompleter(memory, windows.pixels, windows.hidden[0]).compare()
             batch = network.pack([network.make_item(windows.pixels[0], windows.hidden[0])])
             output = network.infer(batch, [DynamicsParams(**params)])
             return Answers(*network.read_outputs(output.logits))
@@ -90,7 +90,7 @@ def main() -> None:
         fills = {
             "mean of the stored": lambda image, hidden: mean[hidden],
             "laplace": fill_laplace,
-            "nearest stored": recall(memory, beta=MAX_BETA),
+            "nearest stored": recall(memory, beta=MAX_DEFAULT_BETA),
             "memory": recall(memory),
             "et-mnist": lambda image, hidden: network.fill(image, hidden).values[:, 0],
         }

@@ -217,7 +217,8 @@ class Settings(BaseSettings):
     max_sample_work: int = Field(
         default=2_000_000_000_000,
         ge=1,
-        description="maximum of steps x chains x patterns x dimensions of one POST /sample",
+        description="maximum of steps x chains x patterns x dimensions of one POST /sample, and of "
+        "steps x rows x patterns x dimensions of one POST /complete from a memory",
     )
     max_response_bytes: int = Field(
         default=64 << 20,

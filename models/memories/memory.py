@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,16 +128,33 @@ class Memory:
             norm = length / float(length_K[int(cosine_K.argmax())])
         return ClampedCoordinates(mask, wanted / norm, norm)
 
-    def score_parts(self, values_RD: np.ndarray, known_D: np.ndarray) -> Tensor:
+    def score_parts(
+        self,
+        values_RD: np.ndarray,
+        known_D: np.ndarray,
+        channel_weights_C: np.ndarray | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> Tensor:
         """-|v - x_kv|^2 / 2 (R, K) of the coordinates v that are known, in the units of features;
-        those of `values_RD` that are not known have no part in it."""
+        those of `values_RD` that are not known have no part in it.
+
+        Args:
+            channel_weights_C: compare with the weighted sum of each C neighbouring coordinates of
+                a pattern, the channels of a pixel; `values_RD` and `known_D` are of pixels then.
+            check: called before each part of the patterns; what it raises ends the comparison.
+        """
         known = np.flatnonzero(known_D)
         wanted_Rv = values_RD[:, known]
         score_RK = np.empty((len(values_RD), self.num_patterns), np.float32)
         part = max(_PART_NUMBERS // self.dim, 1)
         for start in range(0, self.num_patterns, part):
+            check()
             at = slice(start, start + part)
-            stored_Kv = self.patterns_KD[at].numpy()[:, known] * self.norms_K[at, None].numpy()
+            patterns_KD = self.patterns_KD[at].numpy()
+            if channel_weights_C is not None:
+                patterns_KPC = patterns_KD.reshape(len(patterns_KD), -1, len(channel_weights_C))
+                patterns_KD = patterns_KPC @ channel_weights_C.astype(np.float32)
+            stored_Kv = patterns_KD[:, known] * self.norms_K[at, None].numpy()
             for row, wanted_v in enumerate(wanted_Rv):
                 # Not by |v|^2 - 2 v . x + |x|^2, whose rounding beta would make large.
                 score_RK[row, at] = -np.square(stored_Kv - wanted_v).sum(1) / 2

@@ -65,8 +65,8 @@ class InferenceTask(ABC, Generic[R]):
         if stream_events and not self.state.is_job:
             self.events = EventStream(context.codec)
 
-    async def fingerprint(self) -> bytes:
-        """Digest of what the response depends on beside the request: the loaded models."""
+    async def fingerprint(self, body: bytes) -> bytes:
+        """Digest of what the response to `body` depends on beside it: the loaded models."""
         return self.context.registry.fingerprint
 
     @abstractmethod
@@ -117,7 +117,6 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
         return await _enqueue_job(request, task)
     cache = None if task.events is not None else context.cache
     generation = context.registry.generation
-    fingerprint = b"" if cache is None else await task.fingerprint()
     if cache is None or not _is_small(request) or context.throttle.is_flooded:
         context.engine.admission.require_capacity()
     async with AsyncExitStack() as resources:
@@ -126,6 +125,7 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
             context.body_reader.read(request, body_timeout_s)
         )
         key = None if state.is_job else idempotency_key(request)
+        fingerprint = b"" if cache is None else await task.fingerprint(body)
         digest = b""
         if cache is not None or key is not None:
             stored = StoredRequest.from_request(request)
@@ -153,7 +153,7 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
             """Whether the response is of the models or memories that `fingerprint` stands for."""
             try:
                 is_same = context.registry.generation == generation
-                return is_same and await task.fingerprint() == fingerprint
+                return is_same and await task.fingerprint(body) == fingerprint
             except Problem:
                 return False
 

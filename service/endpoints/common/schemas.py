@@ -114,7 +114,9 @@ class ResolvedDynamics(BaseModel):
     """The dynamics that ran."""
 
     steps: int
-    beta: list[list[float]] = Field(description="per block and head")
+    beta: list[list[float]] = Field(
+        description="per block and head; from a memory, of each channel completed by itself"
+    )
     beta_scale: float | None = Field(description="null where beta was given")
     step_size: float
     tolerance: float

@@ -21,9 +21,10 @@ from models.interpret.reasons import RowReasons
 from models.sampling import RunInterruptedError
 from service.endpoints.common.convergence import MeanConvergence, aggregate
 from service.endpoints.common.dynamics import max_total_steps, resolved_dynamics
+from service.endpoints.common.memory_schemas import WORK_PER_COST
 from service.endpoints.common.reasons import ReasonCollector
 from service.endpoints.complete.previews import Frame, Frames
-from service.endpoints.complete.recall import RecalledMemory, fit_channels
+from service.endpoints.complete.recall import COMPARISON_STEPS, RecalledMemory, fit_channels
 from service.errors import make_problem
 from service.observability.progress import Progress
 from service.registry.handles import Completer
@@ -63,19 +64,33 @@ class CompleteInputs:
     @property
     def rows(self) -> int:
         """Number of windows to relax; a grayscale network gets each channel separately."""
-        planes = self.image.pixels.shape[2] // self.model.config.channels
-        return self.count * self.plan.num_windows * max(planes, 1)
+        return self.count * self.plan.num_windows * self._planes
+
+    @property
+    def _planes(self) -> int:
+        """Number of windows that the channels of one are completed in."""
+        return max(self.image.pixels.shape[2] // self.model.config.channels, 1)
+
+    @property
+    def memory_work(self) -> int:
+        """Numbers of stored patterns that are multiplied or compared; 0 with a model. The image is
+        compared once for all samples."""
+        if not isinstance(self.model, RecalledMemory):
+            return 0
+        steps = max_total_steps(self.model.network, self.params)
+        return (self.rows * steps + self._planes * COMPARISON_STEPS) * self.model.numbers
 
     @property
     def cost(self) -> float:
         """Tokens x steps, for the queue and for quotas; with the prefill, in the same unit."""
+        if isinstance(self.model, RecalledMemory):
+            return self.memory_work / WORK_PER_COST
         steps = max_total_steps(self.model.network, self.params)
         return self.rows * steps * self.model.cost_per_step + self._prefill_cost
 
     @property
     def _prefill_cost(self) -> float:
-        if isinstance(self.plan, WholeImage):
-            return 0.0
+        assert not isinstance(self.plan, WholeImage)
         cost = 0.0
         for level in self.plan.levels:
             pixels = np.count_nonzero(level.completed)
@@ -128,7 +143,7 @@ def complete_image(
         RunInterruptedError: `control` gave a reason.
     """
     progress.steps = task.rows
-    fill = _prepare_filling(task)
+    fill = _prepare_filling(task, control)
     completions = []
     for index in range(task.count):
         params = replace(task.params, seed=task.params.seed + index)
@@ -138,16 +153,42 @@ def complete_image(
         image = write_pixels(task.image, filled, task.weights, task.box)
         error = write_error(task, filled) if "uncertainty" in task.include else None
         completions.append(Completion(image, error, *report))
-    return Completed(completions, resolved_dynamics(task.model.network, task.params))
+    return Completed(completions, _report_dynamics(task))
 
 
-def _prepare_filling(task: CompleteInputs) -> Callable[[_Filler], FilledPixels]:
-    """What fills the holes once for each sample; what samples have in common is shared."""
+def _report_dynamics(task: CompleteInputs) -> dict[str, Any]:
+    """The dynamics that ran; from a memory with the beta of each channel completed by itself."""
+    report = resolved_dynamics(task.model.network, task.params)
+    if isinstance(task.model, RecalledMemory):
+        rows = task.model.network.with_default_beta([task.params] * task.model.network.num_images)
+        report["beta"] = [[row.beta for row in rows]]
+    return report
+
+
+def _prepare_filling(
+    task: CompleteInputs, control: StepControl
+) -> Callable[[_Filler], FilledPixels]:
+    """What fills the holes once for each sample; what samples have in common is shared.
+
+    Raises:
+        RunInterruptedError: `control` gave a reason while the image was compared with a memory.
+    """
     pixels, plan = task.image.pixels, task.plan
+    if isinstance(task.model, RecalledMemory):
+        task.model.network.compare(partial(require_running, control))
     if isinstance(plan, WholeImage):
         return partial(fill_whole, pixels, plan.hidden)
     holes = HoleFiller(pixels, plan)
     return lambda filler: holes.fill(filler, check=filler.check)
+
+
+def require_running(control: StepControl) -> None:
+    """
+    Raises:
+        RunInterruptedError: the control gave a reason.
+    """
+    if (why := control.stop_reason()) is not None:
+        raise RunInterruptedError(why)
 
 
 def write_pixels(
@@ -247,8 +288,7 @@ class _Filler:
         Raises:
             RunInterruptedError: the control gave a reason.
         """
-        if (why := self._control.stop_reason()) is not None:
-            raise RunInterruptedError(why)
+        require_running(self._control)
 
     def _read(self, outputs: Tensor) -> Answers:
         """
@@ -307,7 +347,11 @@ class _Filler:
     def _seeded(self, rows: int) -> list[DynamicsParams]:
         """Parameters with a seed for each window; equal noise would be visible as a pattern."""
         seen, seed = len(self.windows), self._params.seed
-        return [replace(self._params, seed=seed + _APART * (seen + row)) for row in range(rows)]
+        seeds = [seed + _APART * (seen + row) for row in range(rows)]
+        params = [replace(self._params, seed=seed) for seed in seeds]
+        if isinstance(self._model, RecalledMemory):
+            return self._model.network.with_default_beta(params)
+        return params
 
     def reasons(self) -> RowReasons | None:
         """Mean of the reasons over all windows; None if none were requested."""

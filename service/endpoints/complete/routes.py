@@ -36,7 +36,12 @@ from service.endpoints.complete.decoding import DecodedRequest, decode_request
 from service.endpoints.complete.infer import Completed, CompleteInputs, complete_image
 from service.endpoints.complete.parse import CompletionRequest, read_request
 from service.endpoints.complete.previews import Frames
-from service.endpoints.complete.recall import RecalledMemory, recall_memory
+from service.endpoints.complete.recall import (
+    RecalledMemory,
+    recall_memory,
+    require_fitting_memory,
+    require_max_work,
+)
 from service.endpoints.complete.schemas import (
     Box,
     CompleteForm,
@@ -110,9 +115,14 @@ class CompleteTask(InferenceTask[Completed]):
 
     inputs: CompleteInputs
     frames: Frames | None
+    _is_from_memory = False
 
-    async def fingerprint(self) -> bytes:
-        models = await super().fingerprint()
+    async def fingerprint(self, body: bytes) -> bytes:
+        models = await super().fingerprint(body)
+        # A key may be written with escapes. Once parsed, it is known that it was, and the other
+        # fingerprint keeps that answer out of the cache.
+        if b"memory" not in body and not self._is_from_memory:
+            return models
         try:
             return models + await self.context.memories_fingerprint()
         except Problem:  # memories cannot be read now; models complete images all the same
@@ -121,7 +131,12 @@ class CompleteTask(InferenceTask[Completed]):
     async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
         context, settings, timer = self.context, self.settings, self.state.timer
         upload = await self.on_codec(read_request, body, self.content_type, settings)
-        model = None if upload.memory is not None else self._find_model(upload)
+        model = None
+        if upload.memory is None:
+            model = self._find_model(upload)
+        else:
+            self._is_from_memory = True
+            await self.on_codec(require_fitting_memory, upload, context.memories)
         timer.lap("parse")
         run = await resources.enter_async_context(context.image_decoder.reserve())
         opened = await run(decode_request, upload)
@@ -139,6 +154,8 @@ class CompleteTask(InferenceTask[Completed]):
             opened.hole.weights,
             _find_box(opened.hole.hidden) if upload.region == "hole" else _WHOLE,
         )
+        if isinstance(model, RecalledMemory):
+            require_max_work(self.inputs.memory_work, settings)
         require_response_fits(self.inputs, self.accept, settings)
         timer.lap("decode")
         self.frames = _frames(self.inputs, self.events, settings)
@@ -146,16 +163,16 @@ class CompleteTask(InferenceTask[Completed]):
     def _find_model(self, upload: CompletionRequest) -> Completer:
         name = upload.model or self.settings.default_completion_model
         model = self.context.registry.get_of_kind(Completer, name)
-        _require_supported(upload, model)
+        require_supported_params(upload.dynamics, model.config)
+        require_supported_includes(model.network, upload.include)
         return model
 
     async def _recall(
         self, upload: CompletionRequest, opened: DecodedRequest
     ) -> tuple[RecalledMemory, WholeImage]:
         assert upload.memory is not None
-        find = self.context.memories.get
-        memory = await self.on_codec(recall_memory, upload.memory, find, opened)
-        _require_supported(upload, memory)
+        store = self.context.memories
+        memory = await self.on_codec(recall_memory, upload.memory, store, opened)
         return memory, WholeImage(opened.hole.hidden)
 
     async def _plan(
@@ -181,12 +198,6 @@ class CompleteTask(InferenceTask[Completed]):
 
     async def render(self, result: Completed) -> ResponsePayload:
         return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)
-
-
-def _require_supported(upload: CompletionRequest, model: Completer | RecalledMemory) -> None:
-    """Refuse parameters and parts of the answer that there are not with this model or memory."""
-    require_supported_params(upload.dynamics, model.config)
-    require_supported_includes(model.network, upload.include)
 
 
 def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int, num_samples: int) -> Plan:

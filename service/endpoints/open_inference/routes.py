@@ -205,8 +205,8 @@ class OpenInferenceTask(InferenceTask[Any]):
     native: InferenceTask[Any]
     inference: Inference
 
-    async def fingerprint(self) -> bytes:
-        return await self.native.fingerprint()
+    async def fingerprint(self, body: bytes) -> bytes:
+        return await self.native.fingerprint(body)
 
     async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
         context, header = self.context, self.content_type or None

@@ -75,7 +75,7 @@ class SampleTask(InferenceTask[Sampled]):
 
     inputs: SampleInputs
 
-    async def fingerprint(self) -> bytes:
+    async def fingerprint(self, body: bytes) -> bytes:
         return await self.context.memories_fingerprint()
 
     async def parse(self, body: bytes, resources: AsyncExitStack) -> None:

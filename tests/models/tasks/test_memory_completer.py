@@ -10,7 +10,7 @@ from models.base import DynamicsParams
 from models.energies import ClampedMemory
 from models.layouts import PatternLayout
 from models.memories import Memory
-from models.tasks.memory_completer import MAX_BETA, MemoryCompleter
+from models.tasks.memory_completer import LUMA_C, MAX_DEFAULT_BETA, MemoryCompleter
 
 RNG = np.random.default_rng(4)
 STORED = RNG.random((12, 6, 5, 3), np.float32)
@@ -20,7 +20,7 @@ HIDDEN[3:] = True
 
 
 def fill(image: np.ndarray, hidden: np.ndarray = HIDDEN, **params) -> tuple[np.ndarray, object]:
-    network = MemoryCompleter(MEMORY, image[None], hidden)
+    network = MemoryCompleter(MEMORY, image[None], hidden).compare()
     output = network.infer(
         network.pack([network.make_item(image, hidden)]), [DynamicsParams(**params)]
     )
@@ -39,7 +39,7 @@ def test_a_half_hidden_stored_image_comes_back(stored: int) -> None:
 def test_from_the_nearest_image_to_the_mean_of_all() -> None:
     image = RNG.random((6, 5, 3), np.float32)
     distance_K = np.square(STORED - image)[:, ~HIDDEN].sum((1, 2))
-    sharp, _ = fill(image, beta=MAX_BETA)
+    sharp, _ = fill(image, beta=MAX_DEFAULT_BETA)
     np.testing.assert_allclose(sharp[HIDDEN], STORED[distance_K.argmin()][HIDDEN], atol=1e-5)
     even, _ = fill(image, beta=1e-6)
     np.testing.assert_allclose(even[HIDDEN], STORED.mean(0)[HIDDEN], atol=1e-5)
@@ -58,7 +58,7 @@ def test_a_brighter_image_is_not_nearer() -> None:
     bright[0, 4, 2] = 0.3
     memory = Memory.from_items("images", bright)
     image = bright[0][..., None]
-    network = MemoryCompleter(memory, image[None], HIDDEN)
+    network = MemoryCompleter(memory, image[None], HIDDEN).compare()
     output = network.infer(network.pack([network.make_item(image, HIDDEN)]), [DynamicsParams()])
     np.testing.assert_allclose(output.logits[0, 0].numpy(), bright[0], atol=1e-6)
 
@@ -89,12 +89,48 @@ def test_batched_equals_single() -> None:
     network, windows = MemoryCompleter.build_example(2)
     assert isinstance(network, MemoryCompleter)
     params = [
-        DynamicsParams(beta=1.0),
+        DynamicsParams(),
         DynamicsParams(steps=3, beta=2.0, noise=0.1, seed=4),
-        DynamicsParams(beta=9.0, step_size=0.3),
+        DynamicsParams(beta_scale=0.2, step_size=0.3),
     ]
+    assert len({round(beta, 3) for beta in network.default_beta_R}) == 3
     together = network.infer(network.pack(windows), params)
     for row, window in enumerate(windows):
-        alone = MemoryCompleter(network.memory, window.pixels[None], window.hidden)
+        alone = MemoryCompleter(network.memory, window.pixels[None], window.hidden).compare()
         output = alone.infer(alone.pack([window]), [params[row]])
         torch.testing.assert_close(together.logits[row], output.logits[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_default_beta_of_a_row_is_its_own() -> None:
+    far = RNG.random((6, 5, 3), np.float32)
+    rows = np.stack([STORED[3], far])  # a copy, whose default is the largest, beside another
+    both = MemoryCompleter(MEMORY, rows, HIDDEN).compare()
+    alone = MemoryCompleter(MEMORY, far[None], HIDDEN).compare()
+    assert both.default_beta_R == [MAX_DEFAULT_BETA, *alone.default_beta_R]
+    items = [both.make_item(row, HIDDEN) for row in rows]
+    output = both.infer(both.pack(items), [DynamicsParams()] * 2)
+    by_itself = alone.infer(alone.pack(items[1:]), [DynamicsParams()])
+    torch.testing.assert_close(output.logits[1], by_itself.logits[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_grey_image_is_compared_with_luma() -> None:
+    grey = RNG.random((6, 5), np.float32)
+    luma_KHW = STORED @ LUMA_C
+    distance_K = np.square(luma_KHW - grey)[:, ~HIDDEN].sum(1)
+    for params, beta in (({}, 8 / distance_K.min()), ({"beta": 2.0}, 2.0)):
+        weight_K = np.exp(-beta / 2 * (distance_K - distance_K.min()))
+        blend = np.tensordot(weight_K / weight_K.sum(), luma_KHW, 1)
+        filled, _ = fill(grey[..., None], **params)
+        np.testing.assert_allclose(filled[HIDDEN][:, 0], blend[HIDDEN], atol=1e-5)
+        np.testing.assert_array_equal(filled[~HIDDEN][:, 0], grey[~HIDDEN])
+
+
+def test_the_comparison_can_be_stopped() -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    network = MemoryCompleter(MEMORY, STORED[:1], HIDDEN)
+    with pytest.raises(InterruptedError):
+        network.compare(stop)
+    assert not network.is_compared
+    assert network.compare().is_compared

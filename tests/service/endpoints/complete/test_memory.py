@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
+from models.base import DynamicsParams
+from models.dynamics import StopReason
+from models.inputs.image_files.data import ImageData
+from models.inputs.inpainting.plan import WholeImage
+from models.memories import Memory, MemoryCard
+from models.sampling import RunInterruptedError
+from service.endpoints.complete.decoding import DecodedRequest
+from service.endpoints.complete.infer import CompleteInputs, complete_image
+from service.endpoints.complete.masks import Hole
+from service.endpoints.complete.recall import (
+    COMPARISON_STEPS,
+    RecalledMemory,
+    recall_memory,
+)
+from service.endpoints.complete.routes import CompleteTask
 from service.endpoints.complete.schemas import CompleteResponse
+from service.observability.progress import Progress
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.jobs.test_api import begin, over
 from tests.service.endpoints.memories.test_api import put
 from tests.service.endpoints.sample.test_api import tensors
 from tests.support.bad_score_bodies import SAFETENSORS
 from tests.support.completion import as_form, body, completed, opened, pictures, send, told
-from tests.support.image_files import saved
+from tests.support.image_files import chunk, png, saved
+from tests.support.stop_when import StopWhen
 
 RNG = np.random.default_rng(8)
 FACES = RNG.integers(0, 256, (9, 12, 10, 3)).astype(np.uint8)
@@ -107,6 +126,28 @@ def test_other_channels_than_those_stored(client, image, memory):
     assert told(answer)["windows"] == (3 if memory == "greys" else 1)
 
 
+def test_each_channel_as_if_it_came_alone(client):
+    """Whatever the other channels are, one is filled as the same grey image is."""
+    image = np.dstack([GREYS[1], *RNG.integers(0, 256, (2, 12, 10)).astype(np.uint8)])
+    answer = completed(client, saved(image), MASK, memory="greys")
+    alone = [completed(client, saved(image[..., c].copy()), MASK, memory="greys") for c in range(3)]
+    for c in range(3):
+        [channel] = pictures(alone[c])
+        np.testing.assert_array_equal(pictures(answer)[0][..., c], channel)
+    [betas] = answer["dynamics"]["beta"]
+    assert betas == [one["dynamics"]["beta"][0][0] for one in alone]
+    assert betas[0] == 1e4 > max(betas[1:])
+
+
+def test_a_grey_image_is_filled_with_the_luma_of_stored_ones(client):
+    luma = np.rint(FACES @ [0.299, 0.587, 0.114]).astype(np.uint8)
+    for stored in (0, 5):
+        answer = completed(client, blank(luma[stored]), MASK, **FROM_FACES, include=["memories"])
+        np.testing.assert_allclose(pictures(answer)[0].astype(int), luma[stored], atol=1)
+        [memories] = answer["images"][0]["reasons"]["memories"]
+        assert memories["top"][0]["memory"] == stored
+
+
 def test_a_grey_image_as_rgb_is_filled_from_grey_ones(client):
     image = np.repeat(GREYS[3][..., None], 3, 2)
     [after] = pictures(completed(client, blank(image), MASK, memory="greys"))
@@ -192,6 +233,31 @@ def test_what_is_refused(client, fields, status, kind, code, at):
     check(send(client, saved(FACES[0]), MASK, **fields), status, kind, code, at)
 
 
+@pytest.mark.parametrize(
+    ("fields", "code", "says"),
+    [
+        (
+            {"include": ["uncertainty"]},
+            "not_told",
+            "This memory has no uncertainty: choose a model that has it",
+        ),
+        ({"dynamics": {"resonance": {"strength": 1.0}}}, "not_read", "A memory has no attention"),
+        ({"memory": "vectors"}, "wrong_kind", "`vectors`"),
+        ({"memory": "mnist-3"}, "wrong_shape", "10 x 12 pixels"),
+    ],
+    ids=["include", "resonance", "kind", "size"],
+)
+def test_refused_before_the_image_is_decoded(client, fields, code, says):
+    damaged = png(10, 12, 8, 0, b"", chunk(b"IDAT", b"zlib?"))
+    unread = send(client, damaged, MASK, **FROM_FACES)
+    check(unread, 422, "invalid-image", None, "/image")
+    response = send(client, damaged, MASK, **FROM_FACES | fields)
+    [error] = response.json()["errors"]
+    assert error["code"] == code
+    assert says in error["detail"]
+    check(send(client, damaged, MASK, memory="nothing"), 404, "unknown-memory")
+
+
 def test_no_such_memory(client):
     for name in ("nothing", "", "../faces"):
         response = send(client, saved(FACES[0]), MASK, memory=name)
@@ -211,3 +277,100 @@ def test_a_replaced_memory_is_not_answered_from_the_cache(client):
     assert "x-cache" not in second.headers
     assert pictures(first.json())[0][HALF].tolist() == FACES[3][HALF].tolist()
     assert pictures(second.json())[0][HALF].tolist() != FACES[3][HALF].tolist()
+
+
+def test_a_key_written_with_escapes_is_not_answered_from_the_cache(client):
+    content = json.dumps(body(blank(FACES[3]), MASK, memory="escaped"))
+    content = content.replace('"memory"', '"\\u006demory"')
+    after = []
+    for images in (FACES[3:5], FACES[4:6]):
+        put(client, "escaped", tensors({"kind": "images"}, patterns=images), SAFETENSORS)
+        headers = {"content-type": "application/json"}
+        response = client.post("/complete", content=content, headers=headers)
+        assert response.status_code == 200
+        assert "x-cache" not in response.headers
+        after.append(pictures(response.json())[0][HALF].tolist())
+    assert after[0] == FACES[3][HALF].tolist() != after[1]
+
+
+def test_an_answer_of_a_model_outlives_a_stored_memory(client):
+    def ask():
+        response = send(client, saved(FACES[7]), MASK, model="et-tile")
+        assert response.status_code == 200, response.text
+        return response
+
+    ask()
+    assert ask().headers.get("x-cache") == "hit"
+    put(client, "other", tensors({"kind": "images"}, patterns=FACES[:2]), SAFETENSORS)
+    assert ask().headers.get("x-cache") == "hit"
+
+
+def test_memories_are_not_looked_at_where_a_model_completes():
+    async def memories_fingerprint():
+        nonlocal looked
+        looked += 1
+        return b"memories"
+
+    looked, task = 0, CompleteTask.__new__(CompleteTask)
+    task.context = SimpleNamespace(  # type: ignore[assignment]
+        registry=SimpleNamespace(fingerprint=b"models"), memories_fingerprint=memories_fingerprint
+    )
+    assert asyncio.run(task.fingerprint(b'{"include": ["memories"]}')) == b"models"
+    assert not looked
+    assert asyncio.run(task.fingerprint(b'{"memory": "faces"}')) == b"modelsmemories"
+    assert looked == 1
+
+
+def recalled(image: np.ndarray, stored: np.ndarray = FACES) -> RecalledMemory:
+    items = stored / np.float32(255)
+    memory = Memory.from_items("images", items)
+    store = SimpleNamespace(get=lambda name: (MemoryCard.from_memory(memory, items), memory))
+    opened = DecodedRequest(ImageData(image), Hole(HALF, None))
+    return recall_memory("faces", store, opened)  # type: ignore[arg-type]
+
+
+def task_of(model: RecalledMemory, image: np.ndarray, count: int = 1, **params) -> CompleteInputs:
+    dynamics = DynamicsParams(**params)
+    return CompleteInputs(model, ImageData(image), WholeImage(HALF), count, dynamics, frozenset())
+
+
+def test_images_are_compared_where_they_are_completed():
+    model = recalled(FACES[0])
+    task = task_of(model, FACES[0], count=2)
+    assert not model.network.is_compared
+    with pytest.raises(RunInterruptedError):
+        complete_image(task, Progress(), StopWhen(lambda: StopReason.CANCELLED))
+    assert not model.network.is_compared
+    assert len(complete_image(task, Progress(), StopWhen(lambda: None)).completions) == 2
+    assert model.network.is_compared
+
+
+@pytest.mark.parametrize(("stored", "planes"), [(FACES, 1), (GREYS, 3)], ids=["rgb", "grey"])
+def test_the_cost_counts_the_comparison_once(stored, planes):
+    model = recalled(FACES[0], stored)
+    numbers = stored.size
+    for count, steps in ((1, 1), (4, 1), (4, 9)):
+        task = task_of(model, FACES[0], count, steps=steps)
+        assert task.memory_work == planes * (count * (steps + 1) + COMPARISON_STEPS) * numbers
+        assert task.cost == task.memory_work / 10_000
+
+
+def test_too_much_work_is_refused(start, wait, answers, tmp_path, checkpoints):
+    allowed = (3 + 1 + COMPARISON_STEPS) * FACES.size
+    limits = {"max_sample_work": allowed, "memory_store": tmp_path, "checkpoints": checkpoints}
+    server = start(**limits)
+    wait(lambda: answers(server, "/health/ready", 200))
+    with server.client() as client:
+        put(client, "faces", tensors({"kind": "images"}, patterns=FACES), SAFETENSORS)
+        completed(client, saved(FACES[0]), MASK, **FROM_FACES, dynamics={"steps": 3})
+        for more in ({"dynamics": {"steps": 4}}, {"dynamics": {"steps": 3}, "num_samples": 2}):
+            response = send(client, saved(FACES[0]), MASK, **FROM_FACES, **more)
+            check(response, 422, "invalid-request", "too_much_work", "/dynamics/steps")
+            [error] = response.json()["errors"]
+            limit = f"at most {allowed} (BASIN_MAX_SAMPLE_WORK) are allowed. Lower `steps`"
+            assert limit in error["detail"]
+
+
+def test_no_checkpoint_has_the_name_of_memories_in_metrics(client):
+    completed(client, blank(FACES[0]), MASK, **FROM_FACES)
+    assert 'model="complete:memory"' in client.get("/metrics").text

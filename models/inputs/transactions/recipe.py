@@ -170,8 +170,8 @@ def fit_recipe(
 ) -> TransactionRecipe:
     """Return the recipe of a table, fitted to `rows`, those of the training, in order of time.
 
-    Windows are an hour, a day, a week and 30 days of timestamps; where times are numbers, a
-    thousandth, a hundredth and a tenth of their range.
+    Windows are an hour, a day, a week and 30 days of timestamps; where times are numbers, their
+    range, and a tenth, a hundredth and a thousandth of it.
 
     Raises:
         ValueError: a column has no value at all, or the times do not differ.
@@ -187,7 +187,7 @@ def fit_recipe(
         span = float(rows.time[-1] - rows.time[0])
         if span <= 0:
             raise ValueError("All times of the training part are equal. Give rows of other times.")
-        windows = _CALENDAR_WINDOWS if calendar else [span / d for d in (1000, 100, 10)]
+        windows = _CALENDAR_WINDOWS if calendar else [span / d for d in (1000, 100, 10, 1)]
     return TransactionRecipe(
         time=time,
         source=source,

@@ -62,7 +62,7 @@ Windows = Annotated[
     str | None,
     typer.Option(
         help="lengths of the windows: seconds, or the unit of the time, as in 3600,86400; else an "
-        "hour, a day and a week of timestamps, or parts of the range of numbers"
+        "hour, a day, a week and 30 days of timestamps, or the range of numbers and parts of it"
     ),
 ]
 Neighbors = Annotated[

@@ -21,7 +21,7 @@ from service.validation.schema_errors import make_request_problem
 
 COMPARISON_STEPS = 9
 """Time of comparing an image with all that is stored, in steps of that image."""
-_NOT_TOLD = {
+_UNSUPPORTED = {
     "attention": "attention",
     "explanation": "explanation of its answers",
     "uncertainty": "uncertainty",
@@ -68,7 +68,7 @@ def require_fitting_memory(upload: CompletionRequest, store: MemoryStore) -> Non
             parameters or parts of the answer that there are not with a memory.
     """
     assert upload.memory is not None
-    _require_told(upload)
+    _require_supported(upload)
     card = store.get_card(upload.memory)
     if card.kind != "images":
         rule = (
@@ -79,7 +79,7 @@ def require_fitting_memory(upload: CompletionRequest, store: MemoryStore) -> Non
     _require_shape(upload.image.shape, card)
 
 
-def _require_told(upload: CompletionRequest) -> None:
+def _require_supported(upload: CompletionRequest) -> None:
     ignored = sorted(MemoryConfig.model_validate({}).ignored_params)
     faults = [
         FieldError(
@@ -97,7 +97,7 @@ def _require_told(upload: CompletionRequest) -> None:
             "not_told",
             f"This memory has no {what}: choose a model that has it, or leave out `{name}`.",
         )
-        for name, what in _NOT_TOLD.items()
+        for name, what in _UNSUPPORTED.items()
         if name in upload.include
     ]
     if faults:

@@ -45,7 +45,12 @@ def test_openapi_describes_bodies_answers_and_errors(document):
     body = operation["requestBody"]["content"]
     assert set(body) == {"application/json", "application/vnd.safetensors"}
     shapes = [s["$ref"].split("/")[-1] for s in body["application/json"]["schema"]["oneOf"]]
-    assert shapes == ["ArrayScoreRequest", "RowScoreRequest", "StoredScoreRequest"]
+    assert shapes == [
+        "ArrayScoreRequest",
+        "RowScoreRequest",
+        "StoredScoreRequest",
+        "TransactionScoreRequest",
+    ]
     classify = document["paths"]["/classify"]["post"]
     shapes = classify["requestBody"]["content"]["application/json"]["schema"]["oneOf"]
     assert [s["$ref"].split("/")[-1] for s in shapes] == ["SmilesRequest", "GraphsRequest"]

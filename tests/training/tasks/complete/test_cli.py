@@ -54,6 +54,7 @@ def test_command_line_from_images_to_checkpoint(folder: Path, tmp_path: Path) ->
     assert not torch.equal(network.codec.mean_C, torch.full((3,), 0.5))  # of its own images
 
 
+@pytest.mark.slow  # 45 s a run; the recipe is tested below
 def test_the_papers_size_is_seen_to_run_on_a_cpu(folder: Path, tmp_path: Path) -> None:
     asked = [
         *("complete", "--smoke", "--device", "cpu", "--images", str(folder), "--size", "224"),

@@ -50,9 +50,9 @@ def make_request(width: int, height: int) -> tuple[bytes, bytes, np.ndarray, np.
 
 def read_memory(pid: int, name: str) -> float:
     """A field of /proc/PID/status, in MiB."""
-    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    field = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert field is not None
+    return int(field[1]) / 1024
 
 
 def measure(client: httpx.Client, pid: int, megapixels: float) -> str:

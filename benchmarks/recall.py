@@ -97,9 +97,9 @@ def main() -> None:
     masks = dict(draw_masks(len(digits)))
     print(f"| | {' | '.join(masks)} | ms a digit |\n|---|{'---|' * (len(masks) + 1)}")
     for name, fill in fills.items():
-        found = [measure(digits, hidden, fill) for hidden in masks.values()]
-        cells = [f"{psnr:.2f}" for psnr, _ in found]
-        print(f"| {name} | {' | '.join(cells)} | {np.mean([ms for _, ms in found]):.1f} |")
+        figures = [measure(digits, hidden, fill) for hidden in masks.values()]
+        cells = [f"{psnr:.2f}" for psnr, _ in figures]
+        print(f"| {name} | {' | '.join(cells)} | {np.mean([ms for _, ms in figures]):.1f} |")
     print(f"\n{len(digits)} digits, {memory.num_patterns} stored. {describe()}.")
 
 

@@ -12,7 +12,7 @@ from basin_client.graphs import Graph, needs_schema, to_graph, to_node_id
 from basin_client.operations import scores_parser
 from basin_client.request import (
     SAFETENSORS,
-    Decision,
+    AlertRule,
     Dynamics,
     Include,
     Request,
@@ -113,7 +113,7 @@ def score_nodes(
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
-    decision: Decision | None = None,
+    decision: AlertRule | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
     """Score nodes of a stored graph from their neighbourhood.

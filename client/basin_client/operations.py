@@ -15,7 +15,7 @@ from basin_client.graphs import Graph, NodeId, needs_schema, to_graph
 from basin_client.images import ImageInput, encode_image, image_files
 from basin_client.request import (
     SAFETENSORS,
-    Decision,
+    AlertRule,
     Dynamics,
     Include,
     Request,
@@ -53,7 +53,7 @@ def score(
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
-    decision: Decision | None = None,
+    decision: AlertRule | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
     """Score how suspicious each node of a graph is.
@@ -92,7 +92,7 @@ def _score_request(
     model: str | None,
     dynamics: Dynamics | None,
     include: Sequence[Include],
-    decision: Decision | None,
+    decision: AlertRule | None,
 ) -> Request[Scores]:
     arrays = graph.arrays()
     if targets is not None:

@@ -53,7 +53,7 @@ class Dynamics(TypedDict, total=False):
     resonance: Resonance
 
 
-class Decision(TypedDict, total=False):
+class AlertRule(TypedDict, total=False):
     """Which targets get label 1; exactly one of the keys.
 
     `budget` is a number of targets, `share` a share of them, `threshold` a probability, and

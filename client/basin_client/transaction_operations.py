@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 
 from basin_client.request import (
-    Decision,
+    AlertRule,
     Dynamics,
     Include,
     Request,
@@ -35,7 +35,7 @@ def score_transactions(
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
-    decision: Decision | None = None,
+    decision: AlertRule | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
     """Score transactions, each by its own row and by the rows before it.

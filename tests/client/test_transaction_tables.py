@@ -99,7 +99,7 @@ def test_a_column_called_id_is_the_id_alone() -> None:
         read(FRAME.rename(columns={"source": "id"}), TransactionColumns(source="id", drop=("*",)))
 
 
-def test_dropped_columns_are_told() -> None:
+def test_dropped_columns_are_noted() -> None:
     table = read(columns=TransactionColumns(drop=("*",)))
     assert table.labels is None
     assert any("not read: place, fraud" in note for note in table.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -82,7 +83,11 @@ class TransactionData:
 
 @dataclass(frozen=True)
 class DescribedTransactions:
-    """Transactions with their split and their features, by a recipe fitted to the training part."""
+    """Transactions with their split and their features, by a recipe fitted to the training part.
+
+    Attributes:
+        population: all transactions of the time of the validation part, labelled or not.
+    """
 
     data: TransactionData
     split: Split
@@ -182,7 +187,7 @@ def find_leaks(described: DescribedTransactions) -> list[str]:
     return warnings
 
 
-def write_split(path: str, described: DescribedTransactions) -> None:
+def write_split(path: Path, described: DescribedTransactions) -> None:
     """Write the id and the part of each labelled row, as CSV."""
     parts = [
         pd.DataFrame({"id": described.data.ids[rows], "part": name})

@@ -87,11 +87,6 @@ class TransactionHistory:
         """Time of the last transaction; minus infinity if there is none."""
         return float(self._rows["time"][self._num_rows - 1]) if self._num_rows else -np.inf
 
-    @property
-    def nbytes(self) -> int:
-        arrays = (*self._rows.values(), *self._series.values())
-        return sum(array.nbytes for array in arrays) + 150 * len(self._keys)
-
     def append(self, rows: Transactions) -> np.ndarray:
         """Add transactions in order of time, and return their places.
 
@@ -99,7 +94,7 @@ class TransactionHistory:
             TransactionError: one is earlier than the one before it, or has a number that is too
                 large; none is added.
         """
-        self._require_in_order(rows)
+        self._require_valid(rows)
         begin, end = self._num_rows, self._num_rows + len(rows)
         _grow(self._rows, end)
         self._rows["key"][begin:end] = self._find_keys(rows)
@@ -157,7 +152,7 @@ class TransactionHistory:
         nodes, bounds, edges = self.collect_neighborhoods(rows, max_nodes)
         return Graph(self._rows["x"][nodes], edges), nodes, bounds[:-1]
 
-    def _require_in_order(self, rows: Transactions) -> None:
+    def _require_valid(self, rows: Transactions) -> None:
         recipe = self.recipe
         max_time = _MAX_TIME if recipe.calendar else _MAX_NUMBER
         columns = {recipe.time: (rows.time, max_time), recipe.amount: (rows.amount, _MAX_AMOUNT)}

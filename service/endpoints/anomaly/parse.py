@@ -11,7 +11,7 @@ import orjson
 
 from models.base import DynamicsParams
 from models.inputs.graph import Graph
-from service.endpoints.anomaly.decision import Decision
+from service.endpoints.anomaly.alert_rule import AlertRule
 from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
     NeighborhoodKnobs,
@@ -68,7 +68,7 @@ class ScoreInputs:
     dynamics: Dynamics
     params: DynamicsParams
     include: frozenset[str]
-    decision: Decision | None = None
+    decision: AlertRule | None = None
     subgraph: Mapping[str, str | int] | None = None
 
 
@@ -82,7 +82,7 @@ class StoredScoreInputs:
     neighborhood: NeighborhoodKnobs
     dynamics: Dynamics
     include: frozenset[str]
-    decision: Decision | None
+    decision: AlertRule | None
 
     def from_stored(self, stored: DynamicGraph, settings: Settings) -> ScoreInputs:
         """With the neighbourhood of the targets.
@@ -184,15 +184,15 @@ def _with_transactions(
     return _to_inputs(model, named, opened, envelope, settings)
 
 
-def _read_decision(fields: Mapping[str, Any]) -> Decision | None:
+def _read_decision(fields: Mapping[str, Any]) -> AlertRule | None:
     given = fields.get("decision")
     if given is None:
         return None
     if not isinstance(given, dict):
         raise make_request_problem([FieldError("/decision", "wrong_type", "Must be an object.")])
-    if faults := unknown_fields(given, Decision.model_fields, "decision"):
+    if faults := unknown_fields(given, AlertRule.model_fields, "decision"):
         raise make_request_problem(faults)
-    return validate_fields(Decision, given, "decision")
+    return validate_fields(AlertRule, given, "decision")
 
 
 def _to_inputs(

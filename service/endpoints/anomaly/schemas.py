@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.endpoints.anomaly.decision import Decision
+from service.endpoints.anomaly.alert_rule import AlertRule
 from service.endpoints.common.graph_schemas import (
     ArrayGraph,
     EdgeRow,
@@ -31,7 +31,7 @@ from service.validation.ids import NodeId
 class ScoreEnvelope(Envelope):
     """What every request to score nodes or transactions may carry besides its data."""
 
-    decision: Decision | None = Field(
+    decision: AlertRule | None = Field(
         None, description="which targets get label 1; else those from the model's threshold on"
     )
 

@@ -20,8 +20,8 @@ def counted(energy: Any, calls: list[int]) -> None:
     field_of = energy.prepare
 
     def field() -> Any:
-        found = field_of()
-        return lambda *args: (calls.append(1), found(*args))[1]
+        of_energy = field_of()
+        return lambda *args: (calls.append(1), of_energy(*args))[1]
 
     energy.prepare = field
 

@@ -157,14 +157,15 @@ def list_trees(kind: str, rows: int, seed: int) -> list[Any]:
             for rate, rounds in ((0.03, 100), (0.03, 200), (0.03, 400), (0.1, 100))
             for leaves in (7, 15, 31)
         ]
+    shares: tuple[Any, ...] = ("sqrt", 0.3)  # of the columns, for each split of a tree
     return [
         RandomForestClassifier(
             400,
             min_samples_leaf=leaf,
-            max_features=share,  # type: ignore[arg-type]
+            max_features=share,
             n_jobs=torch.get_num_threads(),
             random_state=seed,
         )
         for leaf in (1, 3, 10)
-        for share in ("sqrt", 0.3)
+        for share in shares
     ]

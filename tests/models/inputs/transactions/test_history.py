@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -219,7 +221,7 @@ def test_rows_beyond_the_reach_change_nothing(hops: int) -> None:
 
 def test_a_shared_column_may_have_any_name() -> None:
     rows = make_rows(100)
-    rows.categories["payer"] = rows.categories["device"]  # type: ignore[index]
+    rows = replace(rows, categories={**rows.categories, "payer": rows.categories["device"]})
     recipe = make_recipe(rows).model_copy(update={"shared": ("device", "payer")})
     history = TransactionHistory(recipe)
     history.append(rows)

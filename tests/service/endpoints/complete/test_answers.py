@@ -113,10 +113,10 @@ def test_reasons_take_the_room_of_one_window(narrow):
     mask = np.zeros((64, 64), np.uint8)
     mask[:, 30:34] = 255
     tensors = {"accept": "application/vnd.safetensors"}
-    asked = {"model": "et-pane", "include": ["attention"], "headers": tensors}
+    fields = {"model": "et-pane", "include": ["attention"], "headers": tensors}
     with narrow.client() as client:
-        several = send(client, saved(smooth(64, 64)), saved(mask), **asked)
-        one = send(client, **asked)
+        several = send(client, saved(smooth(64, 64)), saved(mask), **fields)
+        one = send(client, **fields)
     sizes = [len(safetensors.numpy.load(answer.content)) for answer in (several, one)]
     assert sizes[0] == sizes[1] > 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,9 +78,9 @@ def test_a_half_hidden_stored_image_comes_back(client, stored):
     assert answer["dynamics"]["steps"] == 1
     [memories] = answer["images"][0]["reasons"]["memories"]
     assert memories["top"] == [{"memory": stored, "share": 1.0}]
-    found = told(answer)
-    assert (found["windows"], found["steps"], found["energy_percentile"]) == (1, 1, None)
-    assert found["energy_final"] < found["energy_initial"]
+    report = told(answer)
+    assert (report["windows"], report["steps"], report["energy_percentile"]) == (1, 1, None)
+    assert report["energy_final"] < report["energy_initial"]
 
 
 def test_from_the_nearest_image_to_a_blend(client):
@@ -311,10 +312,11 @@ def test_memories_are_not_looked_at_where_a_model_completes():
         looked += 1
         return b"memories"
 
-    looked, task = 0, CompleteTask.__new__(CompleteTask)
-    task.context = SimpleNamespace(  # type: ignore[assignment]
-        registry=SimpleNamespace(fingerprint=b"models"), memories_fingerprint=memories_fingerprint
-    )
+    looked = 0
+    task = CompleteTask.__new__(CompleteTask)
+    registry = SimpleNamespace(fingerprint=b"models")
+    context: Any = SimpleNamespace(registry=registry, memories_fingerprint=memories_fingerprint)
+    task.context = context
     assert asyncio.run(task.fingerprint(b'{"include": ["memories"]}')) == b"models"
     assert not looked
     assert asyncio.run(task.fingerprint(b'{"memory": "faces"}')) == b"modelsmemories"
@@ -324,9 +326,9 @@ def test_memories_are_not_looked_at_where_a_model_completes():
 def recalled(image: np.ndarray, stored: np.ndarray = FACES) -> RecalledMemory:
     items = stored / np.float32(255)
     memory = Memory.from_items("images", items)
-    store = SimpleNamespace(get=lambda name: (MemoryCard.from_memory(memory, items), memory))
+    store: Any = SimpleNamespace(get=lambda name: (MemoryCard.from_memory(memory, items), memory))
     opened = DecodedRequest(ImageData(image), Hole(HALF, None))
-    return recall_memory("faces", store, opened)  # type: ignore[arg-type]
+    return recall_memory("faces", store, opened)
 
 
 def task_of(model: RecalledMemory, image: np.ndarray, count: int = 1, **params) -> CompleteInputs:

@@ -78,7 +78,7 @@ def test_missing_values_that_training_did_not_have_are_refused(payments: pd.Data
         describe(data, split_by_time(data))
 
 
-def test_a_feature_that_knows_the_label_is_told(payments: pd.DataFrame) -> None:
+def test_a_feature_that_knows_the_label_raises_a_warning(payments: pd.DataFrame) -> None:
     data = load(payments)
     assert not find_leaks(describe(data, split_by_time(data)))
     columns = TransactionColumns(

@@ -56,16 +56,16 @@ def test_command_line_from_images_to_checkpoint(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.slow  # 45 s a run; the recipe is tested below
 def test_the_papers_size_is_seen_to_run_on_a_cpu(folder: Path, tmp_path: Path) -> None:
-    asked = [
+    command = [
         *("complete", "--smoke", "--device", "cpu", "--images", str(folder), "--size", "224"),
         *("--out", str(tmp_path / "checkpoint"), "--run-folder", str(tmp_path / "run")),
     ]
-    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
     first = load_checkpoint(tmp_path / "checkpoint")
     config = first.manifest.config
     assert (config["size"], config["patch"], config["steps"]) == (224, 16, 4)
     # Started again, it goes on from its state: nothing is left to train.
-    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
     assert load_checkpoint(tmp_path / "checkpoint").sha256 == first.sha256
 
 

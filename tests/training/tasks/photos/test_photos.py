@@ -183,14 +183,14 @@ def test_a_share_of_windows_is_compressed_as_jpeg() -> None:
 def _share_of(crops: torch.Tensor, photos: torch.Tensor) -> float:
     """Share of crops that are in none of the photographs."""
     side = crops.shape[-1]
-    found = 0
+    count = 0
     patches = photos.unfold(2, side, 1).unfold(3, side, 1)
     corners = patches[..., 0, 0].permute(0, 2, 3, 1).reshape(-1, 3)
     whole = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, 3, side, side)
     for crop in crops:
         at = (corners == crop[:, 0, 0]).all(1).nonzero()[:, 0]
-        found += any(torch.equal(whole[index], crop) for index in at)
-    return 1 - found / len(crops)
+        count += any(torch.equal(whole[index], crop) for index in at)
+    return 1 - count / len(crops)
 
 
 @with_photos

@@ -167,7 +167,7 @@ def transactions(
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
     if split_out is not None:
-        write_split(str(split_out), described)
+        write_split(split_out, described)
     if run is None:
         data = described.data.fingerprint(described.split)
         run = run_folder(name, recipe, seed, data + described.recipe.model_dump_json())

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from service.endpoints.common.schemas import Strict
 
 
-class Decision(Strict):
+class AlertRule(Strict):
     """Which of the targets get label 1, in place of the model's threshold; one of the four."""
 
     budget: int | None = Field(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from basin_client import Client, Graph
 
-from service.endpoints.anomaly.decision import Decision
+from service.endpoints.anomaly.alert_rule import AlertRule
 from tests.support.server import Server
 
 
@@ -66,7 +66,7 @@ def test_other_decisions_are_refused(client, graph, decision, words: str) -> Non
 def test_equal_probabilities_never_exceed_a_budget() -> None:
     equal = np.array([0.9, 0.9, 0.5, 0.5, 0.5, 0.1])
     for budget, alerts in ((0, 0), (1, 0), (2, 2), (3, 2), (4, 2), (5, 5), (6, 6), (9, 6)):
-        threshold = Decision(budget=budget).find_threshold(equal)
+        threshold = AlertRule(budget=budget).find_threshold(equal)
         assert (equal >= threshold).sum() == alerts
 
 

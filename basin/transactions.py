@@ -75,7 +75,7 @@ def score_transactions(
             result = client.score_transactions(
                 source.frame,
                 rows.tolist(),
-                drop=_all_but(source, columns),
+                drop="*",
                 decimal=decimal,
                 model=model,
             )
@@ -93,11 +93,6 @@ def _select_rows(read: TransactionTable, last: int | None) -> np.ndarray:
     return np.arange(len(read))[-(last or len(read)) :]
 
 
-def _all_but(table: Table, columns: TransactionColumns) -> list[str]:
-    read = columns.options()
-    return [str(name) for name in table.frame.columns if name not in read or name == columns.id]
-
-
 def _score_locally(
     source: Table, model: str | None, options: dict[str, Any], last: int | None
 ) -> tuple[TransactionTable, pd.DataFrame]:
@@ -105,7 +100,7 @@ def _score_locally(
     from basin.bulk.tables import find_model
     from models.base import DynamicsParams
     from models.checkpoint import load_checkpoint
-    from models.inputs.transactions import TransactionHistory, Transactions
+    from models.inputs.transactions import TransactionError, TransactionHistory, Transactions
     from models.tasks.node_scorer import NodeScorer
     from service.endpoints.anomaly.infer import labelled
 
@@ -118,11 +113,12 @@ def _score_locally(
     require_kind_of_time(read, recipe.model_dump())
     network = load_checkpoint(folder).network
     assert isinstance(network, NodeScorer)
-    order = np.argsort(read.time, kind="stable")
-    history = TransactionHistory(recipe)
     rows = Transactions(read.time, read.source, read.target, read.amount, read.text, read.numbers)
-    history.append(rows.take(order))
-    rank = np.argsort(order)[_select_rows(read, last)]
+    try:
+        history, places = TransactionHistory.from_rows(recipe, rows)
+    except TransactionError as error:
+        raise InputError(f"{source.name}: {error}") from None
+    rank = places[_select_rows(read, last)]
     logits = []
     for start in with_progress_bar(range(0, len(rank), _AT_A_TIME), "transactions"):
         graph, _, places = history.build_graph(rank[start : start + _AT_A_TIME])

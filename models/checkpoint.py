@@ -60,6 +60,19 @@ class Calibration(_Part):
         return 0.5 * (1 + np.tanh(z / 2))
 
 
+def find_budget_threshold(probabilities: np.ndarray, count: int) -> float | None:
+    """Return the lowest of the `count` highest probabilities, so that at most `count` reach it.
+
+    Equal probabilities all reach a threshold or none: fewer do where more than `count` are equal;
+    None where that leaves none.
+    """
+    ranked = np.sort(probabilities)[::-1]
+    if count >= len(ranked):
+        return float(ranked[-1])
+    above = ranked[:count][ranked[:count] > ranked[count]]
+    return float(above[-1]) if len(above) else None
+
+
 _CENTRAL = (0.5, 99.5)
 """Percentiles that are nothing to speak of, in percent; docs/out-of-distribution.md says why."""
 

@@ -215,7 +215,7 @@ def _require_columns(
     extra = [name for name in present if name not in (*names, *columns.drop)]
     if extra and "*" not in columns.drop:
         raise InputError(
-            f"{table.name}: it is not said what column {extra[0]!r} is. Name it with --category, "
+            f"{table.name}: column {extra[0]!r} has no meaning yet. Name it with --category, "
             "--shared or --number, or leave it out with --drop (`*` is all of them: "
             f"{list_names(extra)})."
         )
@@ -229,14 +229,12 @@ def _read_times(table: Table, columns: TransactionColumns) -> tuple[np.ndarray, 
     is_typed = pd.api.types.is_datetime64_any_dtype(column)
     if not is_typed:
         try:
-            times = _read_finite(table, name, columns.decimal)
-        except InputError as error:
-            if "infinite" in str(error):
-                raise
+            times = read_numbers(column, table.name, columns.decimal)
+        except InputError:
             times = None
         if times is not None:
             _require_present(np.isnan(times), table.name, name, "a time")
-            return times, False, []
+            return _read_finite(table, name, columns.decimal), False, []
     try:
         stamps = pd.to_datetime(column, format=None if is_typed else "ISO8601", utc=True)
     except (ValueError, TypeError):

@@ -108,8 +108,8 @@ def collect(chosen, hops, neighbors, memory, time, chain_of, before, head, max_e
     """Return the earlier transactions that are linked with each of `chosen`.
 
     Of each view the last `neighbors` rows are linked, and of those theirs, up to `hops` steps; none
-    that is `memory` or more older than the chosen one. Of one with more than `max_each` of them the
-    nearest are taken. Stops once there are more than `max_total` in all.
+    that is `memory` or more older than the chosen one. At most `max_each` nodes make a
+    neighbourhood: the first found, view by view. Stops once there are more than `max_total` in all.
 
     Returns:
         nodes: of all neighbourhoods, one after the other, each with its own row first.

@@ -63,9 +63,11 @@ def parse_transactions(
         time=_parse_column(rows, recipe.time, _time_reader(recipe)).astype(float),
         source=_parse_column(rows, recipe.source, _read_id),
         target=_parse_column(rows, recipe.target, _read_id),
-        amount=_parse_numbers(rows, recipe.amount, recipe),
+        amount=_parse_column(rows, recipe.amount, _read_number).astype(float),
         categories={name: _parse_column(rows, name, _read_text) for name in recipe.text_columns},
-        numbers={name: _parse_numbers(rows, name, recipe) for name in recipe.numbers},
+        numbers={
+            name: _parse_column(rows, name, _read_number).astype(float) for name in recipe.numbers
+        },
     )
     return parsed, _parse_ids(rows)
 
@@ -95,23 +97,12 @@ def _parse_column(
     return values
 
 
-def _parse_numbers(
-    rows: Sequence[dict[str, Any]], column: str, recipe: TransactionRecipe
-) -> np.ndarray:
-    may_miss = column in recipe.with_missing
-
-    def read(value: Any) -> float:
-        if value is None and may_miss:
-            return math.nan
-        if value is None:
-            raise ValueError(
-                f"`{column}` is missing, and the model saw no row without it. Send a number."
-            )
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise ValueError(f"`{column}` must be a finite number.")
-        return float(value)
-
-    return _parse_column(rows, column, read).astype(float)
+def _read_number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError("Must be a finite number, or null where it is missing.")
+    return float(value)
 
 
 def _time_reader(recipe: TransactionRecipe) -> Callable[[Any], float]:
@@ -163,22 +154,18 @@ def parse_transaction_graph(
     Raises:
         Problem: the rows or targets are not valid, or too much is around the targets.
     """
-    if any(body.get(name) is not None for name in ("graph", "nodes", "edges", "graph_id")):
+    if any(body.get(name) is not None for name in ("graph", "nodes", "edges")):
         raise make_graph_problem_at(
             "", "one_of", "Send either `transactions` or a graph, not both."
         )
     rows, ids = parse_transactions(body.get("transactions"), recipe, limits.max_nodes)
     places = None if ids is None else dict(zip(ids, range(len(ids)), strict=True))
     targets = parse_targets(body.get("targets"), places, len(rows))
-    order = np.argsort(rows.time, kind="stable")
-    history = TransactionHistory(recipe)
     try:
-        history.append(rows.take(order))
+        history, rank = TransactionHistory.from_rows(recipe, rows)
     except TransactionError as error:
-        at_row = pointer("transactions", int(order[error.row]), error.column)
-        raise make_graph_problem_at(at_row, "out_of_range", error.rule) from None
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
+        at_row = pointer("transactions", error.row, error.column)
+        raise make_graph_problem_at(at_row, error.code, error.rule) from None
     scored = rank if targets is None else rank[targets]
     at = _AT() if targets is None else "/targets"
     try:
@@ -190,5 +177,5 @@ def parse_transaction_graph(
         )
         raise make_graph_problem_at(at, "too_many_nodes", detail) from None
     check_graph_size(graph.num_nodes, graph.edge_index.shape[1], limits, at, at)
-    called = order[nodes].tolist()
+    called = np.argsort(rank)[nodes].tolist()
     return ParsedGraph(graph, called if ids is None else [ids[place] for place in called], own)

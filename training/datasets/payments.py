@@ -46,7 +46,7 @@ def simulate_payments(count: int, *, fraud_share: float = 0.02, seed: int = 0) -
     `typology`, which is blank where a payment is honest and must not be a feature.
 
     Raises:
-        ValueError: there are too few payments for a scheme of each typology.
+        ValueError: there are fewer than 1,000 payments, or `fraud_share` is not between 0 and 0.5.
     """
     if count < 1000 or not 0 < fraud_share < 0.5:
         raise ValueError("Simulate 1,000 payments or more, with a fraud_share between 0 and 0.5.")
@@ -110,7 +110,7 @@ def _simulate_honest(rng: np.random.Generator, count: int, accounts: int) -> _Sc
 
 
 def _draw_time_of_day(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Seconds after midnight: a cosine with its peak at 14:00, of fraud as of the rest."""
+    """Seconds after midnight: a cosine with its peak at 14:00, for honest payments and fraud."""
     hour = 24 * rng.random(count)
     quiet = rng.random(count) > 0.55 + 0.45 * np.cos(2 * np.pi * (hour - 14) / 24)
     hour[quiet] = 14 + 3 * rng.standard_normal(int(quiet.sum()))

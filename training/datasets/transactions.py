@@ -12,6 +12,7 @@ from basin_client.transaction_tables import TransactionColumns, TransactionTable
 from sklearn.metrics import roc_auc_score
 
 from models.inputs.transactions import (
+    TransactionError,
     TransactionHistory,
     TransactionRecipe,
     Transactions,
@@ -96,8 +97,8 @@ class DescribedTransactions:
     history: TransactionHistory
 
 
-def split_by_time(data: TransactionData, shares: tuple[float, float] = (0.6, 0.2)) -> Split:
-    """Split the labelled rows at two times: so much to train on, to validate, and the rest to test.
+def split_by_time(data: TransactionData) -> Split:
+    """Split the labelled rows at two times: 60 % to train on, 20 % to validate, the rest to test.
 
     Rows of equal time are in one part.
 
@@ -106,7 +107,7 @@ def split_by_time(data: TransactionData, shares: tuple[float, float] = (0.6, 0.2
     """
     labelled = np.flatnonzero(data.labels >= 0)
     times = data.rows.time[labelled]
-    ends = np.cumsum(shares) * len(labelled)
+    ends = np.array([0.6, 0.8]) * len(labelled)
     cuts = [times[min(int(end), len(times) - 1)] if len(times) else 0.0 for end in ends]
     part = np.searchsorted(cuts, times, side="right")
     split = Split("time", *(labelled[part == i] for i in range(3)))
@@ -131,7 +132,8 @@ def describe(
     rows by it.
 
     Raises:
-        ValueError: a column has no value in the training part.
+        ValueError: a column has no value in the training part, or one is missing later alone, or a
+            value is too large.
     """
     columns = data.columns
     recipe = fit_recipe(
@@ -147,22 +149,15 @@ def describe(
         neighbors=neighbors,
         hops=hops,
     )
-    _require_known_missing(data, recipe)
     history = TransactionHistory(recipe)
-    history.append(data.rows)
+    try:
+        history.append(data.rows)
+    except TransactionError as error:
+        raise ValueError(
+            f"Transaction {data.ids[error.row]}, column {error.column!r}: {error.rule}"
+        ) from None
     population = np.arange(split.val[0], split.val[-1] + 1)
     return DescribedTransactions(data, split, population, recipe, history)
-
-
-def _require_known_missing(data: TransactionData, recipe: TransactionRecipe) -> None:
-    values = {recipe.amount: data.rows.amount, **data.rows.numbers}
-    for column in recipe.number_columns:
-        missing = np.isnan(values[column])
-        if missing.any() and column not in recipe.with_missing:
-            raise ValueError(
-                f"Column {column!r} has {missing.sum()} missing values, none of them in the "
-                "training part, from which their meaning is learned. Fill them in, or --drop it."
-            )
 
 
 def find_leaks(described: DescribedTransactions) -> list[str]:

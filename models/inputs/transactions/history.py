@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import final
+from typing import Self, final
 
 import numpy as np
 
@@ -18,11 +18,11 @@ _MAX_AMOUNT = 1e12  # up to which a sum of doubles keeps cents
 
 
 class TransactionError(ValueError):
-    """A transaction cannot be added; `row` is its place among those added."""
+    """A transaction cannot be added; `row` is its place among those given, `code` the kind."""
 
-    def __init__(self, row: int, column: str, rule: str) -> None:
+    def __init__(self, row: int, column: str, code: str, rule: str) -> None:
         super().__init__(f"row {row + 1}, column {column!r}: {rule}")
-        self.row, self.column, self.rule = row, column, rule
+        self.row, self.column, self.code, self.rule = row, column, code, rule
 
 
 class NeighborhoodTooLargeError(ValueError):
@@ -37,8 +37,8 @@ class NeighborhoodTooLargeError(ValueError):
 class TransactionHistory:
     """Transactions as they came, each described by its own row and the ones before.
 
-    What is added later changes nothing of what was there: features `x_NF` of a transaction and its
-    neighbourhood are the same whether it is the last one or has a million behind it.
+    Transactions that are added later change neither the features `x_NF` nor the neighbourhoods of
+    earlier ones.
     """
 
     def __init__(self, recipe: TransactionRecipe) -> None:
@@ -74,6 +74,25 @@ class TransactionHistory:
             "total": np.empty((0, spans)),
         }
 
+    @classmethod
+    def from_rows(cls, recipe: TransactionRecipe, rows: Transactions) -> tuple[Self, np.ndarray]:
+        """Return the history of rows in any order, and the place of each in it (n,). Rows of equal
+        time keep their order.
+
+        Raises:
+            TransactionError: a value is missing or too large.
+        """
+        order = np.argsort(rows.time, kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        history = cls(recipe)
+        try:
+            history.append(rows.take(order))
+        except TransactionError as error:
+            row = int(order[error.row])
+            raise TransactionError(row, error.column, error.code, error.rule) from None
+        return history, place
+
     def __len__(self) -> int:
         return self._num_rows
 
@@ -91,7 +110,7 @@ class TransactionHistory:
         """Add transactions in order of time, and return their places.
 
         Raises:
-            TransactionError: one is earlier than the one before it, or has a number that is too
+            TransactionError: one is earlier than the one before it, or a value is missing or too
                 large; none is added.
         """
         self._require_valid(rows)
@@ -158,13 +177,17 @@ class TransactionHistory:
         columns = {recipe.time: (rows.time, max_time), recipe.amount: (rows.amount, _MAX_AMOUNT)}
         columns |= {name: (values, _MAX_NUMBER) for name, values in rows.numbers.items()}
         for column, (values, limit) in columns.items():
+            if column not in recipe.with_missing and (missing := np.isnan(values)).any():
+                rule = "The value is missing, and training had no row without it. Fill it in."
+                raise TransactionError(int(missing.argmax()), column, "missing", rule)
             if (large := np.abs(values) > limit).any():
-                rule = f"The value may be at most {limit:g}. Check its unit."
-                raise TransactionError(int(large.argmax()), column, rule)
+                row = int(large.argmax())
+                rule = f"The value {values[row]:g} is beyond {limit:g}. Check its unit."
+                raise TransactionError(row, column, "out_of_range", rule)
         times = np.concatenate([[self.last_time], rows.time])
         if (late := times[1:] < times[:-1]).any():
             rule = "The time is earlier than that of the transaction before it. Send rows in order."
-            raise TransactionError(int(late.argmax()), recipe.time, rule)
+            raise TransactionError(int(late.argmax()), recipe.time, "out_of_order", rule)
 
     def _find_keys(self, rows: Transactions) -> np.ndarray:
         """Return the key of each view of each row, int32 (n, V); new ones are numbered on. A blank

@@ -208,6 +208,6 @@ def fit_recipe(
 
 def _frequent_values(values: np.ndarray) -> tuple[str, ...]:
     """Return the most frequent values, ties in order of the text."""
-    counts = Counter(value for value in values if value)
+    counts = Counter(value for value in values if value not in ("", OTHER))
     ordered = sorted(counts, key=lambda value: (-counts[value], value))
     return tuple(value for value in ordered[:_MAX_VALUES] if counts[value] >= _MIN_ROWS)

@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from models.checkpoint import find_budget_threshold
 from service.endpoints.common.schemas import Strict
 
 
@@ -22,8 +23,8 @@ class AlertRule(Strict):
         None,
         gt=0,
         lt=1,
-        description="where an alert costs less than what it saves: cost of an alert / cost of a "
-        "missed fraud",
+        description="where an alert pays: its cost / the cost of a missed fraud, so that label 1 "
+        "begins at this probability",
     )
 
     @model_validator(mode="after")
@@ -46,8 +47,5 @@ class AlertRule(Strict):
             return self.cost_ratio
         count = self.budget if self.share is None else int(self.share * len(probability) + 1e-9)
         assert count is not None
-        ranked = np.sort(probability)[::-1]
-        if count >= len(ranked):
-            return float(ranked[-1])
-        above = ranked[:count][ranked[:count] > ranked[count]]
-        return float(above[-1]) if len(above) else float(np.nextafter(max(ranked[0], 1.0), 2.0))
+        lowest = find_budget_threshold(probability, count)
+        return float(np.nextafter(1, 2)) if lowest is None else lowest

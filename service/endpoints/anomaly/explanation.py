@@ -20,6 +20,7 @@ def explained_score(
     task: ScoreInputs,
     node: int,
     logit: float,
+    threshold: float,
     fired: list[MemoryActivations],
     place: int,
     control: StepControl,
@@ -32,7 +33,7 @@ def explained_score(
     network, graph, params = task.model.network, task.graph, task.params
     value = occlusion.build_score_func(network, params, node, control)
     probability = task.model.manifest.calibration(np.array([logit]))[0]
-    suspicious = probability >= task.model.manifest.threshold
+    suspicious = probability >= threshold
     cause = partial(
         occlusion.attribute, value, np.array([logit]), np.array([1 if suspicious else -1])
     )

@@ -124,8 +124,9 @@ def _explained(
         return {}
     targets = suspects(task, logits_N).tolist()
     fired = gathering.fired(0, targets)
+    threshold = find_threshold(task, logits_N)
     return {
-        node: explained_score(task, node, float(logits_N[node]), fired, place, control)
+        node: explained_score(task, node, float(logits_N[node]), threshold, fired, place, control)
         for place, node in enumerate(targets)
     }
 
@@ -150,10 +151,12 @@ def find_threshold(task: ScoreInputs, logits_N: np.ndarray) -> float:
     return task.decision.find_threshold(task.model.manifest.calibration(logits))
 
 
-def table(task: ScoreInputs, logits_N: np.ndarray) -> dict[str, np.ndarray]:
-    """A result for each target, in the order asked, as columns; `row` is that of the node."""
+def table(task: ScoreInputs, logits_N: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
+    """A result for each target, in the order asked, as columns, and the threshold of their labels;
+    `row` is that of the node."""
     rows = np.arange(len(logits_N)) if task.targets is None else task.targets
-    return labelled(task.model.manifest, logits_N, rows, find_threshold(task, logits_N))
+    threshold = find_threshold(task, logits_N)
+    return labelled(task.model.manifest, logits_N, rows, threshold), threshold
 
 
 def labelled(
@@ -177,7 +180,7 @@ def labelled(
 
 def results(task: ScoreInputs, scored: Scored) -> list[dict[str, Any]]:
     """One result per target, in the order asked."""
-    columns, threshold = table(task, scored.logits_N), find_threshold(task, scored.logits_N)
+    columns, threshold = table(task, scored.logits_N)
     ids, explained = task.node_ids, scored.explanations
     return [
         {

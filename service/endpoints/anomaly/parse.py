@@ -115,6 +115,26 @@ class StoredScoreInputs:
         )
 
 
+@dataclass(frozen=True)
+class TransactionScoreInputs:
+    """Transactions to score, whose neighbourhoods are to be built first."""
+
+    model: Scorer
+    fields: Mapping[str, Any]
+    envelope: Envelope
+    decision: AlertRule | None
+
+    def build(self, settings: Settings) -> ScoreInputs:
+        """With the neighbourhoods of the targets.
+
+        Raises:
+            Problem: the rows or targets are not valid, or too much is around them.
+        """
+        assert self.model.recipe is not None
+        named = parse_transaction_graph(self.fields, self.model.recipe, settings)
+        return _to_inputs(self.model, named, self.envelope, self.decision, settings)
+
+
 def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> None:
     if stored != read:
         rule = (
@@ -126,7 +146,7 @@ def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> 
 
 def parse_score(
     body: bytes, media_type: str, registry: Registry, settings: Settings
-) -> ScoreInputs | StoredScoreInputs:
+) -> ScoreInputs | StoredScoreInputs | TransactionScoreInputs:
     """Parse a body of `POST /anomaly/score`, as sent or as `service.workers.large_json` made it.
 
     Raises:
@@ -134,19 +154,21 @@ def parse_score(
     """
     opened = _open(body, media_type)
     envelope = read_envelope(opened.fields, opened.known, settings)
+    rule = _read_alert_rule(opened.fields)
     model = registry.get_of_kind(Scorer, envelope.model or settings.default_anomaly_model)
     require_supported_params(envelope.dynamics, model.network.config)
     require_supported_includes(model.network, envelope.include)
     if opened.problem is not None:
         raise opened.problem
     if opened.fields.get("graph_id") is not None:
-        return _stored(opened.fields, envelope, model, settings)
-    if model.recipe is not None or opened.fields.get("transactions") is not None:
-        return _with_transactions(opened, envelope, model, settings)
+        return _stored(opened.fields, envelope, rule, model, settings)
     if opened.fields.get("neighborhood") is not None:
         raise make_graph_problem_at(
             "/neighborhood", "not_read", "`neighborhood` is allowed only with `graph_id`."
         )
+    if model.recipe is not None or opened.fields.get("transactions") is not None:
+        _require_transactions(opened, model)
+        return TransactionScoreInputs(model, opened.fields, envelope, rule)
     if opened.tensors is None:
         named = parse_json_graph(opened.fields, model, settings)
     else:
@@ -157,12 +179,10 @@ def parse_score(
             settings,
             is_matched=media_type not in (JSON, SAFETENSORS),
         )
-    return _to_inputs(model, named, opened, envelope, settings)
+    return _to_inputs(model, named, envelope, rule, settings)
 
 
-def _with_transactions(
-    opened: _Opened, envelope: Envelope, model: Scorer, settings: Settings
-) -> ScoreInputs:
+def _require_transactions(opened: _Opened, model: Scorer) -> None:
     if model.recipe is None:
         raise make_graph_problem_at(
             "/transactions",
@@ -176,15 +196,9 @@ def _with_transactions(
             "missing",
             "This model reads rows of transactions. Send them as `transactions` in JSON.",
         )
-    if opened.fields.get("neighborhood") is not None:
-        raise make_graph_problem_at(
-            "/neighborhood", "not_read", "`neighborhood` is allowed only with `graph_id`."
-        )
-    named = parse_transaction_graph(opened.fields, model.recipe, settings)
-    return _to_inputs(model, named, opened, envelope, settings)
 
 
-def _read_decision(fields: Mapping[str, Any]) -> AlertRule | None:
+def _read_alert_rule(fields: Mapping[str, Any]) -> AlertRule | None:
     given = fields.get("decision")
     if given is None:
         return None
@@ -198,8 +212,8 @@ def _read_decision(fields: Mapping[str, Any]) -> AlertRule | None:
 def _to_inputs(
     model: Scorer,
     named: ParsedGraph,
-    opened: _Opened,
     envelope: Envelope,
+    rule: AlertRule | None,
     settings: Settings,
 ) -> ScoreInputs:
     count = named.graph.num_nodes if named.targets is None else len(named.targets)
@@ -212,14 +226,18 @@ def _to_inputs(
         envelope.dynamics,
         envelope.dynamics.to_params(),
         frozenset(envelope.include),
-        _read_decision(opened.fields),
+        rule,
     )
 
 
 def _stored(
-    fields: dict[str, Any], envelope: Envelope, model: Scorer, settings: Settings
+    fields: dict[str, Any],
+    envelope: Envelope,
+    rule: AlertRule | None,
+    model: Scorer,
+    settings: Settings,
 ) -> StoredScoreInputs:
-    if any(fields.get(name) is not None for name in ("graph", "nodes", "edges")):
+    if any(fields.get(name) is not None for name in ("graph", "nodes", "edges", "transactions")):
         raise make_graph_problem_at(
             "", "one_of", "Send either a graph, or the `graph_id` of a stored graph."
         )
@@ -244,7 +262,7 @@ def _stored(
             stored_fields.neighborhood,
             envelope.dynamics,
             include,
-            _read_decision(fields),
+            rule,
         )
     )
 

@@ -14,7 +14,6 @@ from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.infer import (
     Scored,
     batchable,
-    find_threshold,
     named,
     pack_if_large,
     results,
@@ -22,7 +21,12 @@ from service.endpoints.anomaly.infer import (
     size_of,
     table,
 )
-from service.endpoints.anomaly.parse import ScoreInputs, StoredScoreInputs, parse_score
+from service.endpoints.anomaly.parse import (
+    ScoreInputs,
+    StoredScoreInputs,
+    TransactionScoreInputs,
+    parse_score,
+)
 from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
     RowScoreRequest,
@@ -57,7 +61,6 @@ _Packed = tuple[ScoreInputs, GraphBatch | None]
 _RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
 """Of a target, as `AppContext.aside` counts them: as columns it takes a tenth of the time and less.
 """
-_TRANSACTION_COST_FACTOR = 100  # neighbourhoods take far longer than reading the rows
 _REASON_BYTES = 128  # of a node or an edge of the graph, whatever the targets are
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(GRAPH_TENSORS)}, of which "
@@ -111,18 +114,23 @@ class ScoreTask(InferenceTask[Scored]):
             content_type = CONDENSED
             self.state.timer.lap("condense")
         weight = len(body) * (JSON_COST_FACTOR if content_type == JSON else 1)
-        if b'"transactions"' in body:
-            weight *= _TRANSACTION_COST_FACTOR
         parsed = await context.offload_if_large(weight, self._read, body, content_type)
         if isinstance(parsed, StoredScoreInputs):
             graph = await context.graphs.get(parsed.graph_id, "/graph_id")
             parsed = await self.on_codec(self._take_subgraph, parsed, graph)
+        elif isinstance(parsed, TransactionScoreInputs):
+            parsed = await self.on_codec(self._build_neighborhoods, parsed)
         self.inputs, self.batch = parsed
         self.state.timer.lap("parse")
 
-    def _read(self, body: bytes, content_type: str) -> _Packed | StoredScoreInputs:
+    def _read(
+        self, body: bytes, content_type: str
+    ) -> _Packed | StoredScoreInputs | TransactionScoreInputs:
         inputs = parse_score(body, content_type, self.context.registry, self.settings)
-        return inputs if isinstance(inputs, StoredScoreInputs) else _pack(inputs)
+        return _pack(inputs) if isinstance(inputs, ScoreInputs) else inputs
+
+    def _build_neighborhoods(self, inputs: TransactionScoreInputs) -> _Packed:
+        return _pack(inputs.build(self.settings))
 
     def _take_subgraph(self, inputs: StoredScoreInputs, graph: DynamicGraph) -> _Packed:
         return _pack(inputs.from_stored(graph, self.settings))
@@ -170,9 +178,9 @@ def _encode(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:
         "convergence": scored.convergence,
     }
     if form == SAFETENSORS:
-        columns = table(task, scored.logits_N).items()
-        arrays = {f"results.{name}": column for name, column in columns}
-        document["threshold"] = find_threshold(task, scored.logits_N)
+        columns, threshold = table(task, scored.logits_N)
+        arrays = {f"results.{name}": column for name, column in columns.items()}
+        document["threshold"] = threshold
         if scored.explanations:
             explanations = scored.explanations.items()
             document["explanations"] = [

@@ -133,10 +133,10 @@ def require_max_work(work: int, settings: Settings) -> None:
     """Refuse a completion that would take too long, before anything is compared."""
     if work > settings.max_sample_work:
         rule = (
-            f"This request takes {work} operations ((steps + {COMPARISON_STEPS + 1}) x rows x "
-            f"stored images x numbers of each); at most {settings.max_sample_work} "
-            "(BASIN_MAX_SAMPLE_WORK) are allowed. Lower `steps` or `num_samples`, or store fewer "
-            "images."
+            f"This request takes {work} operations ((steps + 1) x rows of all samples + "
+            f"{COMPARISON_STEPS} x rows of one, x stored images x numbers of each); at most "
+            f"{settings.max_sample_work} (BASIN_MAX_SAMPLE_WORK) are allowed. Lower `steps` or "
+            "`num_samples`, or store fewer images."
         )
         raise make_problem("invalid-request", "/dynamics/steps", "too_much_work", rule)
 

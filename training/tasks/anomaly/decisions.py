@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from models.checkpoint import Decision
+from models.checkpoint import Decision, find_budget_threshold
 from training.tasks.anomaly.evaluate import find_best_threshold
 
 Rule = Literal["macro_f1", "budget", "precision", "cost"]
@@ -20,9 +20,9 @@ class DecisionRule:
     - `macro_f1`: the best macro-F1 on the labelled part.
     - `budget`: the share `value` of all transactions, labelled or not, is above it.
     - `precision`: the lowest with a precision of `value` at least on the labelled part.
-    - `cost`: from a probability of cost of an alert / cost of a missed fraud on, `value`, which is
-      where the expected cost of either is equal (Elkan 2001, "The foundations of cost-sensitive
-      learning", eq. 2, where an alert ends a fraud).
+    - `cost`: the probability `value`, cost of an alert / cost of a missed fraud, where an alert and
+      none cost the same on average (Elkan 2001, "The foundations of cost-sensitive learning",
+      eq. 2, if a fraud that raised an alert costs no more than the alert).
     """
 
     rule: Rule = "macro_f1"
@@ -68,14 +68,14 @@ def _find_threshold(
         return value
     if rule.rule == "budget":
         count = int(value * len(population) + 1e-9)
-        ranked = np.sort(population)[::-1]
-        above = ranked[:count][ranked[:count] > ranked[min(count, len(ranked) - 1)]]
-        if not len(above):
+        lowest = find_budget_threshold(population, count)
+        if lowest is None:
             raise ValueError(
                 f"A budget of {value:g} of the {len(population)} transactions of the validation "
                 f"part is {count}, and more have the highest probability. Choose a larger --budget."
             )
-        return _find_midpoint(float(above[-1]), float(ranked[len(above)]))
+        below = population[population < lowest]
+        return _find_midpoint(lowest, float(below.max()) if len(below) else 0.0)
     order = np.argsort(-probabilities, kind="stable")
     ranked, hits = probabilities[order], labels[order] == 1
     precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)

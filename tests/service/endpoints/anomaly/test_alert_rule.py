@@ -78,3 +78,17 @@ def test_the_client_sends_it(server: Server, sample) -> None:
         )
     assert scores.label.sum() == 4
     assert scores.threshold == pytest.approx(scores.probability[scores.label == 1].min())
+
+
+def test_an_explanation_says_what_moved_a_score_to_the_label_of_the_request(client, graph) -> None:
+    def explain(threshold: float) -> dict[str, Any]:
+        decision = {"threshold": threshold}
+        response = post(client, graph, decision, targets=[3], include=["explanation"])
+        [result] = response.json()["results"]
+        assert result["label"] == (threshold == 0)
+        return result["explanation"]["features"]
+
+    alert, none = explain(0.0), explain(1.0)
+    names = [[cause["feature"] for cause in alert[kind]] for kind in ("supports", "opposes")]
+    assert any(names)
+    assert names == [[c["feature"] for c in none[kind]] for kind in ("opposes", "supports")]

@@ -115,8 +115,8 @@ def test_explanations_name_transactions_and_features(url: str, rows) -> None:
 @pytest.mark.parametrize(
     ("change", "pointer", "words"),
     [
-        ({"amount": None}, "/transactions/3/amount", "the model saw no row without it"),
-        ({"amount": "12"}, "/transactions/3/amount", "must be a finite number"),
+        ({"amount": None}, "/transactions/3/amount", "training had no row without it"),
+        ({"amount": "12"}, "/transactions/3/amount", "Must be a finite number"),
         ({"time": "yesterday"}, "/transactions/3/time", "must be a timestamp"),
         ({"source": ""}, "/transactions/3/source", "Must be an id"),
         ({"source": 1.5}, "/transactions/3/source", "Must be an id"),
@@ -139,6 +139,7 @@ def test_requests_of_another_kind_are_refused(url: str, rows) -> None:
     for fields, words in (
         ({"graph": graph}, "reads rows of transactions"),
         ({"transactions": rows[:2], "graph": graph}, "not both"),
+        ({"transactions": rows[:2], "graph_id": "g", "targets": [1]}, "Send either a graph"),
         ({"transactions": []}, "`transactions` is empty"),
         ({"transactions": rows[:2], "targets": ["p77"]}, "Must be the id"),
     ):
@@ -176,7 +177,7 @@ def test_client_command_line_and_bulk_give_the_same_scores(
     with Client(url) as client:
         of_frame = client.score_transactions(frame, id="id", model=MODEL)
         of_file = client.score_transactions(table, ["p7"], id="id", model=MODEL)
-        with pytest.raises(InputError, match="it is not said what column 'note' is"):
+        with pytest.raises(InputError, match="column 'note' has no meaning yet"):
             client.score_transactions(frame.assign(note="x"), id="id", model=MODEL)
         with pytest.raises(InputError, match="the model was trained on timestamps"):
             client.score_transactions(frame.assign(time=range(len(frame))), id="id", model=MODEL)

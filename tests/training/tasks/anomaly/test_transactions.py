@@ -74,7 +74,7 @@ def test_missing_values_that_training_did_not_have_are_refused(payments: pd.Data
     gap = payments.copy()
     gap.loc[len(gap) - 1, "amount"] = np.nan
     data = load(gap)
-    with pytest.raises(ValueError, match="none of them in the training part"):
+    with pytest.raises(ValueError, match="training had no row without it"):
         describe(data, split_by_time(data))
 
 

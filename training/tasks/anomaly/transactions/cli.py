@@ -251,7 +251,9 @@ def payments(
     frame = simulate_payments(count, fraud_share=fraud_share, seed=seed)
     frame.to_csv(out, index=False)
     counts = frame["typology"].value_counts()
-    typer.echo(f"{out}: {count} payments, " + ", ".join(f"{counts[t]} {t}" for t in TYPOLOGIES))
+    typer.echo(
+        f"{out}: {count} payments, " + ", ".join(f"{counts.get(t, 0)} {t}" for t in TYPOLOGIES)
+    )
 
 
 def _parse_windows(text: str) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ from training.tasks.anomaly.configs import DYNAMICS
 from training.tasks.anomaly.decisions import DecisionRule
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.transactions.train import (
+    BUDGET,
     TransactionEvaluation,
     evaluate,
     train_transaction_scorer,
@@ -80,7 +81,7 @@ def _compute_row(
     progress: Progress,
     smoke: bool,
 ) -> ResultRow:
-    rule = DecisionRule("budget", 0.01)
+    rule = DecisionRule("budget", BUDGET)
     if model in TREE_MODELS:
         evaluation, val, setting = _fit_trees(described, model, seed, rule, smoke)
     else:
@@ -114,7 +115,10 @@ def _fit_trees(
     split, labels = described.split, described.data.labels
     own = described.history.x_NF
     best: tuple[float, str, TransactionEvaluation] | None = None
-    for name, select in (("own", own.__getitem__), ("own and linked", partial(_mean, described))):
+    for name, select in (
+        ("own", own.__getitem__),
+        ("own and linked", partial(_append_means, described)),
+    ):
         tables = {part: select(rows) for part, rows in split.parts().items()}
         y = labels[split.train]
         weight = np.where(y == 1, (y == 0).sum() / (y == 1).sum(), 1.0)
@@ -131,7 +135,7 @@ def _fit_trees(
     return best[2], best[0], best[1]
 
 
-def _mean(described: DescribedTransactions, rows: np.ndarray) -> np.ndarray:
+def _append_means(described: DescribedTransactions, rows: np.ndarray) -> np.ndarray:
     """Features of transactions beside their means over what is linked with them, (n, 2 F)."""
     history = described.history
     nodes, bounds, _ = history.collect_neighborhoods(rows)

@@ -13,6 +13,7 @@ from torch import nn
 
 from models.base import temporary_seed
 from models.checkpoint import Calibration, Decision
+from models.inputs.graph import Graph
 from models.registry import find_architectures
 from models.tasks.node_scorer import NodeConfig, NodeScorer
 from training.datasets.transactions import DescribedTransactions
@@ -121,8 +122,7 @@ def train_transaction_scorer(
     rows = np.arange(split.train[-1] + 1)
     if len(rows) > _FITTED_ROWS:
         rows = np.sort(np.random.default_rng(seed).choice(rows, _FITTED_ROWS, replace=False))
-    graph, _, places = described.history.build_graph(rows)
-    alone = replace(graph, x=graph.x[places], edge_index=np.zeros((2, 0), np.int64))
+    alone = Graph(described.history.x_NF[rows], np.zeros((2, 0), np.int64))
     architecture = cast(NodeScorer, kind.from_data(config, [alone], seed)[0])
     network: nn.Module = architecture
     if baseline is not None:

@@ -85,6 +85,7 @@ class _Server(uvicorn.Server):
         assert isinstance(self.config.app, FastAPI)
         context = self.config.app.state.context
         context.jobs.drain()
+        context.alert_streams.close()
         context.registry.stop_loading()
         if self._admin is not None and self._beside is not None:
             self._admin.should_exit = True

@@ -21,6 +21,7 @@ from service.endpoints import openapi
 from service.endpoints.open_inference.errors import OipErrorMiddleware
 from service.endpoints.open_inference.tensors import HEADER
 from service.endpoints.routers import ADMIN, INFERENCE, ROUTERS, WORKER
+from service.endpoints.transactions.pending import PendingScorer
 from service.errors import Problem
 from service.http.error_handlers import handle_http_exception, handle_problem
 from service.http.normalize import NormalizeMiddleware
@@ -63,6 +64,8 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         watched = [part for part in (context.api_keys, context.redis) if part is not None]
         watching = [asyncio.create_task(part.watch()) for part in watched]
         watching.append(asyncio.create_task(trim_periodically()))
+        if not worker:
+            watching.append(asyncio.create_task(PendingScorer(context).run()))
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ from service.auth.usage_limits import UsageLimits
 from service.engine.engine import Engine
 from service.http.body import BodyReader
 from service.http.idempotency import IdempotencyKeys
+from service.http.sse import OpenStreams
 from service.http.throttle import RefusalThrottle
 from service.imaging.decoder_pool import ImageDecoder
 from service.jobs.runner import JobRunner
@@ -74,6 +75,7 @@ class AppContext:
     large_json: LargeJsonParser = field(default_factory=LargeJsonParser)
     image_decoder: ImageDecoder = field(default_factory=ImageDecoder)
     throttle: RefusalThrottle = field(default_factory=RefusalThrottle)
+    alert_streams: OpenStreams = field(default_factory=lambda: OpenStreams(100))
     codec: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="codec")
     )
@@ -125,6 +127,7 @@ class AppContext:
             usage_limits=UsageLimits(storage.limiter, metrics),
             redis=storage.redis,
             traces=traces,
+            alert_streams=OpenStreams(settings.max_alert_streams),
         )
         context._register_gauges()
         return context

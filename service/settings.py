@@ -205,6 +205,11 @@ class Settings(BaseSettings):
         description="maximum number of edges of the nodes of one neighborhood, including edges "
         "that leave it",
     )
+    max_alert_streams: int = Field(
+        default=100,
+        ge=0,
+        description="maximum number of open streams of GET /graphs/{id}/alerts of this server",
+    )
     graph_memory_bytes: int = Field(
         default=2 << 30,
         ge=0,

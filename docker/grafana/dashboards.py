@@ -265,6 +265,32 @@ DASHBOARDS = (
                 "ops",
             ),
             Panel(
+                "Transactions stored and scored",
+                [(_rate("basin_transactions_total", "model", _OF), "{{model}}")],
+                "ops",
+                quiet=True,
+            ),
+            Panel(
+                "Alerts of stored transactions",
+                [
+                    (
+                        f"{_rate('basin_alerts_total', 'model', _OF)} / "
+                        f"{_rate('basin_transactions_total', 'model', _OF)}",
+                        "{{model}}",
+                    )
+                ],
+                "percentunit",
+                "Share of the transactions: about that of the budget for which the threshold was "
+                "chosen.",
+                quiet=True,
+            ),
+            Panel(
+                "Transactions not scored in time",
+                [("basin_transactions_pending", "{{instance}}")],
+                about="0: what a request did not score is scored within seconds of its deadline.",
+                quiet=True,
+            ),
+            Panel(
                 "Inputs without an answer",
                 [(_rate("basin_item_errors_total", "model, code"), "{{code}}, {{model}}")],
                 "ops",

@@ -104,12 +104,18 @@ def update(
 
 
 @njit(nogil=True, cache=True)
-def collect(chosen, hops, neighbors, memory, time, chain_of, before, head, max_each, max_total):
+def collect(
+    chosen, hops, neighbors, memory, time, chain_of, before, head, place, linked,
+    max_each, max_total,
+):  # fmt: skip
     """Return the earlier transactions that are linked with each of `chosen`.
 
     Of each view the last `neighbors` rows are linked, and of those theirs, up to `hops` steps; none
     that is `memory` or more older than the chosen one. At most `max_each` nodes make a
     neighbourhood: the first found, view by view. Stops once there are more than `max_total` in all.
+
+    Args:
+        place, linked: (N,) scratch, -1 before and after.
 
     Returns:
         nodes: of all neighbourhoods, one after the other, each with its own row first.
@@ -119,8 +125,8 @@ def collect(chosen, hops, neighbors, memory, time, chain_of, before, head, max_e
     """
     bounds = np.zeros(len(chosen) + 1, np.int64)
     nodes, sources, targets = [np.int64(0)][:0], [np.int64(0)][:0], [np.int64(0)][:0]
-    place = np.full(len(time), NONE, np.int32)  # of a row in the neighbourhood at hand
-    linked = np.full(len(time), NONE, np.int32)  # the last node that a row was linked with
+    # `place` is that of a row in the neighbourhood at hand, `linked` the last node it was linked
+    # with.
     for r in range(len(chosen)):
         start = len(nodes)
         oldest = time[chosen[r]] - memory

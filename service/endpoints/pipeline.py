@@ -47,6 +47,9 @@ class InferenceTask(ABC, Generic[R]):
         stream_events: respond with a stream of server-sent events; a job never does.
     """
 
+    is_cached = True
+    """Whether an equal request may get the same response without being computed."""
+
     def __init__(
         self,
         request: Request,
@@ -115,7 +118,7 @@ async def handle_inference(request: Request, task: InferenceTask[Any]) -> Respon
     deadline_s = _deadline_s(request, context, prefers_async or state.is_job)
     if prefers_async and not state.is_job:
         return await _enqueue_job(request, task)
-    cache = None if task.events is not None else context.cache
+    cache = context.cache if task.is_cached and task.events is None else None
     generation = context.registry.generation
     if cache is None or not _is_small(request) or context.throttle.is_flooded:
         context.engine.admission.require_capacity()

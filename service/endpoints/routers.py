@@ -14,6 +14,8 @@ from service.endpoints.models import gallery
 from service.endpoints.models import routes as models
 from service.endpoints.open_inference import routes as open_inference
 from service.endpoints.sample import routes as sample
+from service.endpoints.transactions import alert_routes as alerts
+from service.endpoints.transactions import routes as transactions
 
 INFERENCE: tuple[APIRouter, ...] = (
     anomaly.router,
@@ -21,11 +23,13 @@ INFERENCE: tuple[APIRouter, ...] = (
     complete.router,
     images.router,
     sample.router,
+    transactions.router,
 )
 """Routers whose every route needs a place in the queue."""
 ROUTERS: tuple[APIRouter, ...] = (
     *INFERENCE,
     graphs.router,
+    alerts.router,
     memories.router,
     jobs.router,
     models.router,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, final
 
 import orjson
 from fastapi import Request, Response
@@ -27,6 +28,49 @@ Told = Callable[[], dict[str, Any]]
 def event(name: str, data: bytes) -> bytes:
     """Encode an event; `data` is JSON on one line."""
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+@final
+class OpenStreams:
+    """Streams that go on until their client or this server ends them.
+
+    Args:
+        limit: how many may be open at a time.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._closing = limit, set[asyncio.Event]()
+        self._is_closed = False
+
+    def require_capacity(self) -> None:
+        """
+        Raises:
+            Problem: as many as allowed are open.
+        """
+        if len(self._closing) >= self._limit:
+            detail = (
+                f"{self._limit} streams are open (BASIN_MAX_ALERT_STREAMS). Close one, or ask for "
+                "pages in JSON."
+            )
+            raise Problem("queue-full", detail, headers={"retry-after": "5"})
+
+    @contextmanager
+    def open(self) -> Iterator[asyncio.Event]:
+        """Count a stream; it has to end once the event is set."""
+        closing = asyncio.Event()
+        if self._is_closed:
+            closing.set()
+        self._closing.add(closing)
+        try:
+            yield closing
+        finally:
+            self._closing.discard(closing)
+
+    def close(self) -> None:
+        """End all streams, and those to come, because the server shuts down."""
+        self._is_closed = True
+        for closing in self._closing:
+            closing.set()
 
 
 class EventStream:

@@ -100,6 +100,23 @@ class Metrics:
             ["model"],
             registry=registry,
         )
+        self.transactions = Counter(
+            "basin_transactions",
+            "Transactions that were stored and scored.",
+            ["model"],
+            registry=registry,
+        )
+        self.alerts = Counter(
+            "basin_alerts",
+            "Stored transactions whose probability reached the threshold.",
+            ["model"],
+            registry=registry,
+        )
+        self.pending_transactions = Gauge(
+            "basin_transactions_pending",
+            "Stored transactions that should have been scored by now.",
+            registry=registry,
+        )
         self.residual = Histogram(
             "basin_residual",
             "Relative speed |dx/dt| / |x| of the last step.",
@@ -263,6 +280,11 @@ class Metrics:
         model = kind[0]
         self._of(self.batch_rows, model).observe(rows)
         self._of(self.step_seconds, model).observe(seconds)
+
+    def count_alerts(self, model: str, transactions: int, alerts: int) -> None:
+        """Count transactions that were stored and scored, and those that raised an alert."""
+        self._of(self.transactions, model).inc(transactions)
+        self._of(self.alerts, model).inc(alerts)
 
     def observe(self, model: str, num_nodes: int, convergence: Mapping[str, Any]) -> None:
         """Count one relaxed graph, window or image."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -20,12 +20,13 @@ class StoreError(Exception):
 @dataclass(frozen=True)
 class SchemaVersion:
     """Application id, version and tables by which a store recognizes its files; `holds` names the
-    content in error messages."""
+    content in error messages, `added` the tables that an older version lacks."""
 
     application: int
     version: int
     holds: str
     tables: Sequence[str]
+    added: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 @final
@@ -101,17 +102,19 @@ def _prepare(db: sqlite3.Connection, kind: SchemaVersion) -> None:
     (tables,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if tables and (application, version) != (kind.application, kind.version):
+    known = {*kind.added, kind.version}
+    if tables and (application != kind.application or version not in known):
         raise StoreError(f"the file holds something else, or {kind.holds} of another version")
     # After the lock: a log that only one process uses needs no shared memory beside it.
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-    if not tables:
+    missing = kind.added.get(version, ()) if tables else kind.tables
+    if missing:
         db.execute("BEGIN")
         db.execute(f"PRAGMA application_id = {kind.application}")
         db.execute(f"PRAGMA user_version = {kind.version}")
-        for table in kind.tables:
+        for table in missing:
             db.execute(table)
         db.execute("COMMIT")
     (state,) = db.execute("PRAGMA quick_check(1)").fetchone()

@@ -15,6 +15,7 @@ from models.kernels import transactions as kernels
 _MAX_TIME = 1e11  # of timestamps: milliseconds since 1970 are above it
 _MAX_NUMBER = 1e15
 _MAX_AMOUNT = 1e12  # up to which a sum of doubles keeps cents
+_BYTES_OF_A_KEY = 200  # name and place of a series
 
 
 class TransactionError(ValueError):
@@ -63,6 +64,8 @@ class TransactionHistory:
             "after": np.empty((0, chains), np.int32),
             "head": np.empty((0, num_views), np.int32),
             "x": np.empty((0, len(recipe.features)), np.float32),
+            "place": np.empty(0, np.int32),  # scratch of `collect_neighborhoods`
+            "linked": np.empty(0, np.int32),
         }
         self._series = {
             "last": np.empty(0, np.int32),
@@ -102,6 +105,17 @@ class TransactionHistory:
         return self._rows["x"][: self._num_rows]
 
     @property
+    def times(self) -> np.ndarray:
+        """Times of all transactions, float64 (N,), ascending."""
+        return self._rows["time"][: self._num_rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays; keys by name come on top."""
+        arrays = (*self._rows.values(), *self._series.values())
+        return sum(array.nbytes for array in arrays) + _BYTES_OF_A_KEY * len(self._keys)
+
+    @property
     def last_time(self) -> float:
         """Time of the last transaction; minus infinity if there is none."""
         return float(self._rows["time"][self._num_rows - 1]) if self._num_rows else -np.inf
@@ -113,7 +127,8 @@ class TransactionHistory:
             TransactionError: one is earlier than the one before it, or a value is missing or too
                 large; none is added.
         """
-        self._require_valid(rows)
+        self.require_valid(rows)
+        self._require_order(rows)
         begin, end = self._num_rows, self._num_rows + len(rows)
         _grow(self._rows, end)
         self._rows["key"][begin:end] = self._find_keys(rows)
@@ -152,6 +167,8 @@ class TransactionHistory:
             self._chain_of,
             r["before"],
             r["head"],
+            r["place"],
+            r["linked"],
             recipe.max_nodes,
             max_nodes,
         )
@@ -171,7 +188,12 @@ class TransactionHistory:
         nodes, bounds, edges = self.collect_neighborhoods(rows, max_nodes)
         return Graph(self._rows["x"][nodes], edges), nodes, bounds[:-1]
 
-    def _require_valid(self, rows: Transactions) -> None:
+    def require_valid(self, rows: Transactions) -> None:
+        """Check rows that are in order of time, whatever was added before.
+
+        Raises:
+            TransactionError: a value is missing or too large.
+        """
         recipe = self.recipe
         max_time = _MAX_TIME if recipe.calendar else _MAX_NUMBER
         columns = {recipe.time: (rows.time, max_time), recipe.amount: (rows.amount, _MAX_AMOUNT)}
@@ -184,10 +206,12 @@ class TransactionHistory:
                 row = int(large.argmax())
                 rule = f"The value {values[row]:g} is beyond {limit:g}. Check its unit."
                 raise TransactionError(row, column, "out_of_range", rule)
+
+    def _require_order(self, rows: Transactions) -> None:
         times = np.concatenate([[self.last_time], rows.time])
         if (late := times[1:] < times[:-1]).any():
             rule = "The time is earlier than that of the transaction before it. Send rows in order."
-            raise TransactionError(int(late.argmax()), recipe.time, "out_of_order", rule)
+            raise TransactionError(int(late.argmax()), self.recipe.time, "out_of_order", rule)
 
     def _find_keys(self, rows: Transactions) -> np.ndarray:
         """Return the key of each view of each row, int32 (n, V); new ones are numbered on. A blank
@@ -219,4 +243,4 @@ def _grow(arrays: dict[str, np.ndarray], size: int) -> None:
         arrays[name] = grown
 
 
-_EMPTY: dict[str, int] = dict.fromkeys(("last", "first", "tail"), kernels.NONE)
+_EMPTY = dict.fromkeys(("last", "first", "tail", "place", "linked"), kernels.NONE)

@@ -16,7 +16,7 @@ from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
     NeighborhoodKnobs,
     RowScoreRequest,
-    StoredGraph,
+    StoredGraphRef,
     StoredScoreRequest,
     TensorEnvelope,
     TransactionScoreRequest,
@@ -29,7 +29,7 @@ from service.media_types import JSON, SAFETENSORS
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.graphs.dynamic_graph import DynamicGraph
+from service.storage.graphs import DynamicGraph, Schema, StoredGraph, TransactionGraph
 from service.validation.arrays import (
     join_names,
     make_graph_problem_at,
@@ -79,38 +79,51 @@ class StoredScoreInputs:
     model: Scorer
     graph_id: str
     targets: list[NodeId]
-    neighborhood: NeighborhoodKnobs
+    neighborhood: NeighborhoodKnobs | None
     dynamics: Dynamics
     include: frozenset[str]
     decision: AlertRule | None
 
-    def from_stored(self, stored: DynamicGraph, settings: Settings) -> ScoreInputs:
-        """With the neighbourhood of the targets.
+    def from_stored(self, stored: StoredGraph, settings: Settings) -> ScoreInputs:
+        """With the neighbourhood of the targets, or of transactions the neighbourhoods.
 
         Raises:
             Problem: the graph is not one for this model, a target is not in it, or too much is
                 around them.
         """
-        _require_same(stored.schema.features, self.model.features, "features")
-        _require_same(stored.schema.relations, self.model.relations, "relations")
-        around = stored.sample_neighborhood(
-            self.targets,
-            **self.neighborhood.model_dump(),
-            max_nodes=settings.max_neighborhood_nodes,
-            max_edges=settings.max_neighborhood_edges,
-        )
-        nodes, edges = around.graph.num_nodes, around.graph.edge_index.shape[1]
-        check_graph_size(nodes, edges, settings, "/neighborhood", "/neighborhood")
-        subgraph = {"id": self.graph_id, "revision": around.revision}
+        _require_same(stored.schema, self.model)
+        decision = self.decision
+        if isinstance(stored, TransactionGraph):
+            if self.neighborhood is not None:
+                rule = "The model's recipe says what is linked with a transaction. Leave it out."
+                raise make_graph_problem_at("/neighborhood", "not_read", rule)
+            at = pointer_builder("targets")
+            taken = stored.build_neighborhoods(self.targets, settings.max_nodes, at)
+            graph, node_ids, own = taken
+            revision, at_size = stored.revision, at()
+            decision = decision or rule_of(stored)
+        else:
+            assert isinstance(stored, DynamicGraph)
+            around = stored.sample_neighborhood(
+                self.targets,
+                **(self.neighborhood or NeighborhoodKnobs.model_validate({})).model_dump(),
+                max_nodes=settings.max_neighborhood_nodes,
+                max_edges=settings.max_neighborhood_edges,
+            )
+            graph, node_ids, revision = around.graph, around.node_ids, around.revision
+            own, at_size = np.arange(len(self.targets)), "/neighborhood"
+        nodes, edges = graph.num_nodes, graph.edge_index.shape[1]
+        check_graph_size(nodes, edges, settings, at_size, at_size)
+        subgraph = {"id": self.graph_id, "revision": revision}
         return ScoreInputs(
             self.model,
-            around.graph,
-            around.node_ids,
-            np.arange(len(self.targets)),
+            graph,
+            node_ids,
+            own,
             self.dynamics,
             self.dynamics.to_params(),
             self.include,
-            self.decision,
+            decision,
             subgraph | {"num_nodes": nodes, "num_edges": edges},
         )
 
@@ -135,12 +148,29 @@ class TransactionScoreInputs:
         return _to_inputs(self.model, named, self.envelope, self.decision, settings)
 
 
-def _require_same(stored: tuple[str, ...], read: tuple[str, ...], what: str) -> None:
-    if stored != read:
+def rule_of(graph: TransactionGraph) -> AlertRule | None:
+    """The threshold that was stored with a graph; None for that of the model."""
+    threshold = graph.settings.threshold
+    return None if threshold is None else AlertRule.model_validate({"threshold": threshold})
+
+
+def _require_same(stored: Schema, model: Scorer) -> None:
+    for what, has, reads in (
+        ("features", stored.features, model.features),
+        ("relations", stored.relations, model.relations),
+    ):
+        if has != reads and stored.recipe is None:
+            rule = (
+                f"The stored graph does not have the {what} of this model ({join_names(reads)}). "
+                "Choose another model or graph."
+            )
+            raise make_graph_problem_at("/graph_id", "not_read", rule)
+    if stored.recipe != model.recipe:
         rule = (
-            f"The stored graph does not have the {what} of this model ({join_names(read)}). "
-            "Choose another model or graph."
+            "The stored graph holds transactions for another model. Choose another model or graph."
         )
+        if stored.recipe is None:
+            rule = "This model reads transactions, and the stored graph holds nodes and edges."
         raise make_graph_problem_at("/graph_id", "not_read", rule)
 
 
@@ -252,14 +282,14 @@ def _stored(
         faults := unknown_fields(given, NeighborhoodKnobs.model_fields, "neighborhood")
     ):
         raise make_request_problem(faults)
-    stored_fields = validate_fields(StoredGraph, fields)
+    stored_fields = validate_fields(StoredGraphRef, fields)
     include = frozenset(envelope.include)
     return StoredScoreInputs(
         *(
             model,
             stored_fields.graph_id,
             targets,
-            stored_fields.neighborhood,
+            None if given is None else stored_fields.neighborhood,
             envelope.dynamics,
             include,
             rule,

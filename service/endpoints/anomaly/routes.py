@@ -52,7 +52,7 @@ from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
 from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
 from service.registry.handles import Scorer
-from service.storage.graphs import DynamicGraph
+from service.storage.graphs import StoredGraph
 from service.validation.safetensors_body import GRAPH_TENSORS
 from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
 
@@ -132,7 +132,7 @@ class ScoreTask(InferenceTask[Scored]):
     def _build_neighborhoods(self, inputs: TransactionScoreInputs) -> _Packed:
         return _pack(inputs.build(self.settings))
 
-    def _take_subgraph(self, inputs: StoredScoreInputs, graph: DynamicGraph) -> _Packed:
+    def _take_subgraph(self, inputs: StoredScoreInputs, graph: StoredGraph) -> _Packed:
         return _pack(inputs.from_stored(graph, self.settings))
 
     def workload(self) -> Workload:

@@ -72,14 +72,14 @@ class NeighborhoodKnobs(Strict):
     seed: int = Field(0, ge=0, lt=2**32, description="seed of that chance")
 
 
-class StoredGraph(Strict):
+class StoredGraphRef(Strict):
     """A stored graph, and what of it."""
 
     graph_id: str = Field(max_length=64, description="a graph from GET /graphs")
     neighborhood: NeighborhoodKnobs = NeighborhoodKnobs.model_validate({})
 
 
-class StoredScoreRequest(ScoreEnvelope, StoredGraph):
+class StoredScoreRequest(ScoreEnvelope, StoredGraphRef):
     """Score nodes of a stored graph, each in the neighbourhood of all."""
 
     targets: list[NodeId] = Field(min_length=1, description="nodes to score, without repetition")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import orjson
 
-from service.endpoints.graphs.schemas import GraphOf
-from service.errors import Problem, unknown_fields
+from models.inputs.transactions import TransactionRecipe
+from service.endpoints.graphs.schemas import GraphOf, StoreTransactions
+from service.errors import FieldError, Problem, unknown_fields
 from service.media_types import JSON
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.graphs import DynamicGraph, Edge, GraphSnapshot, Schema, Update
+from service.storage.graphs import (
+    DynamicGraph,
+    Edge,
+    GraphSnapshot,
+    Schema,
+    StoredGraph,
+    StreamSettings,
+    TransactionGraph,
+    Update,
+)
 from service.validation.arrays import (
     PointerFn,
     make_graph_problem_at,
@@ -48,7 +59,7 @@ _RULE = "Must be the id of a node."
 
 def parse_graph(
     body: bytes, media_type: str, registry: Registry, settings: Settings
-) -> DynamicGraph:
+) -> StoredGraph:
     """Parse a body of `PUT /graphs/{id}`.
 
     Raises:
@@ -56,7 +67,7 @@ def parse_graph(
     """
     if media_type == JSON:
         fields, tensors = parse_json_object(body, "invalid-json"), None
-        known = (*GraphOf.model_fields, *_SHAPES)
+        known = (*StoreTransactions.model_fields, *_SHAPES)
     else:
         tensors, metadata = parse_safetensors(body, TENSORS_OF_GRAPH)
         fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
@@ -65,6 +76,11 @@ def parse_graph(
         raise make_request_problem(faults)
     name = validate_fields(GraphOf, fields).model or settings.default_anomaly_model
     model = registry.get_of_kind(Scorer, name)
+    if model.recipe is not None:
+        return _make_transaction_graph(fields, tensors is not None, model, model.recipe)
+    if given := [name for name in ("threshold", "keep") if fields.get(name) is not None]:
+        rule = f"The model {model.name!r} reads graphs, not transactions. Leave it out."
+        raise make_request_problem([FieldError(f"/{given[0]}", "not_read", rule)])
     as_arrays = tensors is not None or fields.get("nodes") is None
     if tensors is None:
         parsed = parse_json_graph(fields, model, settings)
@@ -90,6 +106,24 @@ def parse_graph(
     )
     schema = Schema(model.features, model.relations)
     return DynamicGraph(schema, GraphSnapshot(parsed.graph, ids, 0))
+
+
+def _make_transaction_graph(
+    fields: Mapping[str, Any], has_tensors: bool, model: Scorer, recipe: TransactionRecipe
+) -> TransactionGraph:
+    if has_tensors or any(fields.get(name) is not None for name in _SHAPES):
+        detail = (
+            f"The model {model.name!r} reads transactions. Store the graph with `model` alone, and "
+            "send rows to POST /graphs/{id}/transactions."
+        )
+        raise make_graph_problem_at("/model", "not_read", detail)
+    options = validate_fields(StoreTransactions, fields)
+    keep = 2 * recipe.reach if options.keep is None else options.keep
+    if keep < recipe.reach:
+        rule = f"Must be at least {recipe.reach:g}: over that time rows change a score."
+        raise make_request_problem([FieldError("/keep", "out_of_range", rule)])
+    settings = StreamSettings(model.name, recipe, options.threshold, keep)
+    return TransactionGraph(settings, None, -math.inf, 0)
 
 
 def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:

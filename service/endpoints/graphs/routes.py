@@ -24,6 +24,7 @@ from service.endpoints.graphs.schemas import (
     NodesToSet,
     StoreArrays,
     StoreRows,
+    StoreTransactions,
 )
 from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
@@ -39,10 +40,16 @@ _BODY = json_or_tensors_body(
     "numbers, or a list of names as JSON in bytes.",
     StoreArrays,
     StoreRows,
+    StoreTransactions,
 )
 
 
-@router.get("/graphs", summary="The graphs that are stored", responses=problems(500, 503))
+@router.get(
+    "/graphs",
+    summary="The graphs that are stored",
+    response_model_exclude_none=True,
+    responses=problems(500, 503),
+)
 async def list_graphs(context: Annotated[AppContext, Depends(get_context)]) -> GraphList:
     """Those of the key that asks."""
     heads = await context.graphs.list_metadata()
@@ -63,7 +70,8 @@ async def store_graph(
     """The answer is 201 where there was none of this id, and 200 where one was replaced.
 
     The body is that of `POST /anomaly/score`, without what is to be done with the graph. Nodes
-    without ids go by their row numbers; an edge that comes twice is there once.
+    without ids go by their row numbers; an edge that comes twice is there once. With the name of a
+    model that reads transactions it is `model`, `threshold` and `keep`, and the graph is empty.
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
     context.registry.require_ready()
@@ -82,7 +90,12 @@ async def store_graph(
     return _respond_with_metadata(id, head, 201 if new else 200)
 
 
-@router.get("/graphs/{id}", summary="What a graph is", responses=problems(404, 500, 503))
+@router.get(
+    "/graphs/{id}",
+    summary="What a graph is",
+    response_model_exclude_none=True,
+    responses=problems(404, 500, 503),
+)
 async def describe_graph(
     id: str, context: Annotated[AppContext, Depends(get_context)]
 ) -> GraphBody:
@@ -148,7 +161,8 @@ async def _change(
     id: str, request: Request, context: AppContext, parts: Collection[str]
 ) -> Response:
     require_media_type(request, (JSON,), JSON)
-    schema, settings = (await context.graphs.get(id)).schema, context.settings
+    schema = (await context.graphs.get_nodes_and_edges(id)).schema
+    settings = context.settings
 
     async def changed() -> GraphMetadata:
         weight = JSON_COST_FACTOR * len(body)
@@ -164,7 +178,8 @@ async def _change(
 
 
 def _respond_with_metadata(id: str, head: GraphMetadata, status: int) -> Response:
-    return Response(_body(id, head).model_dump_json(), status, media_type=JSON)
+    body = _body(id, head).model_dump_json(exclude_none=True)
+    return Response(body, status, media_type=JSON)
 
 
 def _body(id: str, head: GraphMetadata) -> GraphBody:
@@ -175,4 +190,5 @@ def _body(id: str, head: GraphMetadata) -> GraphBody:
         num_nodes=head.num_nodes,
         num_edges=head.num_edges,
         revision=head.revision,
+        model=head.model,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from service.endpoints.common.graph_schemas import ArrayGraph, EdgeRow, NodeRow
+from service.endpoints.common.reason_schemas import absent
 from service.endpoints.common.schemas import Strict
 from service.validation.ids import NodeId
 
@@ -31,6 +33,25 @@ class StoreRows(GraphOf):
 
     nodes: list[NodeRow] = Field(min_length=1)
     edges: list[EdgeRow]
+
+
+class StoreTransactions(GraphOf):
+    """A graph of transactions, empty at first; POST /graphs/{id}/transactions adds to it."""
+
+    threshold: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="probability from which on a transaction raises an alert; by default that of "
+        "the model",
+    )
+    keep: float | None = Field(
+        None,
+        gt=0,
+        description="transactions that are older than the newest one by more are forgotten, once "
+        "they are the majority: seconds, or the unit of the time. At least, and by default twice, "
+        "the time over which rows change a score",
+    )
 
 
 class NodesToSet(Strict):
@@ -62,6 +83,11 @@ class GraphBody(BaseModel):
     num_nodes: int
     num_edges: int
     revision: int = Field(description="incremented with each change of the graph")
+    model: str | SkipJsonSchema[None] = Field(
+        None,
+        description="that scores its transactions; absent of a graph of nodes and edges",
+        json_schema_extra=absent,
+    )
 
 
 class GraphList(BaseModel):

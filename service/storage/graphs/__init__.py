@@ -1,26 +1,39 @@
 """Stored graphs: held in memory for scoring, and written as snapshots and logs of changes.
 
-`dynamic_graph` holds one graph and takes subgraphs from it; `base` is the interface of the log that
-makes it last, in SQLite (`sqlite`) or Redis (`redis`); `writer` is the one thread that writes;
-`store` has all graphs.
+`dynamic_graph` holds a graph of nodes and edges, `transaction_graph` one of transactions; both are
+a `stored_graph`. `base` is the interface of the log that makes them last, in SQLite (`sqlite`) or
+Redis (`redis`), with the alerts of transactions; `writer` is the one thread that writes; `store`
+has all graphs.
 """
 
-from service.storage.graphs.base import GraphLimits, GraphLog, GraphMetadata
-from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood, Schema
+from service.storage.graphs.base import GraphKey, GraphLimits, GraphLog, GraphMetadata, PendingScore
+from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood
 from service.storage.graphs.sqlite import SqliteGraphLog
 from service.storage.graphs.store import GraphStore
+from service.storage.graphs.stored_graph import Schema, StoredGraph
+from service.storage.graphs.transaction_graph import (
+    NewTransactions,
+    StreamSettings,
+    TransactionGraph,
+)
 from service.storage.graphs.update import Edge, Update
 
 __all__ = [
     "DynamicGraph",
     "Edge",
+    "GraphKey",
     "GraphLimits",
     "GraphLog",
     "GraphMetadata",
     "GraphSnapshot",
     "GraphStore",
     "Neighborhood",
+    "NewTransactions",
+    "PendingScore",
     "Schema",
     "SqliteGraphLog",
+    "StoredGraph",
+    "StreamSettings",
+    "TransactionGraph",
     "Update",
 ]

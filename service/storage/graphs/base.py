@@ -12,7 +12,9 @@ from typing import NamedTuple, Self
 
 import orjson
 
-from service.storage.graphs.dynamic_graph import Schema
+from service.validation.ids import NodeId
+
+KEPT_ALERTS = 100_000  # of each graph
 
 
 class GraphKey(NamedTuple):
@@ -27,7 +29,8 @@ class GraphMetadata:
     """Schema, size and version of a graph.
 
     `revision` counts updates and replacements; `since` is the revision of the snapshot that the
-    updates are based on; `tag` distinguishes a graph from the one that replaced it.
+    updates are based on; `tag` distinguishes a graph from the one that replaced it; `model` scores
+    its transactions, and is None of a graph of nodes and edges.
     """
 
     features: tuple[str, ...]
@@ -37,10 +40,7 @@ class GraphMetadata:
     revision: int = 0
     since: int = 0
     tag: str = field(default_factory=lambda: secrets.token_hex(8))
-
-    @property
-    def schema(self) -> Schema:
-        return Schema(self.features, self.relations)
+    model: str | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -71,6 +71,16 @@ class WriteResult(Enum):
     TOO_MANY_GRAPHS = auto()
     TOO_MANY_NODES = auto()
     TOO_MANY_EDGES = auto()
+
+
+@dataclass(frozen=True)
+class PendingScore:
+    """Transactions that are stored and may not be scored yet, since `at` (seconds since 1970)."""
+
+    place: GraphKey
+    revision: int
+    node_ids: list[NodeId]
+    at: float
 
 
 @dataclass(frozen=True)
@@ -117,8 +127,10 @@ class GraphLog(ABC):
         after: GraphMetadata,
         update: bytes,
         room: GraphLimits,
+        pending: list[NodeId] | None = None,
     ) -> WriteResult:
-        """Store an update of the graph whose metadata is `before`."""
+        """Store an update of the graph whose metadata is `before`; with it that the `pending`
+        transactions are to be scored."""
 
     @abstractmethod
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -131,7 +143,21 @@ class GraphLog(ABC):
 
     @abstractmethod
     def delete(self, place: GraphKey) -> bool:
-        """Delete a graph; return whether there was one."""
+        """Delete a graph and its alerts; return whether there was one."""
+
+    @abstractmethod
+    def list_pending(self) -> list[PendingScore]:
+        """Return the pending transactions of all owners, the oldest first."""
+
+    @abstractmethod
+    def record_alerts(self, place: GraphKey, revision: int, alerts: list[bytes]) -> bool:
+        """Store the alerts of the transactions that came with `revision`, which are scored now;
+        return False, and store nothing, if they were scored before or the graph was replaced."""
+
+    @abstractmethod
+    def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return the next alerts, each with its number: 1, 2, 3, ... The last `KEPT_ALERTS` of a
+        graph are kept."""
 
 
 def check_limits(

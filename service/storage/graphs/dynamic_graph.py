@@ -24,6 +24,7 @@ from service.storage.graphs.half_edges import (
     count_outward,
     is_among,
 )
+from service.storage.graphs.stored_graph import Schema, StoredGraph
 from service.storage.graphs.update import Edge, Update
 from service.validation.arrays import (
     make_graph_problem,
@@ -34,14 +35,6 @@ from service.validation.arrays import (
 from service.validation.ids import NodeId
 
 _BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
-
-
-@dataclass(frozen=True)
-class Schema:
-    """What the columns of x and the relations of edges are."""
-
-    features: tuple[str, ...]
-    relations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +59,7 @@ class Neighborhood:
 class Change:
     """What an update makes of a graph: of some rows their edges, and who comes and goes."""
 
+    update: Update
     halves: dict[int, np.ndarray]
     deleted: list[tuple[NodeId, int]]
     new: list[tuple[NodeId, int]]
@@ -76,9 +70,8 @@ class Change:
 
 
 @final
-class DynamicGraph:
-    """One thread changes it, by `plan` and `commit`; any number reads, and finds it before a change
-    or after."""
+class DynamicGraph(StoredGraph):
+    """A graph of nodes and edges."""
 
     def __init__(self, schema: Schema, whole: GraphSnapshot) -> None:
         graph = whole.graph
@@ -100,22 +93,15 @@ class DynamicGraph:
 
     @property
     def should_compact(self) -> bool:
-        """Are more rows dead than alive?"""
         return len(self._ids) > 2 * len(self._rows) + 1000
 
     @property
     def nbytes(self) -> int:
-        """Memory it takes, about."""
         arrays = (self._x, self._order, self._place, self._start, self._halves)
         changed = 112 * len(self._changed) + 16 * self.num_edges * bool(self._changed)
         return sum(a.nbytes for a in arrays) + changed + _BYTES_A_NODE * len(self._ids)
 
     def plan(self, update: Update) -> Change | None:
-        """What `update` comes to; None where it changes nothing.
-
-        Raises:
-            Problem: an edge of it is between nodes that are not there.
-        """
         drops, adds = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         for source, target, relation in update.delete_edges:
             ends = self._rows.get(source), self._rows.get(target)
@@ -132,6 +118,7 @@ class DynamicGraph:
             return None
         less = self._leaving(list(deleted.values()), halves)
         return Change(
+            update,
             halves | dict.fromkeys(deleted.values(), NO_HALF_EDGES),
             list(deleted.items()),
             list(new.items()),
@@ -142,7 +129,6 @@ class DynamicGraph:
         )
 
     def commit(self, change: Change, revision: int) -> None:
-        """Make it so."""
         with self._lock:
             for id, row in change.deleted:
                 del self._rows[id]
@@ -155,6 +141,16 @@ class DynamicGraph:
             self._x[change.rows] = change.x
             self._changed |= change.halves
             self.num_edges, self.revision = change.num_edges, revision
+
+    def compacted(self) -> DynamicGraph:
+        return DynamicGraph(self.schema, self.snapshot())
+
+    def apply_logged(self, text: bytes) -> None:
+        change = self.plan(Update.from_json(text, len(self.schema.features)))
+        if change is None:  # each was a change when it was written
+            self.revision += 1
+        else:
+            self.commit(change, self.revision + 1)
 
     def snapshot(self) -> GraphSnapshot:
         """All of it, each edge once, in order of its ends."""

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, final
 
+import orjson
 from redis.client import Pipeline
 from redis.exceptions import WatchError
 
 from service.storage.graphs.base import (
+    KEPT_ALERTS,
     GraphKey,
     GraphLimits,
     GraphLog,
     GraphMetadata,
     LogContents,
+    PendingScore,
     WriteResult,
     check_limits,
 )
 from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 from service.storage.sqlite import StoreError
+from service.validation.ids import NodeId
 
 _TRIES = 64
+_PENDING = f"{PREFIX}graphs-pending"
+# One server of several records the alerts of a revision: the one that removes it from the pending
+# ones. A stream whose entries are numbered 1, 2, 3, ...; XADD keeps the last id of a trimmed one.
+_RECORD = """
+if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
+if redis.call('HEXISTS', KEYS[3], ARGV[2]) == 0 then return 0 end
+if #ARGV == 3 then return 1 end
+local last = 0
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  local info = redis.call('XINFO', 'STREAM', KEYS[2])
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then last = tonumber(string.match(info[i + 1], '^(%d+)')) end
+  end
+end
+for i = 4, #ARGV do
+  last = last + 1
+  redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[3], last .. '-0', 'alert', ARGV[i])
+end
+return 1
+"""
 
 
 @final
@@ -57,7 +82,8 @@ class RedisGraphLog(GraphLog):
                 if found is not WriteResult.DONE:
                     return found, revision
                 pipeline.set(_base(place), base)
-                pipeline.delete(_log(place))
+                pipeline.delete(_log(place), _alerts(place))
+                self._forget_pending(pipeline, place)
                 stored = replace(head, revision=revision, since=revision)
                 pipeline.hset(_of(place.owner), place.id, stored.to_json())
                 if _done(pipeline):
@@ -71,6 +97,7 @@ class RedisGraphLog(GraphLog):
         after: GraphMetadata,
         update: bytes,
         room: GraphLimits,
+        pending: list[NodeId] | None = None,
     ) -> WriteResult:
         with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
             heads = _watched(pipeline, place.owner)
@@ -83,6 +110,9 @@ class RedisGraphLog(GraphLog):
             pipeline.rpush(_log(place), update)
             stored = replace(after, since=now.since)
             pipeline.hset(_of(place.owner), place.id, stored.to_json())
+            if pending:
+                entry = orjson.dumps([*place, after.revision, pending, time.time()])
+                pipeline.hset(_PENDING, _pending(place, after.revision), entry)
             return found if _done(pipeline) else WriteResult.STALE
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -132,8 +162,35 @@ class RedisGraphLog(GraphLog):
     def delete(self, place: GraphKey) -> bool:
         with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
             pipeline.hdel(_of(place.owner), place.id)
-            pipeline.delete(_base(place), _log(place))
+            pipeline.delete(_base(place), _log(place), _alerts(place))
+            self._forget_pending(pipeline, place)
             return bool(pipeline.execute()[0])
+
+    def _forget_pending(self, pipeline: Pipeline, place: GraphKey) -> None:
+        names: Any = self._redis.blocking_client.hkeys(_PENDING)
+        of_graph = [name for name in names if name.startswith(_pending(place, "").encode())]
+        if of_graph:
+            pipeline.hdel(_PENDING, *of_graph)
+
+    def list_pending(self) -> list[PendingScore]:
+        with self._asking():
+            entries = map(orjson.loads, self._redis.blocking_client.hvals(_PENDING))
+        found = [PendingScore(GraphKey(o, id), r, ids, at) for o, id, r, ids, at in entries]
+        return sorted(found, key=lambda pending: pending.at)
+
+    def record_alerts(self, place: GraphKey, revision: int, alerts: list[bytes]) -> bool:
+        with self._asking():
+            keys = [_PENDING, _alerts(place), _of(place.owner)]
+            arguments = [_pending(place, revision), place.id, KEPT_ALERTS, *alerts]
+            client = self._redis.blocking_client
+            return bool(client.eval(_RECORD, len(keys), *keys, *arguments))
+
+    def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
+        with self._asking():
+            found: Any = self._redis.blocking_client.xrange(
+                _alerts(place), f"({after}-0", "+", limit
+            )
+        return [(int(id.partition(b"-")[0]), fields[b"alert"]) for id, fields in found]
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -170,6 +227,14 @@ def _of(owner: str) -> str:
 
 def _base(place: GraphKey) -> str:
     return f"{PREFIX}graph:{place.owner}/{place.id}:base"
+
+
+def _alerts(place: GraphKey) -> str:
+    return f"{PREFIX}graph:{place.owner}/{place.id}:alerts"
+
+
+def _pending(place: GraphKey, revision: int | str) -> str:
+    return f"{place.owner}/{place.id}:{revision}"
 
 
 def _log(place: GraphKey) -> str:

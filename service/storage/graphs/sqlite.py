@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import final
 
+import orjson
+
 from service.storage.graphs.base import (
+    KEPT_ALERTS,
     GraphKey,
     GraphLimits,
     GraphLog,
     GraphMetadata,
     LogContents,
+    PendingScore,
     WriteResult,
     check_limits,
 )
 from service.storage.sqlite import Database, SchemaVersion, StoreError
+from service.validation.ids import NodeId
 
 # What is long stands apart: SQLite writes a row as a whole.
 _TABLES = (
@@ -27,8 +33,17 @@ _TABLES = (
     "CREATE TABLE updates (owner TEXT, id TEXT, revision INTEGER, made BLOB NOT NULL,"
     " PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
 )
+# Of version 2; a file of version 1 gets them when it is opened.
+_ALERT_TABLES = (
+    "CREATE TABLE pending (owner TEXT, id TEXT, revision INTEGER, node_ids BLOB NOT NULL,"
+    " at REAL NOT NULL, PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
+    "CREATE TABLE alerts (owner TEXT, id TEXT, number INTEGER, alert BLOB NOT NULL,"
+    " PRIMARY KEY (owner, id, number)) WITHOUT ROWID",
+)
 _MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
-_KIND = SchemaVersion(0x42617367, 1, "graphs", _TABLES)  # "Basg"
+_KIND = SchemaVersion(
+    0x42617367, 2, "graphs", (*_TABLES, *_ALERT_TABLES), {1: _ALERT_TABLES}
+)  # "Basg"
 
 
 @final
@@ -80,11 +95,15 @@ class SqliteGraphLog(GraphLog):
         after: GraphMetadata,
         update: bytes,
         room: GraphLimits,
+        pending: list[NodeId] | None = None,
     ) -> WriteResult:
         found = check_limits(self.list_metadata(place.owner), place, after, room)
         if found is WriteResult.DONE:
             self._ask("INSERT INTO updates VALUES (?, ?, ?, ?)", [*place, after.revision, update])
             self._set(place, after)
+            if pending:
+                row = [*place, after.revision, orjson.dumps(pending), time.time()]
+                self._ask("INSERT INTO pending VALUES (?, ?, ?, ?, ?)", row)
         return found
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -108,10 +127,37 @@ class SqliteGraphLog(GraphLog):
         )
 
     def delete(self, place: GraphKey) -> bool:
-        for table in ("updates", "bases"):
+        for table in ("updates", "bases", "pending", "alerts"):
             self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
         statement = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
         return bool(self._ask(statement, [*place]))
+
+    def list_pending(self) -> list[PendingScore]:
+        rows = self._ask("SELECT owner, id, revision, node_ids, at FROM pending ORDER BY at", [])
+        return [
+            PendingScore(GraphKey(owner, id), revision, orjson.loads(node_ids), at)
+            for owner, id, revision, node_ids, at in rows
+        ]
+
+    def record_alerts(self, place: GraphKey, revision: int, alerts: list[bytes]) -> bool:
+        here = "WHERE owner = ? AND id = ?"
+        done = f"DELETE FROM pending {here} AND revision = ? RETURNING revision"
+        if not self._ask(done, [*place, revision]):
+            return False
+        if alerts:
+            ((last,),) = self._ask(f"SELECT MAX(number) FROM alerts {here}", [*place])
+            for number, alert in enumerate(alerts, (last or 0) + 1):
+                self._ask("INSERT INTO alerts VALUES (?, ?, ?, ?)", [*place, number, alert])
+            oldest = (last or 0) + len(alerts) - KEPT_ALERTS
+            self._ask(f"DELETE FROM alerts {here} AND number <= ?", [*place, oldest])
+        return True
+
+    def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
+        return self._ask(
+            "SELECT number, alert FROM alerts WHERE owner = ? AND id = ? AND number > ? "
+            "ORDER BY number LIMIT ?",
+            [*place, after, limit],
+        )
 
     def _set(self, place: GraphKey, head: GraphMetadata) -> None:
         self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_json()])

@@ -13,12 +13,27 @@ from functools import partial
 from typing import final
 
 from service.errors import Problem, make_problem
-from service.storage.graphs.base import GraphKey, GraphLimits, GraphLog, GraphMetadata, WriteResult
-from service.storage.graphs.dynamic_graph import DynamicGraph, Schema
-from service.storage.graphs.snapshot_file import apply_updates, encode_snapshot, restore_graph
+from service.storage.graphs.alert_signals import AlertSignals
+from service.storage.graphs.base import (
+    GraphKey,
+    GraphLimits,
+    GraphLog,
+    GraphMetadata,
+    PendingScore,
+    WriteResult,
+)
+from service.storage.graphs.dynamic_graph import DynamicGraph
+from service.storage.graphs.snapshot_file import encode_snapshot, restore_graph
+from service.storage.graphs.stored_graph import Schema, StoredChange, StoredGraph
+from service.storage.graphs.transaction_graph import (
+    Addition,
+    NewTransactions,
+    TransactionGraph,
+)
 from service.storage.graphs.update import Update
 from service.storage.graphs.writer import GroupCommitWriter, unavailable
 from service.storage.sqlite import StoreError
+from service.validation.ids import NodeId
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,63}")
 _LOG_BYTES = 1 << 20  # of updates, before a small graph gets a new snapshot
@@ -30,7 +45,7 @@ _EVICT_EVERY = 256  # updates between two checks of the memory limit
 class _CachedGraph:
     """A graph in memory, with the bytes of its log (`logged`) and of its snapshot file."""
 
-    live: DynamicGraph
+    live: StoredGraph
     head: GraphMetadata
     logged: int
     base_bytes: int
@@ -52,6 +67,7 @@ class GraphStore:
         self._writer = GroupCommitWriter(journal, self._cache.clear)
         self._one, self._builder = asyncio.Semaphore(), ThreadPoolExecutor(1, "graph-builder")
         self._owner = ""
+        self._signals = AlertSignals()
 
     def scoped_to(self, owner: str) -> GraphStore:
         """Return the store as the API key of this name sees it."""
@@ -67,6 +83,11 @@ class GraphStore:
     def close(self) -> None:
         self._writer.close()
         self._builder.shutdown(cancel_futures=True)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other servers write these graphs too."""
+        return self._log.is_shared
 
     @property
     def cached_bytes(self) -> int:
@@ -90,7 +111,7 @@ class GraphStore:
             raise _unknown("/id")
         return metadata
 
-    async def get(self, id: str, at: str = "/id") -> DynamicGraph:
+    async def get(self, id: str, at: str = "/id") -> StoredGraph:
         """Return a graph, including all updates that have returned.
 
         Args:
@@ -107,18 +128,45 @@ class GraphStore:
         entry = await asyncio.wrap_future(self._writer.submit(lambda: self._read(place, at)))
         return entry.live
 
-    async def build(self, parse: Callable[[], DynamicGraph]) -> tuple[DynamicGraph, bytes]:
+    async def get_nodes_and_edges(self, id: str) -> DynamicGraph:
+        """Return a graph of nodes and edges, as `get`.
+
+        Raises:
+            Problem: the graph is one of transactions.
+        """
+        graph = await self.get(id)
+        if not isinstance(graph, DynamicGraph):
+            detail = "This graph holds transactions. Send them to POST /graphs/{id}/transactions."
+            raise make_problem("invalid-request", "/id", "not_allowed", detail)
+        return graph
+
+    async def get_transactions(self, id: str) -> TransactionGraph:
+        """Return a graph of transactions, as `get`.
+
+        Raises:
+            Problem: the graph is one of nodes and edges.
+        """
+        graph = await self.get(id)
+        if not isinstance(graph, TransactionGraph):
+            detail = (
+                "This graph holds nodes and edges. Transactions need a graph of their own: PUT "
+                "/graphs/{id} with the `model` that reads them."
+            )
+            raise make_problem("invalid-request", "/id", "not_allowed", detail)
+        return graph
+
+    async def build(self, parse: Callable[[], StoredGraph]) -> tuple[StoredGraph, bytes]:
         """Run `parse` in a thread; return its graph and the snapshot file of that. One call runs at
         a time, because it may take seconds."""
 
-        def work() -> tuple[DynamicGraph, bytes]:
+        def work() -> tuple[StoredGraph, bytes]:
             graph = parse()
-            return graph, encode_snapshot(graph.snapshot())
+            return graph, encode_snapshot(graph)
 
         async with self._one:
             return await asyncio.get_running_loop().run_in_executor(self._builder, work)
 
-    async def put(self, id: str, graph: DynamicGraph, base: bytes) -> tuple[GraphMetadata, bool]:
+    async def put(self, id: str, graph: StoredGraph, base: bytes) -> tuple[GraphMetadata, bool]:
         """Store a graph, whose snapshot file is `base`; return whether the id is new.
 
         Raises:
@@ -131,7 +179,9 @@ class GraphStore:
             )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         place, schema = GraphKey(self._owner, id), graph.schema
-        head = GraphMetadata(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
+        model = graph.settings.model if isinstance(graph, TransactionGraph) else None
+        sizes = graph.num_nodes, graph.num_edges
+        head = GraphMetadata(schema.features, schema.relations, *sizes, model=model)
 
         def work() -> tuple[GraphMetadata, bool]:
             outcome, revision = self._log.put(place, head, base, self._room)
@@ -155,7 +205,51 @@ class GraphStore:
         """
         place = self._place(id)
         work = partial(self._update, place, schema, update)
-        return await asyncio.wrap_future(self._writer.submit(work))
+        head, _ = await asyncio.wrap_future(self._writer.submit(work))
+        return head
+
+    async def add_transactions(
+        self, id: str, schema: Schema, rows: NewTransactions, scored: bool
+    ) -> tuple[GraphMetadata, list[NodeId]]:
+        """Store transactions; return the ids of those that are new, in order of time.
+
+        Args:
+            scored: those that are new are pending until `record_alerts`.
+
+        Raises:
+            Problem: see `TransactionGraph.plan`; no such graph, another one now, or a storage
+                limit.
+        """
+        work = partial(self._update, self._place(id), schema, rows, scored)
+        head, change = await asyncio.wrap_future(self._writer.submit(work))
+        return head, _new_ids(change)
+
+    async def record_alerts(self, id: str, revision: int, alerts: list[bytes]) -> bool:
+        """Store the alerts of the transactions that came with `revision`, once; return whether this
+        call did."""
+        place = self._place(id)
+        done = await asyncio.wrap_future(
+            self._writer.submit(lambda: self._log.record_alerts(place, revision, alerts))
+        )
+        if done and alerts:
+            self._signals.notify(place)
+        return done
+
+    async def read_alerts(self, id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return the next alerts of a graph, each with its number."""
+        place = self._place(id)
+        return await asyncio.wrap_future(
+            self._writer.submit(lambda: self._log.read_alerts(place, after, limit))
+        )
+
+    async def list_pending(self) -> list[PendingScore]:
+        """Return the transactions of all owners that are stored and may not be scored yet."""
+        return await asyncio.wrap_future(self._writer.submit(self._log.list_pending))
+
+    def watch_alerts(self, id: str) -> asyncio.Event:
+        """Return an event that is set when this server records alerts of the graph; other servers
+        do not set it."""
+        return self._signals.watch(self._place(id))
 
     async def delete(self, id: str) -> None:
         """Delete a graph.
@@ -198,7 +292,8 @@ class GraphStore:
             raise _unknown(at)
         logged = sum(map(len, stored.updates))
         if entry is not None and stored.snapshot_file is None:
-            apply_updates(entry.live, stored)
+            for update in stored.updates:
+                entry.live.apply_logged(update)
             entry.head, entry.logged = stored.metadata, entry.logged + logged
             self._compact(entry)
             return entry
@@ -213,7 +308,14 @@ class GraphStore:
         self._hold(place, entry)
         return entry
 
-    def _update(self, place: GraphKey, schema: Schema, update: Update) -> GraphMetadata:
+    def _update(
+        self,
+        place: GraphKey,
+        schema: Schema,
+        update: Update | NewTransactions,
+        scored: bool = False,
+    ) -> tuple[GraphMetadata, StoredChange | None]:
+        """Apply an update; return what it changes."""
         for _ in range(_TRIES):
             entry = self._read(place)
             if entry.live.schema != schema:
@@ -223,12 +325,13 @@ class GraphStore:
                     "/graphs/{id}.",
                 )
             if (change := entry.live.plan(update)) is None:
-                return entry.head
+                return entry.head, None
             after, made = (
                 entry.head.next_revision(change.num_nodes, change.num_edges),
-                update.to_json(),
+                change.update.to_json(),
             )
-            outcome = self._log.append(place, entry.head, after, made, self._room)
+            pending = _new_ids(change) if scored else None
+            outcome = self._log.append(place, entry.head, after, made, self._room, pending)
             if outcome is WriteResult.STALE:
                 continue
             self._require_done(outcome)
@@ -239,16 +342,16 @@ class GraphStore:
                 self._write_snapshot(place, entry)
             if after.revision % _EVICT_EVERY == 0:
                 self._evict(place)
-            return entry.head
+            return entry.head, change
         raise unavailable("Other servers keep changing this graph. Retry after 1 s.")
 
     def _compact(self, entry: _CachedGraph) -> None:
         """Rebuild the graph without deleted nodes and edges, once they are the majority."""
         if entry.live.should_compact:
-            entry.live = DynamicGraph(entry.live.schema, entry.live.snapshot())
+            entry.live = entry.live.compacted()
 
     def _write_snapshot(self, place: GraphKey, entry: _CachedGraph) -> None:
-        base = encode_snapshot(entry.live.snapshot())
+        base = encode_snapshot(entry.live)
         if self._log.replace_snapshot(place, entry.head, base):
             entry.head = replace(entry.head, since=entry.head.revision)
             entry.logged, entry.base_bytes = 0, len(base)
@@ -287,6 +390,10 @@ class GraphStore:
         }.get(outcome)
         if detail is not None:
             raise Problem("store-full", detail)
+
+
+def _new_ids(change: StoredChange | None) -> list[NodeId]:
+    return change.update.node_ids if isinstance(change, Addition) else []
 
 
 def _unknown(at: str) -> Problem:

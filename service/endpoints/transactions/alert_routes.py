@@ -1,0 +1,133 @@
+"""GET /graphs/{id}/alerts: a page of alerts, or a stream of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from service.context import AppContext, get_context
+from service.endpoints.common.api_docs import problems
+from service.endpoints.transactions.schemas import AlertList
+from service.errors import Problem, make_problem
+from service.http.negotiation import select_media_type
+from service.http.sse import EVENTS, KEEPALIVE_COMMENT, SILENCE_S, event
+from service.media_types import JSON
+from service.storage.graphs import GraphStore
+
+router = APIRouter(tags=["transactions"])
+_PAGE = 100
+_POLL_S = 1.0  # where other servers may record alerts too
+
+
+@router.get(
+    "/graphs/{id}/alerts",
+    response_model=AlertList,
+    summary="The alerts of stored transactions",
+    responses=problems(404, 406, 422, 429, 500, 503)
+    | {200: {"content": {EVENTS: {"schema": {"type": "string"}}}}},
+)
+async def list_alerts(
+    id: str,
+    request: Request,
+    context: Annotated[AppContext, Depends(get_context)],
+    after: Annotated[
+        str | None,
+        Query(
+            max_length=64,
+            description="`event_id` of an alert: those that follow it. By default "
+            "all that are kept, the last 100,000",
+        ),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="of a page in JSON")] = _PAGE,
+    last_event_id: Annotated[str | None, Header(max_length=64)] = None,
+) -> Response:
+    """A page in JSON, or under `Accept: text/event-stream` a stream that goes on: `alert` for each
+    alert, once, in the order in which they were raised.
+
+    A stream that ends is continued by the header `Last-Event-ID`, as browsers send it. Where alerts
+    in between are no longer kept, `missed` tells how many. If the graph is replaced, alerts begin
+    anew.
+    """
+    graph = await context.graphs.get_metadata(id)
+    if graph.model is None:
+        detail = "This graph holds nodes and edges, which raise no alerts."
+        raise make_problem("invalid-request", "/id", "not_allowed", detail)
+    position = last_event_id or after
+    number = _parse_position(position, graph.tag)
+    if select_media_type(request, (JSON, EVENTS)) == EVENTS:
+        context.alert_streams.require_capacity()
+        stream = _stream(context, id, graph.tag, number)
+        return StreamingResponse(stream, media_type=EVENTS, headers={"cache-control": "no-store"})
+    found = await context.graphs.read_alerts(id, number, limit)
+    alerts = [_name(graph.tag, *entry) for entry in found]
+    last = alerts[-1]["event_id"] if alerts else f"{graph.tag}.{number}"
+    body = orjson.dumps({"alerts": alerts, "last_event_id": last})
+    return Response(body, media_type=JSON)
+
+
+def _parse_position(position: str | None, tag: str) -> int:
+    """Return the number of the last alert that the client has; 0 if that is of another graph."""
+    if not position:
+        return 0
+    of_graph, _, number = position.partition(".")
+    if not (number.isascii() and number.isdecimal()):
+        rule = "Must be the `event_id` of an alert."
+        raise make_problem("invalid-request", "/after", "not_allowed", rule)
+    return int(number) if of_graph == tag else 0
+
+
+async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncIterator[bytes]:
+    graphs, streams = context.graphs, context.alert_streams
+    with streams.open() as closing:
+        raised = graphs.watch_alerts(id)
+        yield KEEPALIVE_COMMENT  # the client gets the headers now
+        silent_s = 0.0
+        while not closing.is_set():
+            raised.clear()
+            try:
+                found = await graphs.read_alerts(id, number, _PAGE)
+            except Problem:
+                return  # the client connects again, and is answered then
+            for entry in found:
+                if number and entry[0] > number + 1:
+                    missed = {"missed": entry[0] - number - 1}
+                    yield event("missed", orjson.dumps(missed))
+                number = entry[0]
+                alert = _name(tag, *entry)
+                yield f"id: {alert['event_id']}\n".encode() + event("alert", orjson.dumps(alert))
+                silent_s = 0.0
+            if found:
+                continue
+            wait_s = _POLL_S if graphs.is_shared else SILENCE_S
+            await _wait_for_any(raised, closing, seconds=wait_s)
+            silent_s += wait_s
+            if not raised.is_set() and silent_s >= SILENCE_S:
+                silent_s = 0.0
+                yield KEEPALIVE_COMMENT
+                if not await _is_current(graphs, id, tag):
+                    return
+
+
+async def _is_current(graphs: GraphStore, id: str, tag: str) -> bool:
+    try:
+        return (await graphs.get_metadata(id)).tag == tag
+    except Problem:
+        return False
+
+
+async def _wait_for_any(*events: asyncio.Event, seconds: float) -> None:
+    waits = [asyncio.ensure_future(each.wait()) for each in events]
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _name(tag: str, number: int, alert: bytes) -> dict[str, Any]:
+    return orjson.loads(alert) | {"event_id": f"{tag}.{number}"}

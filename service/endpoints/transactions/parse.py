@@ -1,0 +1,48 @@
+"""Parse transactions to store."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.inputs.transactions import TransactionRecipe
+from service.endpoints.transactions.schemas import MAX_ROWS, AddOptions, NewTransactionsBody
+from service.errors import unknown_fields
+from service.storage.graphs import NewTransactions
+from service.validation.arrays import (
+    make_graph_problem_at,
+    make_graph_problem_where,
+    pointer_builder,
+)
+from service.validation.json_body import parse_json_object
+from service.validation.schema_errors import make_request_problem, validate_fields
+from service.validation.transaction_rows import parse_transactions
+
+_MAX_ID = 64
+_ID_AT = pointer_builder("transactions", tail="id")
+
+
+def parse_new_transactions(
+    body: bytes, recipe: TransactionRecipe
+) -> tuple[NewTransactions, frozenset[str]]:
+    """Return the rows of a body, in the order sent, and what the response shall include.
+
+    Raises:
+        Problem: a row is not valid, or has no id.
+    """
+    fields = parse_json_object(body, "invalid-json")
+    if faults := unknown_fields(fields, NewTransactionsBody.model_fields):
+        raise make_request_problem(faults)
+    options = validate_fields(AddOptions, fields)
+    given = fields.get("transactions")
+    if isinstance(given, list) and len(given) > MAX_ROWS:
+        rule = f"{len(given)} transactions were sent; at most {MAX_ROWS} are allowed. Send several."
+        raise make_graph_problem_at("/transactions", "too_many", rule)
+    rows, ids = parse_transactions(given, recipe, MAX_ROWS)
+    if ids is None:
+        rule = "A transaction that is stored needs an `id`, by which a repetition is known."
+        raise make_graph_problem_at(_ID_AT(0), "missing", rule)
+    long = np.array([type(node_id) is str and len(node_id) > _MAX_ID for node_id in ids], bool)
+    if long.any():
+        rule = f"The id of a stored transaction may have at most {_MAX_ID} characters."
+        raise make_graph_problem_where(long, _ID_AT, "too_long", rule)
+    return NewTransactions(ids, rows, rows.time), frozenset(options.include)

@@ -1,0 +1,95 @@
+"""Scores stored transactions whose request ended before they were scored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import final
+
+import structlog
+
+from service.context import AppContext
+from service.endpoints.anomaly.infer import batchable, pack_if_large, score, size_of
+from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.transactions.score import build_inputs, find_scorer, make_alerts
+from service.engine.engine import Workload
+from service.errors import Problem
+from service.storage.graphs import PendingScore
+from service.validation.arrays import pointer_builder
+
+_EVERY_S = 2.0
+_GRACE_S = 5.0  # after its deadline a request may still be about to record its alerts
+_GONE = frozenset({"unknown-graph", "invalid-graph"})  # scored never: the rows are not there
+
+
+@final
+class PendingScorer:
+    """Scores what a killed or failed request has stored, so that no alert is lost.
+
+    Where a request and this, or several servers, score the same transactions, the alerts are
+    recorded once (`GraphLog.record_alerts`).
+    """
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+        self._logged = set[tuple[str, str]]()
+        self._grace_s = context.settings.deadline_s + _GRACE_S
+
+    async def run(self) -> None:
+        """Look for pending transactions until cancelled."""
+        log = structlog.get_logger()
+        # What a server finds at its start waits for it alone, unless other servers share the log.
+        grace_s = self._grace_s if self._context.graphs.is_shared else 0.0
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                self._context.registry.require_ready()
+                pending = await self._context.graphs.list_pending()
+            except Problem:
+                continue  # still loading, or the store has logged why
+            overdue = [each for each in pending if time.time() - each.at >= grace_s]
+            count = sum(len(each.node_ids) for each in overdue)
+            self._context.metrics.pending_transactions.set(count)
+            for each in overdue:
+                try:
+                    await self._score(each)
+                except Problem as problem:
+                    if each.place not in self._logged:
+                        self._logged.add(each.place)
+                        log.error(
+                            "transactions not scored",
+                            graph=each.place.id,
+                            reason=problem.detail,
+                        )
+                except Exception:
+                    log.exception("transactions not scored", graph=each.place.id)
+            grace_s = self._grace_s
+
+    async def _score(self, pending: PendingScore) -> None:
+        context, (owner, graph_id) = self._context, pending.place
+        graphs = context.graphs.scoped_to(owner)
+        try:
+            graph = await graphs.get_transactions(graph_id)
+            model = find_scorer(graph, context.registry.scoped(None))
+            arguments = graph_id, graph, model, pending.node_ids, frozenset[str]()
+            inputs = await asyncio.get_running_loop().run_in_executor(
+                context.codec,
+                build_inputs,
+                *(*arguments, context.settings, pointer_builder("transactions")),
+            )
+        except Problem as problem:
+            if problem.kind in _GONE:
+                await graphs.record_alerts(graph_id, pending.revision, [])
+            raise
+        workload = Workload(
+            flow=model.name,
+            cost=size_of(inputs) * max_total_steps(model.network, inputs.params),
+            size=size_of(inputs),
+            batchable=batchable(inputs),
+        )
+        outcome = await context.engine.run(
+            lambda control: score(inputs, pack_if_large(inputs), control), workload, is_job=True
+        )
+        alerts = make_alerts(graph, inputs, outcome.value, set(pending.node_ids))
+        if await graphs.record_alerts(graph_id, pending.revision, alerts):
+            context.metrics.count_alerts(model.name, len(pending.node_ids), len(alerts))

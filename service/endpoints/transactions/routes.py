@@ -1,0 +1,166 @@
+"""POST /graphs/{id}/transactions"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from models.base import StepControl
+from service.context import JSON_COST_FACTOR, AppContext, get_context
+from service.endpoints.anomaly.infer import (
+    Scored,
+    batchable,
+    named,
+    pack_if_large,
+    results,
+    score,
+    size_of,
+)
+from service.endpoints.anomaly.parse import ScoreInputs
+from service.endpoints.common.api_docs import job_responses, json_body, problems
+from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.pipeline import InferenceTask, handle_inference
+from service.endpoints.transactions.parse import parse_new_transactions
+from service.endpoints.transactions.schemas import (
+    NewTransactionsBody,
+    StoredTransactions,
+    TransactionScores,
+)
+from service.endpoints.transactions.score import build_inputs, find_scorer, make_alerts
+from service.engine.engine import Workload
+from service.http.body import require_media_type, require_small
+from service.http.cancellation import run_until_deadline_or_disconnect
+from service.media_types import JSON
+from service.payload import ResponsePayload, make_json_payload
+from service.storage.graphs import TransactionGraph
+from service.validation.arrays import pointer_builder
+from service.validation.ids import NodeId
+
+router = APIRouter(tags=["transactions"])
+_AT = pointer_builder("transactions")
+
+
+@router.post(
+    "/graphs/{id}/transactions",
+    response_model=TransactionScores | StoredTransactions,
+    summary="Store transactions and score them",
+    responses=problems(400, 404, 406, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
+    | job_responses(),
+    openapi_extra=json_body(NewTransactionsBody),
+)
+async def add_transactions(
+    id: str,
+    request: Request,
+    context: Annotated[AppContext, Depends(get_context)],
+    score: bool = True,
+) -> Response:
+    """The graph was stored with a model that reads transactions; that model scores them, by
+    themselves and the transactions stored before. Those from the threshold on raise alerts, see
+    GET /graphs/{id}/alerts.
+
+    The response comes once all is stored durably. Where it does not come, the transactions may be
+    stored: they are scored later and raise their alerts then, and may be sent again. With
+    `score=false` they are stored alone, as the past of those to come.
+    """
+    require_media_type(request, (JSON,), JSON)
+    context.registry.require_ready()
+    if score:
+        return await handle_inference(request, AddTask(request, context, id))
+    return await _store_alone(id, request, context)
+
+
+async def _store_alone(id: str, request: Request, context: AppContext) -> Response:
+    graph = await context.graphs.get_transactions(id)
+
+    async def stored() -> StoredTransactions:
+        weight = JSON_COST_FACTOR * len(body)
+        recipe = graph.settings.recipe
+        new, _ = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
+        head, added = await context.graphs.add_transactions(id, graph.schema, new, scored=False)
+        return StoredTransactions(
+            id=id, added=len(added), num_nodes=head.num_nodes, revision=head.revision
+        )
+
+    async with context.body_reader.read(request, context.settings.body_timeout_s) as body:
+        require_small(body, JSON)
+        result = await run_until_deadline_or_disconnect(
+            stored(), request.receive, context.settings.deadline_s
+        )
+    return Response(result.model_dump_json(), media_type=JSON)
+
+
+class AddTask(InferenceTask[Scored]):
+    """Store transactions, score them, and record their alerts."""
+
+    is_cached = False
+    graph: TransactionGraph
+    inputs: ScoreInputs
+    revision: int
+    added: list[NodeId]
+
+    def __init__(self, request: Request, context: AppContext, graph_id: str) -> None:
+        super().__init__(request, context, JSON, JSON)
+        self.graph_id = graph_id
+
+    async def parse(self, body: bytes, resources: AsyncExitStack) -> None:
+        require_small(body, JSON)
+        context, graphs = self.context, self.context.graphs
+        graph = await graphs.get_transactions(self.graph_id)
+        model = find_scorer(graph, context.registry)
+        weight = JSON_COST_FACTOR * len(body)
+        recipe = graph.settings.recipe
+        new, include = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
+        self.state.timer.lap("parse")
+        head, self.added = await graphs.add_transactions(
+            self.graph_id, graph.schema, new, scored=True
+        )
+        self.revision = head.revision
+        self.graph = await graphs.get_transactions(self.graph_id)
+        self.state.timer.lap("store")
+        arguments = self.graph_id, self.graph, model, new.node_ids, include, self.settings, _AT
+        self.inputs = await self.on_codec(build_inputs, *arguments)
+
+    def workload(self) -> Workload:
+        inputs, size = self.inputs, size_of(self.inputs)
+        return Workload(
+            flow=inputs.model.name,
+            cost=size * max_total_steps(inputs.model.network, inputs.params),
+            size=size,
+            batchable=batchable(inputs),
+        )
+
+    def run(self, control: StepControl) -> Scored:
+        return score(self.inputs, pack_if_large(self.inputs), control)
+
+    async def render(self, result: Scored) -> ResponsePayload:
+        context, inputs = self.context, self.inputs
+        if self.added:
+            alerts = make_alerts(self.graph, inputs, result, set(self.added))
+            await context.graphs.record_alerts(self.graph_id, self.revision, alerts)
+            context.metrics.count_alerts(inputs.model.name, len(self.added), len(alerts))
+        payload = await context.offload_if_large(size_of(inputs), self._encode, result)
+        asyncio.get_running_loop().call_soon(
+            context.metrics.observe, inputs.model.name, inputs.graph.num_nodes, result.convergence
+        )
+        return payload
+
+    def _encode(self, scored: Scored) -> ResponsePayload:
+        inputs = self.inputs
+        listed = results(inputs, scored)
+        rows = self.graph.describe([result["node_id"] for result in listed])
+        for result, row in zip(listed, rows, strict=True):
+            result["late_by"] = row["late_by"]
+        document: dict[str, Any] = {
+            "results": listed,
+            "graph": inputs.subgraph,
+            "added": len(self.added),
+            "model": inputs.model.ref_dict,
+            "dynamics": scored.dynamics,
+            "convergence": scored.convergence,
+        }
+        if scored.reasons:
+            document["reasons"] = named(inputs, scored.reasons[0])
+        return make_json_payload(document)

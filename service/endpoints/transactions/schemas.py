@@ -1,0 +1,91 @@
+"""Request and response schemas of transactions that are stored, and of their alerts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, FailFast, Field
+
+from service.endpoints.anomaly.schemas import NodeScore, ScoreResponse
+from service.endpoints.common.schemas import Include, Strict
+from service.registry.model_ref import ModelRef
+from service.validation.ids import NodeId
+
+MAX_ROWS = 10_000
+"""Of one request; other changes of graphs wait while they are stored."""
+
+
+class AddOptions(Strict):
+    """What a request to store transactions may carry besides them."""
+
+    include: Annotated[list[Include], FailFast()] = Field(
+        [], description="as in POST /anomaly/score", max_length=len(get_args(Include))
+    )
+
+
+class NewTransactionsBody(AddOptions):
+    """Transactions to store; without `score=false` they are scored too."""
+
+    transactions: list[dict[str, str | float | None]] = Field(
+        min_length=1,
+        max_length=MAX_ROWS,
+        description="rows as in POST /anomaly/score, each with an `id`. They count in order of "
+        "time, after those stored before; one that is late by up to the shortest window counts as "
+        "of the newest one stored. A row that is stored already changes nothing, so the request "
+        "may be repeated",
+        examples=[
+            [
+                {
+                    "id": "p1",
+                    "time": "2026-01-31T23:59:59Z",
+                    "source": "A",
+                    "target": "B",
+                    "amount": 9.5,
+                }
+            ]
+        ],
+    )
+
+
+class StoredTransactions(BaseModel):
+    """What was stored without being scored."""
+
+    id: str
+    added: int = Field(description="transactions that were not stored before")
+    num_nodes: int
+    revision: int
+
+
+class TransactionScore(NodeScore):
+    """How suspicious one stored transaction is; the score never changes."""
+
+    late_by: float = Field(
+        description="how much later than its time it counts: seconds, or the unit of the time"
+    )
+
+
+class TransactionScores(ScoreResponse):
+    """One result per transaction sent, in their order."""
+
+    results: list[TransactionScore]  # pyright: ignore[reportIncompatibleVariableOverride]
+    added: int = Field(description="transactions that were not stored before")
+
+
+class Alert(BaseModel):
+    """A transaction whose probability reached the threshold; it is raised once."""
+
+    node_id: NodeId
+    score: float = Field(description="raw logit")
+    probability: float
+    threshold: float
+    transaction: dict[str, Any] = Field(description="its columns, as they were sent")
+    model: ModelRef
+    scored_at: str = Field(description="time of the server")
+    event_id: str = Field(description="as Last-Event-ID, or as `after`, for those that follow")
+
+
+class AlertList(BaseModel):
+    """Alerts in the order in which they were raised."""
+
+    alerts: list[Alert]
+    last_event_id: str = Field(description="of the last of them, else what was sent as `after`")

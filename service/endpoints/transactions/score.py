@@ -1,0 +1,92 @@
+"""Score stored transactions, and make alerts of the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from service.endpoints.anomaly.infer import Scored, results
+from service.endpoints.anomaly.parse import ScoreInputs, rule_of
+from service.endpoints.common.include import require_max_explained, require_supported_includes
+from service.endpoints.common.schemas import Dynamics
+from service.errors import Problem
+from service.registry.handles import Scorer
+from service.registry.registry import Registry
+from service.settings import Settings
+from service.storage.graphs import TransactionGraph
+from service.validation.arrays import PointerFn
+from service.validation.ids import NodeId
+from service.validation.json_graph import check_graph_size
+
+
+def find_scorer(graph: TransactionGraph, registry: Registry) -> Scorer:
+    """Return the model that scores a graph.
+
+    Raises:
+        Problem: it is not loaded, or it describes transactions in another way now.
+    """
+    model = registry.get_of_kind(Scorer, graph.settings.model)
+    if model.recipe != graph.settings.recipe:
+        raise Problem(
+            "graph-replaced",
+            f"The model {model.name!r} was replaced by one that describes transactions in another "
+            "way. Store the graph anew with PUT /graphs/{id}, and send its transactions again.",
+        )
+    return model
+
+
+def build_inputs(
+    graph_id: str,
+    graph: TransactionGraph,
+    model: Scorer,
+    node_ids: Sequence[NodeId],
+    include: frozenset[str],
+    settings: Settings,
+    at: PointerFn,
+) -> ScoreInputs:
+    """Return the neighbourhoods of stored transactions as inputs of the model.
+
+    Args:
+        at: pointer to one of `node_ids` in the request, for errors.
+
+    Raises:
+        Problem: see `TransactionGraph.build_neighborhoods`; or `include` asks for what the model
+            cannot tell.
+    """
+    require_supported_includes(model.network, include)
+    require_max_explained(include, len(node_ids), at(), settings)
+    taken, names, own = graph.build_neighborhoods(node_ids, settings.max_nodes, at)
+    num_nodes, num_edges = taken.num_nodes, taken.edge_index.shape[1]
+    check_graph_size(num_nodes, num_edges, settings, at(), at())
+    dynamics = Dynamics.model_validate({})
+    sizes = {"num_nodes": num_nodes, "num_edges": num_edges}
+    return ScoreInputs(
+        *(model, taken, names, own, dynamics, dynamics.to_params(), include, rule_of(graph)),
+        {"id": graph_id, "revision": graph.revision} | sizes,
+    )
+
+
+def make_alerts(
+    graph: TransactionGraph,
+    inputs: ScoreInputs,
+    scored: Scored,
+    new: Container[NodeId],
+) -> list[bytes]:
+    """Return the alerts of those of the scored transactions that are `new`, as JSON."""
+    raised = [
+        result
+        for result in results(inputs, scored)
+        if result["label"] == 1 and result["node_id"] in new
+    ]
+    rows = graph.describe([result["node_id"] for result in raised])
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    alerts = list[bytes]()
+    for result, row in zip(raised, rows, strict=True):
+        kept = ("node_id", "score", "probability", "threshold")
+        alert: dict[str, Any] = {name: result[name] for name in kept}
+        alert |= {"transaction": row, "model": inputs.model.ref_dict, "scored_at": now}
+        alerts.append(orjson.dumps(alert, option=orjson.OPT_SERIALIZE_NUMPY))
+    return alerts

@@ -1,0 +1,78 @@
+"""What the store knows of a graph in memory: one of nodes and edges, or of transactions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from models.inputs.transactions import TransactionRecipe
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the columns of x and the relations of edges are; of transactions, their recipe too."""
+
+    features: tuple[str, ...]
+    relations: tuple[str, ...]
+    recipe: TransactionRecipe | None = None
+
+
+class StoredUpdate(Protocol):
+    """What a client changes."""
+
+    def to_json(self) -> bytes: ...
+
+
+class StoredChange(Protocol):
+    """What an update comes to: the part of it that changes something, and the size after it."""
+
+    @property
+    def update(self) -> StoredUpdate: ...
+    @property
+    def num_nodes(self) -> int: ...
+    @property
+    def num_edges(self) -> int: ...
+
+
+class StoredGraph(ABC):
+    """One thread changes it, by `plan` and `commit`; any number reads, and finds it before a change
+    or after."""
+
+    schema: Schema
+    revision: int
+    num_edges: int
+
+    @property
+    @abstractmethod
+    def num_nodes(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Approximate memory."""
+
+    @property
+    @abstractmethod
+    def should_compact(self) -> bool:
+        """Whether more of what it holds is out of use than in use."""
+
+    @abstractmethod
+    def compacted(self) -> Self:
+        """Return it without what is out of use."""
+
+    @abstractmethod
+    def plan(self, update: Any) -> StoredChange | None:
+        """Return what `update` comes to; None if it changes nothing.
+
+        Raises:
+            Problem: the update does not fit the graph.
+        """
+
+    @abstractmethod
+    def commit(self, change: Any, revision: int) -> None:
+        """Apply a planned change."""
+
+    @abstractmethod
+    def apply_logged(self, text: bytes) -> None:
+        """Apply an update that was logged as `StoredUpdate.to_json`."""

@@ -1,0 +1,411 @@
+"""A graph of transactions in memory, which grows while neighbourhoods are taken from it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Self, final
+
+import numpy as np
+import orjson
+import safetensors.numpy
+
+from models.inputs.graph import Graph
+from models.inputs.transactions import (
+    NeighborhoodTooLargeError,
+    TransactionError,
+    TransactionHistory,
+    TransactionRecipe,
+    Transactions,
+)
+from service.errors import pointer
+from service.storage.graphs.stored_graph import Schema, StoredGraph
+from service.validation.arrays import (
+    PointerFn,
+    make_graph_problem_at,
+    make_graph_problem_where,
+)
+from service.validation.ids import NodeId
+
+_BYTES_OF_A_ROW = 150  # its id, and its place in a dictionary
+_FUTURE_S = 86_400.0
+"""How far a timestamp may be ahead of the clock: all later rows would count as late."""
+_MIN_EXPIRED = 1000
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """What is said once of a graph of transactions.
+
+    Attributes:
+        model: name of the model that scores it.
+        threshold: probability from which on a transaction is an alert; None for the model's.
+        keep: rows older than the last one by more are forgotten; in the unit of the time.
+    """
+
+    model: str
+    recipe: TransactionRecipe
+    threshold: float | None
+    keep: float
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(self.recipe.features, (), self.recipe)
+
+    @property
+    def max_late(self) -> float:
+        """How much earlier than the last row a new one may be: the shortest window."""
+        return self.recipe.windows[0]
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self.__dict__ | {"recipe": self.recipe.model_dump()})
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        found = orjson.loads(text)
+        return cls(**found | {"recipe": TransactionRecipe.model_validate(found["recipe"])})
+
+
+@dataclass(frozen=True)
+class NewTransactions:
+    """Transactions to add: `sent` is the time as it was sent, `rows.time` the one that counts."""
+
+    node_ids: list[NodeId]
+    rows: Transactions
+    sent: np.ndarray
+
+    def take(self, places: np.ndarray) -> NewTransactions:
+        ids = [self.node_ids[place] for place in places.tolist()]
+        return NewTransactions(ids, self.rows.take(places), self.sent[places])
+
+    def to_json(self) -> bytes:
+        rows = self.rows
+        columns = [rows.time, self.sent, rows.source, rows.target, rows.amount]
+        parts = [self.node_ids, *(column.tolist() for column in columns)]
+        more = (
+            {name: v.tolist() for name, v in m.items()} for m in (rows.categories, rows.numbers)
+        )
+        return orjson.dumps([*parts, *more])  # a missing number is null
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        ids, time, sent, source, target, amount, categories, numbers = orjson.loads(text)
+        rows = Transactions(
+            np.array(time, float),
+            np.array(source, object),
+            np.array(target, object),
+            np.array(amount, float),
+            {name: np.array(values, object) for name, values in categories.items()},
+            {name: np.array(values, float) for name, values in numbers.items()},
+        )
+        return cls(ids, rows, np.array(sent, float))
+
+
+@dataclass(frozen=True)
+class Addition:
+    """The transactions of an update that are new, in order of time."""
+
+    update: NewTransactions
+    num_nodes: int
+    num_edges: int = 0
+
+
+@final
+class TransactionGraph(StoredGraph):
+    """Transactions in the order in which they count, each linked with earlier ones by the recipe.
+
+    A transaction never changes, and none that comes later changes its features or its score. Those
+    that are forgotten leave the scores of others as they were: `keep` is at least as long as the
+    recipe reaches, and a transaction of which not all before it is kept is scored no more.
+    """
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        rows: NewTransactions | None,
+        forgotten: float,
+        revision: int,
+    ) -> None:
+        recipe = settings.recipe
+        self.schema, self.settings = settings.schema, settings
+        self.revision, self.num_edges = revision, 0
+        self._forgotten = forgotten  # rows up to this time are
+        self._history = TransactionHistory(recipe)
+        self._rows = dict[NodeId, int]()
+        self._ids = list[NodeId]()
+        self._texts, self._codes = list[str](), dict[str, int]()
+        # Places in `_texts`, or numbers; the time is that which was sent.
+        self._columns = {
+            **dict.fromkeys(_text_columns(recipe), np.empty(0, np.int32)),
+            **dict.fromkeys((recipe.time, *recipe.number_columns), np.empty(0)),
+        }
+        self._lock = threading.Lock()
+        if rows is not None:
+            self._append(rows)
+
+    def __contains__(self, node_id: NodeId) -> bool:
+        return node_id in self._rows
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._ids)
+
+    @property
+    def nbytes(self) -> int:
+        columns = sum(column.nbytes for column in self._columns.values())
+        return self._history.nbytes + columns + _BYTES_OF_A_ROW * len(self._ids)
+
+    @property
+    def should_compact(self) -> bool:
+        return self._count_expired() > max(_MIN_EXPIRED, self.num_nodes // 2)
+
+    def _count_expired(self) -> int:
+        cut = self._history.last_time - self.settings.keep
+        return int(np.searchsorted(self._history.times, cut, side="right"))
+
+    def compacted(self) -> TransactionGraph:
+        expired = self._count_expired()
+        forgotten = float(self._history.times[expired - 1]) if expired else self._forgotten
+        rows = self._export(np.arange(expired, self.num_nodes))
+        return TransactionGraph(self.settings, rows, forgotten, self.revision)
+
+    def plan(self, update: NewTransactions) -> Addition | None:
+        """Rows with the id of a stored one must be equal to it, and change nothing. Rows that are
+        late by up to the shortest window count as of the last row's time.
+
+        Raises:
+            Problem: a row is later than that or in the future, has a value that the model cannot
+                read, or the id of another row.
+        """
+        known = np.array([node_id in self._rows for node_id in update.node_ids], bool)
+        self._require_equal(update, np.flatnonzero(known))
+        new = np.flatnonzero(~known)
+        if not len(new):
+            return None
+        places = new[np.argsort(update.rows.time[new], kind="stable")]
+        added = update.take(places)
+        try:
+            self._history.require_valid(added.rows)
+        except TransactionError as error:
+            at = pointer("transactions", int(places[error.row]), error.column)
+            raise make_graph_problem_at(at, error.code, error.rule) from None
+        counted = self._count_times(added.rows.time, places)
+        added = replace(added, rows=replace(added.rows, time=counted))
+        return Addition(added, self.num_nodes + len(new))
+
+    def _count_times(self, times: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return the times that count of new rows, which stand at `places` of the request."""
+        recipe, last = self.settings.recipe, self._history.last_time
+
+        def at(row: int) -> str:
+            return pointer("transactions", int(places[row]), recipe.time)
+
+        limit = self.settings.max_late
+        if (late := last - times > limit).any():
+            rule = (
+                f"The newest transaction stored is of {self._format_time(last)}. One that is "
+                f"earlier by more than {limit:g} (the shortest window) cannot be added, because "
+                "later ones were scored without it. Leave it out, or store the graph anew with all "
+                "rows in order."
+            )
+            raise make_graph_problem_where(late, at, "out_of_order", rule)
+        if recipe.calendar and (ahead := times > time.time() + _FUTURE_S).any():
+            rule = (
+                "The time is more than a day ahead of the server's clock. Check its year, zone and "
+                "unit."
+            )
+            raise make_graph_problem_where(ahead, at, "out_of_range", rule)
+        return np.maximum(times, last)
+
+    def _require_equal(self, update: NewTransactions, places: np.ndarray) -> None:
+        if not len(places):
+            return
+        stored = self._export(np.array([self._rows[update.node_ids[i]] for i in places.tolist()]))
+        sent = update.take(places)
+        differ = _differ(sent.sent, stored.sent)
+        for ours, theirs in zip(_columns(sent.rows), _columns(stored.rows), strict=True):
+            differ |= _differ(ours, theirs)
+        if differ.any():
+
+            def at(row: int) -> str:
+                return pointer("transactions", int(places[row]), "id")
+
+            rule = (
+                "Another transaction with this id is stored. A transaction cannot be changed: send "
+                "the same values again, or another id."
+            )
+            raise make_graph_problem_where(differ, at, "conflict", rule)
+
+    def commit(self, change: Addition, revision: int) -> None:
+        with self._lock:
+            self._append(change.update)
+            self.revision = revision
+
+    def apply_logged(self, text: bytes) -> None:
+        added = NewTransactions.from_json(text)
+        self.commit(Addition(added, self.num_nodes + len(added.node_ids)), self.revision + 1)
+
+    def build_neighborhoods(
+        self, targets: Sequence[NodeId], max_nodes: int, at: PointerFn
+    ) -> tuple[Graph, list[NodeId], np.ndarray]:
+        """Return the neighbourhoods of some transactions side by side, the id of each node, and the
+        nodes of `targets` themselves.
+
+        Args:
+            at: pointer to one of `targets` in the request, for errors.
+
+        Raises:
+            Problem: one is not stored, or not all before it that counts is kept; or they have more
+                than `max_nodes` nodes.
+        """
+        with self._lock:
+            rows = np.array([self._rows.get(node_id, -1) for node_id in targets], np.int64)
+            if (unknown := rows < 0).any():
+                rule = "No transaction of the graph has this id. Send ids of its transactions."
+                raise make_graph_problem_where(unknown, at, "unknown_node", rule)
+            first = self._forgotten + self.settings.recipe.reach
+            if (short := self._history.times[rows] < first).any():
+                rule = (
+                    "The transactions before this one are no longer stored, and without them it "
+                    f"has another score. Only those from {self._format_time(first)} on can be "
+                    "scored."
+                )
+                raise make_graph_problem_where(short, at, "expired", rule)
+            try:
+                graph, nodes, own = self._history.build_graph(rows, max_nodes)
+            except NeighborhoodTooLargeError:
+                rule = (
+                    f"The neighbourhoods of the {len(rows)} transactions have more than {max_nodes}"
+                    " nodes (BASIN_MAX_NODES). Score fewer at a time."
+                )
+                raise make_graph_problem_at(at(), "too_many_nodes", rule) from None
+            return graph, [self._ids[node] for node in nodes.tolist()], own
+
+    def describe(self, node_ids: Iterable[NodeId]) -> list[dict[str, Any]]:
+        """Return stored transactions by the names of their columns, as they were sent, with
+        `late_by`: how much later they count."""
+        recipe = self.settings.recipe
+        with self._lock:
+            places = np.array([self._rows[node_id] for node_id in node_ids], np.int64)
+            stored = self._export(places)
+        late = (stored.rows.time - stored.sent).tolist()
+        rows = stored.rows
+        named: dict[str, Iterable[Any]] = {
+            "id": stored.node_ids,
+            recipe.time: map(self._format_time, stored.sent.tolist()),
+            recipe.source: rows.source,
+            recipe.target: rows.target,
+            recipe.amount: _with_none(rows.amount),
+            **{name: (value or None for value in v) for name, v in rows.categories.items()},
+            **{name: _with_none(values) for name, values in rows.numbers.items()},
+            "late_by": late,
+        }
+        return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+
+    def to_file(self) -> bytes:
+        """Return all of it as a safetensors file."""
+        texts = {
+            "node_ids": orjson.dumps(self._ids),
+            "texts": orjson.dumps(self._texts),
+            "settings": self.settings.to_json(),
+        }
+        arrays = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
+        arrays |= {
+            f"column.{name}": values[: self.num_nodes] for name, values in self._columns.items()
+        }
+        arrays |= {"time": self._history.times, "forgotten": np.array([self._forgotten])}
+        return safetensors.numpy.save(arrays)
+
+    @classmethod
+    def from_file(cls, file: bytes, revision: int) -> TransactionGraph:
+        """Restore what `to_file` returned."""
+        arrays = safetensors.numpy.load(file)
+        settings = StreamSettings.from_json(arrays["settings"].tobytes())
+        texts = orjson.loads(arrays["texts"].tobytes())
+        columns = {
+            name.removeprefix("column."): values
+            for name, values in arrays.items()
+            if name.startswith("column.")
+        }
+        rows = _to_rows(settings.recipe, arrays["time"], columns, texts)
+        node_ids = orjson.loads(arrays["node_ids"].tobytes())
+        loaded = NewTransactions(node_ids, rows, columns[settings.recipe.time])
+        return cls(settings, loaded, float(arrays["forgotten"][0]), revision)
+
+    def _append(self, new: NewTransactions) -> None:
+        begin, end = self.num_nodes, self.num_nodes + len(new.node_ids)
+        self._history.append(new.rows)
+        self._rows.update(zip(new.node_ids, range(begin, end), strict=True))
+        self._ids += new.node_ids
+        recipe, rows = self.settings.recipe, new.rows
+        if end > len(self._columns[recipe.time]):
+            room = max(end, 2 * begin, 1024)
+            for name, values in self._columns.items():
+                self._columns[name] = np.concatenate([values, np.zeros(room - begin, values.dtype)])
+        texts = {recipe.source: rows.source, recipe.target: rows.target, **rows.categories}
+        for name in _text_columns(recipe):
+            self._columns[name][begin:end] = [self._find_code(text) for text in texts[name]]
+        numbers = {recipe.time: new.sent, recipe.amount: rows.amount, **rows.numbers}
+        for name, values in numbers.items():
+            self._columns[name][begin:end] = values
+
+    def _find_code(self, text: str) -> int:
+        if (code := self._codes.get(text)) is None:
+            code = self._codes[text] = len(self._texts)
+            self._texts.append(text)
+        return code
+
+    def _export(self, places: np.ndarray) -> NewTransactions:
+        columns = {name: values[places] for name, values in self._columns.items()}
+        recipe = self.settings.recipe
+        rows = _to_rows(recipe, self._history.times[places], columns, self._texts)
+        node_ids = [self._ids[place] for place in places.tolist()]
+        return NewTransactions(node_ids, rows, columns[recipe.time])
+
+    def _format_time(self, value: float) -> str | float:
+        if self.settings.recipe.calendar and np.isfinite(value):
+            return datetime.fromtimestamp(value, UTC).isoformat().replace("+00:00", "Z")
+        return value
+
+
+def _to_rows(
+    recipe: TransactionRecipe,
+    time: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    texts: list[str],
+) -> Transactions:
+    text = {
+        name: np.array([texts[code] for code in columns[name].tolist()], object)
+        for name in _text_columns(recipe)
+    }
+    return Transactions(
+        time,
+        text[recipe.source],
+        text[recipe.target],
+        columns[recipe.amount],
+        {name: text[name] for name in recipe.text_columns},
+        {name: columns[name] for name in recipe.numbers},
+    )
+
+
+def _text_columns(recipe: TransactionRecipe) -> tuple[str, ...]:
+    return (recipe.source, recipe.target, *recipe.text_columns)
+
+
+def _columns(rows: Transactions) -> Iterable[np.ndarray]:
+    categories = [rows.categories[name] for name in sorted(rows.categories)]
+    numbers = [rows.numbers[name] for name in sorted(rows.numbers)]
+    return (rows.source, rows.target, rows.amount, *categories, *numbers)
+
+
+def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype == object:
+        return np.array(a != b, bool)
+    return ~((a == b) | (np.isnan(a) & np.isnan(b)))
+
+
+def _with_none(values: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(value) else value for value in values.tolist()]

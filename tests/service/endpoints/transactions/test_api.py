@@ -1,0 +1,297 @@
+"""Transactions that are stored and scored in one request, and the alerts that they raise."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from service.endpoints.graphs.schemas import GraphBody
+from service.endpoints.transactions.schemas import AlertList, TransactionScores
+from tests.support.server import Server, gauge
+from training.datasets.payments import simulate_payments
+
+MODEL = "cdat-payments"
+SETTINGS = {"models": MODEL, "default_anomaly_model": MODEL}
+THRESHOLD = 0.02  # low, so that there are many alerts
+GRAPH = {"model": MODEL, "threshold": THRESHOLD}
+
+
+@pytest.fixture(scope="module")
+def server(start, wait, answers) -> Server:
+    one = start(**SETTINGS, max_alert_streams=2)
+    wait(lambda: answers(one, "/health/ready", 200))
+    return one
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        assert client.put("/graphs/g", json=GRAPH).status_code in (200, 201)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    frame = simulate_payments(1000, fraud_share=0.05, seed=5)
+    return frame.drop(columns=["is_fraud", "typology"]).to_dict("records")
+
+
+def add(client: httpx.Client, rows: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    response = client.post("/graphs/g/transactions", json={"transactions": rows, **fields})
+    assert response.status_code == 200, response.text
+    body = response.json()
+    TransactionScores.model_validate_json(response.content)
+    return body
+
+
+def list_alerts(client: httpx.Client, after: str | None = None) -> list[dict[str, Any]]:
+    alerts = []
+    while True:
+        parameters = {"limit": 7} | ({} if after is None else {"after": after})
+        response = client.get("/graphs/g/alerts", params=parameters)
+        page = AlertList.model_validate_json(response.content)
+        if not page.alerts:
+            return alerts
+        alerts += response.json()["alerts"]
+        after = page.last_event_id
+
+
+def score_at_once(client: httpx.Client, rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The probabilities of all rows, sent in one request that stores nothing."""
+    response = client.post("/anomaly/score", json={"model": MODEL, "transactions": rows})
+    return {result["node_id"]: result["probability"] for result in response.json()["results"]}
+
+
+def test_scores_and_alerts_are_those_of_all_rows_at_once(client, rows) -> None:
+    expected = score_at_once(client, rows)
+    scores = dict[str, float]()
+    add(client, rows[:300])
+    scores = {r["node_id"]: r["probability"] for r in add(client, rows[:300])["results"]}
+    for row in rows[300:340]:
+        body = add(client, [row])
+        assert body["added"] == 1
+        [result] = body["results"]
+        assert result["threshold"] == THRESHOLD
+        scores[result["node_id"]] = result["probability"]
+    for begin in range(340, 1000, 220):
+        results = add(client, rows[begin : begin + 220])["results"]
+        scores |= {result["node_id"]: result["probability"] for result in results}
+    assert scores == pytest.approx(expected, abs=1e-5)
+    alerts = list_alerts(client)
+    ids = [alert["node_id"] for alert in alerts]
+    assert len(ids) > 10
+    assert ids == [row["id"] for row in rows if expected[row["id"]] >= THRESHOLD]
+    by_id = {row["id"]: row for row in rows}
+    for alert in alerts:
+        sent = by_id[alert["node_id"]]
+        assert alert["transaction"] | {"time": 0, "late_by": 0} == sent | {"time": 0, "late_by": 0}
+        assert alert["probability"] == pytest.approx(expected[alert["node_id"]], abs=1e-5)
+    found = GraphBody.model_validate_json(client.get("/graphs/g").content)
+    assert found.model == MODEL
+    assert found.num_nodes <= 1000  # the oldest may be forgotten
+
+
+def test_a_row_that_is_sent_again_changes_nothing(client, rows) -> None:
+    first = add(client, rows[:50])
+    alerts = list_alerts(client)
+    again = add(client, rows[:50])
+    assert (first["added"], again["added"]) == (50, 0)
+    assert again["results"] == first["results"]
+    assert list_alerts(client) == alerts
+    mixed = add(client, rows[45:55])
+    assert mixed["added"] == 5
+    assert mixed["graph"]["revision"] == again["graph"]["revision"] + 1
+    changed = client.post(
+        "/graphs/g/transactions", json={"transactions": [rows[3] | {"amount": 1.0}]}
+    )
+    assert changed.status_code == 422
+    [error] = changed.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/transactions/0/id", "conflict")
+
+
+def test_late_rows_count_as_of_the_newest_or_are_refused(client) -> None:
+    def row(name: str, time: str) -> dict[str, Any]:
+        return {"id": name, "time": time, "source": "a", "target": "b", "amount": 5.0}
+
+    add(client, [row("x", "2026-03-01T12:00:00Z")])
+    [late] = add(client, [row("y", "2026-03-01T11:30:00Z")])["results"]
+    assert late["late_by"] == 1800
+    for time_, code in (
+        ("2026-03-01T10:59:59Z", "out_of_order"),
+        ("2126-03-01T12:00:00Z", "out_of_range"),
+    ):
+        body = {"transactions": [row("v", "2026-03-01T12:00:01Z"), row("z", time_)]}
+        response = client.post("/graphs/g/transactions", json=body)
+        assert response.status_code == 422
+        [error] = response.json()["errors"]
+        assert (error["pointer"], error["code"]) == ("/transactions/1/time", code)
+    assert client.get("/graphs/g").json()["num_nodes"] == 2  # nothing of a refused request
+
+
+def test_rows_may_be_stored_alone(client, rows) -> None:
+    body = {"transactions": rows[:300]}
+    stored = client.post("/graphs/g/transactions?score=false", json=body).json()
+    assert (stored["added"], stored["num_nodes"]) == (300, 300)
+    assert list_alerts(client) == []
+    [result] = add(client, [rows[300]])["results"]
+    expected = score_at_once(client, rows[:301])
+    assert result["probability"] == pytest.approx(expected[rows[300]["id"]], abs=1e-5)
+
+
+def test_stored_transactions_are_scored_and_explained_by_id(client, rows) -> None:
+    add(client, rows[:300])
+    body = {"model": MODEL, "graph_id": "g", "targets": ["p250"], "include": ["explanation"]}
+    response = client.post("/anomaly/score", json=body)
+    [result] = response.json()["results"]
+    assert result["probability"] == pytest.approx(score_at_once(client, rows[:300])["p250"], 1e-4)
+    assert result["explanation"]["features"]["supports"]
+    both = add(client, [rows[250]], include=["explanation"])
+    assert both["results"] == [result | {"late_by": 0.0, "rank": 1}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer", "words"),
+    [
+        ({"transactions": []}, "/transactions", "is empty"),
+        ({}, "/transactions", "Must be a list"),
+        ({"transactions": [{"time": 0, "source": "a", "target": "b", "amount": 1}]},
+         "/transactions/0/id", "needs an `id`"),
+        ({"transactions": [{"id": "k" * 65, "time": 0, "source": "a", "target": "b", "amount": 1}]},
+         "/transactions/0/id", "at most 64"),
+        ({"transactions": [{"id": "k", "time": 0, "source": "a", "target": "b", "amount": 1e13}]},
+         "/transactions/0/amount", "is beyond"),
+        ({"transactions": [{"id": "k", "time": 0, "source": "a", "target": "b"}]},
+         "/transactions/0/amount", "missing"),
+        ({"transactions": [{"id": "k", "x": 0}]}, "/transactions/0/x", ""),
+        ({"transactions": [{"id": "k"}], "dynamics": {"steps": 3}}, "/dynamics", ""),
+        ({"transactions": [{"id": "k"}], "include": ["uncertainty?"]}, "/include/0", ""),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_stored_is_refused(client, fields, pointer, words) -> None:
+    response = client.post("/graphs/g/transactions", json=fields)
+    assert response.status_code == 422, response.text
+    error = response.json()["errors"][0]
+    assert error["pointer"] == pointer
+    assert words in error["detail"]
+    assert client.get("/graphs/g").json()["num_nodes"] == 0
+
+
+def test_kinds_of_graphs_do_not_mix(client, rows) -> None:
+    def detail(response: httpx.Response) -> str:
+        assert response.status_code == 422, response.text
+        return response.json()["errors"][0]["detail"]
+
+    assert "POST /graphs/{id}/transactions" in detail(client.patch("/graphs/g", json={"nodes": []}))
+    short = client.put("/graphs/h", json={"model": MODEL, "keep": 60})
+    assert "over that time rows change a score" in detail(short)
+    with_nodes = client.put("/graphs/h", json={"model": MODEL, "nodes": [], "edges": []})
+    assert "`model` alone" in detail(with_nodes)
+    body = {"model": MODEL, "graph_id": "g", "targets": ["p0"], "neighborhood": {"hops": 1}}
+    assert "recipe" in detail(client.post("/anomaly/score", json=body))
+    body = {"model": MODEL, "graph_id": "g", "targets": ["none"]}
+    assert "No transaction" in detail(client.post("/anomaly/score", json=body))
+    for path in ("transactions", "alerts"):
+        unknown = client.request(
+            "POST" if path == "transactions" else "GET",
+            f"/graphs/none/{path}",
+            json={"transactions": rows[:1]},
+        )
+        assert unknown.status_code == 404
+
+
+def read_events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Id and data of the alerts of a stream."""
+    fields = dict[str, str]()
+    for line in response.iter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "data" in fields:
+            assert fields["event"] == "alert"
+            yield fields["id"], json.loads(fields["data"])
+            fields = {}
+        else:
+            fields = {}
+
+
+def test_a_stream_has_each_alert_once_and_goes_on_where_it_ended(client, rows) -> None:
+    headers = {"accept": "text/event-stream"}
+    seen = list[str]()
+    with client.stream("GET", "/graphs/g/alerts", headers=headers, timeout=60) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = read_events(response)
+        add_from = threading.Thread(target=add, args=(client, rows[:400]))
+        add_from.start()  # the stream waits meanwhile
+        last, alert = next(events)
+        seen.append(alert["node_id"])
+        add_from.join()
+    add(client, rows[400:])
+    expected = [alert["node_id"] for alert in list_alerts(client)]
+    headers["last-event-id"] = last
+    with client.stream("GET", "/graphs/g/alerts", headers=headers, timeout=60) as response:
+        for event_id, alert in read_events(response):
+            assert event_id == alert["event_id"]
+            seen.append(alert["node_id"])
+            if len(seen) == len(expected):
+                break
+    assert seen == expected
+    assert client.put("/graphs/g", json=GRAPH).status_code == 200  # another one from now on
+    assert client.get("/graphs/g/alerts", params={"after": last}).json()["alerts"] == []
+    assert client.get("/graphs/g/alerts", params={"after": "x"}).status_code == 422
+
+
+def test_streams_are_bounded(client) -> None:
+    headers = {"accept": "text/event-stream"}
+    with (
+        client.stream("GET", "/graphs/g/alerts", headers=headers),
+        client.stream("GET", "/graphs/g/alerts", headers=headers),
+    ):
+        refused = client.get("/graphs/g/alerts", headers=headers)
+        assert refused.status_code == 429
+        assert "BASIN_MAX_ALERT_STREAMS" in refused.json()["detail"]
+
+
+def test_no_alert_is_lost_and_none_is_raised_twice(start, wait, answers, tmp_path, rows) -> None:
+    settings = SETTINGS | {"graph_store": tmp_path / "graphs.sqlite"}
+    one = start(**settings)
+    wait(lambda: answers(one, "/health/ready", 200))
+    responses = list[str]()
+
+    def send() -> None:
+        with one.client() as client:
+            for row in rows:
+                try:
+                    add(client, [row])
+                except httpx.TransportError:
+                    return
+                responses.append(row["id"])
+
+    with one.client() as client:
+        assert client.put("/graphs/g", json=GRAPH).status_code == 201
+        expected = score_at_once(client, rows)
+    senders = [threading.Thread(target=send) for _ in range(3)]  # the same rows, all three
+    for sender in senders:
+        sender.start()
+    wait(lambda: len(responses) > 150)
+    one.process.kill()
+    for sender in senders:
+        sender.join()
+    two = start(**settings)
+    wait(lambda: answers(two, "/health/ready", 200))
+    with two.client() as client:
+        stored = client.get("/graphs/g").json()["num_nodes"]
+        assert len(set(responses)) <= stored
+        raised = [row["id"] for row in rows[:stored] if expected[row["id"]] >= THRESHOLD]
+        wait(lambda: len(list_alerts(client)) >= len(raised))
+        add(client, rows[: stored + 100])
+        time.sleep(0.5)
+        ids = [alert["node_id"] for alert in list_alerts(client)]
+        raised = [row["id"] for row in rows[: stored + 100] if expected[row["id"]] >= THRESHOLD]
+        assert sorted(ids) == sorted(raised)
+        assert gauge(two, f'basin_alerts_total{{model="{MODEL}"}}') > 0

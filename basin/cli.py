@@ -14,6 +14,7 @@ from basin_client.command_line import run
 from basin.classify import classify
 from basin.complete import complete
 from basin.console import AsJson, Key, Out, Server, connect
+from basin.graphs import graphs
 from basin.io import require_table_suffix, write_table
 from basin.sample import sample
 from basin.score import score
@@ -55,6 +56,7 @@ def models(
     write_table(pd.DataFrame(rows, columns=list(_MODEL_COLUMNS)), out, as_json=as_json)
 
 
+app.add_typer(graphs, name="graphs")
 for command in (score, score_transactions, classify, complete, sample):
     app.command()(command)
 

@@ -11,7 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from basin_client import graph_operations, operations, transaction_operations
-from basin_client.errors import InputError, ProblemError
+from basin_client.alerts import AlertWatch
+from basin_client.errors import InputError, ProblemError, UnreachableError
 from basin_client.jobs import AsyncJob, Job
 from basin_client.request import EVENT_STREAM, Request, parse_json, quote_path
 from basin_client.schema import GraphSchema
@@ -61,7 +62,8 @@ def _async_method(
 class Client(BaseClient):
     """Client of a Basin server. Several threads may use one client.
 
-    Every function of `basin_client.operations` and `basin_client.graph_operations` is a method.
+    Every function of `basin_client.operations`, `basin_client.graph_operations` and
+    `basin_client.transaction_operations` is a method.
     """
 
     def _create_http(self, settings: dict[str, Any]) -> None:
@@ -151,6 +153,26 @@ class Client(BaseClient):
         except httpx.TransportError as error:
             raise unreachable_error(error) from error
 
+    def watch_alerts(self, graph: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the alerts of a graph of transactions, and go on with those to come; connects again
+        where the stream ends.
+
+        Args:
+            after: `event_id` of an alert: those that follow it. By default all that are kept.
+
+        Raises:
+            ProblemError: the server refused the request.
+            UnreachableError: the server could not be reached again within `max_retry_wait_s`.
+        """
+        watch = AlertWatch(graph, after, self._max_retry_wait_s)
+        while True:
+            try:
+                with self.events(watch.request()) as events:
+                    yield from watch.read(events)
+            except UnreachableError as error:
+                watch.handle(error)
+            time.sleep(watch.wait_s)
+
     def close(self) -> None:
         self._http.close()
 
@@ -174,6 +196,10 @@ class Client(BaseClient):
     change_graph = _method(graph_operations.change_graph)
     forget_graph = _method(graph_operations.forget_graph)
     score_nodes = _method(graph_operations.score_nodes)
+    store_transaction_graph = _method(transaction_operations.store_transaction_graph)
+    add_transactions = _method(transaction_operations.add_transactions)
+    store_transactions = _method(transaction_operations.store_transactions)
+    alerts = _method(transaction_operations.alerts)
     graphs = _method(graph_operations.graphs)
     graph = _method(graph_operations.graph)
     models = _method(operations.models)
@@ -254,6 +280,21 @@ class AsyncClient(BaseClient):
         except httpx.TransportError as error:
             raise unreachable_error(error) from error
 
+    async def watch_alerts(
+        self, graph: str, *, after: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As `Client.watch_alerts`."""
+        watch = AlertWatch(graph, after, self._max_retry_wait_s)
+        while True:
+            try:
+                async with self.events(watch.request()) as events:
+                    async for event in events:
+                        for alert in watch.read([event]):
+                            yield alert
+            except UnreachableError as error:
+                watch.handle(error)
+            await asyncio.sleep(watch.wait_s)
+
     async def close(self) -> None:
         await self._http.aclose()
 
@@ -277,6 +318,10 @@ class AsyncClient(BaseClient):
     change_graph = _async_method(graph_operations.change_graph)
     forget_graph = _async_method(graph_operations.forget_graph)
     score_nodes = _async_method(graph_operations.score_nodes)
+    store_transaction_graph = _async_method(transaction_operations.store_transaction_graph)
+    add_transactions = _async_method(transaction_operations.add_transactions)
+    store_transactions = _async_method(transaction_operations.store_transactions)
+    alerts = _async_method(transaction_operations.alerts)
     graphs = _async_method(graph_operations.graphs)
     graph = _async_method(graph_operations.graph)
     models = _async_method(operations.models)

@@ -1,4 +1,4 @@
-"""Score rows of a table of transactions, for `Client.send` or, as a job, `Client.submit`."""
+"""Requests about rows of a table of transactions; used like those of `basin_client.operations`."""
 
 from __future__ import annotations
 
@@ -56,29 +56,8 @@ def score_transactions(
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
-        from basin_client.tables import Table, read_table
-        from basin_client.transaction_tables import (
-            TransactionColumns,
-            read_transactions,
-            require_kind_of_time,
-            to_rows,
-        )
-
-        assert schema is not None
-        recipe = schema.require_transactions()
-        is_frame = hasattr(transactions, "columns")
-        table = (
-            Table(transactions.reset_index(drop=True), "transactions")
-            if is_frame
-            else read_table(transactions)
-        )
-        dropped = (drop,) if isinstance(drop, str) else drop
-        columns = TransactionColumns.from_recipe(recipe, id=id, drop=dropped, decimal=decimal)
-        read = read_transactions(table, columns)
-        require_kind_of_time(read, recipe)
-        fields = common_fields(
-            model, dynamics, include, transactions=to_rows(read, columns), decision=decision
-        )
+        rows = _read_rows(schema, transactions, id, drop, decimal)
+        fields = common_fields(model, dynamics, include, decision=decision) | rows
         if targets is not None:
             fields["targets"] = [
                 str(target) if id is not None else operator.index(target) for target in targets
@@ -88,6 +67,124 @@ def score_transactions(
     path = "" if model is None else quote_path("models", model)
     request = Request("POST", "/anomaly/score", _parse_scores, schema_path=path, bind=bind)
     return request.with_timeout(timeout_s)
+
+
+def store_transaction_graph(
+    id: str, *, model: str, threshold: float | None = None, keep: float | None = None
+) -> Request[dict[str, Any]]:
+    """Store a graph of transactions under an id, empty at first. Replaces a graph of this id.
+
+    Args:
+        model: that reads transactions, and scores those that `add_transactions` adds.
+        threshold: probability from which on a transaction raises an alert; by default that of the
+            model.
+        keep: transactions that are older than the newest one by more are forgotten, in seconds or
+            the unit of their time; by default four longest windows of the model.
+    """
+    fields = {"model": model, "threshold": threshold, "keep": keep}
+    given = {name: value for name, value in fields.items() if value is not None}
+    return json_request(quote_path("graphs", id), given, parse_json, "PUT")
+
+
+def add_transactions(
+    graph: str,
+    transactions: Any,
+    *,
+    id: str = "id",
+    drop: str | Sequence[str] = (),
+    decimal: str = ".",
+    include: Sequence[Include] = (),
+    timeout_s: float | None = None,
+) -> Request[Scores]:
+    """Store transactions in a graph, and score them; those from the threshold on raise alerts.
+    Sending them twice has the effect of once.
+
+    Args:
+        graph: id of a graph of `store_transaction_graph`.
+        transactions: path of a table, or a pandas frame, of up to 10,000 rows.
+        id, drop, decimal: as in `score_transactions`; every row needs an id.
+
+    Raises:
+        InputError: the table does not fit the model.
+    """
+
+    def bind(schema: GraphSchema | None) -> Request[Scores]:
+        fields = _read_rows(schema, transactions, id, drop, decimal)
+        if include:
+            fields["include"] = list(include)
+        return json_request(_transactions_path(graph), fields, _parse_scores)
+
+    path = _transactions_path(graph)
+    request = Request(
+        "POST", path, _parse_scores, schema_path=quote_path("graphs", graph), bind=bind
+    )
+    return request.with_timeout(timeout_s)
+
+
+def store_transactions(
+    graph: str,
+    transactions: Any,
+    *,
+    id: str = "id",
+    drop: str | Sequence[str] = (),
+    decimal: str = ".",
+) -> Request[dict[str, Any]]:
+    """Store transactions in a graph without scoring them, as the past of those to come; returns how
+    many were `added`. Arguments are those of `add_transactions`."""
+
+    def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
+        fields = _read_rows(schema, transactions, id, drop, decimal)
+        return json_request(_transactions_path(graph), fields, parse_json)
+
+    path, schema_path = _transactions_path(graph), quote_path("graphs", graph)
+    params = {"score": "false"}
+    return Request("POST", path, parse_json, params=params, schema_path=schema_path, bind=bind)
+
+
+def alerts(
+    graph: str, *, after: str | None = None, limit: int | None = None
+) -> Request[list[dict[str, Any]]]:
+    """Return alerts of a graph of transactions in the order in which they were raised: the first
+    that are kept, or those that follow the one with the `event_id` `after`."""
+    params = {"after": after, "limit": None if limit is None else str(limit)}
+    given = {name: value for name, value in params.items() if value is not None}
+    path = f"{quote_path('graphs', graph)}/alerts"
+    return Request("GET", path, lambda response: response.json()["alerts"], params=given)
+
+
+def _transactions_path(graph: str) -> str:
+    return f"{quote_path('graphs', graph)}/transactions"
+
+
+def _read_rows(
+    schema: GraphSchema | None,
+    transactions: Any,
+    id: str | None,
+    drop: str | Sequence[str],
+    decimal: str,
+) -> dict[str, Any]:
+    """Return the rows of a table as fields of a request."""
+    from basin_client.tables import Table, read_table
+    from basin_client.transaction_tables import (
+        TransactionColumns,
+        read_transactions,
+        require_kind_of_time,
+        to_rows,
+    )
+
+    assert schema is not None
+    recipe = schema.require_transactions()
+    is_frame = hasattr(transactions, "columns")
+    table = (
+        Table(transactions.reset_index(drop=True), "transactions")
+        if is_frame
+        else read_table(transactions)
+    )
+    dropped = (drop,) if isinstance(drop, str) else drop
+    columns = TransactionColumns.from_recipe(recipe, id=id, drop=dropped, decimal=decimal)
+    read = read_transactions(table, columns)
+    require_kind_of_time(read, recipe)
+    return {"transactions": to_rows(read, columns)}
 
 
 def _parse_scores(response: httpx.Response) -> Scores:

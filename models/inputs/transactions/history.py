@@ -243,4 +243,4 @@ def _grow(arrays: dict[str, np.ndarray], size: int) -> None:
         arrays[name] = grown
 
 
-_EMPTY = dict.fromkeys(("last", "first", "tail", "place", "linked"), kernels.NONE)
+_EMPTY: dict[str, int] = dict.fromkeys(("last", "first", "tail", "place", "linked"), kernels.NONE)

@@ -98,8 +98,7 @@ class StoredScoreInputs:
                 rule = "The model's recipe says what is linked with a transaction. Leave it out."
                 raise make_graph_problem_at("/neighborhood", "not_read", rule)
             at = pointer_builder("targets")
-            taken = stored.build_neighborhoods(self.targets, settings.max_nodes, at)
-            graph, node_ids, own = taken
+            graph, node_ids = stored.build_neighborhoods(self.targets, settings.max_nodes, at)
             revision, at_size = stored.revision, at()
             decision = decision or rule_of(stored)
         else:
@@ -111,7 +110,7 @@ class StoredScoreInputs:
                 max_edges=settings.max_neighborhood_edges,
             )
             graph, node_ids, revision = around.graph, around.node_ids, around.revision
-            own, at_size = np.arange(len(self.targets)), "/neighborhood"
+            at_size = "/neighborhood"
         nodes, edges = graph.num_nodes, graph.edge_index.shape[1]
         check_graph_size(nodes, edges, settings, at_size, at_size)
         subgraph = {"id": self.graph_id, "revision": revision}
@@ -119,7 +118,7 @@ class StoredScoreInputs:
             self.model,
             graph,
             node_ids,
-            own,
+            np.arange(len(self.targets)),
             self.dynamics,
             self.dynamics.to_params(),
             self.include,

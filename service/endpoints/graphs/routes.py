@@ -19,6 +19,7 @@ from service.endpoints.graphs.parse import TENSORS_OF_GRAPH, parse_graph, parse_
 from service.endpoints.graphs.schemas import (
     EdgesToAdd,
     GraphBody,
+    GraphDetail,
     GraphList,
     GraphUpdate,
     NodesToSet,
@@ -98,8 +99,18 @@ async def store_graph(
 )
 async def describe_graph(
     id: str, context: Annotated[AppContext, Depends(get_context)]
-) -> GraphBody:
-    return _body(id, await context.graphs.get_metadata(id))
+) -> GraphDetail:
+    head = await context.graphs.get_metadata(id)
+    body = _body(id, head).model_dump()
+    if head.model is None:
+        return GraphDetail.model_validate(body)
+    settings = (await context.graphs.get_transactions(id)).settings
+    return GraphDetail(
+        **body,
+        transactions=settings.recipe,
+        threshold=settings.threshold,
+        keep=settings.keep,
+    )
 
 
 @router.patch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from models.inputs.transactions import TransactionRecipe
 from service.endpoints.common.graph_schemas import ArrayGraph, EdgeRow, NodeRow
 from service.endpoints.common.reason_schemas import absent
 from service.endpoints.common.schemas import Strict
@@ -86,6 +87,27 @@ class GraphBody(BaseModel):
     model: str | SkipJsonSchema[None] = Field(
         None,
         description="that scores its transactions; absent of a graph of nodes and edges",
+        json_schema_extra=absent,
+    )
+
+
+class GraphDetail(GraphBody):
+    """A graph that is stored, and what was said of its transactions."""
+
+    transactions: TransactionRecipe | SkipJsonSchema[None] = Field(
+        None,
+        description="columns of its transactions, and the features made of them",
+        json_schema_extra=absent,
+    )
+    threshold: float | SkipJsonSchema[None] = Field(
+        None,
+        description="probability from which on a transaction raises an alert; absent where it is "
+        "that of the model",
+        json_schema_extra=absent,
+    )
+    keep: float | SkipJsonSchema[None] = Field(
+        None,
+        description="how much older than the newest a transaction may be before it is forgotten",
         json_schema_extra=absent,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import orjson
 
 from service.endpoints.anomaly.infer import Scored, results
@@ -58,13 +59,22 @@ def build_inputs(
     """
     require_supported_includes(model.network, include)
     require_max_explained(include, len(node_ids), at(), settings)
-    taken, names, own = graph.build_neighborhoods(node_ids, settings.max_nodes, at)
+    taken, names = graph.build_neighborhoods(node_ids, settings.max_nodes, at)
     num_nodes, num_edges = taken.num_nodes, taken.edge_index.shape[1]
     check_graph_size(num_nodes, num_edges, settings, at(), at())
     dynamics = Dynamics.model_validate({})
     sizes = {"num_nodes": num_nodes, "num_edges": num_edges}
     return ScoreInputs(
-        *(model, taken, names, own, dynamics, dynamics.to_params(), include, rule_of(graph)),
+        *(
+            model,
+            taken,
+            names,
+            np.arange(len(node_ids)),
+            dynamics,
+            dynamics.to_params(),
+            include,
+            rule_of(graph),
+        ),
         {"id": graph_id, "revision": graph.revision} | sizes,
     )
 

@@ -250,9 +250,9 @@ class TransactionGraph(StoredGraph):
 
     def build_neighborhoods(
         self, targets: Sequence[NodeId], max_nodes: int, at: PointerFn
-    ) -> tuple[Graph, list[NodeId], np.ndarray]:
-        """Return the neighbourhoods of some transactions side by side, the id of each node, and the
-        nodes of `targets` themselves.
+    ) -> tuple[Graph, list[NodeId]]:
+        """Return the neighbourhoods of some transactions side by side, `targets` first, and the id
+        of each node.
 
         Args:
             at: pointer to one of `targets` in the request, for errors.
@@ -282,7 +282,11 @@ class TransactionGraph(StoredGraph):
                     " nodes (BASIN_MAX_NODES). Score fewer at a time."
                 )
                 raise make_graph_problem_at(at(), "too_many_nodes", rule) from None
-            return graph, [self._ids[node] for node in nodes.tolist()], own
+            order = np.concatenate([own, np.setdiff1d(np.arange(len(nodes)), own)])
+            place = np.empty(len(nodes), np.int64)
+            place[order] = np.arange(len(nodes))
+            ordered = Graph(graph.x[order], place[graph.edge_index])
+            return ordered, [self._ids[node] for node in nodes[order].tolist()]
 
     def describe(self, node_ids: Iterable[NodeId]) -> list[dict[str, Any]]:
         """Return stored transactions by the names of their columns, as they were sent, with

@@ -309,6 +309,11 @@ class TransactionGraph(StoredGraph):
         }
         return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
 
+    def list_all(self) -> NewTransactions:
+        """Return all transactions, in the order in which they count."""
+        with self._lock:
+            return self._export(np.arange(self.num_nodes))
+
     def to_file(self) -> bytes:
         """Return all of it as a safetensors file."""
         texts = {

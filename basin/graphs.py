@@ -101,7 +101,7 @@ def patch(
     server: Server = None,
     key: Key = None,
 ) -> None:
-    """Add or replace nodes of a graph, add edges, delete nodes: all at once, up to 10,000."""
+    """Add or replace nodes of a graph, add edges, delete nodes: atomically, up to 10,000."""
 
     def read(path: Path | None) -> pd.DataFrame | tuple[()]:
         if path is None:

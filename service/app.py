@@ -22,6 +22,7 @@ from service.endpoints.open_inference.errors import OipErrorMiddleware
 from service.endpoints.open_inference.tensors import HEADER
 from service.endpoints.routers import ADMIN, INFERENCE, ROUTERS, WORKER
 from service.endpoints.transactions.pending import PendingScorer
+from service.endpoints.transactions.webhooks import WebhookSender
 from service.errors import Problem
 from service.http.error_handlers import handle_http_exception, handle_problem
 from service.http.normalize import NormalizeMiddleware
@@ -66,6 +67,8 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         watching.append(asyncio.create_task(trim_periodically()))
         if not worker:
             watching.append(asyncio.create_task(PendingScorer(context).run()))
+            if settings.webhook_origins:
+                watching.append(asyncio.create_task(WebhookSender(context).run()))
         try:
             yield
         finally:

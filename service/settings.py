@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import ssl
 from pathlib import Path
@@ -64,6 +65,16 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_words)] = Field(
         default=(),
         description="allowed CORS origins, separated by spaces; none by default",
+    )
+    webhook_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_words)] = Field(
+        default=(),
+        description="origins to which alerts of transactions may be sent, as https://hooks.site, "
+        "separated by spaces; none by default",
+    )
+    webhook_secret: SecretStr | None = Field(
+        default=None,
+        description="secret that signs them, as Standard Webhooks has it: whsec_ and base64, of 24 "
+        "bytes or more",
     )
     checkpoints: Path = Field(
         default=Path(__file__).resolve().parent.parent / "checkpoints",
@@ -390,10 +401,37 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_webhook_secret(self) -> Settings:
+        secret = self.webhook_secret
+        if self.webhook_origins and secret is None:
+            raise ValueError("BASIN_WEBHOOK_ORIGINS needs BASIN_WEBHOOK_SECRET")
+        if secret is not None:
+            decode_webhook_secret(secret.get_secret_value())
+        return self
+
+    @model_validator(mode="after")
     def _check_smiles_times(self) -> Settings:
         if self.smiles_timeout_s >= self.smiles_budget_s:
             raise ValueError("BASIN_SMILES_TIMEOUT_S must be less than BASIN_SMILES_BUDGET_S")
         return self
+
+
+def decode_webhook_secret(text: str) -> bytes:
+    """Return the key of a secret, `whsec_` and base64.
+
+    Raises:
+        ValueError: it is something else, or shorter than 24 bytes.
+    """
+    try:
+        key = base64.b64decode(text.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) < 24:
+        raise ValueError(
+            "BASIN_WEBHOOK_SECRET must be whsec_ and base64 of 24 bytes or more, as "
+            "`echo whsec_$(openssl rand -base64 24)` prints"
+        )
+    return key
 
 
 def is_loopback(host: str) -> bool:

@@ -32,6 +32,7 @@ def configure(level: str) -> None:
     )
     logging.basicConfig(handlers=[handler], level=least, force=True)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it tells what was sent
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs, which may hold a secret
     # Ours goes past the standard library, by which a line costs over three times as much.
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_dumps)],

@@ -112,6 +112,12 @@ class Metrics:
             ["model"],
             registry=registry,
         )
+        self.webhooks = Counter(
+            "basin_webhooks",
+            "Alerts that were sent to a webhook, by outcome: delivered or failed.",
+            ["outcome"],
+            registry=registry,
+        )
         self.pending_transactions = Gauge(
             "basin_transactions_pending",
             "Stored transactions that should have been scored by now.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
@@ -77,8 +78,10 @@ def parse_graph(
     name = validate_fields(GraphOf, fields).model or settings.default_anomaly_model
     model = registry.get_of_kind(Scorer, name)
     if model.recipe is not None:
-        return _make_transaction_graph(fields, tensors is not None, model, model.recipe)
-    if given := [name for name in ("threshold", "keep") if fields.get(name) is not None]:
+        origins = settings.webhook_origins
+        return _make_transaction_graph(fields, tensors is not None, model, model.recipe, origins)
+    of_transactions = StoreTransactions.model_fields.keys() - GraphOf.model_fields.keys()
+    if given := sorted(name for name in of_transactions if fields.get(name) is not None):
         rule = f"The model {model.name!r} reads graphs, not transactions. Leave it out."
         raise make_request_problem([FieldError(f"/{given[0]}", "not_read", rule)])
     as_arrays = tensors is not None or fields.get("nodes") is None
@@ -108,8 +111,23 @@ def parse_graph(
     return DynamicGraph(schema, GraphSnapshot(parsed.graph, ids, 0))
 
 
+def find_origin(url: str) -> str:
+    """Return scheme, host and port of a URL; blank if it has none, or a user in it."""
+    try:
+        parts = urlsplit(url)
+        is_plain = parts.username is None and parts.hostname is not None
+        port = "" if parts.port is None else f":{parts.port}"
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}{port}" if is_plain else ""
+
+
 def _make_transaction_graph(
-    fields: Mapping[str, Any], has_tensors: bool, model: Scorer, recipe: TransactionRecipe
+    fields: Mapping[str, Any],
+    has_tensors: bool,
+    model: Scorer,
+    recipe: TransactionRecipe,
+    origins: Collection[str],
 ) -> TransactionGraph:
     if has_tensors or any(fields.get(name) is not None for name in _SHAPES):
         detail = (
@@ -122,7 +140,13 @@ def _make_transaction_graph(
     if keep < recipe.reach:
         rule = f"Must be at least {recipe.reach:g}: over that time rows change a score."
         raise make_request_problem([FieldError("/keep", "out_of_range", rule)])
-    settings = StreamSettings(model.name, recipe, options.threshold, keep)
+    if options.webhook is not None and find_origin(options.webhook) not in origins:
+        rule = (
+            "The origin of this URL is not allowed. Allowed are: "
+            f"{', '.join(origins) or 'none'} (BASIN_WEBHOOK_ORIGINS)."
+        )
+        raise make_request_problem([FieldError("/webhook", "not_allowed", rule)])
+    settings = StreamSettings(model.name, recipe, options.threshold, keep, options.webhook)
     return TransactionGraph(settings, None, -math.inf, 0)
 
 

@@ -110,6 +110,7 @@ async def describe_graph(
         transactions=settings.recipe,
         threshold=settings.threshold,
         keep=settings.keep,
+        webhook=settings.webhook,
     )
 
 

@@ -53,6 +53,12 @@ class StoreTransactions(GraphOf):
         "they are the majority: seconds, or the unit of the time. At least, and by default twice, "
         "the time over which rows change a score",
     )
+    webhook: str | None = Field(
+        None,
+        max_length=512,
+        description="URL to which each alert is sent, on one of the origins in "
+        "BASIN_WEBHOOK_ORIGINS",
+    )
 
 
 class NodesToSet(Strict):
@@ -109,6 +115,9 @@ class GraphDetail(GraphBody):
         None,
         description="how much older than the newest a transaction may be before it is forgotten",
         json_schema_extra=absent,
+    )
+    webhook: str | SkipJsonSchema[None] = Field(
+        None, description="where alerts are sent", json_schema_extra=absent
     )
 
 

@@ -64,7 +64,7 @@ async def list_alerts(
         stream = _stream(context, id, graph.tag, number)
         return StreamingResponse(stream, media_type=EVENTS, headers={"cache-control": "no-store"})
     found = await context.graphs.read_alerts(id, number, limit)
-    alerts = [_name(graph.tag, *entry) for entry in found]
+    alerts = [name_alert(graph.tag, *entry) for entry in found]
     last = alerts[-1]["event_id"] if alerts else f"{graph.tag}.{number}"
     body = orjson.dumps({"alerts": alerts, "last_event_id": last})
     return Response(body, media_type=JSON)
@@ -98,7 +98,7 @@ async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncI
                     missed = {"missed": entry[0] - number - 1}
                     yield event("missed", orjson.dumps(missed))
                 number = entry[0]
-                alert = _name(tag, *entry)
+                alert = name_alert(tag, *entry)
                 yield f"id: {alert['event_id']}\n".encode() + event("alert", orjson.dumps(alert))
                 silent_s = 0.0
             if found:
@@ -129,5 +129,6 @@ async def _wait_for_any(*events: asyncio.Event, seconds: float) -> None:
             wait.cancel()
 
 
-def _name(tag: str, number: int, alert: bytes) -> dict[str, Any]:
+def name_alert(tag: str, number: int, alert: bytes) -> dict[str, Any]:
+    """Return a stored alert as a client gets it."""
     return orjson.loads(alert) | {"event_id": f"{tag}.{number}"}

@@ -6,7 +6,14 @@ Redis (`redis`), with the alerts of transactions; `writer` is the one thread tha
 has all graphs.
 """
 
-from service.storage.graphs.base import GraphKey, GraphLimits, GraphLog, GraphMetadata, PendingScore
+from service.storage.graphs.base import (
+    GraphKey,
+    GraphLimits,
+    GraphLog,
+    GraphMetadata,
+    PendingScore,
+    Webhook,
+)
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood
 from service.storage.graphs.sqlite import SqliteGraphLog
 from service.storage.graphs.store import GraphStore
@@ -36,4 +43,5 @@ __all__ = [
     "StreamSettings",
     "TransactionGraph",
     "Update",
+    "Webhook",
 ]

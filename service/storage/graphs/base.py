@@ -84,6 +84,15 @@ class PendingScore:
 
 
 @dataclass(frozen=True)
+class Webhook:
+    """Where alerts of a graph are sent, and the number of the last one that was."""
+
+    place: GraphKey
+    url: str
+    delivered: int
+
+
+@dataclass(frozen=True)
 class LogContents:
     """A stored graph: its snapshot file, unless the reader has it, and the updates since."""
 
@@ -115,7 +124,12 @@ class GraphLog(ABC):
 
     @abstractmethod
     def put(
-        self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
+        self,
+        place: GraphKey,
+        head: GraphMetadata,
+        base: bytes,
+        room: GraphLimits,
+        webhook: str | None = None,
     ) -> tuple[WriteResult, int]:
         """Store or replace a graph; return its revision: 1, or one above the replaced one."""
 
@@ -158,6 +172,18 @@ class GraphLog(ABC):
     def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return the next alerts, each with its number: 1, 2, 3, ... The last `KEPT_ALERTS` of a
         graph are kept."""
+
+    @abstractmethod
+    def list_webhooks(self) -> list[Webhook]:
+        """Return the webhooks of all owners."""
+
+    @abstractmethod
+    def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
+        """Whether this server may deliver for so long: no other one does."""
+
+    @abstractmethod
+    def mark_delivered(self, webhook: Webhook, number: int) -> None:
+        """Store that the alert of this number was delivered, and end the claim."""
 
 
 def check_limits(

@@ -20,6 +20,7 @@ from service.storage.graphs.base import (
     GraphMetadata,
     LogContents,
     PendingScore,
+    Webhook,
     WriteResult,
     check_limits,
 )
@@ -29,6 +30,14 @@ from service.validation.ids import NodeId
 
 _TRIES = 64
 _PENDING = f"{PREFIX}graphs-pending"
+_WEBHOOKS = f"{PREFIX}graphs-webhooks"
+# Only where nothing has changed: another graph has another URL, or begins anew.
+_DELIVERED = """
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+end
+redis.call('DEL', KEYS[2])
+"""
 # One server of several records the alerts of a revision: the one that removes it from the pending
 # ones. A stream whose entries are numbered 1, 2, 3, ...; XADD keeps the last id of a trimmed one.
 _RECORD = """
@@ -71,7 +80,12 @@ class RedisGraphLog(GraphLog):
             return _heads(self._redis.blocking_client.hgetall(_of(owner)))
 
     def put(
-        self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
+        self,
+        place: GraphKey,
+        head: GraphMetadata,
+        base: bytes,
+        room: GraphLimits,
+        webhook: str | None = None,
     ) -> tuple[WriteResult, int]:
         for _ in range(_TRIES):
             with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
@@ -84,6 +98,10 @@ class RedisGraphLog(GraphLog):
                 pipeline.set(_base(place), base)
                 pipeline.delete(_log(place), _alerts(place))
                 self._forget_pending(pipeline, place)
+                pipeline.hdel(_WEBHOOKS, _field(place))
+                if webhook is not None:
+                    entry = orjson.dumps([*place, webhook, 0])
+                    pipeline.hset(_WEBHOOKS, _field(place), entry)
                 stored = replace(head, revision=revision, since=revision)
                 pipeline.hset(_of(place.owner), place.id, stored.to_json())
                 if _done(pipeline):
@@ -164,7 +182,27 @@ class RedisGraphLog(GraphLog):
             pipeline.hdel(_of(place.owner), place.id)
             pipeline.delete(_base(place), _log(place), _alerts(place))
             self._forget_pending(pipeline, place)
+            pipeline.hdel(_WEBHOOKS, _field(place))
             return bool(pipeline.execute()[0])
+
+    def list_webhooks(self) -> list[Webhook]:
+        with self._asking():
+            entries = map(orjson.loads, self._redis.blocking_client.hvals(_WEBHOOKS))
+        return [Webhook(GraphKey(o, id), url, delivered) for o, id, url, delivered in entries]
+
+    def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
+        with self._asking():
+            claim, ms = _claim(webhook.place), int(1e3 * seconds)
+            return bool(self._redis.blocking_client.set(claim, b"1", nx=True, px=ms))
+
+    def mark_delivered(self, webhook: Webhook, number: int) -> None:
+        before = orjson.dumps([*webhook.place, webhook.url, webhook.delivered])
+        after = orjson.dumps([*webhook.place, webhook.url, number])
+        with self._asking():
+            keys = [_WEBHOOKS, _claim(webhook.place)]
+            self._redis.blocking_client.eval(
+                _DELIVERED, len(keys), *keys, _field(webhook.place), before, after
+            )
 
     def _forget_pending(self, pipeline: Pipeline, place: GraphKey) -> None:
         names: Any = self._redis.blocking_client.hkeys(_PENDING)
@@ -231,6 +269,14 @@ def _base(place: GraphKey) -> str:
 
 def _alerts(place: GraphKey) -> str:
     return f"{PREFIX}graph:{place.owner}/{place.id}:alerts"
+
+
+def _field(place: GraphKey) -> str:
+    return f"{place.owner}/{place.id}"
+
+
+def _claim(place: GraphKey) -> str:
+    return f"{PREFIX}graph:{place.owner}/{place.id}:delivering"
 
 
 def _pending(place: GraphKey, revision: int | str) -> str:

@@ -20,6 +20,7 @@ from service.storage.graphs.base import (
     GraphMetadata,
     LogContents,
     PendingScore,
+    Webhook,
     WriteResult,
     check_limits,
 )
@@ -37,6 +38,8 @@ _TABLES = (
 _ALERT_TABLES = (
     "CREATE TABLE pending (owner TEXT, id TEXT, revision INTEGER, node_ids BLOB NOT NULL,"
     " at REAL NOT NULL, PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
+    "CREATE TABLE webhooks (owner TEXT, id TEXT, url TEXT NOT NULL, delivered INTEGER NOT NULL,"
+    " PRIMARY KEY (owner, id)) WITHOUT ROWID",
     "CREATE TABLE alerts (owner TEXT, id TEXT, number INTEGER, alert BLOB NOT NULL,"
     " PRIMARY KEY (owner, id, number)) WITHOUT ROWID",
 )
@@ -76,7 +79,12 @@ class SqliteGraphLog(GraphLog):
         return {id: GraphMetadata.from_json(head) for id, head in rows}
 
     def put(
-        self, place: GraphKey, head: GraphMetadata, base: bytes, room: GraphLimits
+        self,
+        place: GraphKey,
+        head: GraphMetadata,
+        base: bytes,
+        room: GraphLimits,
+        webhook: str | None = None,
     ) -> tuple[WriteResult, int]:
         heads = self.list_metadata(place.owner)
         before = heads.get(place.id)
@@ -86,6 +94,8 @@ class SqliteGraphLog(GraphLog):
             self.delete(place)
             self._set(place, replace(head, revision=revision, since=revision))
             self._ask("INSERT INTO bases VALUES (?, ?, ?)", [*place, base])
+            if webhook is not None:
+                self._ask("INSERT INTO webhooks VALUES (?, ?, ?, 0)", [*place, webhook])
         return found, revision
 
     def append(
@@ -127,7 +137,7 @@ class SqliteGraphLog(GraphLog):
         )
 
     def delete(self, place: GraphKey) -> bool:
-        for table in ("updates", "bases", "pending", "alerts"):
+        for table in ("updates", "bases", "pending", "alerts", "webhooks"):
             self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
         statement = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
         return bool(self._ask(statement, [*place]))
@@ -158,6 +168,18 @@ class SqliteGraphLog(GraphLog):
             "ORDER BY number LIMIT ?",
             [*place, after, limit],
         )
+
+    def list_webhooks(self) -> list[Webhook]:
+        rows = self._ask("SELECT owner, id, url, delivered FROM webhooks", [])
+        return [Webhook(GraphKey(owner, id), url, delivered) for owner, id, url, delivered in rows]
+
+    def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
+        return True  # there is no other server
+
+    def mark_delivered(self, webhook: Webhook, number: int) -> None:
+        # Of the graph that raised the alert: another one has another URL, or begins anew.
+        statement = "UPDATE webhooks SET delivered = ? WHERE owner = ? AND id = ? AND delivered = ?"
+        self._ask(statement, [number, *webhook.place, webhook.delivered])
 
     def _set(self, place: GraphKey, head: GraphMetadata) -> None:
         self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_json()])

@@ -20,6 +20,7 @@ from service.storage.graphs.base import (
     GraphLog,
     GraphMetadata,
     PendingScore,
+    Webhook,
     WriteResult,
 )
 from service.storage.graphs.dynamic_graph import DynamicGraph
@@ -179,12 +180,13 @@ class GraphStore:
             )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         place, schema = GraphKey(self._owner, id), graph.schema
-        model = graph.settings.model if isinstance(graph, TransactionGraph) else None
+        stream = graph.settings if isinstance(graph, TransactionGraph) else None
+        model, webhook = (stream.model, stream.webhook) if stream is not None else (None, None)
         sizes = graph.num_nodes, graph.num_edges
         head = GraphMetadata(schema.features, schema.relations, *sizes, model=model)
 
         def work() -> tuple[GraphMetadata, bool]:
-            outcome, revision = self._log.put(place, head, base, self._room)
+            outcome, revision = self._log.put(place, head, base, self._room, webhook)
             self._require_done(outcome)
             graph.revision = revision
             stored = replace(head, revision=revision, since=revision)
@@ -245,6 +247,20 @@ class GraphStore:
     async def list_pending(self) -> list[PendingScore]:
         """Return the transactions of all owners that are stored and may not be scored yet."""
         return await asyncio.wrap_future(self._writer.submit(self._log.list_pending))
+
+    async def list_webhooks(self) -> list[Webhook]:
+        """Return the webhooks of all owners."""
+        return await asyncio.wrap_future(self._writer.submit(self._log.list_webhooks))
+
+    async def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
+        """Whether this server may deliver for so long: no other one does."""
+        work = partial(self._log.claim_webhook, webhook, seconds)
+        return await asyncio.wrap_future(self._writer.submit(work))
+
+    async def mark_delivered(self, webhook: Webhook, number: int) -> None:
+        """Store that the alert of this number was delivered, and end the claim."""
+        work = partial(self._log.mark_delivered, webhook, number)
+        await asyncio.wrap_future(self._writer.submit(work))
 
     def watch_alerts(self, id: str) -> asyncio.Event:
         """Return an event that is set when this server records alerts of the graph; other servers

@@ -44,12 +44,14 @@ class StreamSettings:
         model: name of the model that scores it.
         threshold: probability from which on a transaction is an alert; None for the model's.
         keep: rows older than the last one by more are forgotten; in the unit of the time.
+        webhook: URL to which alerts are sent.
     """
 
     model: str
     recipe: TransactionRecipe
     threshold: float | None
     keep: float
+    webhook: str | None = None
 
     @property
     def schema(self) -> Schema:

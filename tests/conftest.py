@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import pytest
 from tests.support.checkpoints import Sample, make_sample, save_checkpoints
 
 pytest_plugins = ["tests.support.server"]
+
+# Each client of httpx would read the certificates of the system again, for 30 ms.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 _LONG = ("tests/training/", "tests/service/system/")
 

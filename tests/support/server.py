@@ -19,6 +19,7 @@ import pytest
 
 from models import checkpoint
 from service.registry.handles import Completer, handle_for
+from tests.support.forked_server import ForkedProcess
 from tests.support.paths import REPO
 from tests.support.redis_server import SERVER, RedisServer
 
@@ -27,7 +28,7 @@ from tests.support.redis_server import SERVER, RedisServer
 class Server:
     url: str
     port: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     log: Path
 
     def client(self) -> httpx.Client:
@@ -44,8 +45,11 @@ Start = Callable[..., Server]
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start servers with the given settings, of `main` if it is not Basin's own; they end with
-    the session."""
+    """Start servers with the given settings; they end with the session.
+
+    With `main`, the arguments of Python, a server is a new process of Python. Else it is forked
+    (see `forked_server`), which is faster: enough unless the start itself, the memory of the
+    process or hashes that differ between processes are tested."""
     servers: list[Server] = []
 
     def start_one(*main: str, **settings: object) -> Server:
@@ -59,13 +63,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         settings = {**own, "cache_bytes": 0} | settings
         env = {k: v for k, v in os.environ.items() if not k.startswith("BASIN_")}
         env |= {f"BASIN_{key.upper()}": str(value) for key, value in settings.items()}
-        with log.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, *(main or ("-m", "service"))],
-                cwd=REPO,
-                env=env | {"BASIN_PORT": str(port), "BASIN_THREADS": "1"},
-                stderr=stderr,
-            )
+        env |= {"BASIN_PORT": str(port), "BASIN_THREADS": "1"}
+        if main:
+            with log.open("wb") as stderr:
+                process = subprocess.Popen(
+                    [sys.executable, *main], cwd=REPO, env=env, stderr=stderr
+                )
+        else:
+            process = ForkedProcess(env, log)
         server = Server(f"http://127.0.0.1:{port}", port, process, log)
         servers.append(server)
         return server

@@ -37,7 +37,10 @@ def test_shipped_checkpoints_infer_the_same(path: Path) -> None:
     _infers_the_same(network, _graphs(network), 1e-4)
 
 
-def test_shipped_pictures_are_completed_the_same() -> None:
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str
+)
+def test_shipped_pictures_are_completed_the_same(dtype: torch.dtype) -> None:
     network = checkpoint.load_checkpoint(SHIPPED[0].with_name("et-mnist")).network
     assert isinstance(network, ImageCompleter)
     config, rng = network.config, np.random.default_rng(5)
@@ -47,8 +50,10 @@ def test_shipped_pictures_are_completed_the_same() -> None:
         MaskedImage(rng.integers(0, 256, shape, np.uint8), rng.random((places, places)) < share)
         for share in (0.2, 0.5, 0.9)
     ]
-    # In float64: where pixels are noise a trained network magnifies rounding.
-    _infers_the_same(network.double(), pictures, 1e-8)
+    # Where pixels are noise a trained network magnifies rounding; in float64 there is little of it,
+    # but kernels of that precision have to be compiled.
+    tolerance = 1e-8 if dtype == torch.float64 else 1e-4
+    _infers_the_same(network.to(dtype), pictures, tolerance, of_largest=True)
 
 
 def _graphs(network: Architecture) -> list:
@@ -61,7 +66,10 @@ def _graphs(network: Architecture) -> list:
     ]
 
 
-def _infers_the_same(network: Architecture, items: list, tolerance: float) -> None:
+def _infers_the_same(
+    network: Architecture, items: list, tolerance: float, of_largest: bool = False
+) -> None:
+    """Within `tolerance` of each number, or of the largest of a state."""
     params = [
         DynamicsParams(),
         DynamicsParams(beta_scale=0.5, tolerance=1e-3),
@@ -76,8 +84,9 @@ def _infers_the_same(network: Architecture, items: list, tolerance: float) -> No
     for one, other in zip(found.solutions, known.solutions, strict=True):
         assert one.stop_reasons == other.stop_reasons
         assert one.steps_R.tolist() == other.steps_R.tolist()
-        torch.testing.assert_close(one.x_ND, other.x_ND, **close)
-        torch.testing.assert_close(one.g_ND, other.g_ND, **close)
+        for mine, theirs in ((one.x_ND, other.x_ND), (one.g_ND, other.g_ND)):
+            largest = float(theirs.abs().max()) if of_largest else 1.0
+            torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * largest)
         np.testing.assert_allclose(one.residual_R, other.residual_R, 10 * tolerance)
         for moment, as_known in zip(one.trace, other.trace, strict=True):
             np.testing.assert_allclose(moment.energy_R, as_known.energy_R, 10 * tolerance)

@@ -30,9 +30,10 @@ from models.energies import (
 )
 from models.fused import kernels, parallel, system
 from models.fused.system import FusedSystem, force_parallel_path
-from models.kernels import edge_attention
+from models.kernels import dense_attention, edge_attention, exponential
 from models.layouts import Dense, EdgeList, Layout
 from models.resonance import Resonance
+from tests.support.interpreted import interpret
 
 DIM, HEADS, WIDTH, ROWS, TOKENS = 12, 2, 4, 3, 300  # tokens: more than a block of them
 ENERGIES = {
@@ -51,6 +52,14 @@ MOTIONS = {
 
 
 pytestmark = pytest.mark.usefixtures("threads")
+
+
+@pytest.fixture(params=["interpreted", pytest.param("compiled", marks=pytest.mark.slow)])
+def doubles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How kernels run in double precision, which no model has. To compile them takes about ten
+    seconds for each pair of energy and layout."""
+    if request.param == "interpreted":
+        interpret(monkeypatch, kernels, parallel, dense_attention, edge_attention, exponential)
 
 
 def _block(energy: Energy, motion: Motion | None = None) -> Block:
@@ -126,11 +135,12 @@ def _same(found: Evaluation, known: Evaluation, tolerance: float = 1e-9) -> None
             np.testing.assert_allclose(one, other, tolerance, tolerance)
 
 
-# Without attention, or without memories, on each kind of pairs once: each is compiled anew.
+# Without attention, or without memories, on each kind of pairs once.
 _WHOLE, _HALF = ("et", "cdat", "power"), ("softmax", "attention")
 _SEEN = [*product(_WHOLE, _layouts()), *product(_HALF, ("biased", "some"))]
 
 
+@pytest.mark.usefixtures("doubles")
 @pytest.mark.parametrize(("energy", "layout"), _SEEN)
 @torch.no_grad()
 def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
@@ -143,6 +153,7 @@ def test_it_sees_what_torch_sees(energy: str, layout: str) -> None:
         _same(seen, plain.evaluate_with_stats(x_ND, places, beta_RH, with_force, None))
 
 
+@pytest.mark.usefixtures("doubles")
 @pytest.mark.parametrize("motion", MOTIONS)
 @pytest.mark.parametrize("energy", ["et", "cdat"])
 @torch.no_grad()
@@ -168,11 +179,54 @@ def test_it_moves_as_torch_does(energy: str, motion: str) -> None:
     _same(*both)
 
 
+def _single(layout: Layout) -> Layout:
+    """The layout with biases in single precision."""
+    if isinstance(layout, EdgeList) and layout.bias_EH is not None:
+        return layout.weighed(None, layout.bias_EH.float())
+    return layout
+
+
+# The kernels that models use; `tests.support.compile_kernels` compiles them before the tests.
+_SERVED = [
+    *product(("et", "power"), ("descent",), ("edges", "biased", "others", "some")),
+    *product(("et", "cdat"), ("controlled",), ("edges", "biased")),
+]
+
+
+@pytest.mark.parametrize(("energy", "motion", "layout"), _SERVED)
+@torch.no_grad()
+def test_in_single_precision_it_sees_and_moves_as_torch_does(
+    energy: str, motion: str, layout: str
+) -> None:
+    block = _block(ENERGIES[energy](), MOTIONS[motion]()).float()
+    places, (x_ND, beta_RH) = _single(_layouts()[layout]), (part.float() for part in _states())
+    beta_RH /= 10  # logits are smaller, and less is rounded
+    fused, plain = FusedSystem.of_block(block, block.build_backend()), block.build_backend()
+    tolerance, steps_R = 2e-3, torch.tensor([0.1, 0.2, 0.3])
+    for with_force in (False, True):
+        seen = plain.evaluate_with_stats(x_ND, places, beta_RH, with_force, None)
+        found = fused.evaluate_with_stats(x_ND, places, beta_RH, with_force, None)
+        _same(found, seen, tolerance)
+    force_ND = seen.terms.force_ND
+    assert force_ND is not None
+    moved, known = (
+        system.step(x_ND, places, steps_R, force_ND, seen.control_ND) for system in (fused, plain)
+    )
+    for one, other in zip(moved, known, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    came = PreviousStep(known[1], seen.control_ND, seen.g_ND)
+    both = (
+        system.evaluate_with_stats(known[0], places, beta_RH, True, came)
+        for system in (fused, plain)
+    )
+    _same(*both, tolerance)
+
+
 @pytest.mark.parametrize("layout", ["edges", "others"])
 @torch.no_grad()
 def test_what_is_not_finite_is_seen(layout: str) -> None:
-    block, places = _block(ENERGIES["et"]()), _layouts()[layout]
-    x_ND, beta_RH = _states()
+    block, places = _block(ENERGIES["et"]()).float(), _layouts()[layout]
+    x_ND, beta_RH = (part.float() for part in _states())
     x_ND[0, 0], x_ND[-1, 0] = torch.nan, torch.inf
     seen = FusedSystem.of_block(block, block.build_backend()).evaluate_with_stats(
         x_ND, places, beta_RH, True, None
@@ -197,6 +251,7 @@ class _Counting(StepBackend):
         return super().evaluate(*args, **kwargs)
 
 
+@pytest.mark.usefixtures("doubles")
 @torch.no_grad()
 def test_the_other_looks_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     block, edges = _block(ENERGIES["et"]()), _edges()
@@ -225,6 +280,7 @@ def test_the_other_looks_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert looks(x_ND, dense, beta_RH) == 1
 
 
+@pytest.mark.usefixtures("doubles")
 @torch.no_grad()
 @pytest.mark.parametrize("layout", ["edges", "all"])
 def test_what_is_little_is_looked_at_by_one(
@@ -269,6 +325,7 @@ def test_small_rows_are_looked_at_some_at_a_time(sizes: list[int], known: list[i
     assert np.diff(ends).tolist() == known
 
 
+@pytest.mark.usefixtures("doubles")
 @torch.no_grad()
 @pytest.mark.parametrize("layout", ["edges", "both", "no edges"])
 @pytest.mark.parametrize("most", [1, 50])
@@ -312,8 +369,9 @@ def test_a_few_pictures_are_for_the_other_where_there_are_threads(
         assert takes(_edges())
 
 
+# No model uses the kernel where all see all.
 @torch.no_grad()
-@pytest.mark.parametrize("mask", _masks())
+@pytest.mark.parametrize("mask", [pytest.param("all", marks=pytest.mark.slow), "others", "some"])
 def test_pictures_in_single_precision_are_as_near_as_torch(mask: str) -> None:
     block, places = _block(ENERGIES["et"]()), Dense(_masks()[mask])
     x_ND, beta_RH = _states()
@@ -353,6 +411,7 @@ def test_parts_that_it_does_not_know_leave_all_to_the_other() -> None:
     assert FusedSystem.of_block(block, plain) is plain
 
 
+@pytest.mark.usefixtures("doubles")
 @torch.no_grad()
 def test_momentum_and_rows_that_stay_are_as_ever() -> None:
     block, places = _block(ENERGIES["cdat"](), MOTIONS["controlled"]()), _edges()

@@ -170,7 +170,7 @@ class Engine(RuleBasedStateMachine):
 
 
 TestEngine = Engine.TestCase
-TestEngine.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
+TestEngine.settings = settings(max_examples=5, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.slow

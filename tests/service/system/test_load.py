@@ -162,7 +162,8 @@ def test_no_models_no_service(start, tmp_path, sample, wait, answers):
 
 
 def test_requests_in_flight_are_answered_before_the_end(start, checkpoints, sample, wait, answers):
-    server = start(checkpoints=checkpoints, default_anomaly_model="et-small", max_steps=10_000)
+    settings = {"default_anomaly_model": "et-small", "max_steps": 10_000}
+    server = start("-m", "service", checkpoints=checkpoints, **settings)
     wait(lambda: answers(server, "/health/ready", 200))
     body = sample(1).arrays(dynamics={"steps": 1500})
     with server.client() as client, ThreadPoolExecutor(1) as pool:

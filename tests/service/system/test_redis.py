@@ -29,7 +29,7 @@ def on_redis(start, checkpoints, redis_server) -> Callable[..., tuple[RedisServe
         store = redis_server()
         servers = [
             start(
-                *(("-m", "service", *arguments) if arguments else ()),
+                *arguments,
                 **{
                     "checkpoints": checkpoints,
                     "default_anomaly_model": "et-small",
@@ -54,11 +54,16 @@ def on_redis(start, checkpoints, redis_server) -> Callable[..., tuple[RedisServe
 SERVER: tuple[tuple[str, ...], dict[str, Any]] = ((), {})
 IDLE: tuple[tuple[str, ...], dict[str, Any]] = ((), {"run_jobs": False})
 # As in compose, where servers and workers have the same environment.
-WORKER: tuple[tuple[str, ...], dict[str, Any]] = (("worker",), {"run_jobs": False})
+WORKER: tuple[tuple[str, ...], dict[str, Any]] = (
+    ("-m", "service", "worker"),
+    {"run_jobs": False},
+)
+# A new process, whose hashes differ from those of the forked ones.
+APART: tuple[tuple[str, ...], dict[str, Any]] = (("-m", "service"), {"run_jobs": False})
 
 
 def test_servers_and_a_worker_are_one(on_redis, sample, wait):
-    store, (one, two, worker) = on_redis(IDLE, IDLE, WORKER)
+    store, (one, two, worker) = on_redis(IDLE, APART, WORKER)
     with one.client() as first, two.client() as second, worker.client() as third:
         assert first.get("/health/ready").json() == {"status": "ok", "redis": "up"}
         assert gauge(one, "basin_redis_up") == 1

@@ -53,7 +53,7 @@ SCORERS = [
 
 @pytest.fixture(scope="module")
 def shipped(start, wait, answers) -> str:
-    one = start()
+    one = start("-m", "service")
     wait(lambda: answers(one, "/health/ready", 200))
     return one.url
 

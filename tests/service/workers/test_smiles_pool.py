@@ -98,7 +98,9 @@ def test_a_molecule_that_takes_too_much_memory_ends_its_process_only() -> None:
     assert _codes(answers) == ["CCO", "parser_crashed", "CCN"]
 
 
-@pytest.mark.parametrize("name", ["AMES", "BBBP", pytest.param("HIV", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["BBBP", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AMES", "HIV"))]
+)
 def test_every_molecule_of_a_dataset_has_an_answer(name: str) -> None:
     path = data_folder() / "molecules" / f"{name}.csv"
     if not path.is_file():
@@ -265,9 +267,9 @@ def test_an_answer_that_makes_no_sense_ends_the_process(monkeypatch: pytest.Monk
 
 def test_more_than_a_pipe_holds() -> None:
     parser = SmilesParserPool(MoleculeLimits(max_atoms=5000, max_characters=10_000), seconds=20)
-    answers = parser.parse(["C" * 4000, "CO", "C" * 4500] * 4 + ["c1ccccc1"] * 3000)
+    answers = parser.parse(["C" * 4000, "CO", "C" * 4500] * 2 + ["c1ccccc1"] * 1000)
     assert _codes(answers[:2]) == ["C" * 4000, "CO"]
-    assert set(_codes(answers[12:])) == {"c1ccccc1"}
+    assert set(_codes(answers[6:])) == {"c1ccccc1"}
     parser.close()
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
@@ -24,7 +25,11 @@ from service.endpoints.routers import ADMIN, INFERENCE, ROUTERS, WORKER
 from service.endpoints.transactions.pending import PendingScorer
 from service.endpoints.transactions.webhooks import WebhookSender
 from service.errors import Problem
-from service.http.error_handlers import handle_http_exception, handle_problem
+from service.http.error_handlers import (
+    handle_http_exception,
+    handle_invalid_parameters,
+    handle_problem,
+)
 from service.http.normalize import NormalizeMiddleware
 from service.http.replay import replay
 from service.http.request_log import RequestLogMiddleware
@@ -146,5 +151,6 @@ def _configure_app(
     app.add_middleware(NormalizeMiddleware)  # the outermost
     app.add_exception_handler(Problem, handle_problem)
     app.add_exception_handler(HTTPException, handle_http_exception)
+    app.add_exception_handler(RequestValidationError, handle_invalid_parameters)
     for router in routers:
         app.include_router(router)

@@ -23,12 +23,12 @@ INFERENCE: tuple[APIRouter, ...] = (
     complete.router,
     images.router,
     sample.router,
-    transactions.router,
 )
 """Routers whose every route needs a place in the queue."""
 ROUTERS: tuple[APIRouter, ...] = (
     *INFERENCE,
     graphs.router,
+    transactions.router,
     alerts.router,
     memories.router,
     jobs.router,

@@ -6,12 +6,13 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import structlog
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.errors import Problem
+from service.errors import FieldError, Problem, pointer
 from service.observability.request_state import get_state
 
 
@@ -41,6 +42,16 @@ async def handle_problem(request: Request, error: Exception) -> Response:
     state = get_state(request.scope)
     state.problem = error.kind
     return error.response(state.request_id)
+
+
+async def handle_invalid_parameters(request: Request, error: Exception) -> Response:
+    """Exception handler for parameters of the path, query or header that FastAPI refuses."""
+    assert isinstance(error, RequestValidationError)
+    faults = [
+        FieldError(pointer(*each["loc"][1:]), "not_allowed", f"{each['msg']}.")
+        for each in error.errors()
+    ]
+    return await handle_problem(request, Problem("invalid-request", faults[0].detail, faults))
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:

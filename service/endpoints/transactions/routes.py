@@ -35,7 +35,7 @@ from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.media_types import JSON
 from service.payload import ResponsePayload, make_json_payload
-from service.storage.graphs import TransactionGraph
+from service.storage.graphs import PendingScore, TransactionGraph
 from service.validation.arrays import pointer_builder
 from service.validation.ids import NodeId
 
@@ -79,10 +79,9 @@ async def _store_alone(id: str, request: Request, context: AppContext) -> Respon
         weight = JSON_COST_FACTOR * len(body)
         recipe = graph.settings.recipe
         new, _ = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
-        head, added = await context.graphs.add_transactions(id, graph.schema, new, scored=False)
-        return StoredTransactions(
-            id=id, added=len(added), num_nodes=head.num_nodes, revision=head.revision
-        )
+        head, added = await context.graphs.store_transactions(id, graph.schema, new)
+        sizes = {"num_nodes": head.num_nodes, "revision": head.revision}
+        return StoredTransactions(id=id, added=len(added), **sizes)
 
     async with context.body_reader.read(request, context.settings.body_timeout_s) as body:
         require_small(body, JSON)
@@ -98,8 +97,8 @@ class AddTask(InferenceTask[Scored]):
     is_cached = False
     graph: TransactionGraph
     inputs: ScoreInputs
-    revision: int
     added: list[NodeId]
+    pending: list[PendingScore]  # what this request has to record the alerts of
 
     def __init__(self, request: Request, context: AppContext, graph_id: str) -> None:
         super().__init__(request, context, JSON, JSON)
@@ -114,10 +113,11 @@ class AddTask(InferenceTask[Scored]):
         recipe = graph.settings.recipe
         new, include = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
         self.state.timer.lap("parse")
-        head, self.added = await graphs.add_transactions(
-            self.graph_id, graph.schema, new, scored=True
-        )
-        self.revision = head.revision
+        # A key whose quota is used up stores nothing; what is stored is scored in any case.
+        async with context.usage_limits.charge_quota(self.caller, len(new.node_ids)):
+            self.added, self.pending = await graphs.add_transactions(
+                self.graph_id, graph.schema, new
+            )
         self.graph = await graphs.get_transactions(self.graph_id)
         self.state.timer.lap("store")
         arguments = self.graph_id, self.graph, model, new.node_ids, include, self.settings, _AT
@@ -137,10 +137,10 @@ class AddTask(InferenceTask[Scored]):
 
     async def render(self, result: Scored) -> ResponsePayload:
         context, inputs = self.context, self.inputs
-        if self.added:
-            alerts = make_alerts(self.graph, inputs, result, set(self.added))
-            await context.graphs.record_alerts(self.graph_id, self.revision, alerts)
-            context.metrics.count_alerts(inputs.model.name, len(self.added), len(alerts))
+        for each in self.pending:
+            alerts = make_alerts(self.graph, inputs, result, set(each.node_ids))
+            if await context.graphs.record_alerts(self.graph_id, each.revision, alerts):
+                context.metrics.count_alerts(inputs.model.name, len(each.node_ids), len(alerts))
         payload = await context.offload_if_large(size_of(inputs), self._encode, result)
         asyncio.get_running_loop().call_soon(
             context.metrics.observe, inputs.model.name, inputs.graph.num_nodes, result.convergence

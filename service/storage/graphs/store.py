@@ -210,18 +210,46 @@ class GraphStore:
         head, _ = await asyncio.wrap_future(self._writer.submit(work))
         return head
 
-    async def add_transactions(
-        self, id: str, schema: Schema, rows: NewTransactions, scored: bool
+    async def store_transactions(
+        self, id: str, schema: Schema, rows: NewTransactions
     ) -> tuple[GraphMetadata, list[NodeId]]:
-        """Store transactions; return the ids of those that are new, in order of time.
-
-        Args:
-            scored: those that are new are pending until `record_alerts`.
+        """Store transactions that are not to be scored; return also the ids of those that are new,
+        in order of time.
 
         Raises:
             Problem: see `TransactionGraph.plan`; no such graph, another one now, or a storage
                 limit.
         """
+        return await self._store(id, schema, rows, scored=False)
+
+    async def add_transactions(
+        self, id: str, schema: Schema, rows: NewTransactions
+    ) -> tuple[list[NodeId], list[PendingScore]]:
+        """Store transactions that are to be scored.
+
+        Returns:
+            the ids of those that are new, in order of time; and those to `record_alerts` of: these,
+            and what an earlier request stored of the same rows and did not score.
+
+        Raises:
+            Problem: as `store_transactions`.
+        """
+        head, new = await self._store(id, schema, rows, scored=True)
+        place, among = self._place(id), set(rows.node_ids)
+        pending = [PendingScore(place, head.revision, new, time.time())] if new else []
+        if len(new) < len(among):
+            pending += [
+                other
+                for other in await self.list_pending()
+                if other.place == place
+                and among.issuperset(other.node_ids)
+                and not (new and other.revision == head.revision)
+            ]
+        return new, pending
+
+    async def _store(
+        self, id: str, schema: Schema, rows: NewTransactions, scored: bool
+    ) -> tuple[GraphMetadata, list[NodeId]]:
         work = partial(self._update, self._place(id), schema, rows, scored)
         head, change = await asyncio.wrap_future(self._writer.submit(work))
         return head, _new_ids(change)

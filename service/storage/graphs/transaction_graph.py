@@ -30,7 +30,7 @@ from service.validation.arrays import (
 )
 from service.validation.ids import NodeId
 
-_BYTES_OF_A_ROW = 150  # its id, and its place in a dictionary
+_BYTES_OF_A_ROW = 150  # its id, and its place in a dictionary; of a text the same
 _FUTURE_S = 86_400.0
 """How far a timestamp may be ahead of the clock: all later rows would count as late."""
 _MIN_EXPIRED = 1000
@@ -158,7 +158,8 @@ class TransactionGraph(StoredGraph):
     @property
     def nbytes(self) -> int:
         columns = sum(column.nbytes for column in self._columns.values())
-        return self._history.nbytes + columns + _BYTES_OF_A_ROW * len(self._ids)
+        names = _BYTES_OF_A_ROW * (len(self._ids) + len(self._texts))
+        return self._history.nbytes + columns + names
 
     @property
     def should_compact(self) -> bool:

@@ -189,6 +189,19 @@ def test_what_cannot_be_stored_is_refused(client, fields, pointer, words) -> Non
     assert client.get("/graphs/g").json()["num_nodes"] == 0
 
 
+def test_parameters_that_cannot_be_read_are_refused(client, rows) -> None:
+    for method, path, at in (
+        ("GET", "alerts?limit=0", "/limit"),
+        ("GET", "alerts?limit=many", "/limit"),
+        ("POST", "transactions?score=perhaps", "/score"),
+    ):
+        response = client.request(method, f"/graphs/g/{path}", json={"transactions": rows[:1]})
+        assert response.status_code == 422
+        assert response.headers["content-type"] == "application/problem+json"
+        [error] = response.json()["errors"]
+        assert error["pointer"] == at
+
+
 def test_kinds_of_graphs_do_not_mix(client, rows) -> None:
     def detail(response: httpx.Response) -> str:
         assert response.status_code == 422, response.text
@@ -262,6 +275,20 @@ def test_streams_are_bounded(client) -> None:
         refused = client.get("/graphs/g/alerts", headers=headers)
         assert refused.status_code == 429
         assert "BASIN_MAX_ALERT_STREAMS" in refused.json()["detail"]
+
+
+def test_what_a_deadline_left_is_scored_when_it_is_sent_again(client, rows) -> None:
+    expected = score_at_once(client, rows[:200])
+    statuses = set[int]()
+    for row in rows[:200]:
+        for deadline in ("?timeout_ms=2", ""):
+            response = client.post(
+                f"/graphs/g/transactions{deadline}", json={"transactions": [row]}
+            )
+            statuses.add(response.status_code)
+    assert statuses == {200, 504}
+    raised = [row["id"] for row in rows[:200] if expected[row["id"]] >= THRESHOLD]
+    assert [alert["node_id"] for alert in list_alerts(client)] == raised
 
 
 def test_no_alert_is_lost_and_none_is_raised_twice(start, wait, answers, tmp_path, rows) -> None:

@@ -70,8 +70,9 @@ async def put(store, settings: StreamSettings = SETTINGS) -> None:
     await store.put("g", *await store.build(lambda: empty))
 
 
-async def add(store, rows: NewTransactions, scored: bool = True):
-    return await store.add_transactions("g", SETTINGS.schema, rows, scored)
+async def add(store, rows: NewTransactions):
+    new, _ = await store.add_transactions("g", SETTINGS.schema, rows)
+    return await store.get_metadata("g"), new
 
 
 def neighborhoods(graph: TransactionGraph, rows: NewTransactions):
@@ -167,8 +168,9 @@ def test_alerts_are_recorded_once_with_numbers(opened):
         async with opened() as store:
             await put(store)
             head, new = await add(store, rows)
-            other, _ = await add(store, rows, scored=True)  # nothing new: nothing pending
-            assert other.revision == head.revision
+            again, pending = await store.add_transactions("g", SETTINGS.schema, rows)
+            assert again == []  # what was not scored is, when it is sent again
+            assert [each.revision for each in pending] == [head.revision]
             raised = store.watch_alerts("g")
             [pending] = await store.list_pending()
             assert (pending.place, pending.revision) == (PLACE, head.revision)
@@ -177,6 +179,7 @@ def test_alerts_are_recorded_once_with_numbers(opened):
             assert raised.is_set()
             assert not await store.record_alerts("g", head.revision, [b"1", b"2"])
             assert await store.list_pending() == []
+            assert await store.add_transactions("g", SETTINGS.schema, rows) == ([], [])
         async with opened() as store:
             assert await store.read_alerts("g", 0, 10) == [(1, b"1"), (2, b"2")]
             assert await store.read_alerts("g", 1, 10) == [(2, b"2")]
@@ -246,8 +249,10 @@ def test_servers_add_to_one_graph(redis_server):
 
             async def send(store, begin: int):
                 for i in range(begin, 200, 2):  # late ones too
-                    head, _ = await add(store, rows.take(np.array([i])))
-                    await store.record_alerts("g", head.revision, [rows.node_ids[i].encode()])
+                    row = rows.take(np.array([i]))
+                    _, [pending] = await store.add_transactions("g", SETTINGS.schema, row)
+                    alert = [rows.node_ids[i].encode()]
+                    await store.record_alerts("g", pending.revision, alert)
 
             await asyncio.gather(send(one, 0), send(two, 1))
             graphs = [await store.get_transactions("g") for store in (one, two)]

@@ -50,9 +50,17 @@ $(BIN)/python:
 
 TORCH ?= torch==2.13.0
 
+ALL := .[train,dev]
+
+# uv takes a tenth of pip's time. It does not read pip's settings: where it finds no index, pip does.
+define install
+	UV_HTTP_TIMEOUT=15 $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python \
+	  --editable "$(1)" || $(BIN)/pip install --quiet --editable "$(1)"
+endef
+
 $(VENV)/.serve: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet "$(TORCH)" uv
+	$(call install,.)
 	touch $@
 
 # Before the tests: every server that they start would compile the kernels at the same time. It
@@ -62,5 +70,5 @@ $(VENV)/.kernels: $(VENV)/.serve $(shell find models -name '*.py')
 	touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.serve
-	$(BIN)/pip install --quiet --editable ".[train,dev]"
+	$(call install,$(ALL))
 	touch $@

@@ -10,11 +10,12 @@ BIN := $(VENV)/bin
 serve: $(VENV)/.serve
 	BASIN_PORT=$(PORT) exec $(BIN)/python -m service
 
-# Two at a time, each on a thread of its own; files stay together, with the servers they start.
+# Two at a time, each on a thread of its own; files stay together, with the servers they start. The
+# order is that of tests/conftest.py: the longest files first.
 test: $(VENV)/.serve
 	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev $(VENV)/.kernels
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow

@@ -16,7 +16,16 @@ pytest_plugins = ["tests.support.server"]
 # Each client of httpx would read the certificates of the system again, for 30 ms.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
-_LONG = ("tests/training/", "tests/service/system/")
+_LONG = (
+    "tests/training/",
+    "tests/service/system/",
+    "tests/docs/test_site.py",
+    "tests/docker/",
+    "tests/service/endpoints/test_schemathesis.py",
+    "tests/service/endpoints/jobs/",
+    "tests/service/endpoints/transactions/",
+    "tests/service/engine/",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -63,7 +63,7 @@ async def list_alerts(
         context.alert_streams.require_capacity()
         stream = _stream(context, id, graph.tag, number)
         return StreamingResponse(stream, media_type=EVENTS, headers={"cache-control": "no-store"})
-    found = await context.graphs.read_alerts(id, number, limit)
+    found = await context.graphs.alerts.read(id, number, limit)
     alerts = [name_alert(graph.tag, *entry) for entry in found]
     last = alerts[-1]["event_id"] if alerts else f"{graph.tag}.{number}"
     body = orjson.dumps({"alerts": alerts, "last_event_id": last})
@@ -84,13 +84,13 @@ def _parse_position(position: str | None, tag: str) -> int:
 async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncIterator[bytes]:
     graphs, streams = context.graphs, context.alert_streams
     with streams.open() as closing:
-        raised = graphs.watch_alerts(id)
+        raised = graphs.alerts.watch(id)
         yield KEEPALIVE_COMMENT  # the client gets the headers now
         silent_s = 0.0
         while not closing.is_set():
             raised.clear()
             try:
-                found = await graphs.read_alerts(id, number, _PAGE)
+                found = await graphs.alerts.read(id, number, _PAGE)
             except Problem:
                 return  # the client connects again, and is answered then
             for entry in found:

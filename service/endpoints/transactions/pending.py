@@ -44,7 +44,7 @@ class PendingScorer:
             await asyncio.sleep(_EVERY_S)
             try:
                 self._context.registry.require_ready()
-                pending = await self._context.graphs.list_pending()
+                pending = await self._context.graphs.alerts.list_pending()
             except Problem:
                 continue  # still loading, or the store has logged why
             overdue = [each for each in pending if time.time() - each.at >= grace_s]
@@ -79,7 +79,7 @@ class PendingScorer:
             )
         except Problem as problem:
             if problem.kind in _GONE:
-                await graphs.record_alerts(graph_id, pending.revision, [])
+                await graphs.alerts.record(graph_id, pending.revision, [])
             raise
         workload = Workload(
             flow=model.name,
@@ -91,5 +91,5 @@ class PendingScorer:
             lambda control: score(inputs, pack_if_large(inputs), control), workload, is_job=True
         )
         alerts = make_alerts(graph, inputs, outcome.value, set(pending.node_ids))
-        if await graphs.record_alerts(graph_id, pending.revision, alerts):
+        if await graphs.alerts.record(graph_id, pending.revision, alerts):
             context.metrics.count_alerts(model.name, len(pending.node_ids), len(alerts))

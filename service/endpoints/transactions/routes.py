@@ -79,7 +79,7 @@ async def _store_alone(id: str, request: Request, context: AppContext) -> Respon
         weight = JSON_COST_FACTOR * len(body)
         recipe = graph.settings.recipe
         new, _ = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
-        head, added = await context.graphs.store_transactions(id, graph.schema, new)
+        head, added, _ = await context.graphs.add_transactions(id, graph.schema, new, scored=False)
         sizes = {"num_nodes": head.num_nodes, "revision": head.revision}
         return StoredTransactions(id=id, added=len(added), **sizes)
 
@@ -115,7 +115,7 @@ class AddTask(InferenceTask[Scored]):
         self.state.timer.lap("parse")
         # A key whose quota is used up stores nothing; what is stored is scored in any case.
         async with context.usage_limits.charge_quota(self.caller, len(new.node_ids)):
-            self.added, self.pending = await graphs.add_transactions(
+            _, self.added, self.pending = await graphs.add_transactions(
                 self.graph_id, graph.schema, new
             )
         self.graph = await graphs.get_transactions(self.graph_id)
@@ -139,7 +139,7 @@ class AddTask(InferenceTask[Scored]):
         context, inputs = self.context, self.inputs
         for each in self.pending:
             alerts = make_alerts(self.graph, inputs, result, set(each.node_ids))
-            if await context.graphs.record_alerts(self.graph_id, each.revision, alerts):
+            if await context.graphs.alerts.record(self.graph_id, each.revision, alerts):
                 context.metrics.count_alerts(inputs.model.name, len(each.node_ids), len(alerts))
         payload = await context.offload_if_large(size_of(inputs), self._encode, result)
         asyncio.get_running_loop().call_soon(

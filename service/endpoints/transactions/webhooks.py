@@ -58,7 +58,7 @@ class WebhookSender:
                 while True:
                     await asyncio.sleep(_EVERY_S)
                     try:
-                        webhooks = await self._context.graphs.list_webhooks()
+                        webhooks = await self._context.graphs.alerts.list_webhooks()
                     except Problem:
                         continue  # the store has logged why
                     self._start(client, webhooks)
@@ -79,17 +79,17 @@ class WebhookSender:
         graphs = self._context.graphs.scoped_to(webhook.place.owner)
         graph_id = webhook.place.id
         try:
-            alerts = await graphs.read_alerts(graph_id, webhook.delivered, _AT_A_TIME)
+            alerts = await graphs.alerts.read(graph_id, webhook.delivered, _AT_A_TIME)
             if not alerts:
                 return
             tag = (await graphs.get_metadata(graph_id)).tag
             for number, alert in alerts:
-                if not await graphs.claim_webhook(webhook, _CLAIM_S):
+                if not await graphs.alerts.claim_webhook(webhook, _CLAIM_S):
                     return  # another server delivers
                 body = orjson.dumps(name_alert(tag, number, alert) | {"graph": graph_id})
                 reason = await self._send(client, webhook.url, f"{tag}.{number}", body)
                 number = webhook.delivered if reason else number
-                await graphs.mark_delivered(webhook, number)
+                await graphs.alerts.mark_delivered(webhook, number)
                 self._note(webhook, reason)
                 if reason:
                     return

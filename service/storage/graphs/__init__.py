@@ -2,8 +2,8 @@
 
 `dynamic_graph` holds a graph of nodes and edges, `transaction_graph` one of transactions; both are
 a `stored_graph`. `base` is the interface of the log that makes them last, in SQLite (`sqlite`) or
-Redis (`redis`), with the alerts of transactions; `writer` is the one thread that writes; `store`
-has all graphs.
+Redis (`redis`); `writer` is the one thread that writes; `store` has all graphs, `alerts` what their
+transactions raised.
 """
 
 from service.storage.graphs.base import (
@@ -15,14 +15,11 @@ from service.storage.graphs.base import (
     Webhook,
 )
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood
+from service.storage.graphs.new_transactions import NewTransactions, StreamSettings
 from service.storage.graphs.sqlite import SqliteGraphLog
 from service.storage.graphs.store import GraphStore
 from service.storage.graphs.stored_graph import Schema, StoredGraph
-from service.storage.graphs.transaction_graph import (
-    NewTransactions,
-    StreamSettings,
-    TransactionGraph,
-)
+from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.update import Edge, Update
 
 __all__ = [

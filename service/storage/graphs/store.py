@@ -13,14 +13,13 @@ from functools import partial
 from typing import final
 
 from service.errors import Problem, make_problem
-from service.storage.graphs.alert_signals import AlertSignals
+from service.storage.graphs.alerts import AlertSignals, AlertStore
 from service.storage.graphs.base import (
     GraphKey,
     GraphLimits,
     GraphLog,
     GraphMetadata,
     PendingScore,
-    Webhook,
     WriteResult,
 )
 from service.storage.graphs.dynamic_graph import DynamicGraph
@@ -89,6 +88,11 @@ class GraphStore:
     def is_shared(self) -> bool:
         """Whether other servers write these graphs too."""
         return self._log.is_shared
+
+    @property
+    def alerts(self) -> AlertStore:
+        """The alerts of the graphs."""
+        return AlertStore(self._log, self._writer, self._signals, self._owner)
 
     @property
     def cached_bytes(self) -> int:
@@ -210,90 +214,32 @@ class GraphStore:
         head, _ = await asyncio.wrap_future(self._writer.submit(work))
         return head
 
-    async def store_transactions(
-        self, id: str, schema: Schema, rows: NewTransactions
-    ) -> tuple[GraphMetadata, list[NodeId]]:
-        """Store transactions that are not to be scored; return also the ids of those that are new,
-        in order of time.
+    async def add_transactions(
+        self, id: str, schema: Schema, rows: NewTransactions, scored: bool = True
+    ) -> tuple[GraphMetadata, list[NodeId], list[PendingScore]]:
+        """Store transactions; return also the ids of those that are new, in order of time.
+
+        Those to be `scored` are pending: the new ones, and what an earlier request stored of the
+        same rows and did not score.
 
         Raises:
             Problem: see `TransactionGraph.plan`; no such graph, another one now, or a storage
                 limit.
         """
-        return await self._store(id, schema, rows, scored=False)
-
-    async def add_transactions(
-        self, id: str, schema: Schema, rows: NewTransactions
-    ) -> tuple[list[NodeId], list[PendingScore]]:
-        """Store transactions that are to be scored.
-
-        Returns:
-            the ids of those that are new, in order of time; and those to `record_alerts` of: these,
-            and what an earlier request stored of the same rows and did not score.
-
-        Raises:
-            Problem: as `store_transactions`.
-        """
-        head, new = await self._store(id, schema, rows, scored=True)
         place, among = self._place(id), set(rows.node_ids)
-        pending = [PendingScore(place, head.revision, new, time.time())] if new else []
-        if len(new) < len(among):
+        work = partial(self._update, place, schema, rows, scored)
+        head, change = await asyncio.wrap_future(self._writer.submit(work))
+        new = _new_ids(change)
+        pending = [PendingScore(place, head.revision, new, time.time())] if new and scored else []
+        if scored and len(new) < len(among):
             pending += [
                 other
-                for other in await self.list_pending()
+                for other in await self.alerts.list_pending()
                 if other.place == place
                 and among.issuperset(other.node_ids)
                 and not (new and other.revision == head.revision)
             ]
-        return new, pending
-
-    async def _store(
-        self, id: str, schema: Schema, rows: NewTransactions, scored: bool
-    ) -> tuple[GraphMetadata, list[NodeId]]:
-        work = partial(self._update, self._place(id), schema, rows, scored)
-        head, change = await asyncio.wrap_future(self._writer.submit(work))
-        return head, _new_ids(change)
-
-    async def record_alerts(self, id: str, revision: int, alerts: list[bytes]) -> bool:
-        """Store the alerts of the transactions that came with `revision`, once; return whether this
-        call did."""
-        place = self._place(id)
-        done = await asyncio.wrap_future(
-            self._writer.submit(lambda: self._log.record_alerts(place, revision, alerts))
-        )
-        if done and alerts:
-            self._signals.notify(place)
-        return done
-
-    async def read_alerts(self, id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return the next alerts of a graph, each with its number."""
-        place = self._place(id)
-        return await asyncio.wrap_future(
-            self._writer.submit(lambda: self._log.read_alerts(place, after, limit))
-        )
-
-    async def list_pending(self) -> list[PendingScore]:
-        """Return the transactions of all owners that are stored and may not be scored yet."""
-        return await asyncio.wrap_future(self._writer.submit(self._log.list_pending))
-
-    async def list_webhooks(self) -> list[Webhook]:
-        """Return the webhooks of all owners."""
-        return await asyncio.wrap_future(self._writer.submit(self._log.list_webhooks))
-
-    async def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
-        """Whether this server may deliver for so long: no other one does."""
-        work = partial(self._log.claim_webhook, webhook, seconds)
-        return await asyncio.wrap_future(self._writer.submit(work))
-
-    async def mark_delivered(self, webhook: Webhook, number: int) -> None:
-        """Store that the alert of this number was delivered, and end the claim."""
-        work = partial(self._log.mark_delivered, webhook, number)
-        await asyncio.wrap_future(self._writer.submit(work))
-
-    def watch_alerts(self, id: str) -> asyncio.Event:
-        """Return an event that is set when this server records alerts of the graph; other servers
-        do not set it."""
-        return self._signals.watch(self._place(id))
+        return head, new, pending
 
     async def delete(self, id: str) -> None:
         """Delete a graph.

@@ -35,7 +35,7 @@ class Receiver:
 
     def __init__(self, refusals: int) -> None:
         self.accepted = list[tuple[str, dict[str, Any]]]()
-        self.refused, self.faults = 0, list[str]()
+        self.refused = 0
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -45,9 +45,10 @@ class Receiver:
                     receiver.refused += 1
                     self.send_response(302 if receiver.refused % 2 else 500)
                     self.send_header("location", "/elsewhere")
-                else:
-                    receiver.accept(self.path, dict(self.headers), body)
+                elif receiver.accept(self.path, dict(self.headers), body):
                     self.send_response(204)
+                else:  # or cut off, by kill -9
+                    self.send_response(401)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
@@ -57,13 +58,15 @@ class Receiver:
         self.origin = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def accept(self, path: str, headers: dict[str, str], body: bytes) -> None:
+    def accept(self, path: str, headers: dict[str, str], body: bytes) -> bool:
+        """Keep an alert, if its signature is right."""
         headers = {name.lower(): value for name, value in headers.items()}
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
         expected = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()
         if (path, headers["webhook-signature"]) != ("/hook?token=t", f"v1,{expected}"):
-            self.faults.append(path)
+            return False
         self.accepted.append((headers["webhook-id"], json.loads(body)))
+        return True
 
 
 @pytest.fixture
@@ -108,7 +111,6 @@ def test_each_alert_is_delivered_over_refusals_and_kill(
     assert list(sent) == [alert["event_id"] for alert in alerts]
     assert list(sent.values()) == [alert | {"graph": "g"} for alert in alerts]
     assert all(body["probability"] >= THRESHOLD for body in sent.values())
-    assert receiver.faults == []
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ async def put(store, settings: StreamSettings = SETTINGS) -> None:
 
 
 async def add(store, rows: NewTransactions):
-    new, _ = await store.add_transactions("g", SETTINGS.schema, rows)
-    return await store.get_metadata("g"), new
+    head, new, _ = await store.add_transactions("g", SETTINGS.schema, rows)
+    return head, new
 
 
 def neighborhoods(graph: TransactionGraph, rows: NewTransactions):
@@ -168,33 +168,33 @@ def test_alerts_are_recorded_once_with_numbers(opened):
         async with opened() as store:
             await put(store)
             head, new = await add(store, rows)
-            again, pending = await store.add_transactions("g", SETTINGS.schema, rows)
+            _, again, pending = await store.add_transactions("g", SETTINGS.schema, rows)
             assert again == []  # what was not scored is, when it is sent again
             assert [each.revision for each in pending] == [head.revision]
-            raised = store.watch_alerts("g")
-            [pending] = await store.list_pending()
+            raised = store.alerts.watch("g")
+            [pending] = await store.alerts.list_pending()
             assert (pending.place, pending.revision) == (PLACE, head.revision)
             assert pending.node_ids == new
-            assert await store.record_alerts("g", head.revision, [b"1", b"2"])
+            assert await store.alerts.record("g", head.revision, [b"1", b"2"])
             assert raised.is_set()
-            assert not await store.record_alerts("g", head.revision, [b"1", b"2"])
-            assert await store.list_pending() == []
-            assert await store.add_transactions("g", SETTINGS.schema, rows) == ([], [])
+            assert not await store.alerts.record("g", head.revision, [b"1", b"2"])
+            assert await store.alerts.list_pending() == []
+            assert await store.add_transactions("g", SETTINGS.schema, rows) == (head, [], [])
         async with opened() as store:
-            assert await store.read_alerts("g", 0, 10) == [(1, b"1"), (2, b"2")]
-            assert await store.read_alerts("g", 1, 10) == [(2, b"2")]
-            assert await store.read_alerts("g", 0, 1) == [(1, b"1")]
+            assert await store.alerts.read("g", 0, 10) == [(1, b"1"), (2, b"2")]
+            assert await store.alerts.read("g", 1, 10) == [(2, b"2")]
+            assert await store.alerts.read("g", 0, 1) == [(1, b"1")]
             later = rows.take(np.arange(40))
             later = NewTransactions([f"u{i}" for i in range(40)], later.rows, later.sent + 40)
             later = replace(later, rows=replace(later.rows, time=later.sent))
             head, _ = await add(store, later)
-            assert await store.record_alerts("g", head.revision, [b"3"])
-            assert await store.read_alerts("g", 2, 10) == [(3, b"3")]
+            assert await store.alerts.record("g", head.revision, [b"3"])
+            assert await store.alerts.read("g", 2, 10) == [(3, b"3")]
             await put(store)  # another graph: nothing of the one before
-            assert await store.read_alerts("g", 0, 10) == []
+            assert await store.alerts.read("g", 0, 10) == []
             await add(store, rows)
             await store.delete("g")
-            assert await store.list_pending() == []
+            assert await store.alerts.list_pending() == []
 
     play(work)
 
@@ -209,8 +209,8 @@ def test_the_oldest_alerts_are_dropped(opened, monkeypatch):
             await put(store)
             for i in range(10):
                 head, _ = await add(store, rows.take(np.arange(4 * i, 4 * i + 4)))
-                assert await store.record_alerts("g", head.revision, [b"%d" % i])
-            assert await store.read_alerts("g", 0, 10) == [(8, b"7"), (9, b"8"), (10, b"9")]
+                assert await store.alerts.record("g", head.revision, [b"%d" % i])
+            assert await store.alerts.read("g", 0, 10) == [(8, b"7"), (9, b"8"), (10, b"9")]
 
     play(work)
 
@@ -250,16 +250,16 @@ def test_servers_add_to_one_graph(redis_server):
             async def send(store, begin: int):
                 for i in range(begin, 200, 2):  # late ones too
                     row = rows.take(np.array([i]))
-                    _, [pending] = await store.add_transactions("g", SETTINGS.schema, row)
+                    _, _, [pending] = await store.add_transactions("g", SETTINGS.schema, row)
                     alert = [rows.node_ids[i].encode()]
-                    await store.record_alerts("g", pending.revision, alert)
+                    await store.alerts.record("g", pending.revision, alert)
 
             await asyncio.gather(send(one, 0), send(two, 1))
             graphs = [await store.get_transactions("g") for store in (one, two)]
             found = [neighborhoods(graph, rows) for graph in graphs]
             for a, b in zip(*found, strict=True):
                 np.testing.assert_array_equal(a, b)
-            alerts = await one.read_alerts("g", 0, 1000)
+            alerts = await one.alerts.read("g", 0, 1000)
             assert [number for number, _ in alerts] == list(range(1, 201))
             assert {alert.decode() for _, alert in alerts} == set(rows.node_ids)
 

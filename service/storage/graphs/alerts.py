@@ -1,0 +1,79 @@
+"""Alerts of stored transactions: what is to be scored, what was raised, what was delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeVar, final
+from weakref import WeakSet
+
+from service.storage.graphs.base import GraphKey, GraphLog, PendingScore, Webhook
+from service.storage.graphs.writer import GroupCommitWriter
+
+T = TypeVar("T")
+
+
+@final
+class AlertSignals:
+    """Events of one event loop, which end with those who hold them."""
+
+    def __init__(self) -> None:
+        self._watchers = defaultdict[GraphKey, WeakSet[asyncio.Event]](WeakSet)
+
+    def watch(self, place: GraphKey) -> asyncio.Event:
+        event = asyncio.Event()
+        self._watchers[place].add(event)
+        return event
+
+    def notify(self, place: GraphKey) -> None:
+        for event in self._watchers.get(place, ()):
+            event.set()
+
+
+@final
+class AlertStore:
+    """Alerts by the id of their graph, separate for each API key, `owner`."""
+
+    def __init__(
+        self, log: GraphLog, writer: GroupCommitWriter, signals: AlertSignals, owner: str
+    ) -> None:
+        self._log, self._writer, self._signals, self._owner = log, writer, signals, owner
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._writer.submit(work))
+
+    async def record(self, id: str, revision: int, alerts: list[bytes]) -> bool:
+        """Store the alerts of the transactions that came with `revision`, once; return whether this
+        call did."""
+        place = GraphKey(self._owner, id)
+        done = await self._run(lambda: self._log.record_alerts(place, revision, alerts))
+        if done and alerts:
+            self._signals.notify(place)
+        return done
+
+    async def read(self, id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return the next alerts of a graph, each with its number."""
+        place = GraphKey(self._owner, id)
+        return await self._run(lambda: self._log.read_alerts(place, after, limit))
+
+    def watch(self, id: str) -> asyncio.Event:
+        """Return an event that is set when this server records alerts of the graph; other servers
+        do not set it."""
+        return self._signals.watch(GraphKey(self._owner, id))
+
+    async def list_pending(self) -> list[PendingScore]:
+        """Return the transactions of all owners that are stored and may not be scored yet."""
+        return await self._run(self._log.list_pending)
+
+    async def list_webhooks(self) -> list[Webhook]:
+        """Return the webhooks of all owners."""
+        return await self._run(self._log.list_webhooks)
+
+    async def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
+        """Whether this server may deliver for so long: no other one does."""
+        return await self._run(lambda: self._log.claim_webhook(webhook, seconds))
+
+    async def mark_delivered(self, webhook: Webhook, number: int) -> None:
+        """Store that the alert of this number was delivered, and end the claim."""
+        await self._run(lambda: self._log.mark_delivered(webhook, number))

@@ -1,0 +1,83 @@
+"""Transactions to add to a stored graph, and what is said once of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import orjson
+
+from models.inputs.transactions import TransactionRecipe, Transactions
+from service.storage.graphs.stored_graph import Schema
+from service.validation.ids import NodeId
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """What is said once of a graph of transactions.
+
+    Attributes:
+        model: name of the model that scores it.
+        threshold: probability from which on a transaction is an alert; None for the model's.
+        keep: rows older than the last one by more are forgotten; in the unit of the time.
+        webhook: URL to which alerts are sent.
+    """
+
+    model: str
+    recipe: TransactionRecipe
+    threshold: float | None
+    keep: float
+    webhook: str | None = None
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(self.recipe.features, (), self.recipe)
+
+    @property
+    def max_late(self) -> float:
+        """How much earlier than the last row a new one may be: the shortest window."""
+        return self.recipe.windows[0]
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self.__dict__ | {"recipe": self.recipe.model_dump()})
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        found = orjson.loads(text)
+        return cls(**found | {"recipe": TransactionRecipe.model_validate(found["recipe"])})
+
+
+@dataclass(frozen=True)
+class NewTransactions:
+    """Transactions to add: `sent` is the time as it was sent, `rows.time` the one that counts."""
+
+    node_ids: list[NodeId]
+    rows: Transactions
+    sent: np.ndarray
+
+    def take(self, places: np.ndarray) -> NewTransactions:
+        ids = [self.node_ids[place] for place in places.tolist()]
+        return NewTransactions(ids, self.rows.take(places), self.sent[places])
+
+    def to_json(self) -> bytes:
+        rows = self.rows
+        columns = [rows.time, self.sent, rows.source, rows.target, rows.amount]
+        parts = [self.node_ids, *(column.tolist() for column in columns)]
+        more = (
+            {name: v.tolist() for name, v in m.items()} for m in (rows.categories, rows.numbers)
+        )
+        return orjson.dumps([*parts, *more])  # a missing number is null
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        ids, time, sent, source, target, amount, categories, numbers = orjson.loads(text)
+        rows = Transactions(
+            np.array(time, float),
+            np.array(source, object),
+            np.array(target, object),
+            np.array(amount, float),
+            {name: np.array(values, object) for name, values in categories.items()},
+            {name: np.array(values, float) for name, values in numbers.items()},
+        )
+        return cls(ids, rows, np.array(sent, float))

@@ -16,7 +16,7 @@ from basin_client.tables import Table, read_table
 from basin.console import AsJson, Key, Out, Server, connect, tell, with_progress_bar
 from basin.io import require_table_suffix, write_table
 
-_AT_A_TIME = 5000  # rows of one request
+_AT_A_TIME = 2000  # rows of one request
 _COLUMNS = ("id", "model", "num_nodes", "num_edges", "revision")
 
 graphs = typer.Typer(no_args_is_help=True, help=__doc__)

@@ -101,7 +101,7 @@ def add_transactions(
 
     Args:
         graph: id of a graph of `store_transaction_graph`.
-        transactions: path of a table, or a pandas frame, of up to 10,000 rows.
+        transactions: path of a table, or a pandas frame; of up to 3,906 rows as the server is set.
         id, drop, decimal: as in `score_transactions`; every row needs an id.
 
     Raises:
@@ -130,7 +130,7 @@ def store_transactions(
     decimal: str = ".",
 ) -> Request[dict[str, Any]]:
     """Store transactions in a graph without scoring them, as the past of those to come; returns how
-    many were `added`. Arguments are those of `add_transactions`."""
+    many were `added`. Arguments are those of `add_transactions`, of up to 10,000 rows."""
 
     def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
         fields = _read_rows(schema, transactions, id, drop, decimal)

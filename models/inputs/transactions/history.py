@@ -54,7 +54,7 @@ class TransactionHistory:
         self._chain_of = np.array([chain for chain, _ in views])
         self._windows = np.array(recipe.windows)
         self._keys = dict[Hashable, int]()
-        self._num_rows = 0
+        self._num_rows, self._num_own = 0, len(recipe.row_features)
         num_views, chains, spans = len(views), len(self._member), len(self._windows)
         self._rows = {
             "time": np.empty(0),
@@ -135,8 +135,8 @@ class TransactionHistory:
         _grow(self._series, len(self._keys))
         r, s = self._rows, self._series
         r["time"][begin:end], r["amount"][begin:end] = rows.time, rows.amount
-        own = len(self.recipe.row_features)
-        described = np.empty((end - begin, len(self.recipe.features) - own))
+        own = self._num_own
+        described = np.empty((end - begin, r["x"].shape[1] - own))
         kernels.update(
             *(begin, end, r["time"], r["amount"], r["key"]),
             *(self._chain_of, self._member, self._windows),

@@ -29,7 +29,12 @@ from service.endpoints.transactions.schemas import (
     StoredTransactions,
     TransactionScores,
 )
-from service.endpoints.transactions.score import build_inputs, find_scorer, make_alerts
+from service.endpoints.transactions.score import (
+    build_inputs,
+    find_scorer,
+    make_alerts,
+    require_supported,
+)
 from service.engine.engine import Workload
 from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
@@ -112,6 +117,7 @@ class AddTask(InferenceTask[Scored]):
         weight = JSON_COST_FACTOR * len(body)
         recipe = graph.settings.recipe
         new, include = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
+        require_supported(model, include, len(new.node_ids), self.settings)
         self.state.timer.lap("parse")
         # A key whose quota is used up stores nothing; what is stored is scored in any case.
         async with context.usage_limits.charge_quota(self.caller, len(new.node_ids)):

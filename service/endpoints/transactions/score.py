@@ -18,7 +18,7 @@ from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.storage.graphs import TransactionGraph
-from service.validation.arrays import PointerFn
+from service.validation.arrays import PointerFn, make_graph_problem_at
 from service.validation.ids import NodeId
 from service.validation.json_graph import check_graph_size
 
@@ -39,6 +39,28 @@ def find_scorer(graph: TransactionGraph, registry: Registry) -> Scorer:
     return model
 
 
+def require_supported(
+    model: Scorer, include: frozenset[str], count: int, settings: Settings
+) -> None:
+    """Check, before they are stored, that `count` transactions can be scored in one request.
+
+    Raises:
+        Problem: their neighbourhoods may have more nodes than allowed, or `include` asks for what
+            the model cannot tell.
+    """
+    require_supported_includes(model.network, include)
+    require_max_explained(include, count, "/transactions", settings)
+    assert model.recipe is not None
+    limit = max(settings.max_nodes // model.recipe.max_nodes, 1)
+    if count > limit:
+        rule = (
+            f"{count} transactions were sent to be scored; at most {limit} are allowed, each with "
+            f"up to {model.recipe.max_nodes} nodes around it (BASIN_MAX_NODES). Send several "
+            "requests, or store them with score=false."
+        )
+        raise make_graph_problem_at("/transactions", "too_many", rule)
+
+
 def build_inputs(
     graph_id: str,
     graph: TransactionGraph,
@@ -54,11 +76,8 @@ def build_inputs(
         at: pointer to one of `node_ids` in the request, for errors.
 
     Raises:
-        Problem: see `TransactionGraph.build_neighborhoods`; or `include` asks for what the model
-            cannot tell.
+        Problem: see `TransactionGraph.build_neighborhoods`.
     """
-    require_supported_includes(model.network, include)
-    require_max_explained(include, len(node_ids), at(), settings)
     taken, names = graph.build_neighborhoods(node_ids, settings.max_nodes, at)
     num_nodes, num_edges = taken.num_nodes, taken.edge_index.shape[1]
     check_graph_size(num_nodes, num_edges, settings, at(), at())

@@ -285,7 +285,8 @@ class GraphStore:
             for update in stored.updates:
                 entry.live.apply_logged(update)
             entry.head, entry.logged = stored.metadata, entry.logged + logged
-            self._compact(entry)
+            if isinstance(entry.live, DynamicGraph):
+                self._compact(entry)
             return entry
         assert stored.snapshot_file is not None
         entry = _CachedGraph(
@@ -314,6 +315,8 @@ class GraphStore:
                     "The graph has other features or relations now. Read it again with GET "
                     "/graphs/{id}.",
                 )
+            # Before: what this update adds must be there when it is scored.
+            self._compact(entry)
             if (change := entry.live.plan(update)) is None:
                 return entry.head, None
             after, made = (
@@ -327,7 +330,6 @@ class GraphStore:
             self._require_done(outcome)
             entry.live.commit(change, after.revision)
             entry.head, entry.logged = after, entry.logged + len(made)
-            self._compact(entry)
             if entry.logged > max(entry.base_bytes, _LOG_BYTES):
                 self._write_snapshot(place, entry)
             if after.revision % _EVICT_EVERY == 0:

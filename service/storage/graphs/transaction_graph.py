@@ -216,7 +216,9 @@ class TransactionGraph(StoredGraph):
                     " nodes (BASIN_MAX_NODES). Score fewer at a time."
                 )
                 raise make_graph_problem_at(at(), "too_many_nodes", rule) from None
-            order = np.concatenate([own, np.setdiff1d(np.arange(len(nodes)), own)])
+            is_other = np.ones(len(nodes), bool)
+            is_other[own] = False
+            order = np.concatenate([own, np.flatnonzero(is_other)])
             place = np.empty(len(nodes), np.int64)
             place[order] = np.arange(len(nodes))
             ordered = Graph(graph.x[order], place[graph.edge_index])

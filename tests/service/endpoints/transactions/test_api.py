@@ -189,6 +189,36 @@ def test_what_cannot_be_stored_is_refused(client, fields, pointer, words) -> Non
     assert client.get("/graphs/g").json()["num_nodes"] == 0
 
 
+def test_what_cannot_be_scored_is_not_stored(client, rows) -> None:
+    many = [rows[0] | {"id": number} for number in range(4000)]
+    for body, pointer in (
+        ({"transactions": rows[:1], "include": ["uncertainty"]}, "/include"),
+        ({"transactions": many}, "/transactions"),
+    ):
+        response = client.post("/graphs/g/transactions", json=body)
+        assert response.status_code == 422
+        assert response.json()["errors"][0]["pointer"] == pointer
+        assert client.get("/graphs/g").json()["num_nodes"] == 0
+    stored = client.post("/graphs/g/transactions?score=false", json={"transactions": many})
+    assert stored.json()["added"] == 4000
+
+
+def test_months_in_one_request_are_scored(client) -> None:
+    """Though most are older than the newest by more than the graph keeps."""
+    frame = simulate_payments(3000, seed=11).drop(columns=["is_fraud", "typology"])
+    rows = frame.to_dict("records")
+    results = add(client, rows)["results"]
+    scores = {result["node_id"]: result["probability"] for result in results}
+    assert scores == pytest.approx(score_at_once(client, rows), abs=1e-5)
+    raised = [row["id"] for row in rows if scores[row["id"]] >= THRESHOLD]
+    assert [alert["node_id"] for alert in list_alerts(client)] == raised
+    later = rows[-1] | {"id": "later"}
+    add(client, [later])  # the old ones are forgotten now
+    assert client.get("/graphs/g").json()["num_nodes"] < 2000
+    again = client.post("/graphs/g/transactions", json={"transactions": rows[:1]})
+    assert again.json()["errors"][0]["code"] == "out_of_order"
+
+
 def test_parameters_that_cannot_be_read_are_refused(client, rows) -> None:
     for method, path, at in (
         ("GET", "alerts?limit=0", "/limit"),

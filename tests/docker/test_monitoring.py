@@ -148,9 +148,14 @@ def _require_shown(
     query = query.replace("$__rate_interval", "10s")
     for label in ("model", "route"):
         query = query.replace(f"${label}", ".*")
-    answer = asked.get("/api/v1/query", params={"query": query}).json()
-    assert answer["status"] == "success", f"{panel.title}: {answer}"
-    found = answer["data"]["result"]
+    end = time.monotonic() + 5  # a rate needs two scrapes after what it counts
+    while True:
+        answer = asked.get("/api/v1/query", params={"query": query}).json()
+        assert answer["status"] == "success", f"{panel.title}: {answer}"
+        found = answer["data"]["result"]
+        if found or panel.quiet or time.monotonic() > end:
+            break
+        time.sleep(0.2)
     assert found or panel.quiet, f"{panel.title}: nothing for {query}"
     for series in found:
         for label in [part.split("}}")[0] for part in legend.split("{{")[1:]]:

@@ -152,11 +152,11 @@ def _require_shown(
     while True:
         answer = asked.get("/api/v1/query", params={"query": query}).json()
         assert answer["status"] == "success", f"{panel.title}: {answer}"
-        found = answer["data"]["result"]
-        if found or panel.quiet or time.monotonic() > end:
+        shown = answer["data"]["result"]
+        if shown or panel.quiet or time.monotonic() > end:
             break
         time.sleep(0.2)
-    assert found or panel.quiet, f"{panel.title}: nothing for {query}"
-    for series in found:
+    assert shown or panel.quiet, f"{panel.title}: nothing for {query}"
+    for series in shown:
         for label in [part.split("}}")[0] for part in legend.split("{{")[1:]]:
             assert label in series["metric"], f"{panel.title}: no {label} in {series['metric']}"

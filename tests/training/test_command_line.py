@@ -54,7 +54,7 @@ def test_wrong_usage_is_exit_code_2(folder: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["training", "anomaly", "--nodes", "n.csv"])
     with pytest.raises(SystemExit) as ended:
         run(app)
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert ended.value.code == 2
-    assert "--nodes and --edges go together" in told
-    assert "Traceback" not in told
+    assert "--nodes and --edges go together" in printed
+    assert "Traceback" not in printed

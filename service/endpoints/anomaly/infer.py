@@ -16,9 +16,10 @@ from models.interpret.reasons import RowReasons
 from service.endpoints.anomaly.explanation import explained_score
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.convergence import ConvergenceReports
-from service.endpoints.common.dynamics import as_trained, resolved_dynamics
+from service.endpoints.common.dynamics import as_trained, max_total_steps, resolved_dynamics
 from service.endpoints.common.include import TOKENS
 from service.endpoints.common.reasons import ReasonCollector, reasons_to_dict
+from service.engine.engine import Workload
 from service.engine.request_batch import BatchableRequest
 from service.errors import Problem, make_problem
 
@@ -79,6 +80,18 @@ def score(
         gathering.courses(output).row(0, nodes, energy, task.include),
         reasons,
         _explained(task, logits_N, gathering, control),
+    )
+
+
+def workload_of(task: ScoreInputs) -> Workload:
+    """What the engine has to know of a score."""
+    size = size_of(task)
+    return Workload(
+        flow=task.model.name,
+        cost=size * max_total_steps(task.model.network, task.params),
+        size=size,
+        is_isolated=task.params.deterministic,
+        batchable=batchable(task),
     )
 
 

@@ -13,13 +13,13 @@ from models.inputs.graph_batch import GraphBatch
 from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.infer import (
     Scored,
-    batchable,
     named,
     pack_if_large,
     results,
     score,
     size_of,
     table,
+    workload_of,
 )
 from service.endpoints.anomaly.parse import (
     ScoreInputs,
@@ -43,7 +43,6 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.common.reasons import reasons_to_tensors
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
@@ -136,14 +135,7 @@ class ScoreTask(InferenceTask[Scored]):
         return _pack(inputs.from_stored(graph, self.settings))
 
     def workload(self) -> Workload:
-        inputs, size = self.inputs, size_of(self.inputs)
-        return Workload(
-            flow=inputs.model.name,
-            cost=size * max_total_steps(inputs.model.network, inputs.params),
-            size=size,
-            is_isolated=inputs.params.deterministic,
-            batchable=batchable(inputs),
-        )
+        return workload_of(self.inputs)
 
     def run(self, control: StepControl) -> Scored:
         return score(self.inputs, self.batch, control, max_tensor_bytes=self.max_tensor_bytes)

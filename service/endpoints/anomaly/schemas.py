@@ -128,10 +128,9 @@ class TakenGraph(BaseModel):
     num_edges: int
 
 
-class ScoreResponse(BaseModel):
-    """One result per target, in the order asked."""
+class ScoreDetails(BaseModel):
+    """What a response tells beside its results."""
 
-    results: list[NodeScore]
     reasons: Reasons | SkipJsonSchema[None] = Field(
         None, description="of the targets, the most suspicious first", json_schema_extra=absent
     )
@@ -143,3 +142,9 @@ class ScoreResponse(BaseModel):
     convergence: Convergence
     timings_ms: Timings
     request_id: str
+
+
+class ScoreResponse(ScoreDetails):
+    """One result per target, in the order asked."""
+
+    results: list[NodeScore]

@@ -63,8 +63,8 @@ async def list_alerts(
         context.alert_streams.require_capacity()
         stream = _stream(context, id, graph.tag, number)
         return StreamingResponse(stream, media_type=EVENTS, headers={"cache-control": "no-store"})
-    found = await context.graphs.alerts.read(id, number, limit)
-    alerts = [name_alert(graph.tag, *entry) for entry in found]
+    entries = await context.graphs.alerts.read(id, number, limit)
+    alerts = [name_alert(graph.tag, *entry) for entry in entries]
     last = alerts[-1]["event_id"] if alerts else f"{graph.tag}.{number}"
     body = orjson.dumps({"alerts": alerts, "last_event_id": last})
     return Response(body, media_type=JSON)
@@ -90,10 +90,10 @@ async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncI
         while not closing.is_set():
             raised.clear()
             try:
-                found = await graphs.alerts.read(id, number, _PAGE)
+                entries = await graphs.alerts.read(id, number, _PAGE)
             except Problem:
                 return  # the client connects again, and is answered then
-            for entry in found:
+            for entry in entries:
                 if number and entry[0] > number + 1:
                     missed = {"missed": entry[0] - number - 1}
                     yield event("missed", orjson.dumps(missed))
@@ -101,7 +101,7 @@ async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncI
                 alert = name_alert(tag, *entry)
                 yield f"id: {alert['event_id']}\n".encode() + event("alert", orjson.dumps(alert))
                 silent_s = 0.0
-            if found:
+            if entries:
                 continue
             wait_s = _POLL_S if graphs.is_shared else SILENCE_S
             await _wait_for_any(raised, closing, seconds=wait_s)

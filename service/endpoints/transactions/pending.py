@@ -9,10 +9,8 @@ from typing import final
 import structlog
 
 from service.context import AppContext
-from service.endpoints.anomaly.infer import batchable, pack_if_large, score, size_of
-from service.endpoints.common.dynamics import max_total_steps
+from service.endpoints.anomaly.infer import pack_if_large, score, workload_of
 from service.endpoints.transactions.score import build_inputs, find_scorer, make_alerts
-from service.engine.engine import Workload
 from service.errors import Problem
 from service.storage.graphs import PendingScore
 from service.validation.arrays import pointer_builder
@@ -61,7 +59,7 @@ class PendingScorer:
                             graph=each.place.id,
                             reason=problem.detail,
                         )
-                except Exception:
+                except Exception:  # of these: others are still to be scored
                     log.exception("transactions not scored", graph=each.place.id)
             grace_s = self._grace_s
 
@@ -81,14 +79,10 @@ class PendingScorer:
             if problem.kind in _GONE:
                 await graphs.alerts.record(graph_id, pending.revision, [])
             raise
-        workload = Workload(
-            flow=model.name,
-            cost=size_of(inputs) * max_total_steps(model.network, inputs.params),
-            size=size_of(inputs),
-            batchable=batchable(inputs),
-        )
         outcome = await context.engine.run(
-            lambda control: score(inputs, pack_if_large(inputs), control), workload, is_job=True
+            lambda control: score(inputs, pack_if_large(inputs), control),
+            workload_of(inputs),
+            is_job=True,
         )
         alerts = make_alerts(graph, inputs, outcome.value, set(pending.node_ids))
         if await graphs.alerts.record(graph_id, pending.revision, alerts):

@@ -12,16 +12,15 @@ from models.base import StepControl
 from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.infer import (
     Scored,
-    batchable,
     named,
     pack_if_large,
     results,
     score,
     size_of,
+    workload_of,
 )
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.api_docs import job_responses, json_body, problems
-from service.endpoints.common.dynamics import max_total_steps
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.endpoints.transactions.parse import parse_new_transactions
 from service.endpoints.transactions.schemas import (
@@ -130,13 +129,7 @@ class AddTask(InferenceTask[Scored]):
         self.inputs = await self.on_codec(build_inputs, *arguments)
 
     def workload(self) -> Workload:
-        inputs, size = self.inputs, size_of(self.inputs)
-        return Workload(
-            flow=inputs.model.name,
-            cost=size * max_total_steps(inputs.model.network, inputs.params),
-            size=size,
-            batchable=batchable(inputs),
-        )
+        return workload_of(self.inputs)
 
     def run(self, control: StepControl) -> Scored:
         return score(self.inputs, pack_if_large(self.inputs), control)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, FailFast, Field
 
-from service.endpoints.anomaly.schemas import NodeScore, ScoreResponse
+from service.endpoints.anomaly.schemas import NodeScore, ScoreDetails
 from service.endpoints.common.schemas import Include, Strict
 from service.registry.model_ref import ModelRef
 from service.validation.ids import NodeId
@@ -64,10 +64,10 @@ class TransactionScore(NodeScore):
     )
 
 
-class TransactionScores(ScoreResponse):
+class TransactionScores(ScoreDetails):
     """One result per transaction sent, in their order."""
 
-    results: list[TransactionScore]  # pyright: ignore[reportIncompatibleVariableOverride]
+    results: list[TransactionScore]
     added: int = Field(description="transactions that were not stored before")
 
 

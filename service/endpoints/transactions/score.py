@@ -114,8 +114,8 @@ def make_alerts(
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     alerts = list[bytes]()
     for result, row in zip(raised, rows, strict=True):
-        kept = ("node_id", "score", "probability", "threshold")
-        alert: dict[str, Any] = {name: result[name] for name in kept}
+        names = ("node_id", "score", "probability", "threshold")
+        alert: dict[str, Any] = {name: result[name] for name in names}
         alert |= {"transaction": row, "model": inputs.model.ref_dict, "scored_at": now}
         alerts.append(orjson.dumps(alert, option=orjson.OPT_SERIALIZE_NUMPY))
     return alerts

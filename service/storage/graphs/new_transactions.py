@@ -44,8 +44,8 @@ class StreamSettings:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        found = orjson.loads(text)
-        return cls(**found | {"recipe": TransactionRecipe.model_validate(found["recipe"])})
+        fields = orjson.loads(text)
+        return cls(**fields | {"recipe": TransactionRecipe.model_validate(fields["recipe"])})
 
 
 @dataclass(frozen=True)

@@ -213,8 +213,8 @@ class RedisGraphLog(GraphLog):
     def list_pending(self) -> list[PendingScore]:
         with self._asking():
             entries = map(orjson.loads, self._redis.blocking_client.hvals(_PENDING))
-        found = [PendingScore(GraphKey(o, id), r, ids, at) for o, id, r, ids, at in entries]
-        return sorted(found, key=lambda pending: pending.at)
+        pending = [PendingScore(GraphKey(o, id), r, ids, at) for o, id, r, ids, at in entries]
+        return sorted(pending, key=lambda each: each.at)
 
     def record_alerts(self, place: GraphKey, revision: int, alerts: list[bytes]) -> bool:
         with self._asking():
@@ -225,10 +225,10 @@ class RedisGraphLog(GraphLog):
 
     def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
         with self._asking():
-            found: Any = self._redis.blocking_client.xrange(
+            entries: Any = self._redis.blocking_client.xrange(
                 _alerts(place), f"({after}-0", "+", limit
             )
-        return [(int(id.partition(b"-")[0]), fields[b"alert"]) for id, fields in found]
+        return [(int(id.partition(b"-")[0]), fields[b"alert"]) for id, fields in entries]
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

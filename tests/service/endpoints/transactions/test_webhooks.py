@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from service.endpoints.graphs.parse import find_origin
 from service.settings import Settings
-from tests.service.endpoints.transactions.test_api import (
+from tests.support.live_transactions import (
     GRAPH,
     SETTINGS,
     THRESHOLD,

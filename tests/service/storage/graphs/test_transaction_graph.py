@@ -100,10 +100,10 @@ def test_what_is_added_is_there_after_a_restart(opened, monkeypatch):
         async with opened() as store:
             graph = await store.get_transactions("g")
             assert graph.describe(rows.node_ids) == described
-            found = neighborhoods(graph, rows.take(np.arange(100, 200)))
-            np.testing.assert_allclose(found[0], expected[0], rtol=1e-6, atol=1e-6)
-            np.testing.assert_array_equal(found[1], expected[1])
-            assert found[2] == expected[2]
+            restored = neighborhoods(graph, rows.take(np.arange(100, 200)))
+            np.testing.assert_allclose(restored[0], expected[0], rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(restored[1], expected[1])
+            assert restored[2] == expected[2]
             _, new = await add(store, rows)  # all of it again
             assert new == []
             assert (await store.get_metadata("g")).revision == head.revision
@@ -256,8 +256,8 @@ def test_servers_add_to_one_graph(redis_server):
 
             await asyncio.gather(send(one, 0), send(two, 1))
             graphs = [await store.get_transactions("g") for store in (one, two)]
-            found = [neighborhoods(graph, rows) for graph in graphs]
-            for a, b in zip(*found, strict=True):
+            of_both = [neighborhoods(graph, rows) for graph in graphs]
+            for a, b in zip(*of_both, strict=True):
                 np.testing.assert_array_equal(a, b)
             alerts = await one.alerts.read("g", 0, 1000)
             assert [number for number, _ in alerts] == list(range(1, 201))

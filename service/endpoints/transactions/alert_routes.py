@@ -21,6 +21,7 @@ from service.storage.graphs import GraphStore
 
 router = APIRouter(tags=["transactions"])
 _PAGE = 100
+_MAX_DIGITS = 18  # what SQLite takes as an integer
 _POLL_S = 1.0  # where other servers may record alerts too
 
 
@@ -75,7 +76,7 @@ def _parse_position(position: str | None, tag: str) -> int:
     if not position:
         return 0
     of_graph, _, number = position.partition(".")
-    if not (number.isascii() and number.isdecimal()):
+    if not (number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS):
         rule = "Must be the `event_id` of an alert."
         raise make_problem("invalid-request", "/after", "not_allowed", rule)
     return int(number) if of_graph == tag else 0
@@ -93,6 +94,8 @@ async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncI
                 entries = await graphs.alerts.read(id, number, _PAGE)
             except Problem:
                 return  # the client connects again, and is answered then
+            if entries and not await _is_current(graphs, id, tag):
+                return  # these are of the graph that took its place
             for entry in entries:
                 if number and entry[0] > number + 1:
                     missed = {"missed": entry[0] - number - 1}

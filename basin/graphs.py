@@ -60,6 +60,9 @@ def put(
         float | None,
         typer.Option(help="Of transactions: those older than the newest by more are forgotten."),
     ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(help="Of transactions: URL to which each alert is sent.")
+    ] = None,
     drop: Drop = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -70,14 +73,16 @@ def put(
     is empty at first."""
     if (nodes is None) != (edges is None):
         raise typer.BadParameter("--nodes and --edges go together.")
-    if nodes is not None and (threshold is not None or keep is not None):
-        raise typer.BadParameter("--threshold and --keep are of transactions: leave out --nodes.")
+    if nodes is not None and any(value is not None for value in (threshold, keep, webhook)):
+        raise typer.BadParameter(
+            "--threshold, --keep and --webhook are of transactions: leave out --nodes."
+        )
     with connect(_require_server(server), key) as client:
         if nodes is None or edges is None:
             if drop:
                 raise typer.BadParameter("--drop is of tables: give it with `basin graphs add`.")
             stored = client.store_transaction_graph(
-                graph, model=model, threshold=threshold, keep=keep
+                graph, model=model, threshold=threshold, keep=keep, webhook=webhook
             )
         else:
             tables = [

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from basin_client.errors import UnreachableError
+from basin_client.errors import ProblemError, UnreachableError
 from basin_client.request import EVENT_STREAM, Request, parse_nothing, quote_path
 from basin_client.transport import Event
 
@@ -36,7 +36,6 @@ class AlertWatch:
     def read(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
         """Yield the alerts of a stream; warn of those that the server no longer keeps."""
         for name, data in events:
-            self._waited_s, self.wait_s = 0.0, _FIRST_WAIT_S
             if name == "alert":
                 self._after = data["event_id"]
                 yield data
@@ -44,12 +43,20 @@ class AlertWatch:
                 text = f"{data['missed']} alerts were missed: the server no longer keeps them."
                 warnings.warn(text, stacklevel=3)
 
-    def handle(self, error: UnreachableError) -> None:
+    def reset(self) -> None:
+        """Forget failures: the stream is open."""
+        self._waited_s, self.wait_s = 0.0, _FIRST_WAIT_S
+
+    def handle(self, error: UnreachableError | ProblemError) -> None:
         """Set the pause after a failure.
 
         Raises:
             UnreachableError: there were failures for too long.
+            ProblemError: the same; or the server refused for another reason than that it has no
+                capacity, or loads its models.
         """
+        if isinstance(error, ProblemError) and error.status not in (429, 502, 503):
+            raise error
         self._waited_s += self.wait_s
         if self._waited_s > self._max_wait_s:
             raise error

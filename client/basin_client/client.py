@@ -168,8 +168,9 @@ class Client(BaseClient):
         while True:
             try:
                 with self.events(watch.request()) as events:
+                    watch.reset()
                     yield from watch.read(events)
-            except UnreachableError as error:
+            except (UnreachableError, ProblemError) as error:
                 watch.handle(error)
             time.sleep(watch.wait_s)
 
@@ -288,10 +289,11 @@ class AsyncClient(BaseClient):
         while True:
             try:
                 async with self.events(watch.request()) as events:
+                    watch.reset()
                     async for event in events:
                         for alert in watch.read([event]):
                             yield alert
-            except UnreachableError as error:
+            except (UnreachableError, ProblemError) as error:
                 watch.handle(error)
             await asyncio.sleep(watch.wait_s)
 

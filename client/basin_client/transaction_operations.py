@@ -70,7 +70,12 @@ def score_transactions(
 
 
 def store_transaction_graph(
-    id: str, *, model: str, threshold: float | None = None, keep: float | None = None
+    id: str,
+    *,
+    model: str,
+    threshold: float | None = None,
+    keep: float | None = None,
+    webhook: str | None = None,
 ) -> Request[dict[str, Any]]:
     """Store a graph of transactions under an id, empty at first. Replaces a graph of this id.
 
@@ -80,8 +85,9 @@ def store_transaction_graph(
             model.
         keep: transactions that are older than the newest one by more are forgotten, in seconds or
             the unit of their time; by default four longest windows of the model.
+        webhook: URL to which each alert is sent, on an origin that the server allows.
     """
-    fields = {"model": model, "threshold": threshold, "keep": keep}
+    fields = {"model": model, "threshold": threshold, "keep": keep, "webhook": webhook}
     given = {name: value for name, value in fields.items() if value is not None}
     return json_request(quote_path("graphs", id), given, parse_json, "PUT")
 

@@ -15,9 +15,9 @@ from service.endpoints.anomaly.infer import (
     Scored,
     named,
     pack_if_large,
+    response_weight,
     results,
     score,
-    size_of,
     table,
     workload_of,
 )
@@ -57,10 +57,6 @@ from service.workers.large_json import CONDENSED, LARGE_BODY_BYTES
 
 router = APIRouter(tags=["anomaly"])
 _Packed = tuple[ScoreInputs, GraphBatch | None]
-_RESULT_BYTES = {JSON: 128, SAFETENSORS: 16}
-"""Of a target, as `AppContext.aside` counts them: as columns it takes a tenth of the time and less.
-"""
-_REASON_BYTES = 128  # of a node or an edge of the graph, whatever the targets are
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(GRAPH_TENSORS)}, of which "
     "`edge_type` and `targets` (row numbers) may be left out. The entry `request` of its "
@@ -154,12 +150,6 @@ class ScoreTask(InferenceTask[Scored]):
 
 def _pack(inputs: ScoreInputs) -> _Packed:
     return inputs, pack_if_large(inputs)
-
-
-def response_weight(task: ScoreInputs, form: str) -> int:
-    """Of the answer, as `AppContext.aside` counts bytes."""
-    num_results = task.graph.num_nodes if task.targets is None else len(task.targets)
-    return num_results * _RESULT_BYTES[form] + bool(task.include) * size_of(task) * _REASON_BYTES
 
 
 def _encode(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:

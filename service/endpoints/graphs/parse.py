@@ -119,7 +119,8 @@ def find_origin(url: str) -> str:
         port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
         return ""
-    return f"{parts.scheme}://{parts.hostname}{port}" if is_plain else ""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}{port}" if is_plain else ""
 
 
 def _make_transaction_graph(

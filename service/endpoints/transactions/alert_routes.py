@@ -64,7 +64,7 @@ async def list_alerts(
         context.alert_streams.require_capacity()
         stream = _stream(context, id, graph.tag, number)
         return StreamingResponse(stream, media_type=EVENTS, headers={"cache-control": "no-store"})
-    entries = await context.graphs.alerts.read(id, number, limit)
+    entries = await context.graphs.alerts.read(id, graph.tag, number, limit)
     alerts = [name_alert(graph.tag, *entry) for entry in entries]
     last = alerts[-1]["event_id"] if alerts else f"{graph.tag}.{number}"
     body = orjson.dumps({"alerts": alerts, "last_event_id": last})
@@ -91,11 +91,9 @@ async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncI
         while not closing.is_set():
             raised.clear()
             try:
-                entries = await graphs.alerts.read(id, number, _PAGE)
+                entries = await graphs.alerts.read(id, tag, number, _PAGE)
             except Problem:
                 return  # the client connects again, and is answered then
-            if entries and not await _is_current(graphs, id, tag):
-                return  # these are of the graph that took its place
             for entry in entries:
                 if number and entry[0] > number + 1:
                     missed = {"missed": entry[0] - number - 1}
@@ -109,11 +107,13 @@ async def _stream(context: AppContext, id: str, tag: str, number: int) -> AsyncI
             wait_s = _POLL_S if graphs.is_shared else SILENCE_S
             await _wait_for_any(raised, closing, seconds=wait_s)
             silent_s += wait_s
-            if not raised.is_set() and silent_s >= SILENCE_S:
-                silent_s = 0.0
-                yield KEEPALIVE_COMMENT
+            if (is_silent := silent_s >= SILENCE_S) or raised.is_set():
+                # Alerts were raised, perhaps by the graph that took the place of this one.
                 if not await _is_current(graphs, id, tag):
                     return
+                if is_silent:
+                    silent_s = 0.0
+                    yield KEEPALIVE_COMMENT
 
 
 async def _is_current(graphs: GraphStore, id: str, tag: str) -> bool:

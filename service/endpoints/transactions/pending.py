@@ -9,15 +9,21 @@ from typing import final
 import structlog
 
 from service.context import AppContext
-from service.endpoints.anomaly.infer import pack_if_large, score, workload_of
-from service.endpoints.transactions.score import build_inputs, find_scorer, make_alerts
+from service.endpoints.anomaly.infer import pack_if_large, results, score, workload_of
+from service.endpoints.transactions.score import (
+    build_inputs,
+    find_scorer,
+    make_alerts,
+    record_alerts,
+)
 from service.errors import Problem
-from service.storage.graphs import PendingScore
+from service.storage.graphs import GraphKey, PendingScore
 from service.validation.arrays import pointer_builder
 
 _EVERY_S = 2.0
 _GRACE_S = 5.0  # after its deadline a request may still be about to record its alerts
-_GONE = frozenset({"unknown-graph", "invalid-graph"})  # scored never: the rows are not there
+_GONE = frozenset({"unknown_node", "expired"})  # can never be scored: the rows are gone
+_PAUSE_S = 30.0  # of a graph, after a failure
 
 
 @final
@@ -30,37 +36,44 @@ class PendingScorer:
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
-        self._logged = set[tuple[str, str]]()
+        self._failed = dict[GraphKey, tuple[str, float]]()  # why, and until when to wait
         self._grace_s = context.settings.deadline_s + _GRACE_S
 
     async def run(self) -> None:
         """Look for pending transactions until cancelled."""
         log = structlog.get_logger()
-        # What a server finds at its start waits for it alone, unless other servers share the log.
+        # No other request will score what is found at the start, unless servers share the log.
         grace_s = self._grace_s if self._context.graphs.is_shared else 0.0
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
                 self._context.registry.require_ready()
-                pending = await self._context.graphs.alerts.list_pending()
+                pending = await self._context.graphs.alerts.list_all_pending()
             except Problem:
                 continue  # still loading, or the store has logged why
             overdue = [each for each in pending if time.time() - each.at >= grace_s]
             count = sum(len(each.node_ids) for each in overdue)
             self._context.metrics.pending_transactions.set(count)
             for each in overdue:
+                reason, until = self._failed.get(each.place, ("", 0.0))
+                if time.monotonic() < until:
+                    continue
                 try:
                     await self._score(each)
-                except Problem as problem:
-                    if each.place not in self._logged:
-                        self._logged.add(each.place)
+                except Exception as error:  # of these: others are still to be scored
+                    is_problem = isinstance(error, Problem)
+                    text = error.detail if is_problem else repr(error)
+                    self._failed[each.place] = text, time.monotonic() + _PAUSE_S
+                    if text != reason:
+                        exc_info = None if is_problem else error
                         log.error(
                             "transactions not scored",
                             graph=each.place.id,
-                            reason=problem.detail,
+                            reason=text,
+                            exc_info=exc_info,
                         )
-                except Exception:  # of these: others are still to be scored
-                    log.exception("transactions not scored", graph=each.place.id)
+                else:
+                    self._failed.pop(each.place, None)
             grace_s = self._grace_s
 
     async def _score(self, pending: PendingScore) -> None:
@@ -76,14 +89,13 @@ class PendingScorer:
                 *(*arguments, context.settings, pointer_builder("transactions")),
             )
         except Problem as problem:
-            if problem.kind in _GONE:
-                await graphs.alerts.record(graph_id, pending.revision, [])
+            if problem.kind == "unknown-graph" or _GONE & {each.code for each in problem.faults}:
+                await graphs.alerts.record(pending, [])
             raise
         outcome = await context.engine.run(
             lambda control: score(inputs, pack_if_large(inputs), control),
             workload_of(inputs),
             is_job=True,
         )
-        alerts = make_alerts(graph, inputs, outcome.value, set(pending.node_ids))
-        if await graphs.alerts.record(graph_id, pending.revision, alerts):
-            context.metrics.count_alerts(model.name, len(pending.node_ids), len(alerts))
+        alerts = make_alerts(graph, inputs, results(inputs, outcome.value))
+        await record_alerts(context, graphs, model.name, pending, alerts)

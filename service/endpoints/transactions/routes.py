@@ -9,14 +9,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
+from service.auth.keys import get_caller
 from service.context import JSON_COST_FACTOR, AppContext, get_context
 from service.endpoints.anomaly.infer import (
     Scored,
     named,
     pack_if_large,
+    response_weight,
     results,
     score,
-    size_of,
     workload_of,
 )
 from service.endpoints.anomaly.parse import ScoreInputs
@@ -32,6 +33,7 @@ from service.endpoints.transactions.score import (
     build_inputs,
     find_scorer,
     make_alerts,
+    record_alerts,
     require_supported,
 )
 from service.engine.engine import Workload
@@ -39,7 +41,7 @@ from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.media_types import JSON
 from service.payload import ResponsePayload, make_json_payload
-from service.storage.graphs import PendingScore, TransactionGraph
+from service.storage.graphs import AddedTransactions
 from service.validation.arrays import pointer_builder
 from service.validation.ids import NodeId
 
@@ -77,15 +79,16 @@ async def add_transactions(
 
 
 async def _store_alone(id: str, request: Request, context: AppContext) -> Response:
-    graph = await context.graphs.get_transactions(id)
+    graph, caller = await context.graphs.get_transactions(id), get_caller(request.scope)
 
     async def stored() -> StoredTransactions:
         weight = JSON_COST_FACTOR * len(body)
         recipe = graph.settings.recipe
         new, _ = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
-        head, added, _ = await context.graphs.add_transactions(id, graph.schema, new, scored=False)
-        sizes = {"num_nodes": head.num_nodes, "revision": head.revision}
-        return StoredTransactions(id=id, added=len(added), **sizes)
+        async with context.usage_limits.charge_quota(caller, len(new.node_ids)):
+            added = await context.graphs.add_transactions(id, graph.schema, new, scored=False)
+        sizes = {"num_nodes": added.head.num_nodes, "revision": added.head.revision}
+        return StoredTransactions(id=id, added=len(added.new), **sizes)
 
     async with context.body_reader.read(request, context.settings.body_timeout_s) as body:
         require_small(body, JSON)
@@ -99,10 +102,8 @@ class AddTask(InferenceTask[Scored]):
     """Store transactions, score them, and record their alerts."""
 
     is_cached = False
-    graph: TransactionGraph
+    added: AddedTransactions
     inputs: ScoreInputs
-    added: list[NodeId]
-    pending: list[PendingScore]  # what this request has to record the alerts of
 
     def __init__(self, request: Request, context: AppContext, graph_id: str) -> None:
         super().__init__(request, context, JSON, JSON)
@@ -120,12 +121,17 @@ class AddTask(InferenceTask[Scored]):
         self.state.timer.lap("parse")
         # A key whose quota is used up stores nothing; what is stored is scored in any case.
         async with context.usage_limits.charge_quota(self.caller, len(new.node_ids)):
-            _, self.added, self.pending = await graphs.add_transactions(
-                self.graph_id, graph.schema, new
-            )
-        self.graph = await graphs.get_transactions(self.graph_id)
+            self.added = await graphs.add_transactions(self.graph_id, graph.schema, new)
         self.state.timer.lap("store")
-        arguments = self.graph_id, self.graph, model, new.node_ids, include, self.settings, _AT
+        arguments = (
+            self.graph_id,
+            self.added.graph,
+            model,
+            new.node_ids,
+            include,
+            self.settings,
+            _AT,
+        )
         self.inputs = await self.on_codec(build_inputs, *arguments)
 
     def workload(self) -> Workload:
@@ -136,30 +142,30 @@ class AddTask(InferenceTask[Scored]):
 
     async def render(self, result: Scored) -> ResponsePayload:
         context, inputs = self.context, self.inputs
-        for each in self.pending:
-            alerts = make_alerts(self.graph, inputs, result, set(each.node_ids))
-            if await context.graphs.alerts.record(self.graph_id, each.revision, alerts):
-                context.metrics.count_alerts(inputs.model.name, len(each.node_ids), len(alerts))
-        payload = await context.offload_if_large(size_of(inputs), self._encode, result)
+        weight = response_weight(inputs, JSON)
+        payload, alerts = await context.offload_if_large(weight, self._encode, result)
+        for each in self.added.pending:
+            await record_alerts(context, context.graphs, inputs.model.name, each, alerts)
         asyncio.get_running_loop().call_soon(
             context.metrics.observe, inputs.model.name, inputs.graph.num_nodes, result.convergence
         )
         return payload
 
-    def _encode(self, scored: Scored) -> ResponsePayload:
-        inputs = self.inputs
+    def _encode(self, scored: Scored) -> tuple[ResponsePayload, dict[NodeId, bytes]]:
+        inputs, graph = self.inputs, self.added.graph
         listed = results(inputs, scored)
-        rows = self.graph.describe([result["node_id"] for result in listed])
+        alerts = make_alerts(graph, inputs, listed)
+        rows = graph.describe([result["node_id"] for result in listed])
         for result, row in zip(listed, rows, strict=True):
             result["late_by"] = row["late_by"]
         document: dict[str, Any] = {
             "results": listed,
             "graph": inputs.subgraph,
-            "added": len(self.added),
+            "added": len(self.added.new),
             "model": inputs.model.ref_dict,
             "dynamics": scored.dynamics,
             "convergence": scored.convergence,
         }
         if scored.reasons:
             document["reasons"] = named(inputs, scored.reasons[0])
-        return make_json_payload(document)
+        return make_json_payload(document), alerts

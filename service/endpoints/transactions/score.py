@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import orjson
 
-from service.endpoints.anomaly.infer import Scored, results
+from service.context import AppContext
 from service.endpoints.anomaly.parse import ScoreInputs, rule_of
 from service.endpoints.common.include import require_max_explained, require_supported_includes
 from service.endpoints.common.schemas import Dynamics
@@ -17,7 +17,7 @@ from service.errors import Problem
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.graphs import TransactionGraph
+from service.storage.graphs import GraphStore, PendingScore, TransactionGraph
 from service.validation.arrays import PointerFn, make_graph_problem_at
 from service.validation.ids import NodeId
 from service.validation.json_graph import check_graph_size
@@ -99,23 +99,29 @@ def build_inputs(
 
 
 def make_alerts(
-    graph: TransactionGraph,
-    inputs: ScoreInputs,
-    scored: Scored,
-    new: Container[NodeId],
-) -> list[bytes]:
-    """Return the alerts of those of the scored transactions that are `new`, as JSON."""
-    raised = [
-        result
-        for result in results(inputs, scored)
-        if result["label"] == 1 and result["node_id"] in new
-    ]
+    graph: TransactionGraph, inputs: ScoreInputs, scored: list[dict[str, Any]]
+) -> dict[NodeId, bytes]:
+    """Return the alerts of those of the `results` that have label 1, as JSON, by id."""
+    raised = [result for result in scored if result["label"] == 1]
     rows = graph.describe([result["node_id"] for result in raised])
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    alerts = list[bytes]()
+    alerts = dict[NodeId, bytes]()
     for result, row in zip(raised, rows, strict=True):
         names = ("node_id", "score", "probability", "threshold")
         alert: dict[str, Any] = {name: result[name] for name in names}
         alert |= {"transaction": row, "model": inputs.model.ref_dict, "scored_at": now}
-        alerts.append(orjson.dumps(alert, option=orjson.OPT_SERIALIZE_NUMPY))
+        alerts[result["node_id"]] = orjson.dumps(alert, option=orjson.OPT_SERIALIZE_NUMPY)
     return alerts
+
+
+async def record_alerts(
+    context: AppContext,
+    graphs: GraphStore,
+    model: str,
+    pending: PendingScore,
+    alerts: Mapping[NodeId, bytes],
+) -> None:
+    """Record those of the alerts that are of the pending transactions, unless that was done."""
+    raised = [alerts[node_id] for node_id in pending.node_ids if node_id in alerts]
+    if await graphs.alerts.record(pending, raised):
+        context.metrics.count_alerts(model, len(pending.node_ids), len(raised))

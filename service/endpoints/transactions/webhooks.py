@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import time
+from dataclasses import replace
 from typing import final
 
 import httpx
@@ -52,13 +53,14 @@ class WebhookSender:
     async def run(self) -> None:
         """Send until cancelled. Redirects are not followed, and proxies not used."""
         # One that is slow delays its own alerts alone.
-        client = httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False, trust_env=False)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        client = httpx.AsyncClient(timeout=_TIMEOUT_S, limits=limits, trust_env=False)
         async with client:
             try:
                 while True:
                     await asyncio.sleep(_EVERY_S)
                     try:
-                        webhooks = await self._context.graphs.alerts.list_webhooks()
+                        webhooks = await self._context.graphs.alerts.list_all_webhooks()
                     except Problem:
                         continue  # the store has logged why
                     self._start(client, webhooks)
@@ -79,23 +81,24 @@ class WebhookSender:
         graphs = self._context.graphs.scoped_to(webhook.place.owner)
         graph_id = webhook.place.id
         try:
-            alerts = await graphs.alerts.read(graph_id, webhook.delivered, _AT_A_TIME)
-            if not alerts:
-                return
-            tag = (await graphs.get_metadata(graph_id)).tag
+            tag = webhook.tag
+            alerts = await graphs.alerts.read(graph_id, tag, webhook.delivered, _AT_A_TIME)
             for number, alert in alerts:
                 if not await graphs.alerts.claim_webhook(webhook, _CLAIM_S):
                     return  # another server delivers
-                body = orjson.dumps(name_alert(tag, number, alert) | {"graph": graph_id})
+                names = {"graph": graph_id, "key": webhook.place.owner}
+                body = orjson.dumps(name_alert(tag, number, alert) | names)
                 reason = await self._send(client, webhook.url, f"{tag}.{number}", body)
                 number = webhook.delivered if reason else number
                 await graphs.alerts.mark_delivered(webhook, number)
                 self._note(webhook, reason)
                 if reason:
                     return
-                webhook = Webhook(webhook.place, webhook.url, number)
-        except Problem as problem:  # of the store, or the graph was deleted
-            self._note(webhook, problem.detail)
+                webhook = replace(webhook, delivered=number)
+        except Problem:
+            return  # the store has logged why
+        except Exception as error:  # of this one: others go on
+            self._note(webhook, repr(error))
 
     async def _send(self, client: httpx.AsyncClient, url: str, id: str, body: bytes) -> str:
         """Return why it was not delivered; blank if it was."""
@@ -105,10 +108,14 @@ class WebhookSender:
         headers = {"content-type": JSON, "webhook-id": id, "webhook-timestamp": str(now)}
         headers["webhook-signature"] = sign(self._secret, id, now, body)
         try:
-            response = await client.post(url, content=body, headers=headers)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            # Of the response the status alone is read. The limit of httpx is for each part of it.
+            async with (
+                asyncio.timeout(_TIMEOUT_S),
+                client.stream("POST", url, content=body, headers=headers) as response,
+            ):
+                return "" if response.is_success else f"status {response.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             return repr(error)
-        return "" if response.is_success else f"status {response.status_code}"
 
     def _note(self, webhook: Webhook, reason: str) -> None:
         metrics = self._context.metrics

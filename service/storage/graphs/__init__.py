@@ -6,6 +6,7 @@ Redis (`redis`); `writer` is the one thread that writes; `store` has all graphs,
 transactions raised.
 """
 
+from service.storage.graphs.alerts import AddedTransactions
 from service.storage.graphs.base import (
     GraphKey,
     GraphLimits,
@@ -23,6 +24,7 @@ from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.update import Edge, Update
 
 __all__ = [
+    "AddedTransactions",
     "DynamicGraph",
     "Edge",
     "GraphKey",

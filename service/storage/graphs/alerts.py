@@ -5,13 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar, final
 from weakref import WeakSet
 
-from service.storage.graphs.base import GraphKey, GraphLog, PendingScore, Webhook
+from service.storage.graphs.base import GraphKey, GraphLog, GraphMetadata, PendingScore, Webhook
+from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.writer import GroupCommitWriter
+from service.validation.ids import NodeId
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class AddedTransactions:
+    """What `GraphStore.add_transactions` did.
+
+    Attributes:
+        graph: has all the transactions, whatever comes later.
+        new: ids of those that were not stored before, in order of time.
+        pending: the new ones, and what an earlier request stored of the same rows and did not
+            score.
+    """
+
+    head: GraphMetadata
+    graph: TransactionGraph
+    new: list[NodeId]
+    pending: list[PendingScore]
 
 
 @final
@@ -33,7 +53,7 @@ class AlertSignals:
 
 @final
 class AlertStore:
-    """Alerts by the id of their graph, separate for each API key, `owner`."""
+    """Alerts by the id of their graph, of one API key, `owner`; `list_all_...` are of all keys."""
 
     def __init__(
         self, log: GraphLog, writer: GroupCommitWriter, signals: AlertSignals, owner: str
@@ -43,32 +63,31 @@ class AlertStore:
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._writer.submit(work))
 
-    async def record(self, id: str, revision: int, alerts: list[bytes]) -> bool:
-        """Store the alerts of the transactions that came with `revision`, once; return whether this
-        call did."""
-        place = GraphKey(self._owner, id)
-        done = await self._run(lambda: self._log.record_alerts(place, revision, alerts))
+    async def record(self, pending: PendingScore, alerts: list[bytes]) -> bool:
+        """Store the alerts of transactions that are scored now, once; return whether this call did
+        it."""
+        done = await self._run(lambda: self._log.record_alerts(pending, alerts))
         if done and alerts:
-            self._signals.notify(place)
+            self._signals.notify(pending.place)
         return done
 
-    async def read(self, id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return the next alerts of a graph, each with its number."""
+    async def read(self, id: str, tag: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return the next alerts of the graph with this tag, each with its number."""
         place = GraphKey(self._owner, id)
-        return await self._run(lambda: self._log.read_alerts(place, after, limit))
+        return await self._run(lambda: self._log.read_alerts(place, tag, after, limit))
 
     def watch(self, id: str) -> asyncio.Event:
         """Return an event that is set when this server records alerts of the graph; other servers
         do not set it."""
         return self._signals.watch(GraphKey(self._owner, id))
 
-    async def list_pending(self) -> list[PendingScore]:
+    async def list_all_pending(self) -> list[PendingScore]:
         """Return the transactions of all owners that are stored and may not be scored yet."""
-        return await self._run(self._log.list_pending)
+        return await self._run(self._log.list_all_pending)
 
-    async def list_webhooks(self) -> list[Webhook]:
-        """Return the webhooks of all owners."""
-        return await self._run(self._log.list_webhooks)
+    async def list_all_webhooks(self) -> list[Webhook]:
+        """Return the webhooks of all owners that may have alerts to deliver."""
+        return await self._run(self._log.list_all_webhooks)
 
     async def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
         """Whether this server may deliver for so long: no other one does."""

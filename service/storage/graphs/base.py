@@ -75,9 +75,13 @@ class WriteResult(Enum):
 
 @dataclass(frozen=True)
 class PendingScore:
-    """Transactions that are stored and may not be scored yet, since `at` (seconds since 1970)."""
+    """Transactions that are stored and may not be scored yet, since `at` (seconds since 1970).
+
+    `tag` is that of their graph: one that took its place has another, and counts revisions anew.
+    """
 
     place: GraphKey
+    tag: str
     revision: int
     node_ids: list[NodeId]
     at: float
@@ -88,6 +92,7 @@ class Webhook:
     """Where alerts of a graph are sent, and the number of the last one that was."""
 
     place: GraphKey
+    tag: str
     url: str
     delivered: int
 
@@ -160,22 +165,24 @@ class GraphLog(ABC):
         """Delete a graph and its alerts; return whether there was one."""
 
     @abstractmethod
-    def list_pending(self) -> list[PendingScore]:
+    def list_all_pending(self) -> list[PendingScore]:
         """Return the pending transactions of all owners, the oldest first."""
 
     @abstractmethod
-    def record_alerts(self, place: GraphKey, revision: int, alerts: list[bytes]) -> bool:
-        """Store the alerts of the transactions that came with `revision`, which are scored now;
-        return False, and store nothing, if they were scored before or the graph was replaced."""
+    def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
+        """Store the alerts of transactions that are scored now; return False, and store nothing, if
+        they were scored before or another graph took the place of theirs."""
 
     @abstractmethod
-    def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return the next alerts, each with its number: 1, 2, 3, ... The last `KEPT_ALERTS` of a
-        graph are kept."""
+    def read_alerts(
+        self, place: GraphKey, tag: str, after: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        """Return the next alerts of the graph with this tag, each with its number: 1, 2, 3, ... The
+        last `KEPT_ALERTS` of a graph are kept; none of a graph that was replaced."""
 
     @abstractmethod
-    def list_webhooks(self) -> list[Webhook]:
-        """Return the webhooks of all owners."""
+    def list_all_webhooks(self) -> list[Webhook]:
+        """Return the webhooks of all owners that may have alerts to deliver."""
 
     @abstractmethod
     def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:

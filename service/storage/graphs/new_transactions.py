@@ -1,4 +1,4 @@
-"""Transactions to add to a stored graph, and what is said once of that."""
+"""Transactions to add to a stored graph, and the settings of that graph."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,19 +32,21 @@ from service.validation.ids import NodeId
 _TRIES = 64
 _PENDING = f"{PREFIX}graphs-pending"
 _WEBHOOKS = f"{PREFIX}graphs-webhooks"
-# Only where nothing has changed: another graph has another URL, or begins anew.
+# Only of the graph that raised the alert, and the claim only if it is that of this server.
 _DELIVERED = """
-if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
+local webhook = redis.call('HGET', KEYS[1], ARGV[1])
+if webhook and cjson.decode(webhook)[3] == ARGV[2] then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end
-redis.call('DEL', KEYS[2])
+if redis.call('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
 """
 # One server of several records the alerts of a revision: the one that removes it from the pending
 # ones. A stream whose entries are numbered 1, 2, 3, ...; XADD keeps the last id of a trimmed one.
 _RECORD = """
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
-if redis.call('HEXISTS', KEYS[3], ARGV[2]) == 0 then return 0 end
-if #ARGV == 3 then return 1 end
+local head = redis.call('HGET', KEYS[3], ARGV[2])
+if not head or cjson.decode(head)['tag'] ~= ARGV[3] then return 0 end
+if #ARGV == 4 then return 1 end
 local last = 0
 if redis.call('EXISTS', KEYS[2]) == 1 then
   local info = redis.call('XINFO', 'STREAM', KEYS[2])
@@ -51,9 +54,9 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
     if info[i] == 'last-generated-id' then last = tonumber(string.match(info[i + 1], '^(%d+)')) end
   end
 end
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   last = last + 1
-  redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[3], last .. '-0', 'alert', ARGV[i])
+  redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[4], last .. '-0', 'alert', ARGV[i])
 end
 return 1
 """
@@ -70,6 +73,7 @@ class RedisGraphLog(GraphLog):
 
     def __init__(self, link: RedisClient) -> None:
         self._redis = link
+        self._token = secrets.token_hex(8)  # of its claims
 
     def open(self) -> None: ...
 
@@ -96,11 +100,13 @@ class RedisGraphLog(GraphLog):
                 if found is not WriteResult.DONE:
                     return found, revision
                 pipeline.set(_base(place), base)
-                pipeline.delete(_log(place), _alerts(place))
+                pipeline.delete(_log(place))
+                if before is not None:
+                    pipeline.delete(_alerts(place, before.tag))
                 self._forget_pending(pipeline, place)
                 pipeline.hdel(_WEBHOOKS, _field(place))
                 if webhook is not None:
-                    entry = orjson.dumps([*place, webhook, 0])
+                    entry = orjson.dumps([*place, head.tag, webhook, 0])
                     pipeline.hset(_WEBHOOKS, _field(place), entry)
                 stored = replace(head, revision=revision, since=revision)
                 pipeline.hset(_of(place.owner), place.id, stored.to_json())
@@ -129,8 +135,9 @@ class RedisGraphLog(GraphLog):
             stored = replace(after, since=now.since)
             pipeline.hset(_of(place.owner), place.id, stored.to_json())
             if pending:
-                entry = orjson.dumps([*place, after.revision, pending, time.time()])
-                pipeline.hset(_PENDING, _pending(place, after.revision), entry)
+                values = [*place, after.tag, after.revision, pending, time.time()]
+                field = _pending(place, after.tag, after.revision)
+                pipeline.hset(_PENDING, field, orjson.dumps(values))
             return found if _done(pipeline) else WriteResult.STALE
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -179,56 +186,62 @@ class RedisGraphLog(GraphLog):
 
     def delete(self, place: GraphKey) -> bool:
         with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
+            heads = _heads(self._redis.blocking_client.hgetall(_of(place.owner)))
             pipeline.hdel(_of(place.owner), place.id)
-            pipeline.delete(_base(place), _log(place), _alerts(place))
+            pipeline.delete(_base(place), _log(place))
+            if (before := heads.get(place.id)) is not None:
+                pipeline.delete(_alerts(place, before.tag))
             self._forget_pending(pipeline, place)
             pipeline.hdel(_WEBHOOKS, _field(place))
             return bool(pipeline.execute()[0])
 
-    def list_webhooks(self) -> list[Webhook]:
+    def list_all_pending(self) -> list[PendingScore]:
+        with self._asking():
+            entries = map(orjson.loads, self._redis.blocking_client.hvals(_PENDING))
+        pending = [PendingScore(GraphKey(owner, id), *rest) for owner, id, *rest in entries]
+        return sorted(pending, key=lambda each: each.at)
+
+    def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
+        place, tag = pending.place, pending.tag
+        with self._asking():
+            keys = [_PENDING, _alerts(place, tag), _of(place.owner)]
+            field = _pending(place, tag, pending.revision)
+            arguments = [field, place.id, tag, KEPT_ALERTS, *alerts]
+            client = self._redis.blocking_client
+            return bool(client.eval(_RECORD, len(keys), *keys, *arguments))
+
+    def read_alerts(
+        self, place: GraphKey, tag: str, after: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        with self._asking():
+            entries: Any = self._redis.blocking_client.xrange(
+                _alerts(place, tag), f"({after}-0", "+", limit
+            )
+        return [(int(id.partition(b"-")[0]), fields[b"alert"]) for id, fields in entries]
+
+    def list_all_webhooks(self) -> list[Webhook]:
         with self._asking():
             entries = map(orjson.loads, self._redis.blocking_client.hvals(_WEBHOOKS))
-        return [Webhook(GraphKey(o, id), url, delivered) for o, id, url, delivered in entries]
+        return [Webhook(GraphKey(owner, id), *rest) for owner, id, *rest in entries]
 
     def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
         with self._asking():
             claim, ms = _claim(webhook.place), int(1e3 * seconds)
-            return bool(self._redis.blocking_client.set(claim, b"1", nx=True, px=ms))
+            return bool(self._redis.blocking_client.set(claim, self._token, nx=True, px=ms))
 
     def mark_delivered(self, webhook: Webhook, number: int) -> None:
-        before = orjson.dumps([*webhook.place, webhook.url, webhook.delivered])
-        after = orjson.dumps([*webhook.place, webhook.url, number])
+        place = webhook.place
+        after = orjson.dumps([*place, webhook.tag, webhook.url, number])
         with self._asking():
-            keys = [_WEBHOOKS, _claim(webhook.place)]
-            self._redis.blocking_client.eval(
-                _DELIVERED, len(keys), *keys, _field(webhook.place), before, after
-            )
+            keys = [_WEBHOOKS, _claim(place)]
+            arguments = [_field(place), webhook.tag, after, self._token]
+            self._redis.blocking_client.eval(_DELIVERED, len(keys), *keys, *arguments)
 
     def _forget_pending(self, pipeline: Pipeline, place: GraphKey) -> None:
         names: Any = self._redis.blocking_client.hkeys(_PENDING)
-        of_graph = [name for name in names if name.startswith(_pending(place, "").encode())]
+        of_graph = [name for name in names if name.startswith(f"{_field(place)}:".encode())]
         if of_graph:
             pipeline.hdel(_PENDING, *of_graph)
-
-    def list_pending(self) -> list[PendingScore]:
-        with self._asking():
-            entries = map(orjson.loads, self._redis.blocking_client.hvals(_PENDING))
-        pending = [PendingScore(GraphKey(o, id), r, ids, at) for o, id, r, ids, at in entries]
-        return sorted(pending, key=lambda each: each.at)
-
-    def record_alerts(self, place: GraphKey, revision: int, alerts: list[bytes]) -> bool:
-        with self._asking():
-            keys = [_PENDING, _alerts(place), _of(place.owner)]
-            arguments = [_pending(place, revision), place.id, KEPT_ALERTS, *alerts]
-            client = self._redis.blocking_client
-            return bool(client.eval(_RECORD, len(keys), *keys, *arguments))
-
-    def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
-        with self._asking():
-            entries: Any = self._redis.blocking_client.xrange(
-                _alerts(place), f"({after}-0", "+", limit
-            )
-        return [(int(id.partition(b"-")[0]), fields[b"alert"]) for id, fields in entries]
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -267,8 +280,8 @@ def _base(place: GraphKey) -> str:
     return f"{PREFIX}graph:{place.owner}/{place.id}:base"
 
 
-def _alerts(place: GraphKey) -> str:
-    return f"{PREFIX}graph:{place.owner}/{place.id}:alerts"
+def _alerts(place: GraphKey, tag: str) -> str:
+    return f"{PREFIX}graph:{place.owner}/{place.id}:alerts:{tag}"
 
 
 def _field(place: GraphKey) -> str:
@@ -279,8 +292,8 @@ def _claim(place: GraphKey) -> str:
     return f"{PREFIX}graph:{place.owner}/{place.id}:delivering"
 
 
-def _pending(place: GraphKey, revision: int | str) -> str:
-    return f"{place.owner}/{place.id}:{revision}"
+def _pending(place: GraphKey, tag: str, revision: int) -> str:
+    return f"{_field(place)}:{tag}:{revision}"
 
 
 def _log(place: GraphKey) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +36,13 @@ _TABLES = (
 )
 # Of version 2; a file of version 1 gets them when it is opened.
 _ALERT_TABLES = (
-    "CREATE TABLE pending (owner TEXT, id TEXT, revision INTEGER, node_ids BLOB NOT NULL,"
-    " at REAL NOT NULL, PRIMARY KEY (owner, id, revision)) WITHOUT ROWID",
-    "CREATE TABLE webhooks (owner TEXT, id TEXT, url TEXT NOT NULL, delivered INTEGER NOT NULL,"
+    "CREATE TABLE pending (owner TEXT, id TEXT, tag TEXT, revision INTEGER, node_ids BLOB NOT NULL,"
+    " at REAL NOT NULL, PRIMARY KEY (owner, id, tag, revision)) WITHOUT ROWID",
+    "CREATE TABLE webhooks (owner TEXT, id TEXT, tag TEXT NOT NULL, url TEXT NOT NULL,"
+    " delivered INTEGER NOT NULL,"
     " PRIMARY KEY (owner, id)) WITHOUT ROWID",
-    "CREATE TABLE alerts (owner TEXT, id TEXT, number INTEGER, alert BLOB NOT NULL,"
-    " PRIMARY KEY (owner, id, number)) WITHOUT ROWID",
+    "CREATE TABLE alerts (owner TEXT, id TEXT, tag TEXT, number INTEGER, alert BLOB NOT NULL,"
+    " PRIMARY KEY (owner, id, tag, number)) WITHOUT ROWID",
 )
 _MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
 _KIND = SchemaVersion(
@@ -95,7 +96,9 @@ class SqliteGraphLog(GraphLog):
             self._set(place, replace(head, revision=revision, since=revision))
             self._ask("INSERT INTO bases VALUES (?, ?, ?)", [*place, base])
             if webhook is not None:
-                self._ask("INSERT INTO webhooks VALUES (?, ?, ?, 0)", [*place, webhook])
+                self._ask(
+                    "INSERT INTO webhooks VALUES (?, ?, ?, ?, 0)", [*place, head.tag, webhook]
+                )
         return found, revision
 
     def append(
@@ -112,8 +115,8 @@ class SqliteGraphLog(GraphLog):
             self._ask("INSERT INTO updates VALUES (?, ?, ?, ?)", [*place, after.revision, update])
             self._set(place, after)
             if pending:
-                row = [*place, after.revision, orjson.dumps(pending), time.time()]
-                self._ask("INSERT INTO pending VALUES (?, ?, ?, ?, ?)", row)
+                row = [*place, after.tag, after.revision, orjson.dumps(pending), time.time()]
+                self._ask("INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?)", row)
         return found
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -142,49 +145,60 @@ class SqliteGraphLog(GraphLog):
         statement = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
         return bool(self._ask(statement, [*place]))
 
-    def list_pending(self) -> list[PendingScore]:
-        rows = self._ask("SELECT owner, id, revision, node_ids, at FROM pending ORDER BY at", [])
+    def list_all_pending(self) -> list[PendingScore]:
+        names = "owner, id, tag, revision, node_ids, at"
         return [
-            PendingScore(GraphKey(owner, id), revision, orjson.loads(node_ids), at)
-            for owner, id, revision, node_ids, at in rows
+            PendingScore(GraphKey(owner, id), tag, revision, orjson.loads(node_ids), at)
+            for owner, id, tag, revision, node_ids, at in self._ask(
+                f"SELECT {names} FROM pending ORDER BY at", []
+            )
         ]
 
-    def record_alerts(self, place: GraphKey, revision: int, alerts: list[bytes]) -> bool:
-        here = "WHERE owner = ? AND id = ?"
+    def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
+        # `put` and `delete` remove what is pending: the graph with this tag is there if that is.
+        of_graph, here = [*pending.place, pending.tag], "WHERE owner = ? AND id = ? AND tag = ?"
         done = f"DELETE FROM pending {here} AND revision = ? RETURNING revision"
-        if not self._ask(done, [*place, revision]):
+        if not self._ask(done, [*of_graph, pending.revision]):
             return False
         if alerts:
-            ((last,),) = self._ask(f"SELECT MAX(number) FROM alerts {here}", [*place])
+            ((last,),) = self._ask(f"SELECT MAX(number) FROM alerts {here}", of_graph)
             for number, alert in enumerate(alerts, (last or 0) + 1):
-                self._ask("INSERT INTO alerts VALUES (?, ?, ?, ?)", [*place, number, alert])
+                self._ask("INSERT INTO alerts VALUES (?, ?, ?, ?, ?)", [*of_graph, number, alert])
             oldest = (last or 0) + len(alerts) - KEPT_ALERTS
-            self._ask(f"DELETE FROM alerts {here} AND number <= ?", [*place, oldest])
+            self._ask(f"DELETE FROM alerts {here} AND number <= ?", [*of_graph, oldest])
         return True
 
-    def read_alerts(self, place: GraphKey, after: int, limit: int) -> list[tuple[int, bytes]]:
+    def read_alerts(
+        self, place: GraphKey, tag: str, after: int, limit: int
+    ) -> list[tuple[int, bytes]]:
         return self._ask(
-            "SELECT number, alert FROM alerts WHERE owner = ? AND id = ? AND number > ? "
-            "ORDER BY number LIMIT ?",
-            [*place, after, limit],
+            "SELECT number, alert FROM alerts WHERE owner = ? AND id = ? AND tag = ? "
+            "AND number > ? ORDER BY number LIMIT ?",
+            [*place, tag, after, limit],
         )
 
-    def list_webhooks(self) -> list[Webhook]:
-        rows = self._ask("SELECT owner, id, url, delivered FROM webhooks", [])
-        return [Webhook(GraphKey(owner, id), url, delivered) for owner, id, url, delivered in rows]
+    def list_all_webhooks(self) -> list[Webhook]:
+        rows = self._ask(
+            "SELECT owner, id, tag, url, delivered FROM webhooks AS w WHERE EXISTS (SELECT 1 FROM "
+            "alerts AS a WHERE a.owner = w.owner AND a.id = w.id AND a.tag = w.tag "
+            "AND a.number > w.delivered)",
+            [],
+        )
+        return [Webhook(GraphKey(owner, id), *rest) for owner, id, *rest in rows]
 
     def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
         return True  # there is no other server
 
     def mark_delivered(self, webhook: Webhook, number: int) -> None:
-        # Of the graph that raised the alert: another one has another URL, or begins anew.
-        statement = "UPDATE webhooks SET delivered = ? WHERE owner = ? AND id = ? AND delivered = ?"
-        self._ask(statement, [number, *webhook.place, webhook.delivered])
+        self._ask(
+            "UPDATE webhooks SET delivered = ? WHERE owner = ? AND id = ? AND tag = ?",
+            [number, *webhook.place, webhook.tag],
+        )
 
     def _set(self, place: GraphKey, head: GraphMetadata) -> None:
         self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_json()])
 
-    def _ask(self, statement: str, values: list[object]) -> list[tuple]:
+    def _ask(self, statement: str, values: Sequence[object]) -> list[tuple]:
         if self._db is None:
             raise StoreError("call this within `batch()`")
         return self._db.execute(statement, values).fetchall()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import final
 
 from service.errors import Problem, make_problem
-from service.storage.graphs.alerts import AlertSignals, AlertStore
+from service.storage.graphs.alerts import AddedTransactions, AlertSignals, AlertStore
 from service.storage.graphs.base import (
     GraphKey,
     GraphLimits,
@@ -211,16 +211,13 @@ class GraphStore:
         """
         place = self._place(id)
         work = partial(self._update, place, schema, update)
-        head, _ = await asyncio.wrap_future(self._writer.submit(work))
+        head, _, _ = await asyncio.wrap_future(self._writer.submit(work))
         return head
 
     async def add_transactions(
         self, id: str, schema: Schema, rows: NewTransactions, scored: bool = True
-    ) -> tuple[GraphMetadata, list[NodeId], list[PendingScore]]:
-        """Store transactions; return also the ids of those that are new, in order of time.
-
-        Those to be `scored` are pending: the new ones, and what an earlier request stored of the
-        same rows and did not score.
+    ) -> AddedTransactions:
+        """Store transactions. Those to be `scored` are pending until their alerts are recorded.
 
         Raises:
             Problem: see `TransactionGraph.plan`; no such graph, another one now, or a storage
@@ -228,18 +225,22 @@ class GraphStore:
         """
         place, among = self._place(id), set(rows.node_ids)
         work = partial(self._update, place, schema, rows, scored)
-        head, change = await asyncio.wrap_future(self._writer.submit(work))
+        head, change, graph = await asyncio.wrap_future(self._writer.submit(work))
+        assert isinstance(graph, TransactionGraph)
         new = _new_ids(change)
-        pending = [PendingScore(place, head.revision, new, time.time())] if new and scored else []
-        if scored and len(new) < len(among):
+        pending = list[PendingScore]()
+        if scored and new:
+            pending.append(PendingScore(place, head.tag, head.revision, new, time.time()))
+        if scored and len(new) < len(among):  # an earlier request stored the others
+            mine = {each.revision for each in pending}
             pending += [
                 other
-                for other in await self.alerts.list_pending()
-                if other.place == place
+                for other in await self.alerts.list_all_pending()
+                if (other.place, other.tag) == (place, head.tag)
+                and other.revision not in mine
                 and among.issuperset(other.node_ids)
-                and not (new and other.revision == head.revision)
             ]
-        return head, new, pending
+        return AddedTransactions(head, graph, new, pending)
 
     async def delete(self, id: str) -> None:
         """Delete a graph.
@@ -286,7 +287,7 @@ class GraphStore:
                 entry.live.apply_logged(update)
             entry.head, entry.logged = stored.metadata, entry.logged + logged
             if isinstance(entry.live, DynamicGraph):
-                self._compact(entry)
+                self._compact(place, entry)
             return entry
         assert stored.snapshot_file is not None
         entry = _CachedGraph(
@@ -305,8 +306,8 @@ class GraphStore:
         schema: Schema,
         update: Update | NewTransactions,
         scored: bool = False,
-    ) -> tuple[GraphMetadata, StoredChange | None]:
-        """Apply an update; return what it changes."""
+    ) -> tuple[GraphMetadata, StoredChange | None, StoredGraph]:
+        """Apply an update; return what it changes, and the graph that has it."""
         for _ in range(_TRIES):
             entry = self._read(place)
             if entry.live.schema != schema:
@@ -316,9 +317,9 @@ class GraphStore:
                     "/graphs/{id}.",
                 )
             # Before: what this update adds must be there when it is scored.
-            self._compact(entry)
+            self._compact(place, entry)
             if (change := entry.live.plan(update)) is None:
-                return entry.head, None
+                return entry.head, None, entry.live
             after, made = (
                 entry.head.next_revision(change.num_nodes, change.num_edges),
                 change.update.to_json(),
@@ -334,12 +335,15 @@ class GraphStore:
                 self._write_snapshot(place, entry)
             if after.revision % _EVICT_EVERY == 0:
                 self._evict(place)
-            return entry.head, change
+            return entry.head, change, entry.live
         raise unavailable("Other servers keep changing this graph. Retry after 1 s.")
 
-    def _compact(self, entry: _CachedGraph) -> None:
-        """Rebuild the graph without deleted nodes and edges, once they are the majority."""
-        if entry.live.should_compact:
+    def _compact(self, place: GraphKey, entry: _CachedGraph) -> None:
+        """Rebuild the graph without what is out of use, once that is the majority; not while some
+        of it is still to be scored."""
+        if not entry.live.should_compact:
+            return
+        if all(pending.place != place for pending in self._log.list_all_pending()):
             entry.live = entry.live.compacted()
 
     def _write_snapshot(self, place: GraphKey, entry: _CachedGraph) -> None:

@@ -66,7 +66,12 @@ def test_a_stream_has_each_alert_once_and_goes_on_where_it_ended(client, rows) -
             if len(seen) == len(expected):
                 break
     assert seen == expected
-    assert client.put("/graphs/g", json=GRAPH).status_code == 200  # another one from now on
+    headers["last-event-id"] = list_alerts(client)[-1]["event_id"]
+    with client.stream("GET", "/graphs/g/alerts", headers=headers, timeout=60) as response:
+        assert client.put("/graphs/g", json=GRAPH).status_code == 200  # another one from now on
+        add(client, rows[:400])
+        assert list(read_events(response)) == []  # it ends: its graph is gone
+    assert client.put("/graphs/g", json=GRAPH).status_code == 200
     assert client.get("/graphs/g/alerts", params={"after": last}).json()["alerts"] == []
     for position in ("x", last.partition(".")[0] + "." + "9" * 30):
         assert client.get("/graphs/g/alerts", params={"after": position}).status_code == 422

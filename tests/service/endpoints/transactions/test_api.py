@@ -44,7 +44,7 @@ def test_scores_and_alerts_are_those_of_all_rows_at_once(client, rows) -> None:
         assert alert["probability"] == pytest.approx(expected[alert["node_id"]], abs=1e-5)
     graph = GraphBody.model_validate_json(client.get("/graphs/g").content)
     assert graph.model == MODEL
-    assert graph.num_nodes <= 1000  # the oldest may be forgotten
+    assert graph.num_nodes == 1000
 
 
 def test_a_row_that_is_sent_again_changes_nothing(client, rows) -> None:

@@ -109,7 +109,7 @@ def test_each_alert_is_delivered_over_refusals_and_kill(
     sent = dict(receiver.accepted)  # one may have been accepted while the server was killed
     assert len(receiver.accepted) <= len(sent) + 1
     assert list(sent) == [alert["event_id"] for alert in alerts]
-    assert list(sent.values()) == [alert | {"graph": "g"} for alert in alerts]
+    assert list(sent.values()) == [alert | {"graph": "g", "key": ""} for alert in alerts]
     assert all(body["probability"] >= THRESHOLD for body in sent.values())
 
 
@@ -119,6 +119,7 @@ def test_each_alert_is_delivered_over_refusals_and_kill(
         ("https://a.b/c?d", "https://a.b"),
         ("http://a.b:80/", "http://a.b:80"),
         ("https://user:pass@a.b/", ""),
+        ("http://[::1]:9000/x", "http://[::1]:9000"),
         ("https://a.b:port/", ""),
         ("https://[::1", ""),
         ("a.b", ""),

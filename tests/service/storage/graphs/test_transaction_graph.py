@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -71,8 +73,8 @@ async def put(store, settings: StreamSettings = SETTINGS) -> None:
 
 
 async def add(store, rows: NewTransactions):
-    head, new, _ = await store.add_transactions("g", SETTINGS.schema, rows)
-    return head, new
+    added = await store.add_transactions("g", SETTINGS.schema, rows)
+    return added.head, added.new
 
 
 def neighborhoods(graph: TransactionGraph, rows: NewTransactions):
@@ -167,34 +169,127 @@ def test_alerts_are_recorded_once_with_numbers(opened):
     async def work():
         async with opened() as store:
             await put(store)
-            head, new = await add(store, rows)
-            _, again, pending = await store.add_transactions("g", SETTINGS.schema, rows)
-            assert again == []  # what was not scored is, when it is sent again
-            assert [each.revision for each in pending] == [head.revision]
+            first = await store.add_transactions("g", SETTINGS.schema, rows)
+            again = await store.add_transactions("g", SETTINGS.schema, rows)
+            assert again.new == []  # what was not scored is, when it is sent again
+            assert [each.revision for each in again.pending] == [first.head.revision]
             raised = store.alerts.watch("g")
-            [pending] = await store.alerts.list_pending()
-            assert (pending.place, pending.revision) == (PLACE, head.revision)
-            assert pending.node_ids == new
-            assert await store.alerts.record("g", head.revision, [b"1", b"2"])
+            [pending] = await store.alerts.list_all_pending()
+            assert (pending.place, pending.revision) == (PLACE, first.head.revision)
+            assert pending.node_ids == first.new
+            assert await store.alerts.record(pending, [b"1", b"2"])
             assert raised.is_set()
-            assert not await store.alerts.record("g", head.revision, [b"1", b"2"])
-            assert await store.alerts.list_pending() == []
-            assert await store.add_transactions("g", SETTINGS.schema, rows) == (head, [], [])
+            assert not await store.alerts.record(pending, [b"1", b"2"])
+            assert await store.alerts.list_all_pending() == []
+            again = await store.add_transactions("g", SETTINGS.schema, rows)
+            assert (again.new, again.pending) == ([], [])
+        tag = first.head.tag
         async with opened() as store:
-            assert await store.alerts.read("g", 0, 10) == [(1, b"1"), (2, b"2")]
-            assert await store.alerts.read("g", 1, 10) == [(2, b"2")]
-            assert await store.alerts.read("g", 0, 1) == [(1, b"1")]
-            later = rows.take(np.arange(40))
-            later = NewTransactions([f"u{i}" for i in range(40)], later.rows, later.sent + 40)
-            later = replace(later, rows=replace(later.rows, time=later.sent))
-            head, _ = await add(store, later)
-            assert await store.alerts.record("g", head.revision, [b"3"])
-            assert await store.alerts.read("g", 2, 10) == [(3, b"3")]
-            await put(store)  # another graph: nothing of the one before
-            assert await store.alerts.read("g", 0, 10) == []
-            await add(store, rows)
-            await store.delete("g")
-            assert await store.alerts.list_pending() == []
+            assert await store.alerts.read("g", tag, 0, 10) == [(1, b"1"), (2, b"2")]
+            assert await store.alerts.read("g", tag, 1, 10) == [(2, b"2")]
+            assert await store.alerts.read("g", tag, 0, 1) == [(1, b"1")]
+            sent = rows.sent + 40
+            ids = [f"u{i}" for i in range(40)]
+            later = NewTransactions(ids, replace(rows.rows, time=sent), sent)
+            [pending] = (await store.add_transactions("g", SETTINGS.schema, later)).pending
+            assert await store.alerts.record(pending, [b"3"])
+            assert await store.alerts.read("g", tag, 2, 10) == [(3, b"3")]
+
+    play(work)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_another_graph_has_nothing_of_the_one_before(opened, deleted):
+    rows, hook = make_rows(40), replace(SETTINGS, webhook="https://a.b/c")
+
+    async def work():
+        async with opened() as store:
+            await put(store, hook)
+            before = await store.add_transactions("g", SETTINGS.schema, rows)
+            [pending] = before.pending
+            assert await store.alerts.record(pending, [b"1"])
+            [first] = await store.alerts.list_all_webhooks()
+            assert (first.place, first.url, first.delivered) == (PLACE, hook.webhook, 0)
+            other = NewTransactions([f"v{i}" for i in range(40)], rows.rows, rows.sent + 40)
+            other = replace(other, rows=replace(rows.rows, time=other.sent))
+            again = await store.add_transactions("g", SETTINGS.schema, other)
+            if deleted:
+                await store.delete("g")
+                assert await store.alerts.list_all_pending() == []
+            await put(store, hook)
+            after = await store.add_transactions("g", SETTINGS.schema, rows)
+            [later] = after.pending
+            assert await store.alerts.read("g", after.head.tag, 0, 10) == []
+            assert await store.alerts.read("g", before.head.tag, 0, 10) == []
+            for old in again.pending:  # of a request that was slow
+                assert not await store.alerts.record(old, [b"old"])
+            assert await store.alerts.record(later, [b"new"])
+            await store.alerts.mark_delivered(first, 1)
+            [second] = await store.alerts.list_all_webhooks()
+            assert (second.tag, second.delivered) == (after.head.tag, 0)
+            assert await store.alerts.claim_webhook(second, 60)
+            await store.alerts.mark_delivered(second, 1)
+            assert [each.delivered for each in await store.alerts.list_all_webhooks()] in ([], [1])
+            assert await store.alerts.claim_webhook(second, 60)  # the one before has ended
+
+    play(work)
+
+
+def test_one_server_at_a_time_delivers(redis_server):
+    server, hook = redis_server(), replace(SETTINGS, webhook="https://a.b/c")
+
+    async def work():
+        async with in_redis(server, ROOM, 1 << 30) as one, in_redis(server, ROOM, 1 << 30) as two:
+            await put(one, hook)
+            [webhook] = await two.alerts.list_all_webhooks()
+            assert await one.alerts.claim_webhook(webhook, 60)
+            assert not await two.alerts.claim_webhook(webhook, 60)
+            await two.alerts.mark_delivered(webhook, 0)  # ends no claim but its own
+            assert not await two.alerts.claim_webhook(webhook, 60)
+            await one.alerts.mark_delivered(webhook, 0)
+            assert await two.alerts.claim_webhook(webhook, 60)
+
+    play(work)
+
+
+def test_what_is_not_scored_is_not_forgotten(opened):
+    settings = replace(SETTINGS, keep=RECIPE.reach)
+    rows = make_rows(4000)
+
+    async def work():
+        async with opened() as store:
+            await put(store, settings)
+            first = await store.add_transactions("g", SETTINGS.schema, rows)
+            sent = rows.sent[-1:] + 1.0
+            for name in ("a", "b"):
+                one = rows.take(np.array([0]))
+                one = NewTransactions([name], replace(one.rows, time=sent), sent)
+                added = await store.add_transactions("g", SETTINGS.schema, one)
+                if name == "a":
+                    assert added.graph.num_nodes == 4001
+                    for pending in (*first.pending, *added.pending):
+                        assert await store.alerts.record(pending, [])
+            assert added.graph.num_nodes < 2000
+            assert "t0" in first.graph  # which is still to be scored there
+
+    play(work)
+
+
+def test_a_file_of_the_version_before_is_opened(tmp_path):
+    path = tmp_path / "g.sqlite"
+
+    async def work():
+        async with in_sqlite(path, ROOM, 1 << 30) as store:
+            await store.put("ring", *await store.build(lambda: ring(3)))
+        with closing(sqlite3.connect(path)) as file:
+            for table in ("pending", "alerts", "webhooks"):
+                file.execute(f"DROP TABLE {table}")
+            file.execute("PRAGMA user_version = 1")
+        async with in_sqlite(path, ROOM, 1 << 30) as store:
+            assert (await store.get_nodes_and_edges("ring")).num_nodes == 3
+            await put(store)
+            added = await store.add_transactions("g", SETTINGS.schema, make_rows(10))
+            assert len(added.pending) == 1
 
     play(work)
 
@@ -208,9 +303,11 @@ def test_the_oldest_alerts_are_dropped(opened, monkeypatch):
         async with opened() as store:
             await put(store)
             for i in range(10):
-                head, _ = await add(store, rows.take(np.arange(4 * i, 4 * i + 4)))
-                assert await store.alerts.record("g", head.revision, [b"%d" % i])
-            assert await store.alerts.read("g", 0, 10) == [(8, b"7"), (9, b"8"), (10, b"9")]
+                row = rows.take(np.arange(4 * i, 4 * i + 4))
+                added = await store.add_transactions("g", SETTINGS.schema, row)
+                assert await store.alerts.record(added.pending[0], [b"%d" % i])
+            left = await store.alerts.read("g", added.head.tag, 0, 10)
+            assert left == [(8, b"7"), (9, b"8"), (10, b"9")]
 
     play(work)
 
@@ -250,16 +347,15 @@ def test_servers_add_to_one_graph(redis_server):
             async def send(store, begin: int):
                 for i in range(begin, 200, 2):  # late ones too
                     row = rows.take(np.array([i]))
-                    _, _, [pending] = await store.add_transactions("g", SETTINGS.schema, row)
-                    alert = [rows.node_ids[i].encode()]
-                    await store.alerts.record("g", pending.revision, alert)
+                    added = await store.add_transactions("g", SETTINGS.schema, row)
+                    await store.alerts.record(added.pending[0], [rows.node_ids[i].encode()])
 
             await asyncio.gather(send(one, 0), send(two, 1))
             graphs = [await store.get_transactions("g") for store in (one, two)]
             of_both = [neighborhoods(graph, rows) for graph in graphs]
             for a, b in zip(*of_both, strict=True):
                 np.testing.assert_array_equal(a, b)
-            alerts = await one.alerts.read("g", 0, 1000)
+            alerts = await one.alerts.read("g", (await one.get_metadata("g")).tag, 0, 1000)
             assert [number for number, _ in alerts] == list(range(1, 201))
             assert {alert.decode() for _, alert in alerts} == set(rows.node_ids)
 

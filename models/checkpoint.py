@@ -84,11 +84,18 @@ class HiddenReference(_Part):
     values: tuple[float, ...]
 
 
+class DegreeReference(_Part):
+    """Quantiles as above of graphs whose nodes have so many neighbours."""
+
+    log_degree: float = Field(ge=0, description="mean of log(1 + degree), summed over relations")
+    values: tuple[float, ...]
+
+
 class EnergyReference(_Part):
     """Quantiles of the final energy per node or token: of inputs like those of the training.
 
-    The energy of an image with holes says above all how much of it is hidden, so there are those of
-    several shares too.
+    The energy of an image with holes says above all how much of it is hidden, and that of a graph
+    how many neighbours its nodes have, so there are those of several shares or degrees too.
     """
 
     levels: tuple[float, ...]
@@ -96,39 +103,73 @@ class EnergyReference(_Part):
     by_hidden: tuple[HiddenReference, ...] = Field(
         default=(), description="in order of their shares"
     )
+    by_degree: tuple[DegreeReference, ...] = Field(
+        default=(), description="in order of their degrees; graphs whose nodes are scored"
+    )
 
-    def percentile(self, energy_per_node: float, hidden: float | None = None) -> float:
-        """Share of the training's with lower energy, in percent; where `hidden` tells a share and
-        there are references of some, of those with as much hidden, linearly between two."""
-        values = self.values if hidden is None or not self.by_hidden else self._between(hidden)
+    def percentile(self, energy_per_node: float, given: float | None = None) -> float:
+        """Share of the training's with lower energy, in percent.
+
+        Args:
+            given: the share that is hidden, or the mean log degree. Where there are references of
+                some, it is the share of those with as much, linearly between two.
+        """
+        has_some = bool(self.by_hidden or self.by_degree)
+        values = self._between(given) if has_some and given is not None else self.values
         return 100 * float(np.interp(energy_per_node, values, self.levels))
 
-    def _between(self, hidden: float) -> np.ndarray:
-        shares_S, values_SQ = self._table
-        above = int(np.clip(np.searchsorted(shares_S, hidden), 1, len(shares_S) - 1))
-        low, high = shares_S[above - 1], shares_S[above]
-        weight = float(np.clip((hidden - low) / (high - low), 0, 1))
+    def _between(self, given: float) -> np.ndarray:
+        given_S, values_SQ = self._table
+        above = int(np.clip(np.searchsorted(given_S, given), 1, len(given_S) - 1))
+        low, high = given_S[above - 1], given_S[above]
+        weight = float(np.clip((given - low) / (high - low), 0, 1))
         return (1 - weight) * values_SQ[above - 1] + weight * values_SQ[above]
 
     @cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray]:
-        shares = np.array([reference.share for reference in self.by_hidden])
-        return shares, np.array([reference.values for reference in self.by_hidden])
+        given = [part.share for part in self.by_hidden]
+        given += [part.log_degree for part in self.by_degree]
+        return np.array(given), np.array([part.values for part in self._parts])
+
+    @property
+    def _parts(self) -> tuple[HiddenReference | DegreeReference, ...]:
+        return *self.by_hidden, *self.by_degree
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        shares = [reference.share for reference in self.by_hidden]
-        widths = {len(values) for values in (self.values, *(r.values for r in self.by_hidden))}
-        if widths != {len(self.levels)}:
+        if {len(values) for values in (self.values, *(p.values for p in self._parts))} != {
+            len(self.levels)
+        }:
             raise ValueError("each level has one value")
-        if len(shares) == 1 or shares != sorted({*shares}):
-            raise ValueError("by_hidden must be in order of its shares, and two or more")
+        for name, given in (
+            ("by_hidden", [part.share for part in self.by_hidden]),
+            ("by_degree", [part.log_degree for part in self.by_degree]),
+        ):
+            if len(given) == 1 or given != sorted({*given}):
+                raise ValueError(f"{name} must be in order, and two or more")
+        if self.by_hidden and self.by_degree:
+            raise ValueError("there are references by_hidden or by_degree, not both")
         return self
 
     @staticmethod
     def out_of_distribution(percentile: float) -> bool:
         """Is it outside the central 99 %? Of rows like the training's one in a hundred is."""
         return not _CENTRAL[0] <= percentile <= _CENTRAL[1]
+
+
+class Neighborhood(_Part):
+    """How much of a stored graph is read to score some of its nodes, unless a request says.
+
+    Chosen on the graph of the training: nodes get the label that all of it gives them.
+    """
+
+    hops: int = Field(ge=0, description="edges between a target and the farthest node, either way")
+    max_neighbors: int = Field(ge=1, description="neighbours that are followed of each node")
+    labels_equal: float = Field(
+        ge=0, le=1, description="share of nodes with the label that the whole graph gives them"
+    )
+    nodes: int = Field(ge=1, description="nodes that this was measured on")
+    energy: EnergyReference = Field(description="of neighbourhoods of nodes to train on")
 
 
 class TrainedKnobs(_Part):
@@ -171,6 +212,9 @@ class Manifest(_Part):
         description="of the logit of a node; anomalies",
     )
     decision: Decision | None = Field(default=None, description="behind `threshold`; anomalies")
+    neighborhood: Neighborhood | None = Field(
+        default=None, description="what of a stored graph is read; anomalies"
+    )
     transactions: TransactionRecipe | None = Field(
         default=None, description="how rows of a table of transactions become features"
     )

@@ -9,7 +9,7 @@ from training.release import ship
 from training.studies.ood.cli import out_of_distribution
 from training.studies.reproduce.cli import memories, reproduce
 from training.studies.resonance.cli import resonance_table
-from training.tasks.anomaly.cli import anomaly, table
+from training.tasks.anomaly.cli import anomaly, neighborhood, table
 from training.tasks.anomaly.transactions.cli import payments, transactions, transactions_table
 from training.tasks.classify.cli import classify, classify_table
 from training.tasks.complete.cli import complete, complete_table
@@ -19,7 +19,16 @@ from training.tasks.photos.cli import photos, photos_table
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (
     *(classify, classify_table, complete, complete_table, recognise, recognise_table),
-    *(anomaly, table, ship, reproduce, memories, out_of_distribution, resonance_table),
+    *(
+        anomaly,
+        neighborhood,
+        table,
+        ship,
+        reproduce,
+        memories,
+        out_of_distribution,
+        resonance_table,
+    ),
     *(photos, photos_table, transactions, transactions_table, payments),
 ):
     app.command()(command)

@@ -120,8 +120,8 @@ def score_nodes(
 
     Args:
         targets: ids of the nodes.
-        hops: distance, in edges, of the farthest neighbours.
-        max_neighbors: per node; `seed` selects them where there are more.
+        hops: distance, in edges, of the farthest neighbours; else that of the model.
+        max_neighbors: per node; `seed` selects them where there are more; else that of the model.
         decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
     """
     node_ids = [to_node_id(node) for node in targets]

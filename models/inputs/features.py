@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from models.inputs.graph_batch import GraphBatch
 from models.kernels import node_features as kernels
+from models.layouts import EdgeList
 
 
 class NodeFeatures(nn.Module):
@@ -66,11 +67,18 @@ class NodeFeatures(nn.Module):
         """Compute the table on any device."""
         x_NF = batch.x_NF.double()
         relations = []
-        for relation in batch.relations:
-            means = [append_log_degree(x_NF, relation.degree_N)]
-            square_NF = relation.mean_neighbours(means[0].square()) if self.hops else None
-            for _ in range(self.hops):
-                means.append(relation.mean_neighbours(means[-1]))
+        for index, relation in enumerate(batch.relations):
+            count_N, sums_NHF, squares_NF = self._outside(batch, index) or (None, None, None)
+            degree_N = relation.degree_N.double()
+            if count_N is not None:
+                degree_N = degree_N + torch.from_numpy(count_N).to(degree_N)
+            means = [append_log_degree(x_NF, degree_N)]
+            square_NF = None
+            if self.hops:
+                square_NF = _mean(relation, means[0].square(), squares_NF, degree_N)
+            for hop in range(self.hops):
+                outside_NF = None if sums_NHF is None else sums_NHF[:, hop]
+                means.append(_mean(relation, means[-1], outside_NF, degree_N))
             relations.append((means, square_NF))
         return assemble_columns(x_NF, relations)
 
@@ -90,8 +98,24 @@ class NodeFeatures(nn.Module):
                 self.hops,
                 table_NC,
                 features + index * width,
+                self._outside(batch, index),
             )
         return torch.from_numpy(table_NC)
+
+    def _outside(
+        self, batch: GraphBatch, index: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Of one relation the number of neighbours outside, their sums and those of squares."""
+        if batch.outside is None:
+            return None
+        sums_NHF = batch.outside.sums[index]
+        if sums_NHF.shape[1:] != (self.hops, self.in_features + 1):
+            raise ValueError(
+                f"The graph has sums of neighbours outside of it for {sums_NHF.shape[1]} hops of "
+                f"{sums_NHF.shape[2]} columns; the network reads {self.hops} of "
+                f"{self.in_features + 1}."
+            )
+        return batch.outside.count[index], sums_NHF, batch.outside.squares[index]
 
     def fit(self, batch: GraphBatch) -> NodeFeatures:
         """Set the bins to the quantiles of `batch`, and return self.
@@ -141,6 +165,17 @@ class NodeFeatures(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return the encoding (N, P) of every node."""
         return self.encode(self.compute_table(batch))
+
+
+def _mean(
+    relation: EdgeList, values_NF: Tensor, outside_NF: np.ndarray | None, degree_N: Tensor
+) -> Tensor:
+    """Return the mean of neighbours; of `degree_N` those outside of the graph add `outside_NF`."""
+    mean_NF = relation.mean_neighbours(values_NF)
+    if outside_NF is None:
+        return mean_NF
+    sum_NF = mean_NF * relation.degree_N[:, None] + torch.from_numpy(outside_NF).to(mean_NF)
+    return sum_NF / degree_N.clamp(min=1)[:, None]
 
 
 def append_log_degree(x_NF: Tensor, degree_N: Tensor) -> Tensor:

@@ -19,6 +19,23 @@ class Column:
 
 
 @dataclass(frozen=True)
+class OutsideNeighbors:
+    """What the neighbours that a graph leaves out, as part of a larger one, add to its nodes.
+
+    With it `NodeFeatures` describes a node as in the larger graph.
+
+    Attributes:
+        count: of each relation and node how many there are, float64 (R, N).
+        sums: what they add to the sums over neighbours at each hop (R, N, hops, F + 1).
+        squares: the sums of their squares at the first hop (R, N, F + 1).
+    """
+
+    count: np.ndarray
+    sums: np.ndarray
+    squares: np.ndarray
+
+
+@dataclass(frozen=True)
 class Graph:
     """One graph.
 
@@ -27,12 +44,14 @@ class Graph:
         edge_index: integers (2, E) below N, sources above receivers.
         edge_type: index of the relation of each edge (E,), if there are several.
         edge_attr: edge features (E, P).
+        outside: neighbours that are not in it, if it is a part of a larger graph.
     """
 
     x: np.ndarray
     edge_index: np.ndarray
     edge_type: np.ndarray | None = None
     edge_attr: np.ndarray | None = None
+    outside: OutsideNeighbors | None = None
 
     @property
     def num_nodes(self) -> int:

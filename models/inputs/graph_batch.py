@@ -9,19 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.inputs.graph import Graph
+from models.inputs.graph import Graph, OutsideNeighbors
 from models.layouts import EdgeList
 
 
 @final
 class GraphBatch:
-    """Graphs packed as one disjoint union: node features, and one edge list per relation.
+    """Graphs packed as one disjoint union: node features, one edge list per relation, and what
+    neighbours outside of the graphs add, if some are parts of larger ones.
 
     Not a dataclass: Lightning's mixed precision would copy one, with its edges, at every step.
     """
 
-    def __init__(self, x_NF: Tensor, relations: tuple[EdgeList, ...]) -> None:
-        self.x_NF, self.relations = x_NF, relations
+    def __init__(
+        self,
+        x_NF: Tensor,
+        relations: tuple[EdgeList, ...],
+        outside: OutsideNeighbors | None = None,
+    ) -> None:
+        self.x_NF, self.relations, self.outside = x_NF, relations, outside
 
     @property
     def rows(self) -> int:
@@ -36,9 +42,19 @@ class GraphBatch:
         """Row of each logit; every node has one."""
         return self.row_of_N
 
+    @property
+    def log_degree_R(self) -> list[float]:
+        """Mean of log(1 + degree) over the nodes of each graph, summed over the relations."""
+        row_of_N = self.row_of_N.cpu().numpy()
+        logs_N = sum(np.log1p(relation.degree_N.cpu().numpy()) for relation in self.relations)
+        nodes_R = np.bincount(row_of_N, minlength=self.rows)
+        return (np.bincount(row_of_N, logs_N, self.rows) / np.maximum(nodes_R, 1)).tolist()
+
     def to(self, device: torch.device | str) -> GraphBatch:
         return GraphBatch(
-            self.x_NF.to(device), tuple(relation.to(device) for relation in self.relations)
+            self.x_NF.to(device),
+            tuple(relation.to(device) for relation in self.relations),
+            self.outside,
         )
 
 
@@ -84,4 +100,24 @@ def pack_graphs(
         for relation in range(num_relations)
     )
     x = np.concatenate([np.asarray(graph.x, dtype=np.float32) for graph in graphs])
-    return GraphBatch(torch.from_numpy(x), layouts)
+    return GraphBatch(torch.from_numpy(x), layouts, _join_outside(graphs, num_relations))
+
+
+def _join_outside(graphs: Sequence[Graph], num_relations: int) -> OutsideNeighbors | None:
+    """What is outside of all graphs, nothing for those that are whole."""
+    shape = next((graph.outside.sums.shape[2:] for graph in graphs if graph.outside), None)
+    if shape is None:
+        return None
+
+    def outside_of(graph: Graph) -> OutsideNeighbors:
+        nodes = num_relations, graph.num_nodes
+        return graph.outside or OutsideNeighbors(
+            np.zeros(nodes), np.zeros((*nodes, *shape)), np.zeros((*nodes, shape[1]))
+        )
+
+    parts = [outside_of(graph) for graph in graphs]
+    return OutsideNeighbors(
+        np.concatenate([part.count for part in parts], 1),
+        np.concatenate([part.sums for part in parts], 1),
+        np.concatenate([part.squares for part in parts], 1),
+    )

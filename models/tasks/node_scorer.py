@@ -25,6 +25,7 @@ from models.heads import AnomalyHead
 from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch, pack_graphs
+from models.inputs.neighbor_means import NeighborRule
 from models.layouts import Layout
 from models.nn.dropout import Dropout
 
@@ -92,6 +93,14 @@ class NodeScorer(Architecture):
             config.hidden,
             config.dropout,
             config.state_dropout,
+        )
+
+    @property
+    def neighbor_rule(self) -> NeighborRule:
+        """Which neighbours a node is described by."""
+        config = self.config
+        return NeighborRule(
+            config.hops, len(config.relations), config.undirected, config.self_loops
         )
 
     def pack(self, graphs: Sequence[Graph]) -> GraphBatch:

@@ -17,6 +17,7 @@ from models.checkpoint import (
     Calibration,
     Checkpoint,
     CheckpointError,
+    DegreeReference,
     EnergyReference,
     HiddenReference,
     Manifest,
@@ -179,6 +180,24 @@ def test_percentile_is_among_those_with_as_much_hidden() -> None:
         assert reference.percentile(energy, hidden) == pytest.approx(percentile)
     plain = EnergyReference(levels=(0.0, 1.0), values=(-9.0, 9.0))
     assert plain.percentile(0.0, 0.75) == 50
+
+
+def test_percentile_is_among_graphs_of_that_degree() -> None:
+    by_degree = (
+        DegreeReference(log_degree=0.0, values=(0.0, 4.0)),
+        DegreeReference(log_degree=2.0, values=(10.0, 20.0)),
+    )
+    given = {"levels": (0.0, 1.0), "values": (-9.0, 9.0), "by_degree": by_degree}
+    reference = EnergyReference.model_validate(given)
+    for degree, energy, percentile in ((0.0, 1.0, 25), (9.0, 15.0, 50), (1.0, 8.5, 50)):
+        assert reference.percentile(energy, degree) == pytest.approx(percentile)
+    both = (HiddenReference(share=0.0, values=(0.0, 1.0)),) * 2
+    with pytest.raises(ValidationError, match="in order"):
+        EnergyReference.model_validate(given | {"by_degree": by_degree[::-1]})
+    with pytest.raises(ValidationError, match="not both"):
+        EnergyReference.model_validate(
+            given | {"by_hidden": (both[0], both[1].model_copy(update={"share": 1.0}))}
+        )
 
 
 @pytest.mark.parametrize(

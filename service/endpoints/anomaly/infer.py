@@ -76,13 +76,14 @@ def score(
     logits_N = output.logits.cpu().numpy()
     if not np.isfinite(logits_N).all():
         raise _diverged()
-    energy, nodes = task.model.manifest.energy, task.graph.num_nodes
+    energy, nodes = task.energy_reference, task.graph.num_nodes
+    (log_degree,) = graph.log_degree_R
     first = suspects(task, logits_N)[:TOKENS].tolist() if task.include else ()
     reasons = list(gathering.take(1, first))
     return Scored(
         logits_N,
         resolved_dynamics(network, task.params),
-        gathering.courses(output).row(0, nodes, energy, task.include),
+        gathering.courses(output).row(0, nodes, energy, task.include, log_degree),
         reasons,
         _explained(task, logits_N, gathering, control),
     )
@@ -120,7 +121,9 @@ def batchable(task: ScoreInputs) -> BatchableRequest | None:
 
 def _score_all(tasks: Sequence[ScoreInputs], control: StepControl) -> list[Scored | Problem]:
     network, params = tasks[0].model.network, [task.params for task in tasks]
-    output = network.infer(network.pack([task.graph for task in tasks]), params, control)
+    batch = network.pack([task.graph for task in tasks])
+    output = network.infer(batch, params, control)
+    log_degrees = batch.log_degree_R
     courses = ConvergenceReports(output.solutions, as_trained=as_trained(network, params[0]))
     dynamics = resolved_dynamics(network, params[0])
     bounds = pairwise(accumulate((task.graph.num_nodes for task in tasks), initial=0))
@@ -131,7 +134,8 @@ def _score_all(tasks: Sequence[ScoreInputs], control: StepControl) -> list[Score
         if not np.isfinite(logits_N).all():
             found.append(_diverged())
             continue
-        course = courses.row(row, task.graph.num_nodes, task.model.manifest.energy, task.include)
+        nodes, energy = task.graph.num_nodes, task.energy_reference
+        course = courses.row(row, nodes, energy, task.include, log_degrees[row])
         found.append(Scored(logits_N, dynamics | {"seed": task.params.seed}, course, [], {}))
     return found
 

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from models.base import DynamicsParams
+from models.checkpoint import EnergyReference
 from models.inputs.graph import Graph
 from service.endpoints.anomaly.alert_rule import AlertRule
 from service.endpoints.anomaly.schemas import (
@@ -48,6 +49,8 @@ from service.validation.safetensors_body import (
 from service.validation.schema_errors import make_request_problem, validate_fields
 from service.validation.transaction_rows import parse_transaction_graph
 
+USUAL_REACH = 2, 32
+"""`hops` and `max_neighbors` where neither the request nor the model says."""
 _IN_JSON = (
     ArrayScoreRequest.model_fields
     | RowScoreRequest.model_fields
@@ -70,6 +73,14 @@ class ScoreInputs:
     include: frozenset[str]
     decision: AlertRule | None = None
     subgraph: Mapping[str, str | int] | None = None
+
+    @property
+    def energy_reference(self) -> EnergyReference:
+        """The energies of training that are compared with: of stored graphs those of such."""
+        manifest = self.model.manifest
+        if self.subgraph is None or manifest.neighborhood is None:
+            return manifest.energy
+        return manifest.neighborhood.energy
 
 
 @dataclass(frozen=True)
@@ -99,21 +110,24 @@ class StoredScoreInputs:
                 raise make_graph_problem_at("/neighborhood", "not_read", rule)
             at = pointer_builder("targets")
             graph, node_ids = stored.build_neighborhoods(self.targets, settings.max_nodes, at)
-            revision, at_size = stored.revision, at()
+            revision, at_size, reach = stored.revision, at(), dict[str, int]()
             decision = decision or rule_of(stored)
         else:
             assert isinstance(stored, DynamicGraph)
+            reach = self._resolve_reach()
             around = stored.sample_neighborhood(
                 self.targets,
-                **(self.neighborhood or NeighborhoodKnobs.model_validate({})).model_dump(),
+                **reach,
+                seed=0 if self.neighborhood is None else self.neighborhood.seed,
                 max_nodes=settings.max_neighborhood_nodes,
                 max_edges=settings.max_neighborhood_edges,
+                rule=self.model.network.neighbor_rule,
             )
             graph, node_ids, revision = around.graph, around.node_ids, around.revision
             at_size = "/neighborhood"
         nodes, edges = graph.num_nodes, graph.edge_index.shape[1]
         check_graph_size(nodes, edges, settings, at_size, at_size)
-        subgraph = {"id": self.graph_id, "revision": revision}
+        subgraph = {"id": self.graph_id, "revision": revision, **reach}
         return ScoreInputs(
             self.model,
             graph,
@@ -125,6 +139,16 @@ class StoredScoreInputs:
             decision,
             subgraph | {"num_nodes": nodes, "num_edges": edges},
         )
+
+    def _resolve_reach(self) -> dict[str, int]:
+        """`hops` and `max_neighbors` of the request, else of the model, else the usual."""
+        of_model = self.model.manifest.neighborhood
+        hops, most = (of_model.hops, of_model.max_neighbors) if of_model else USUAL_REACH
+        given = self.neighborhood or NeighborhoodKnobs.model_validate({})
+        return {
+            "hops": hops if given.hops is None else given.hops,
+            "max_neighbors": most if given.max_neighbors is None else given.max_neighbors,
+        }
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,17 @@ class RowScoreRequest(GraphRequest):
 
 
 class NeighborhoodKnobs(Strict):
-    """What of a stored graph is taken to score some of its nodes."""
+    """What of a stored graph is taken to score some of its nodes.
 
-    hops: int = Field(
-        2, ge=0, le=8, description="edges between a target and the farthest node, either way"
+    What is left out is that of the model: `neighborhood` of GET /models/{name}, where that has one,
+    else 2 hops and 32 neighbours.
+    """
+
+    hops: int | None = Field(
+        None, ge=0, le=8, description="edges between a target and the farthest node, either way"
     )
-    max_neighbors: int = Field(
-        32,
+    max_neighbors: int | None = Field(
+        None,
         ge=1,
         le=1_000_000,
         description="neighbours that are followed of each node; of one with more, by chance",
@@ -124,6 +128,10 @@ class TakenGraph(BaseModel):
 
     id: str
     revision: int = Field(description="of the graph, after which its neighbourhood was taken")
+    hops: int | SkipJsonSchema[None] = Field(
+        None, description="not of transactions", json_schema_extra=absent
+    )
+    max_neighbors: int | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     num_nodes: int
     num_edges: int
 

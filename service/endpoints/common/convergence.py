@@ -47,11 +47,11 @@ class ConvergenceReports:
         num_nodes: int,
         energy: EnergyReference | None,
         include: Collection[str],
-        hidden: float | None = None,
+        given: float | None = None,
     ) -> dict[str, Any]:
         """Energies and steps summed over the blocks, the largest residual, the worst reason.
 
-        `hidden` is the share of the nodes that are, where some can be.
+        `given` is what energies are compared by: the share hidden, or the mean log degree.
         """
         blocks = self._blocks
         last = [int(block.steps_R[row]) for block in blocks]
@@ -61,7 +61,7 @@ class ConvergenceReports:
         per_node = final / num_nodes
         percentile = outside = None
         if energy is not None and math.isfinite(per_node):
-            percentile = energy.percentile(per_node, hidden)
+            percentile = energy.percentile(per_node, given)
             outside = energy.out_of_distribution(percentile)
         report: dict[str, Any] = {
             "energy_initial": initial,

@@ -100,6 +100,7 @@ async def describe_model(
         missing_values="refused",
         threshold=manifest.threshold,
         decision=manifest.decision,
+        neighborhood=manifest.neighborhood,
         transactions=manifest.transactions,
         calibration=manifest.calibration,
     )

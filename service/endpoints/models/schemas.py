@@ -6,7 +6,14 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from models.checkpoint import Calibration, Decision, EnergyReference, Feature, TrainedKnobs
+from models.checkpoint import (
+    Calibration,
+    Decision,
+    EnergyReference,
+    Feature,
+    Neighborhood,
+    TrainedKnobs,
+)
 from models.inputs.transactions import TransactionRecipe
 from service.endpoints.common.schemas import Json
 from service.registry.model_ref import ModelRef
@@ -89,6 +96,11 @@ class ScorerDetail(ModelDetail):
     threshold: float
     decision: Decision | None = Field(
         description="how the threshold was chosen; null if by the best macro-F1"
+    )
+    neighborhood: Neighborhood | None = Field(
+        description="what of a stored graph is read unless a request says, and how often that "
+        "gives the label that the whole graph gives; null for models of transactions and where "
+        "training has not measured it (2 hops, 32 neighbours)"
     )
     transactions: TransactionRecipe | None = Field(
         description="columns of the transactions that the model reads in place of a graph, and the "

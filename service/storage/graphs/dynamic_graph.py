@@ -5,21 +5,23 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import final
 
 import numpy as np
 import orjson
 
-from models.inputs.graph import Graph
+from models.inputs.graph import Graph, OutsideNeighbors
+from models.inputs.neighbor_means import NeighborMeans, NeighborRule
+from models.kernels import node_features as kernels
 from service.errors import FieldError, Problem, pointer
 from service.storage.graphs.half_edges import (
     INWARD_BIT,
     NO_HALF_EDGES,
     ROW_SHIFT,
+    HalfEdges,
     add_half_edges,
-    build_half_edges,
     build_induced_graph,
     count_outward,
     is_among,
@@ -34,6 +36,7 @@ from service.validation.arrays import (
 )
 from service.validation.ids import NodeId
 
+Csr = tuple[np.ndarray, np.ndarray]
 _BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
 
 
@@ -81,10 +84,10 @@ class DynamicGraph(StoredGraph):
         self._x = np.array(graph.x, np.float32)
         self._order = _node_hashes(whole.node_ids)
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
-        self._start, self._halves = build_half_edges(graph)
-        self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
+        self._edges = HalfEdges(graph, self._order)
         self._dead = np.zeros(graph.num_nodes, bool)  # deleted, though edges still name them
-        self.num_edges = count_outward(self._halves)
+        self._means = dict[NeighborRule, NeighborMeans]()
+        self.num_edges = self._edges.num_outward
         self._lock = threading.Lock()
 
     @property
@@ -97,9 +100,10 @@ class DynamicGraph(StoredGraph):
 
     @property
     def nbytes(self) -> int:
-        arrays = (self._x, self._order, self._place, self._start, self._halves)
-        changed = 112 * len(self._changed) + 16 * self.num_edges * bool(self._changed)
-        return sum(a.nbytes for a in arrays) + changed + _BYTES_A_NODE * len(self._ids)
+        arrays = self._x, self._order, self._place
+        means = sum(means.nbytes for means in list(self._means.values()))
+        ids = _BYTES_A_NODE * len(self._ids)
+        return sum(a.nbytes for a in arrays) + self._edges.nbytes + means + ids
 
     def plan(self, update: Update) -> Change | None:
         drops, adds = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
@@ -130,6 +134,8 @@ class DynamicGraph(StoredGraph):
 
     def commit(self, change: Change, revision: int) -> None:
         with self._lock:
+            for means in self._means.values():
+                means.mark_changed(self._touched(change))
             for id, row in change.deleted:
                 del self._rows[id]
                 self._ids[row] = None
@@ -139,7 +145,7 @@ class DynamicGraph(StoredGraph):
                 self._ids.append(id)
                 self._rows[id], self._order[row] = row, _order(id)
             self._x[change.rows] = change.x
-            self._changed |= change.halves
+            self._edges.replace(change.halves)
             self.num_edges, self.revision = change.num_edges, revision
 
     def compacted(self) -> DynamicGraph:
@@ -157,10 +163,10 @@ class DynamicGraph(StoredGraph):
         with self._lock:
             rows = np.array(list(self._rows.values()), np.int64)
             ids, x, revision = list(self._rows), self._x[rows], self.revision
-            changed, edges = self._changed.copy(), self.num_edges
+            halves, edges = self._edges.copy(), self.num_edges
             place = np.full(len(self._ids), -1, np.int64)
         place[rows] = np.arange(len(rows))
-        parts = [changed[row] if row in changed else self._stored(row) for row in rows.tolist()]
+        parts = [halves.at(row) for row in rows.tolist()]
         half = np.concatenate([NO_HALF_EDGES, *parts])
         graph = build_induced_graph(
             x, parts, half, place[half >> ROW_SHIFT], len(self.schema.relations)
@@ -176,13 +182,15 @@ class DynamicGraph(StoredGraph):
         seed: int,
         max_nodes: int,
         max_edges: int,
+        rule: NeighborRule | None = None,
     ) -> Neighborhood:
         """The nodes that are up to `hops` edges from one of `targets`, whichever way these point,
         and all edges between them.
 
         Of a node with more than `max_neighbors` neighbours that many are followed, which `seed`
         chooses: the same whatever order the graph was built in, and but for one the same where an
-        edge comes or goes. Targets stand first, in their order.
+        edge comes or goes. Targets stand first, in their order. With `rule` the nodes are
+        described as in the whole graph (`Graph.outside`).
 
         Raises:
             Problem: a target is no node, or is named twice; more than `max_nodes` are found, or the
@@ -209,11 +217,34 @@ class DynamicGraph(StoredGraph):
                 parts, x, revision = self._parts(rows, max_edges), self._x[rows], self.revision
                 half = np.concatenate([NO_HALF_EDGES, *parts])
                 target = self._place[half >> ROW_SHIFT]
+                outside = None if rule is None else self._sum_outside(rule, rows)
             finally:
                 for part in found:
                     self._place[part] = -1
         graph = build_induced_graph(x, parts, half, target, len(self.schema.relations))
+        if outside is not None:
+            graph = replace(graph, outside=outside)
         return Neighborhood(graph, [id for id in ids if id is not None], revision)
+
+    def _touched(self, change: Change) -> np.ndarray:
+        """Rows whose features or edges are others after `change`."""
+        gone = [self._edges.at(row) >> ROW_SHIFT for _, row in change.deleted]
+        return np.concatenate([np.array(list(change.halves), np.int64), change.rows, *gone])
+
+    def _sum_outside(self, rule: NeighborRule, rows: np.ndarray) -> OutsideNeighbors:
+        """What the neighbours of a neighbourhood of `rows`, which have a place, add to it."""
+        means = self._means.get(rule)
+        if means is None:
+            means = self._means[rule] = NeighborMeans(rule, len(self.schema.features))
+            means.mark_changed(np.arange(len(self._ids)))
+
+        def neighbors(rows: np.ndarray, relation: int, either_way: bool) -> Csr:
+            indptr, halves = self._edges.gather(rows, self._order)
+            seen = rows, indptr, halves, ROW_SHIFT, relation, self._dead
+            return kernels.list_neighbors(*seen, either_way, rule.self_loops)
+
+        means.refresh(self._x[: len(self._ids)], neighbors)
+        return means.sum_outside(rows, self._place, neighbors)
 
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
@@ -232,7 +263,7 @@ class DynamicGraph(StoredGraph):
         return rows
 
     def _parts(self, rows: np.ndarray, max_entries: int) -> list[np.ndarray]:
-        parts = [self._at(row) for row in rows.tolist()]
+        parts = [self._edges.at(row) for row in rows.tolist()]
         if sum(map(len, parts)) > 2 * max_entries:  # an edge has two ends
             raise _too_much(max_entries, "edges")
         return parts
@@ -260,16 +291,6 @@ class DynamicGraph(StoredGraph):
         owner, near = owner[by_chance], near[by_chance]
         rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
         return np.concatenate([close, near[rank < max_entries]])
-
-    def _at(self, row: int) -> np.ndarray:
-        """The edges of a row, as they are kept."""
-        changed = self._changed.get(row)
-        return self._stored(row) if changed is None else changed
-
-    def _stored(self, row: int) -> np.ndarray:
-        if row >= len(self._start) - 1:
-            return NO_HALF_EDGES
-        return self._halves[self._start[row] : self._start[row + 1]]
 
     def _ends(
         self, edges: Iterable[Edge], deleted: Container[NodeId], new: dict[NodeId, int]
@@ -303,7 +324,7 @@ class DynamicGraph(StoredGraph):
         """
         halves, more = dict[int, np.ndarray](), 0
         for row in drops.keys() | adds.keys():
-            before = self._at(row)
+            before = self._edges.at(row)
             dropped, added = (
                 np.unique(np.array(named.get(row, ()), np.int64)) for named in (drops, adds)
             )
@@ -318,7 +339,7 @@ class DynamicGraph(StoredGraph):
 
     def _leaving(self, deleted: list[int], halves: dict[int, np.ndarray]) -> int:
         """How many edges go with rows that are deleted, where some have new `halves`."""
-        parts = [halves.get(row, self._at(row)) for row in deleted]
+        parts = [halves.get(row, self._edges.at(row)) for row in deleted]
         half = np.concatenate([NO_HALF_EDGES, *parts])
         other = half >> ROW_SHIFT
         half, other = half[~self._dead[other]], other[~self._dead[other]]

@@ -6,9 +6,13 @@ A half edge is the row of the other end, the relation, and whether the edge come
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
+
 import numpy as np
 
 from models.inputs.graph import Graph
+from models.kernels import node_features as kernels
 
 ROW_SHIFT, RELATION_SHIFT, INWARD_BIT = 16, 1, 1
 NO_HALF_EDGES = np.empty(0, np.int64)
@@ -21,11 +25,67 @@ def add_half_edges(halves: dict[int, list[int]], source: int, target: int, relat
         halves[target].append(source << ROW_SHIFT | relation << RELATION_SHIFT | INWARD_BIT)
 
 
-def build_half_edges(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset of each row (N + 1) and the half edges of all rows, sorted by row.
+class HalfEdges:
+    """The half edges of each row: as the graph was built, and of rows that changed as they are."""
 
-    An edge that the graph has twice is kept once.
-    """
+    def __init__(self, graph: Graph, order: np.ndarray) -> None:
+        """`order` (N) is a number for each row, by which those of its neighbours are sorted."""
+        self._start, self._halves = _build_half_edges(graph, order)
+        self._changed = dict[int, np.ndarray]()  # the arrays in it are never written to
+        self._changed_bytes = 0
+
+    @property
+    def num_outward(self) -> int:
+        """Half edges that go out as the graph was built."""
+        return count_outward(self._halves)
+
+    @property
+    def nbytes(self) -> int:
+        return self._start.nbytes + self._halves.nbytes + self._changed_bytes
+
+    def replace(self, halves: Mapping[int, np.ndarray]) -> None:
+        """Give rows other half edges."""
+        for row, part in halves.items():
+            before = self._changed.get(row)
+            self._changed_bytes += part.nbytes + (112 if before is None else -before.nbytes)
+            self._changed[row] = part
+
+    def copy(self) -> HalfEdges:
+        """Return what they are now, whatever becomes of these."""
+        other = copy(self)
+        other._changed = self._changed.copy()
+        return other
+
+    def at(self, row: int) -> np.ndarray:
+        """Return those of a row, in any order."""
+        if (changed := self._changed.get(row)) is not None:
+            return changed
+        if row >= len(self._start) - 1:
+            return NO_HALF_EDGES
+        return self._halves[self._start[row] : self._start[row + 1]]
+
+    def gather(self, rows: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return those of `rows` as CSR, sorted by `order` of the other end: sums over them are the
+        same, bit for bit, whatever rows the nodes have."""
+        last = len(self._start) - 1
+        first = self._start[np.minimum(rows, last)]
+        size = self._start[np.minimum(rows + 1, last)] - first
+        changed = [at for at, row in enumerate(rows.tolist()) if row in self._changed]
+        parts = [self._changed[row] for row in rows[changed].tolist()]
+        size[changed] = [len(part) for part in parts]
+        indptr = np.r_[0, np.cumsum(size)]
+        first[changed] = -1
+        halves = np.empty(indptr[-1], np.int64)
+        kernels.copy_rows(first, indptr, self._halves, halves)
+        for at, part in zip(changed, parts, strict=True):
+            by_order = np.lexsort((part, order[part >> ROW_SHIFT]))
+            halves[indptr[at] : indptr[at + 1]] = part[by_order]
+        return indptr, halves
+
+
+def _build_half_edges(graph: Graph, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offset of each row (N + 1) and the half edges of all rows, sorted by row, then by
+    `order` of the other end. An edge that the graph has twice is kept once."""
     source, target = np.asarray(graph.edge_index, np.int64)
     relation = (
         0 if graph.edge_type is None else np.asarray(graph.edge_type, np.int64) << RELATION_SHIFT
@@ -34,7 +94,7 @@ def build_half_edges(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     outward = target << ROW_SHIFT | relation
     inward = (source << ROW_SHIFT | relation | INWARD_BIT)[inwards]
     owner, half = np.r_[source, target[inwards]], np.r_[outward, inward]
-    by_owner = np.lexsort((half, owner))
+    by_owner = np.lexsort((half, order[half >> ROW_SHIFT], owner))
     owner, half = owner[by_owner], half[by_owner]
     once = np.ones(len(owner), bool)
     once[1:] = (owner[1:] != owner[:-1]) | (half[1:] != half[:-1])

@@ -24,7 +24,7 @@ from training.datasets import GraphDataset, load_node_dataset, load_tu
 from training.export import draw_sample
 from training.provenance import find_molecule_table, load_graph_data, load_node_data
 from training.studies.ood.rows import SAME_ROWS, RowBatches, RowSet, StudyRows
-from training.tasks.anomaly.export import REQUEST_FANOUTS, sample_neighborhoods
+from training.tasks.anomaly.neighborhoods import REQUEST_FANOUTS, sample_neighborhoods
 
 _AT_A_TIME = 64
 _LARGEST = 1000  # nodes; a few proteins of DD would take longer than all others

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast, final
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from models.architectures.ait import AiT
 from models.base import Architecture, DynamicsParams
 from models.checkpoint import Checkpoint
+from models.inputs.graph_batch import GraphBatch
 from models.inputs.patches import PatchBatch
 from models.tasks.graph_classifier import ClassificationTask
 from models.tasks.image_completer import ImageCompleter
@@ -45,8 +46,7 @@ def evaluate_rows(checkpoint: Checkpoint, rows: RowSet) -> RowOutputs:
         with _overheard(_reader(network)) as heard:
             output = network.infer(batch, [DynamicsParams()] * len(sizes))
         final_R = sum(s.trace[-1].energy_R for s in output.solutions)
-        told = zip(final_R / sizes, _hidden(batch), strict=True)
-        percentile += [manifest.energy.percentile(energy, hidden) for energy, hidden in told]
+        percentile += map(manifest.energy.percentile, final_R / sizes, _compared_by(batch))
         logits.append(output.logits.double().numpy()[at])
         states = heard[0].double()
         if isinstance(network, ImageCompleter):  # the mean over the patches of each
@@ -56,8 +56,10 @@ def evaluate_rows(checkpoint: Checkpoint, rows: RowSet) -> RowOutputs:
     return RowOutputs(np.array(percentile), confidence, np.concatenate(read))
 
 
-def _hidden(batch: Any) -> list[float | None]:
-    """The share of each row that is hidden, where something can be."""
+def _compared_by(batch: Any) -> Sequence[float | None]:
+    """The share of each row that is hidden, or its mean log degree, where it has one."""
+    if isinstance(batch, GraphBatch):
+        return batch.log_degree_R
     if not isinstance(batch, PatchBatch):
         return [None] * batch.rows
     return batch.occluded_N.view(batch.rows, -1).double().mean(1).tolist()

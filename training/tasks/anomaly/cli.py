@@ -21,6 +21,8 @@ from basin_client.command_line import (
 from basin_client.graph_tables import ColumnOptions
 from rich.progress import Progress
 
+from models.checkpoint import CARD, load_checkpoint, save_checkpoint
+from models.tasks.node_scorer import NodeScorer
 from training.cli_options import (
     DataOption,
     DeviceOption,
@@ -40,6 +42,7 @@ from training.cli_options import (
     with_resonance,
 )
 from training.datasets import NodeDataset, Split, load_node_dataset, load_node_tables, random_splits
+from training.provenance import load_node_data
 from training.tasks.anomaly import results_table as tables
 from training.tasks.anomaly.configs import (
     ABLATIONS,
@@ -48,6 +51,7 @@ from training.tasks.anomaly.configs import (
     smoke_node_config,
 )
 from training.tasks.anomaly.export import export_node_scorer
+from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_energy_reference
 from training.tasks.anomaly.train import train_node_scorer
 
 
@@ -153,6 +157,29 @@ def anomaly(
                 f"macro-F1 {metrics.macro_f1:.4f}  recall@k {metrics.recall_at_k:.4f}"
             )
         typer.echo(f"{folder} {written.sha256}")
+
+
+def neighborhood(
+    checkpoint: Annotated[Path, typer.Argument(help="folder of a model that scores graphs")],
+    data: DataOption = None,
+) -> None:
+    """Choose what of a stored graph the server reads for a score, make the energies that answers
+    are compared with, and write both to a checkpoint. Training does so too.
+    """
+    loaded = load_checkpoint(checkpoint)
+    if not isinstance(loaded.network, NodeScorer) or loaded.manifest.transactions is not None:
+        raise typer.BadParameter(f"{checkpoint} does not score graphs of nodes and edges")
+    source, split = load_node_data(loaded.manifest, data)
+    network, threshold = loaded.network, loaded.manifest.threshold
+    calibration, graph = loaded.manifest.calibration, source.graph
+    chosen = choose_neighborhood(network, graph, split.train, threshold, calibration)
+    energy = compute_energy_reference(network, graph, split.train)
+    manifest = loaded.manifest.model_copy(update={"neighborhood": chosen, "energy": energy})
+    save_checkpoint(checkpoint, loaded.network, manifest, (checkpoint / CARD).read_text("utf-8"))
+    console.print(
+        f"{manifest.name}: {chosen.hops} hops, {chosen.max_neighbors} neighbours; "
+        f"{100 * chosen.labels_equal:.1f} % of {chosen.nodes} labels as of the whole graph"
+    )
 
 
 def table(

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from models.base import DynamicsParams
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
+from models.checkpoint import Checkpoint, Manifest, save_checkpoint
 from models.inputs.graph import Column
-from models.inputs.graph_batch import GraphBatch
-from models.tasks.node_scorer import NodeScorer
 from training.datasets import NodeDataset, Split
-from training.export import build_manifest, describe_columns, draw_sample, energy_quantiles
-from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+from training.export import build_manifest, describe_columns
+from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_energy_reference
 from training.tasks.anomaly.train import NodeRun
 
 _PROTOCOL = (
@@ -22,15 +16,14 @@ _PROTOCOL = (
     "feature bins from all nodes without labels; test nodes measured once, at the end"
 )
 
-REQUEST_FANOUTS = (16, 8)
-"""Neighbours of a node, and of each of those, in what is taken for a client's request."""
-
 
 def export_node_scorer(
     folder: Path, name: str, dataset: NodeDataset, split: Split, run: NodeRun, *, seed: int
 ) -> Checkpoint:
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, evaluation = run.network, run.evaluation
+    graph, threshold = dataset.graph, evaluation.threshold
+    reach = choose_neighborhood(network, graph, split.train, threshold, evaluation.calibration)
     manifest = build_manifest(
         network,
         dataset,
@@ -44,32 +37,11 @@ def export_node_scorer(
         features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x),
         threshold=evaluation.threshold,
         calibration=evaluation.calibration,
-        energy=node_energy_reference(network, network.pack([dataset.graph]), split.train),
+        energy=compute_energy_reference(network, graph, split.train),
+        neighborhood=reach,
         metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()},
     )
     return save_checkpoint(folder, network, manifest, _card(manifest, dataset))
-
-
-def node_energy_reference(
-    network: NodeScorer, batch: GraphBatch, nodes: np.ndarray
-) -> EnergyReference:
-    """Quantiles of final energy per node over `neighbourhoods` of training nodes."""
-    energies = []
-    for part in sample_neighborhoods(batch, draw_sample(nodes)):
-        output = network.infer(part, [DynamicsParams()])
-        total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
-        energies.append(total / len(part.x_NF))
-    return energy_quantiles(energies)
-
-
-def sample_neighborhoods(
-    batch: GraphBatch, nodes: np.ndarray, fanouts: Sequence[int] = REQUEST_FANOUTS
-) -> Iterator[GraphBatch]:
-    """What a client posts to ask about one node, for each of `nodes`, which comes first: itself,
-    its neighbours a hop away, and theirs, at most `fanouts` of each."""
-    sampler = NeighborSampler(batch, fanouts)
-    for node in nodes:
-        yield sampler.sample(np.array([node]), seed=int(node))[0]
 
 
 def _card(manifest: Manifest, dataset: NodeDataset) -> str:

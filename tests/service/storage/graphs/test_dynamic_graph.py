@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
+from models.inputs.graph_batch import pack_graphs
+from models.inputs.neighbor_means import NeighborRule
 from service.errors import Problem
 from service.storage.graphs import DynamicGraph, Edge, GraphSnapshot, Schema, Update
 from service.validation.ids import NodeId
@@ -78,6 +81,50 @@ def as_model(graph: Graph, node_ids: list[NodeId]) -> Model:
 def update(graph: DynamicGraph, one: Update) -> None:
     if (change := graph.plan(one)) is not None:
         graph.commit(change, graph.revision + 1)
+
+
+def describe(graph: Graph, rule: NeighborRule) -> np.ndarray:
+    """The table of a network that reads neighbours by `rule`."""
+    batch = pack_graphs(
+        [graph],
+        num_relations=rule.relations,
+        undirected=rule.undirected,
+        self_loops=rule.self_loops,
+    )
+    features = NodeFeatures(2, rule.hops, 4, 4)
+    table = features.compute_table(batch).numpy()
+    # A deviation of zero is the root of a rounding error.
+    np.testing.assert_allclose(features._compute_table_torch(batch), table, rtol=0, atol=1e-7)
+    return table
+
+
+@settings(deadline=None)
+@given(st.lists(updates(), max_size=6), st.booleans(), st.booleans(), st.data())
+def test_nodes_are_described_as_in_the_whole_graph(
+    several: list[Update], undirected: bool, self_loops: bool, data: st.DataObject
+) -> None:
+    model = Model({1: (0.0, 0.0), "two": (1.0, 1.0)}, {(1, "two", 0), (1, 1, 1)})
+    graph = live(model)
+    rules = [NeighborRule(hops, 2, undirected, self_loops) for hops in (0, 1, 3)]
+    for one in several:
+        if not model.apply(one) or not model.nodes:
+            return
+        update(graph, one)
+        target, hops = data.draw(st.sampled_from(list(model.nodes))), data.draw(st.integers(0, 2))
+        most = data.draw(st.sampled_from([1, MOST]))
+        for rule in rules:
+            whole = graph.snapshot()
+            rows = {id: row for row, id in enumerate(whole.node_ids)}
+            near = graph.sample_neighborhood([target], hops, most, 0, MOST, MOST, rule)
+            expected = describe(whole.graph, rule)[[rows[id] for id in near.node_ids]]
+            np.testing.assert_allclose(describe(near.graph, rule), expected, rtol=0, atol=1e-7)
+            # Bit for bit as of a graph that was built in another way, and has changed by nothing.
+            other = live(model, data.draw(st.permutations(list(model.nodes))))
+            again = other.sample_neighborhood([target], hops, most, 0, MOST, MOST, rule)
+            assert near.graph.outside is not None
+            assert again.graph.outside is not None
+            np.testing.assert_array_equal(near.graph.outside.sums, again.graph.outside.sums)
+            np.testing.assert_array_equal(near.graph.outside.squares, again.graph.outside.squares)
 
 
 @settings(deadline=None)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from models.base import DynamicsParams
 from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
 from models.inputs.graph import Column
 from models.tasks.node_scorer import NodeScorer
 from training.datasets.transactions import DescribedTransactions
-from training.export import build_manifest, describe_columns, draw_sample, energy_quantiles
+from training.export import build_manifest, describe_columns, draw_sample
+from training.tasks.anomaly.neighborhoods import compute_quantiles_by_degree
 from training.tasks.anomaly.transactions.train import TransactionRun
 
 _PROTOCOL = (
@@ -54,13 +54,9 @@ def _compute_energy_reference(
 ) -> EnergyReference:
     """Quantiles of final energy per node over neighbourhoods of training transactions, which are
     what a server scores them in."""
-    energies = []
-    for row in draw_sample(described.split.train):
-        graph, nodes, _ = described.history.build_graph(np.array([row]))
-        output = network.infer(network.pack([graph]), [DynamicsParams()])
-        total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
-        energies.append(total / len(nodes))
-    return energy_quantiles(energies)
+    rows = draw_sample(described.split.train, 2000)
+    graphs = (described.history.build_graph(np.array([row]))[0] for row in rows)
+    return compute_quantiles_by_degree(network, (network.pack([graph]) for graph in graphs))
 
 
 def _card(manifest: Manifest, described: DescribedTransactions) -> str:

@@ -1,0 +1,97 @@
+"""What of a stored graph a score reads, and the energies that it is compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.architectures.et import ET, ETConfig
+from models.base import DynamicsParams
+from models.checkpoint import Calibration
+from models.inputs.graph import Graph
+from models.tasks.node_scorer import NodeScorer
+from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema
+from training.tasks.anomaly.neighborhoods import (
+    InducedSampler,
+    choose_neighborhood,
+    compute_energy_reference,
+    fit_quantiles_by_degree,
+)
+
+NODES, RELATIONS = 300, ("a", "b")
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    rng = np.random.default_rng(0)
+    edges = (NODES * rng.random((2, 900)) ** 1.5).astype(np.int64)
+    x = rng.standard_normal((NODES, 3)).astype(np.float32)
+    return Graph(x, edges, rng.integers(0, 2, 900))
+
+
+@pytest.fixture(scope="module")
+def network(graph: Graph) -> NodeScorer:
+    config = ETConfig(
+        features=("x", "y", "z"), relations=RELATIONS, combine="concat", dim=8, heads=2, head_dim=4,
+        memories=8, blocks=1, steps=2, step_size=0.5, hops=3, bins=4,
+    )  # fmt: skip
+    built, _ = ET.from_data(config, [graph], 0)
+    return built.eval()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("most", [1000, 2])
+def test_training_takes_what_the_server_takes(graph, network, most) -> None:
+    stored = DynamicGraph(
+        Schema(network.config.features, RELATIONS), GraphSnapshot(graph, list(range(NODES)), 0)
+    )
+    sampler = InducedSampler(network, graph, network.pack([graph]))
+    for node in (0, 17, 299):
+        ours = sampler.sample(np.array([node]), 2, most)
+        theirs = stored.sample_neighborhood(
+            [node], 2, most, 0, 1 << 20, 1 << 20, network.neighbor_rule
+        )
+        if most == 2:  # each by another chance
+            assert ours.num_nodes <= 1 + 3 * 300
+            continue
+        assert ours.num_nodes == theirs.graph.num_nodes
+        one, other = (
+            network.infer(network.pack([part]), [DynamicsParams()]).logits[0].item()
+            for part in (ours, theirs.graph)
+        )
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_the_least_reach_that_gives_the_labels_of_the_whole_graph(graph, network) -> None:
+    logits = network.infer(network.pack([graph]), [DynamicsParams()]).logits.numpy()
+    calibration = Calibration(slope=1.0, intercept=-float(np.median(logits)))
+    given = network, graph, np.arange(100), 0.5, calibration
+    chosen = choose_neighborhood(*given, reaches=((0, 1), (8, 1000), (9, 1000)))
+    assert (chosen.hops, chosen.max_neighbors, chosen.nodes) == (8, 1000, NODES)
+    assert chosen.labels_equal == 1
+    worst = choose_neighborhood(*given, reaches=((0, 1),))
+    assert worst.labels_equal < 0.996
+    # Of what the energies were made of, about one in a hundred is outside.
+    reference = compute_energy_reference(network, graph, np.arange(NODES))
+    assert len(reference.by_degree) > 2
+    assert len(chosen.energy.by_degree) > 2
+
+
+def test_quantiles_follow_the_degree() -> None:
+    rng = np.random.default_rng(0)
+    degree = rng.choice([0.0, 0.7, 1.1, *rng.uniform(1, 4, 20)], 3000)
+    energy = -3 * degree + 0.2 * degree**2 + (0.1 + 0.2 * degree) * rng.standard_normal(3000)
+    reference = fit_quantiles_by_degree(degree, energy)
+    told = [
+        reference.out_of_distribution(reference.percentile(*row))
+        for row in zip(energy, degree, strict=True)
+    ]
+    assert 0.003 < np.mean(told) < 0.015
+    # As low as energies of four times the degree are.
+    assert reference.percentile(-7.0, 0.7) == 0
+    assert not reference.out_of_distribution(reference.percentile(-7.0))
+
+
+def test_graphs_of_one_degree_have_quantiles_alone() -> None:
+    reference = fit_quantiles_by_degree(np.full(10, 0.7), np.arange(10.0))
+    assert reference.by_degree == ()
+    assert reference.percentile(4.5, 0.7) == pytest.approx(50)

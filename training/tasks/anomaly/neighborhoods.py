@@ -1,0 +1,192 @@
+"""How much of a stored graph a score has to read: chosen by what the whole graph answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import final
+
+import numpy as np
+
+from models.base import DynamicsParams
+from models.checkpoint import (
+    Calibration,
+    DegreeReference,
+    EnergyReference,
+    Neighborhood,
+)
+from models.inputs.graph import Graph
+from models.inputs.graph_batch import GraphBatch
+from models.inputs.neighbor_means import NeighborMeans
+from models.layouts import EdgeList
+from models.tasks.node_scorer import NodeScorer
+from training.export import draw_sample, energy_quantiles
+from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+
+REACHES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (2, 512), (3, 128), (3, 512))
+"""`hops` and `max_neighbors` that are tried, what reads less first."""
+REQUEST_FANOUTS = (16, 8)
+"""Neighbours of a node, and of each of those, in what is taken for a client's request."""
+_EQUAL = 0.996  # so that 99.5 % of other nodes are
+_TRIED, _REFERENCES = 1000, 2000  # nodes whose labels are compared, and with energies
+_DEGREES, _NEAREST = 25, 250  # degrees with quantiles of their own, and graphs for each
+
+
+def choose_neighborhood(
+    network: NodeScorer,
+    graph: Graph,
+    nodes: np.ndarray,
+    threshold: float,
+    calibration: Calibration,
+    reaches: Sequence[tuple[int, int]] = REACHES,
+) -> Neighborhood:
+    """The first of `reaches` by which 99.6 % of nodes get the label that the whole graph gives
+    them, or else the last, and the energies of the neighbourhoods of `nodes`.
+
+    Up to a thousand nodes are tried, whatever part of the data they are: no label of it is read.
+    """
+    batch = network.pack([graph])
+    whole_N = calibration(network.infer(batch, [DynamicsParams()]).logits.cpu().numpy())
+    tried = draw_sample(np.arange(graph.num_nodes), _TRIED)
+    sampler = InducedSampler(network, graph, batch)
+    allowed = int(len(tried) * (1 - _EQUAL))
+    for reach in reaches:
+        different = 0
+        for node in tried:
+            part = network.pack([sampler.sample(node[None], *reach)])
+            logits_N = network.infer(part, [DynamicsParams()]).logits.cpu().numpy()
+            probability = calibration(logits_N[:1])[0]
+            different += (probability >= threshold) != (whole_N[node] >= threshold)
+            if different > allowed and reach != reaches[-1]:
+                break
+        else:
+            parts = (sampler.sample(n[None], *reach) for n in draw_sample(nodes, _REFERENCES))
+            return Neighborhood(
+                hops=reach[0],
+                max_neighbors=reach[1],
+                labels_equal=1 - different / len(tried),
+                nodes=len(tried),
+                energy=compute_quantiles_by_degree(network, (network.pack([p]) for p in parts)),
+            )
+    raise AssertionError("the last reach is always taken")
+
+
+def compute_energy_reference(
+    network: NodeScorer, graph: Graph, nodes: np.ndarray
+) -> EnergyReference:
+    """Quantiles of the final energy per node, by degree, of what a client sends to ask about one of
+    `nodes`: its neighbourhood, or the whole graph."""
+    batch = network.pack([graph])
+    parts = sample_neighborhoods(batch, draw_sample(nodes, _REFERENCES))
+    return compute_quantiles_by_degree(network, chain(parts, [batch]))
+
+
+def compute_quantiles_by_degree(
+    network: NodeScorer, graphs: Iterable[GraphBatch]
+) -> EnergyReference:
+    """Quantiles of the final energy per node of all `graphs`, and of those whose nodes have about
+    as many neighbours, in up to eight groups: from one to the other the energy is a line."""
+    degrees, energies = list[float](), list[float]()
+    for graph in graphs:
+        output = network.infer(graph, [DynamicsParams()])
+        total = sum(float(s.trace[-1].energy_R.sum()) for s in output.solutions)
+        degrees += graph.log_degree_R
+        energies.append(total / len(graph.x_NF))
+    return fit_quantiles_by_degree(np.array(degrees), np.array(energies))
+
+
+def fit_quantiles_by_degree(degree: np.ndarray, energy: np.ndarray) -> EnergyReference:
+    """Quantiles of `energy`, and of what has about the same log `degree`.
+
+    They are given at some degrees, as many graphs between one and the next. At each the nearest
+    graphs count, their energies moved along the line through them to that degree.
+    """
+    whole = energy_quantiles(energy)
+    references = []
+    for at in np.unique(np.quantile(degree, np.linspace(0, 1, _DEGREES))):
+        near = np.argsort(np.abs(degree - at), kind="stable")[:_NEAREST]
+        away = degree[near] - at
+        slope = np.polyfit(away, energy[near], 1)[0] if np.ptp(away) > 0 else 0.0
+        values = energy_quantiles(energy[near] - slope * away).values
+        references.append(DegreeReference(log_degree=float(at), values=values))
+    by_degree = tuple(references) if len(references) > 1 else ()
+    return whole.model_copy(update={"by_degree": by_degree})
+
+
+def sample_neighborhoods(
+    batch: GraphBatch, nodes: np.ndarray, fanouts: Sequence[int] = REQUEST_FANOUTS
+) -> Iterator[GraphBatch]:
+    """What a client posts to ask about one node, for each of `nodes`, which comes first: itself,
+    its neighbours a hop away, and theirs, at most `fanouts` of each."""
+    sampler = NeighborSampler(batch, fanouts)
+    for node in nodes:
+        yield sampler.sample(np.array([node]), seed=int(node))[0]
+
+
+@final
+class InducedSampler:
+    """What a server takes of a stored graph to score one node: those around it, all edges between
+    them, and what the others add to their features."""
+
+    def __init__(self, network: NodeScorer, graph: Graph, batch: GraphBatch) -> None:
+        self._graph, self._rule = graph, network.neighbor_rule
+        self._source, self._target = np.asarray(graph.edge_index, np.int64)
+        self._by_source = np.argsort(self._source, kind="stable")
+        self._first = np.searchsorted(self._source[self._by_source], np.arange(graph.num_nodes + 1))
+        around = EdgeList.from_edges(graph.edge_index, graph.num_nodes)
+        self._around = _csr(around)
+        self._seen = [_csr(relation) for relation in batch.relations]
+        self._place = np.full(graph.num_nodes, -1, np.int32)
+        self._means = NeighborMeans(self._rule, graph.x.shape[1])
+        self._means.mark_changed(np.arange(graph.num_nodes))
+        self._means.refresh(graph.x, self._neighbors)
+
+    def sample(self, nodes: np.ndarray, hops: int, max_neighbors: int) -> Graph:
+        """The graph around `nodes`, which come first; of more neighbours than `max_neighbors` that
+        many are followed, by chance."""
+        rng = np.random.default_rng(nodes)
+        parts, count = [nodes], len(nodes)
+        self._place[nodes] = np.arange(count)
+        for _ in range(hops):
+            near = np.unique(
+                np.concatenate([self._followed(row, max_neighbors, rng) for row in parts[-1]])
+            )
+            new = near[self._place[near] < 0]
+            if not len(new):
+                break
+            self._place[new] = np.arange(count, count + len(new))
+            parts.append(new)
+            count += len(new)
+        rows = np.concatenate(parts)
+        edges = np.concatenate(
+            [self._by_source[self._first[row] : self._first[row + 1]] for row in rows.tolist()]
+        )
+        edges = edges[self._place[self._target[edges]] >= 0]
+        ends = self._place[self._source[edges]], self._place[self._target[edges]]
+        kind = self._graph.edge_type
+        part = Graph(
+            self._graph.x[rows],
+            np.stack(ends).astype(np.int64),
+            None if kind is None else kind[edges],
+            outside=self._means.sum_outside(rows, self._place, self._neighbors),
+        )
+        self._place[rows] = -1
+        return part
+
+    def _followed(self, row: int, most: int, rng: np.random.Generator) -> np.ndarray:
+        indptr, indices = self._around
+        near = indices[indptr[row] : indptr[row + 1]]
+        return near if len(near) <= most else rng.choice(near, most, replace=False)
+
+    def _neighbors(
+        self, rows: np.ndarray, relation: int, either_way: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        # `either_way` is asked for where some rows changed; here all are computed, once.
+        indptr, indices = self._seen[relation]
+        size = indptr[rows + 1] - indptr[rows]
+        ends = np.r_[0, np.cumsum(size)]
+        return ends, indices[np.repeat(indptr[rows] - ends[:-1], size) + np.arange(ends[-1])]
+
+
+def _csr(edges: EdgeList) -> tuple[np.ndarray, np.ndarray]:
+    return edges.indptr_N1.numpy().astype(np.int64), edges.indices_E.numpy().astype(np.int64)

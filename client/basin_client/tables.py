@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from pyarrow import parquet
 from basin_client.errors import InputError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".json", ".jsonl")
-"""Each of the text formats also with `.gz` behind it."""
+"""Each of the text formats also with `.gz` behind it, or as the only file in a `.zip`."""
 _SEPARATORS = ",;\t|"
 _HEAD_BYTES = 1 << 20  # the header has to end within these
 _BOMS = (
@@ -77,8 +78,8 @@ def read_table(
     called `Unnamed: N`, N from 0.
 
     Args:
-        path: ends in one of `TABLE_SUFFIXES`, text formats also with `.gz` behind it; `-` is CSV
-            from standard input.
+        path: ends in one of `TABLE_SUFFIXES`, text formats also with `.gz` behind it, or in `.zip`
+            with one file of text in it; `-` is CSV from standard input.
         separator: between columns of CSV. If None it is that of `,`, `;`, tab and `|` which is most
             frequent in the header.
         encoding: of text; if None, UTF-8, or UTF-16 where the file begins with a byte-order mark.
@@ -88,8 +89,6 @@ def read_table(
     """
     name = "standard input" if str(path) == "-" else str(path)
     path = Path(path)
-    suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
-    suffix = ".csv" if str(path) == "-" else suffix.lower()
     if separator is not None and not (len(separator) == 1 and separator.isascii()):
         separator = {"\\t": "\t", "tab": "\t"}.get(separator, separator)
         if len(separator) != 1 or not separator.isascii():
@@ -97,6 +96,7 @@ def read_table(
                 f"The separator {separator!r} must be one ASCII character, such as ; or tab."
             )
     try:
+        suffix = _find_suffix(path, name)
         if path.is_dir() or suffix in (".parquet", ".pq"):
             frame = parquet.read_table(path).to_pandas(integer_object_nulls=True)
         elif suffix in (".json", ".jsonl"):
@@ -112,7 +112,7 @@ def read_table(
         raise InputError(f"{name}: no such file.") from None
     except pa.ArrowInvalid as error:
         raise InputError(f"{name}: not a readable table: {one_line(error)}") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{name}: {one_line(error)}") from error
     require_distinct(list(frame.columns), name)
     return Table(frame, name)
@@ -161,9 +161,38 @@ def split_lines(text: str) -> list[str]:
     return re.split(r"\r\n|\n|\r", text)
 
 
+def _find_suffix(path: Path, name: str) -> str:
+    """Return the suffix of a table, in lower case, without or within what compresses it."""
+    if str(path) == "-":
+        return ".csv"
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return path.with_suffix("").suffix.lower()
+    if suffix != ".zip" or path.is_dir():
+        return suffix
+    within = Path(_only_member(path)).suffix.lower()
+    if within in (".parquet", ".pq"):
+        raise InputError(f"{name}: Parquet in a zip file is not read. Unpack it first.")
+    return within
+
+
+def _only_member(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        names = [m.filename for m in archive.infolist() if not m.is_dir()]
+    names = [member for member in names if not member.startswith("__MACOSX/")]
+    if len(names) != 1:
+        raise InputError(
+            f"{path}: has {len(names)} files ({list_names(names)}). A zip file must have one table "
+            "in it: unpack it, and name the file."
+        )
+    return names[0]
+
+
 def _open(path: Path) -> Any:
     if str(path) == "-":
         return io.BytesIO(sys.stdin.buffer.read())
+    if path.suffix.lower() == ".zip":
+        return zipfile.ZipFile(path).open(_only_member(path))
     return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zipfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -312,3 +313,29 @@ def test_undirected_networkx_graphs_of_a_directed_model() -> None:
     graph.nodes[2]["x"] = [1.0, 2.0]
     with pytest.raises(InputError, match="as many for each node"):
         to_graph(graph, schema=schema)
+
+
+def test_a_zip_file_has_one_table(tmp_path: Path) -> None:
+    path = tmp_path / "t.zip"
+
+    def pack(**files: str) -> Path:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name.replace("_", "."), content)
+        return path
+
+    assert read_table(pack(t_tsv="id\tname\n007\té\n")).frame.to_dict("list") == {
+        "id": ["007"],
+        "name": ["é"],
+    }
+    for message, files in (
+        ("has 2 files", {"a_csv": "x\n1\n", "b_csv": "x\n1\n"}),
+        ("has 0 files", {}),
+        ("not the suffix of a table", {"a_txt": "x"}),
+        ("Parquet in a zip file is not read", {"a_parquet": "x"}),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_table(pack(**files))
+    path.write_bytes(b"PK no zip")
+    with pytest.raises(InputError, match="not a zip file"):
+        read_table(path)

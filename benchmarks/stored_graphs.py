@@ -119,7 +119,10 @@ def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) ->
     told("it is scored by graph_id", seconds["by graph_id"])
     told("its neighbourhood sent by hand, as JSON", seconds["sent as JSON"])
     told("its neighbourhood sent by hand, as bytes", seconds["sent as bytes"])
-    print(f"largest difference of the three scores: {apart:.1e}")
+    print(
+        f"largest difference of the scores by graph_id and by hand, which is not described as in the "
+        f"whole graph: {apart:.1e}"
+    )
     everything = own.snapshot()
     sent = Graph(everything.graph.x, everything.graph.edge_index)
     row = everything.node_ids.index(f"t{count - 1}")

@@ -35,7 +35,7 @@ class NeighborMeans:
     def __init__(self, rule: NeighborRule, features: int) -> None:
         self._rule = rule
         self._layers = np.zeros((rule.relations, rule.hops, 0, features + 1))
-        self._stale: list[np.ndarray] = []
+        self._is_changed = np.zeros(0, bool)
 
     @property
     def nbytes(self) -> int:
@@ -43,18 +43,17 @@ class NeighborMeans:
 
     def mark_changed(self, rows: np.ndarray) -> None:
         """Remember that the features or edges of these rows are no longer what they were."""
-        self._stale.append(rows)
+        if len(rows):
+            self._grow(int(rows.max()) + 1)
+            self._is_changed[rows] = True
 
     def refresh(self, x: np.ndarray, neighbors: NeighborsFunc) -> None:
         """Compute what depends on rows that changed; `x` (rows, F) are the features of all."""
-        if not self._stale or not self._rule.hops:
+        changed = np.flatnonzero(self._is_changed)
+        if not len(changed) or not self._rule.hops:
             return
-        self._grow(len(x))
-        is_changed = np.zeros(len(x), bool)
-        is_changed[np.concatenate(self._stale)] = True
-        changed = np.flatnonzero(is_changed)
         for relation, layers in enumerate(self._layers):
-            is_touched, touched = is_changed.copy(), changed
+            is_touched, touched = self._is_changed.copy(), changed
             seen = neighbors(touched, relation, self._rule.undirected)
             layers[0, changed, :-1] = x[changed]
             layers[0, changed, -1] = np.log1p(np.diff(seen[0]).astype(float))
@@ -65,7 +64,7 @@ class NeighborMeans:
                     touched = np.flatnonzero(is_touched)
                     seen = neighbors(touched, relation, self._rule.undirected)
                 kernels.average(touched, *seen, layers[hop - 1], layers[hop])
-        self._stale = []
+        self._is_changed[:] = False
 
     def sum_outside(
         self, rows: np.ndarray, place: np.ndarray, neighbors: NeighborsFunc
@@ -90,5 +89,7 @@ class NeighborMeans:
     def _grow(self, rows: int) -> None:
         relations, hops, now, width = self._layers.shape
         if rows > now:
-            more = np.zeros((relations, hops, rows - now, width))
+            spare = max(rows, now + now // 4) - now
+            more = np.zeros((relations, hops, spare, width))
             self._layers = np.concatenate([self._layers, more], 2)
+            self._is_changed = np.concatenate([self._is_changed, np.zeros(spare, bool)])

@@ -75,12 +75,15 @@ class ScoreInputs:
     subgraph: Mapping[str, str | int] | None = None
 
     @property
-    def energy_reference(self) -> EnergyReference:
-        """The energies of training that are compared with: of stored graphs those of such."""
-        manifest = self.model.manifest
-        if self.subgraph is None or manifest.neighborhood is None:
+    def energy_reference(self) -> EnergyReference | None:
+        """The energies of training that are compared with: of a stored graph those of such parts;
+        None where a request reads more or less."""
+        manifest, taken = self.model.manifest, self.subgraph
+        usual = manifest.neighborhood
+        if taken is None or usual is None:
             return manifest.energy
-        return manifest.neighborhood.energy
+        is_usual = (taken["hops"], taken["max_neighbors"]) == (usual.hops, usual.max_neighbors)
+        return usual.energy if is_usual else None
 
 
 @dataclass(frozen=True)

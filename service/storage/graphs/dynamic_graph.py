@@ -359,7 +359,7 @@ class DynamicGraph(StoredGraph):
 def _too_much(max_entries: int, of: str) -> Problem:
     rule = (
         f"The neighborhood has more than {max_entries} {of} (BASIN_MAX_NEIGHBORHOOD_{of.upper()}). "
-        "Lower `hops` or `neighbors`."
+        "Send a `neighborhood` with lower `hops` or `max_neighbors`."
     )
     return make_graph_problem_at("/neighborhood", f"too_many_{of}", rule)
 

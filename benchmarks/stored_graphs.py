@@ -120,8 +120,8 @@ def one_by_one(client: httpx.Client, basin: Client, graph: Graph, count: int) ->
     told("its neighbourhood sent by hand, as JSON", seconds["sent as JSON"])
     told("its neighbourhood sent by hand, as bytes", seconds["sent as bytes"])
     print(
-        f"largest difference of the scores by graph_id and by hand, which is not described as in the "
-        f"whole graph: {apart:.1e}"
+        "largest difference of the scores by graph_id and by hand, which is not described as in "
+        f"the whole graph: {apart:.1e}"
     )
     everything = own.snapshot()
     sent = Graph(everything.graph.x, everything.graph.edge_index)

@@ -28,14 +28,15 @@ class NeighborMeans:
     """Features and log(1 + degree) of all rows of a graph, and their means over the neighbours 1 to
     `hops` - 1 steps away; from these follow the `OutsideNeighbors` of any part of the graph.
 
-    Where rows change, what depends on them is computed again, as all of it would be. Not safe for
-    several threads.
+    Where rows change, they are computed again, and what depends on them as all of it would be. Not
+    safe for several threads.
     """
 
     def __init__(self, rule: NeighborRule, features: int) -> None:
         self._rule = rule
         self._layers = np.zeros((rule.relations, rule.hops, 0, features + 1))
         self._is_changed = np.zeros(0, bool)
+        self._is_pending = np.zeros(0, bool)  # what depends on the row is yet to be computed
 
     @property
     def nbytes(self) -> int:
@@ -47,24 +48,67 @@ class NeighborMeans:
             self._grow(int(rows.max()) + 1)
             self._is_changed[rows] = True
 
-    def refresh(self, x: np.ndarray, neighbors: NeighborsFunc) -> None:
-        """Compute what depends on rows that changed; `x` (rows, F) are the features of all."""
+    def refresh(
+        self,
+        x: np.ndarray,
+        neighbors: NeighborsFunc,
+        count_edges: Callable[[np.ndarray], int],
+        max_edges: int | None = None,
+    ) -> bool:
+        """Compute rows that changed, and what depends on them unless that takes more than
+        `max_edges` edges.
+
+        Args:
+            x: features of all rows (rows, F).
+            count_edges: how many edges some rows have.
+
+        Returns:
+            Whether everything is as if computed from nothing.
+        """
         changed = np.flatnonzero(self._is_changed)
-        if not len(changed) or not self._rule.hops:
-            return
-        for relation, layers in enumerate(self._layers):
-            is_touched, touched = self._is_changed.copy(), changed
-            seen = neighbors(touched, relation, self._rule.undirected)
-            layers[0, changed, :-1] = x[changed]
-            layers[0, changed, -1] = np.log1p(np.diff(seen[0]).astype(float))
-            for hop in range(1, self._rule.hops):
-                if len(touched) < len(x):
-                    near = seen if self._rule.undirected else neighbors(touched, relation, True)
-                    is_touched[near[1]] = True
-                    touched = np.flatnonzero(is_touched)
-                    seen = neighbors(touched, relation, self._rule.undirected)
-                kernels.average(touched, *seen, layers[hop - 1], layers[hop])
+        if len(changed) and self._rule.hops:
+            for relation, layers in enumerate(self._layers):
+                seen = neighbors(changed, relation, self._rule.undirected)
+                layers[0, changed, :-1] = x[changed]
+                layers[0, changed, -1] = np.log1p(np.diff(seen[0]).astype(float))
+                for hop in range(1, self._rule.hops):
+                    kernels.average(changed, *seen, layers[hop - 1], layers[hop])
+        self._is_pending |= self._is_changed
         self._is_changed[:] = False
+        if max_edges == 0:
+            return not self._is_pending.any()
+        for relation in range(self._rule.relations if self._rule.hops > 1 else 0):
+            if not self._propagate(relation, len(x), neighbors, count_edges, max_edges):
+                return False
+        self._is_pending[:] = False
+        return True
+
+    def _propagate(
+        self,
+        relation: int,
+        rows: int,
+        neighbors: NeighborsFunc,
+        count_edges: Callable[[np.ndarray], int],
+        max_edges: int | None,
+    ) -> bool:
+        """Compute what depends on pending rows; False where that is too much."""
+        layers, undirected = self._layers[relation], self._rule.undirected
+        is_touched, touched = self._is_pending.copy(), np.flatnonzero(self._is_pending)
+        if not len(touched):
+            return True
+        if max_edges is not None and count_edges(touched) > max_edges:
+            return False
+        seen = neighbors(touched, relation, undirected)
+        for hop in range(1, self._rule.hops):
+            if len(touched) < rows:
+                near = seen if undirected else neighbors(touched, relation, True)
+                is_touched[near[1]] = True
+                touched = np.flatnonzero(is_touched)
+                if max_edges is not None and count_edges(touched) > max_edges:
+                    return False
+                seen = neighbors(touched, relation, undirected)
+            kernels.average(touched, *seen, layers[hop - 1], layers[hop])
+        return True
 
     def sum_outside(
         self, rows: np.ndarray, place: np.ndarray, neighbors: NeighborsFunc
@@ -92,4 +136,6 @@ class NeighborMeans:
             spare = max(rows, now + now // 4) - now
             more = np.zeros((relations, hops, spare, width))
             self._layers = np.concatenate([self._layers, more], 2)
-            self._is_changed = np.concatenate([self._is_changed, np.zeros(spare, bool)])
+            no = np.zeros(spare, bool)
+            self._is_changed = np.concatenate([self._is_changed, no])
+            self._is_pending = np.concatenate([self._is_pending, no])

@@ -127,6 +127,7 @@ class StoredScoreInputs:
                 rule=self.model.network.neighbor_rule,
             )
             graph, node_ids, revision = around.graph, around.node_ids, around.revision
+            reach["means_revision"] = around.means_revision
             at_size = "/neighborhood"
         nodes, edges = graph.num_nodes, graph.edge_index.shape[1]
         check_graph_size(nodes, edges, settings, at_size, at_size)

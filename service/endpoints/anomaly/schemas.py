@@ -132,6 +132,12 @@ class TakenGraph(BaseModel):
         None, description="not of transactions", json_schema_extra=absent
     )
     max_neighbors: int | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    means_revision: int | SkipJsonSchema[None] = Field(
+        None,
+        description="in means over neighbours that were left out, later changes count only at the "
+        "nodes they touch; `revision`, unless a change touches much of the graph",
+        json_schema_extra=absent,
+    )
     num_nodes: int
     num_edges: int
 

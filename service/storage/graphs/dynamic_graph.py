@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import final
 
 import numpy as np
-import orjson
 
 from models.inputs.graph import Graph, OutsideNeighbors
 from models.inputs.neighbor_means import NeighborMeans, NeighborRule
@@ -26,6 +25,7 @@ from service.storage.graphs.half_edges import (
     count_outward,
     is_among,
 )
+from service.storage.graphs.node_hash import hash_node, hash_nodes, mix
 from service.storage.graphs.stored_graph import Schema, StoredGraph
 from service.storage.graphs.update import Edge, Update
 from service.validation.arrays import (
@@ -37,6 +37,8 @@ from service.validation.arrays import (
 from service.validation.ids import NodeId
 
 Csr = tuple[np.ndarray, np.ndarray]
+_CHEAP_EDGES = 1 << 17  # are read whenever means over neighbours change, in a few milliseconds
+_REST = 20  # times as long as it took, until more than these are read again
 _BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
 
 
@@ -51,11 +53,13 @@ class GraphSnapshot:
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """What stands around some nodes, they first, as it was at a revision."""
+    """What stands around some nodes, they first, as it was at a revision. In means over neighbours
+    outside of it changes after `means_revision` count at the nodes that they touch alone."""
 
     graph: Graph
     node_ids: list[NodeId]
     revision: int
+    means_revision: int
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,16 @@ class Change:
     num_edges: int
 
 
+@dataclass
+class _Described:
+    """Means over neighbours, the last change that all of them count, and when others are due."""
+
+    means: NeighborMeans
+    revision: int = -1
+    is_complete: bool = False
+    due: float = 0.0
+
+
 @final
 class DynamicGraph(StoredGraph):
     """A graph of nodes and edges."""
@@ -82,11 +96,11 @@ class DynamicGraph(StoredGraph):
         self._ids: list[NodeId | None] = list(whole.node_ids)
         self._rows = dict(zip(whole.node_ids, range(graph.num_nodes), strict=True))
         self._x = np.array(graph.x, np.float32)
-        self._order = _node_hashes(whole.node_ids)
+        self._order = hash_nodes(whole.node_ids)
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
         self._edges = HalfEdges(graph, self._order)
         self._dead = np.zeros(graph.num_nodes, bool)  # deleted, though edges still name them
-        self._means = dict[NeighborRule, NeighborMeans]()
+        self._described = dict[NeighborRule, _Described]()
         self.num_edges = self._edges.num_outward
         self._lock = threading.Lock()
 
@@ -101,7 +115,7 @@ class DynamicGraph(StoredGraph):
     @property
     def nbytes(self) -> int:
         arrays = self._x, self._order, self._place
-        means = sum(means.nbytes for means in list(self._means.values()))
+        means = sum(described.means.nbytes for described in list(self._described.values()))
         ids = _BYTES_A_NODE * len(self._ids)
         return sum(a.nbytes for a in arrays) + self._edges.nbytes + means + ids
 
@@ -134,8 +148,8 @@ class DynamicGraph(StoredGraph):
 
     def commit(self, change: Change, revision: int) -> None:
         with self._lock:
-            for means in self._means.values():
-                means.mark_changed(self._touched(change))
+            for described in self._described.values():
+                described.means.mark_changed(self._touched(change))
             for id, row in change.deleted:
                 del self._rows[id]
                 self._ids[row] = None
@@ -143,9 +157,9 @@ class DynamicGraph(StoredGraph):
             self._grow(len(self._ids) + len(change.new))
             for id, row in change.new:
                 self._ids.append(id)
-                self._rows[id], self._order[row] = row, _order(id)
+                self._rows[id], self._order[row] = row, hash_node(id)
+            self._edges.replace(change.halves, self._order)
             self._x[change.rows] = change.x
-            self._edges.replace(change.halves)
             self.num_edges, self.revision = change.num_edges, revision
 
     def compacted(self) -> DynamicGraph:
@@ -217,34 +231,50 @@ class DynamicGraph(StoredGraph):
                 parts, x, revision = self._parts(rows, max_edges), self._x[rows], self.revision
                 half = np.concatenate([NO_HALF_EDGES, *parts])
                 target = self._place[half >> ROW_SHIFT]
-                outside = None if rule is None else self._sum_outside(rule, rows)
+                outside, means_revision = None, revision
+                if rule is not None:
+                    outside, means_revision = self._sum_outside(rule, rows)
             finally:
                 for part in found:
                     self._place[part] = -1
         graph = build_induced_graph(x, parts, half, target, len(self.schema.relations))
         if outside is not None:
             graph = replace(graph, outside=outside)
-        return Neighborhood(graph, [id for id in ids if id is not None], revision)
+        node_ids = [id for id in ids if id is not None]
+        return Neighborhood(graph, node_ids, revision, means_revision)
 
     def _touched(self, change: Change) -> np.ndarray:
         """Rows whose features or edges are others after `change`."""
         gone = [self._edges.at(row) >> ROW_SHIFT for _, row in change.deleted]
         return np.concatenate([np.array(list(change.halves), np.int64), change.rows, *gone])
 
-    def _sum_outside(self, rule: NeighborRule, rows: np.ndarray) -> OutsideNeighbors:
-        """What the neighbours of a neighbourhood of `rows`, which have a place, add to it."""
-        means = self._means.get(rule)
-        if means is None:
-            means = self._means[rule] = NeighborMeans(rule, len(self.schema.features))
-            means.mark_changed(np.arange(len(self._ids)))
+    def _sum_outside(self, rule: NeighborRule, rows: np.ndarray) -> tuple[OutsideNeighbors, int]:
+        """What the neighbours of a neighbourhood of `rows`, which have a place, add to it, and the
+        last change that counts in all of that."""
+        described = self._described.get(rule)
+        if described is None:
+            described = self._described[rule] = _Described(
+                NeighborMeans(rule, len(self.schema.features))
+            )
+            described.means.mark_changed(np.arange(len(self._ids)))
 
         def neighbors(rows: np.ndarray, relation: int, either_way: bool) -> Csr:
-            indptr, halves = self._edges.gather(rows, self._order)
+            indptr, halves = self._edges.gather(rows)
             seen = rows, indptr, halves, ROW_SHIFT, relation, self._dead
             return kernels.list_neighbors(*seen, either_way, rule.self_loops)
 
-        means.refresh(self._x[: len(self._ids)], neighbors)
-        return means.sum_outside(rows, self._place, neighbors)
+        given = self._x[: len(self._ids)], neighbors, self._edges.count
+        start = time.monotonic()
+        if is_due := start >= described.due:
+            max_edges = None
+        else:  # what was too much once only grows
+            max_edges = _CHEAP_EDGES if described.is_complete else 0
+        described.is_complete = described.means.refresh(*given, max_edges)
+        if described.is_complete:
+            described.revision = self.revision
+        if is_due:
+            described.due = time.monotonic() + _REST * (time.monotonic() - start)
+        return described.means.sum_outside(rows, self._place, neighbors), described.revision
 
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)
@@ -285,8 +315,8 @@ class DynamicGraph(StoredGraph):
         owner, near = pairs >> 32, pairs & 0xFFFFFFFF
         others = (rows[owner] != near) & ~self._dead[near]
         owner, near = owner[others], near[others]
-        chance = _splitmix64(self._order[rows[owner]] + np.uint64(seed))
-        chance = _splitmix64(self._order[near] ^ chance)
+        chance = mix(self._order[rows[owner]] + np.uint64(seed))
+        chance = mix(self._order[near] ^ chance)
         by_chance = np.lexsort((chance, owner))
         owner, near = owner[by_chance], near[by_chance]
         rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
@@ -362,19 +392,3 @@ def _too_much(max_entries: int, of: str) -> Problem:
         "Send a `neighborhood` with lower `hops` or `max_neighbors`."
     )
     return make_graph_problem_at("/neighborhood", f"too_many_{of}", rule)
-
-
-def _order(id: NodeId) -> int:
-    return int.from_bytes(blake2b(orjson.dumps(id), digest_size=8).digest(), "little")
-
-
-def _node_hashes(ids: Sequence[NodeId]) -> np.ndarray:
-    """A number by chance for each id, the same wherever it is."""
-    return np.fromiter(map(_order, ids), np.uint64, len(ids))
-
-
-def _splitmix64(values: np.ndarray) -> np.ndarray:
-    """Spread over all 64 bits (the finaliser of SplitMix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

@@ -43,9 +43,11 @@ class HalfEdges:
     def nbytes(self) -> int:
         return self._start.nbytes + self._halves.nbytes + self._changed_bytes
 
-    def replace(self, halves: Mapping[int, np.ndarray]) -> None:
-        """Give rows other half edges."""
-        for row, part in halves.items():
+    def replace(self, halves: Mapping[int, np.ndarray], order: np.ndarray) -> None:
+        """Give rows other half edges, which are then sorted by `order` of the other end."""
+        for row, unsorted in halves.items():
+            # Few were added to many in order, which this kind of sort is fast at.
+            part = unsorted[np.argsort(order[unsorted >> ROW_SHIFT], kind="stable")]
             before = self._changed.get(row)
             self._changed_bytes += part.nbytes + (112 if before is None else -before.nbytes)
             self._changed[row] = part
@@ -57,16 +59,24 @@ class HalfEdges:
         return other
 
     def at(self, row: int) -> np.ndarray:
-        """Return those of a row, in any order."""
+        """Return those of a row."""
         if (changed := self._changed.get(row)) is not None:
             return changed
         if row >= len(self._start) - 1:
             return NO_HALF_EDGES
         return self._halves[self._start[row] : self._start[row + 1]]
 
-    def gather(self, rows: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return those of `rows` as CSR, sorted by `order` of the other end: sums over them are the
-        same, bit for bit, whatever rows the nodes have."""
+    def count(self, rows: np.ndarray) -> int:
+        """Return how many half edges some rows have."""
+        last = len(self._start) - 1
+        size = self._start[np.minimum(rows + 1, last)] - self._start[np.minimum(rows, last)]
+        changed = [at for at, row in enumerate(rows.tolist()) if row in self._changed]
+        size[changed] = [len(self._changed[row]) for row in rows[changed].tolist()]
+        return int(size.sum())
+
+    def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return those of `rows` as CSR. As they are sorted, sums over them are the same, bit for
+        bit, whatever rows the nodes have."""
         last = len(self._start) - 1
         first = self._start[np.minimum(rows, last)]
         size = self._start[np.minimum(rows + 1, last)] - first
@@ -78,8 +88,7 @@ class HalfEdges:
         halves = np.empty(indptr[-1], np.int64)
         kernels.copy_rows(first, indptr, self._halves, halves)
         for at, part in zip(changed, parts, strict=True):
-            by_order = np.lexsort((part, order[part >> ROW_SHIFT]))
-            halves[indptr[at] : indptr[at + 1]] = part[by_order]
+            halves[indptr[at] : indptr[at + 1]] = part
         return indptr, halves
 
 

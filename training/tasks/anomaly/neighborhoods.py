@@ -139,7 +139,7 @@ class InducedSampler:
         self._place = np.full(graph.num_nodes, -1, np.int32)
         self._means = NeighborMeans(self._rule, graph.x.shape[1])
         self._means.mark_changed(np.arange(graph.num_nodes))
-        self._means.refresh(graph.x, self._neighbors)
+        self._means.refresh(graph.x, self._neighbors, len)
 
     def sample(self, nodes: np.ndarray, hops: int, max_neighbors: int) -> Graph:
         """The graph around `nodes`, which come first; of more neighbours than `max_neighbors` that

@@ -85,7 +85,7 @@ class HiddenReference(_Part):
 
 
 class DegreeReference(_Part):
-    """Quantiles as above of graphs whose nodes have so many neighbours."""
+    """Quantiles of the energy of graphs with this mean log degree."""
 
     log_degree: float = Field(ge=0, description="mean of log(1 + degree), summed over relations")
     values: tuple[float, ...]

@@ -31,6 +31,7 @@ from service.settings import Settings
 from service.storage.backends import StorageBackends
 from service.storage.cache import ResponseCache
 from service.storage.graphs import GraphStore
+from service.storage.graphs.dynamic_graph import warm_up as warm_up_graphs
 from service.storage.memories import MemoryStore
 from service.storage.redis_client import RedisClient
 from service.workers.large_json import LargeJsonParser
@@ -206,6 +207,7 @@ class AppContext:
 
     def _load(self) -> None:
         self.graphs.start()
+        warm_up_graphs()
         self.memories.prepare()
         self.registry.load(self.settings.checkpoints)
         self.publish_models()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, final
 
@@ -13,7 +13,7 @@ from scipy.special import softmax
 from models.architectures.ait import AiT, AiTConfig
 from models.base import Architecture, DynamicsParams
 from models.checkpoint import Checkpoint, CheckpointError, EnergyReference, Manifest
-from models.inputs.graph import Column, Graph
+from models.inputs.graph import Column, Graph, OutsideNeighbors
 from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.inputs.questions import ANSWERS, QUESTION_WIDTH, QUESTIONS
@@ -120,7 +120,10 @@ class Scorer(Model[NodeScorer]):
 
     def warm_up(self) -> None:
         super().warm_up()
-        if self.recipe is not None:  # its kernels too
+        if self.recipe is None:  # as part of a stored graph, which has kernels of its own
+            part = replace(self._dummy_input(), outside=self._no_neighbors())
+            self.network.infer(self.network.pack([part]), [DynamicsParams()])
+        else:
             history = TransactionHistory(self.recipe)
             zero, text = np.zeros(1), np.array(["a"], object)
             history.append(
@@ -135,6 +138,12 @@ class Scorer(Model[NodeScorer]):
     def _dummy_input(self) -> Graph:
         x = np.zeros((2, len(self.features)), np.float32)
         return Graph(x, np.array([[0], [1]]), np.zeros(1, np.int64))
+
+    def _no_neighbors(self) -> OutsideNeighbors:
+        """Nothing outside of the small input."""
+        nodes, width = (len(self.relations), 2), len(self.features) + 1
+        sums = np.zeros((*nodes, self.network.config.hops, width))
+        return OutsideNeighbors(np.zeros(nodes), sums, np.zeros((*nodes, width)))
 
 
 @final

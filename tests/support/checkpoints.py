@@ -15,7 +15,14 @@ from models import checkpoint
 from models.architectures.cdat import CDAT, CDATConfig, CDATGraph
 from models.architectures.et import ET, ETConfig, ETGraph, ETImage, ETWindow
 from models.base import temporary_seed
-from models.checkpoint import Calibration, EnergyReference, Feature, HiddenReference, Manifest
+from models.checkpoint import (
+    Calibration,
+    EnergyReference,
+    Feature,
+    HiddenReference,
+    Manifest,
+    Neighborhood,
+)
 from models.inputs.graph import Column, Graph
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse_smiles
 from models.tasks.completer import CompletionNetwork
@@ -84,6 +91,15 @@ def make_sample(seed: int, relations: int = 1, nodes: int = 40) -> Sample:
     )
 
 
+_REACH = Neighborhood(
+    hops=2,
+    max_neighbors=32,
+    labels_equal=1.0,
+    nodes=200,
+    energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-60.0, -20.0, 0.0)),
+)
+
+
 def save_checkpoints(folder: Path) -> None:
     """Write `et-small` (one relation) and `cdat-small` (two), which score nodes, `cdat-mol` (reads
     SMILES) and `et-shape` (reads graphs alone), which classify graphs, `et-tile` (RGB), `et-grey`
@@ -106,6 +122,7 @@ def save_checkpoints(folder: Path) -> None:
             threshold=0.5,
             calibration=Calibration(slope=2.0, intercept=0.1),
             energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-50.0, -10.0, 10.0)),
+            neighborhood=_REACH if kind is ET else None,
             training={"data": "random"},
             metrics={},
         )

@@ -9,11 +9,13 @@ import tempfile
 from pathlib import Path
 
 from service.registry.loader import ModelLoader
+from service.storage.graphs.dynamic_graph import warm_up as warm_up_graphs
 from tests.support.checkpoints import save_checkpoints
 from tests.support.paths import CHECKPOINTS
 
 
 def main() -> None:
+    warm_up_graphs()
     with tempfile.TemporaryDirectory() as name:
         small = Path(name)
         save_checkpoints(small)

@@ -76,6 +76,14 @@ class Change:
     num_edges: int
 
 
+def warm_up() -> None:
+    """Take a neighbourhood of a small graph, so that no request waits for kernels to load."""
+    two = Graph(np.zeros((2, 1), np.float32), np.array([[0], [1]]))
+    graph = DynamicGraph(Schema(("x",), ("edge",)), GraphSnapshot(two, [0, 1], 0))
+    rule = NeighborRule(hops=2, relations=1, undirected=True, self_loops=False)
+    graph.sample_neighborhood([0], 0, 1, 0, 2, 2, rule)
+
+
 @dataclass
 class _Described:
     """Means over neighbours, the last change that all of them count, and when others are due."""

@@ -68,28 +68,33 @@ class HalfEdges:
 
     def count(self, rows: np.ndarray) -> int:
         """Return how many half edges some rows have."""
-        last = len(self._start) - 1
-        size = self._start[np.minimum(rows + 1, last)] - self._start[np.minimum(rows, last)]
-        changed = [at for at, row in enumerate(rows.tolist()) if row in self._changed]
-        size[changed] = [len(self._changed[row]) for row in rows[changed].tolist()]
+        _, size, _, _ = self._locate(rows)
         return int(size.sum())
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return those of `rows` as CSR. As they are sorted, sums over them are the same, bit for
         bit, whatever rows the nodes have."""
-        last = len(self._start) - 1
-        first = self._start[np.minimum(rows, last)]
-        size = self._start[np.minimum(rows + 1, last)] - first
-        changed = [at for at, row in enumerate(rows.tolist()) if row in self._changed]
-        parts = [self._changed[row] for row in rows[changed].tolist()]
-        size[changed] = [len(part) for part in parts]
+        first, size, changed, parts = self._locate(rows)
         indptr = np.r_[0, np.cumsum(size)]
-        first[changed] = -1
         halves = np.empty(indptr[-1], np.int64)
         kernels.copy_rows(first, indptr, self._halves, halves)
         for at, part in zip(changed, parts, strict=True):
             halves[indptr[at] : indptr[at + 1]] = part
         return indptr, halves
+
+    def _locate(
+        self, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, list[int], list[np.ndarray]]:
+        """Return of each of `rows` the place of its first half edge, -1 if the row changed, and how
+        many it has; the places in `rows` of those that changed, and their half edges."""
+        last = len(self._start) - 1
+        first = self._start[np.minimum(rows, last)]
+        size = self._start[np.minimum(rows + 1, last)] - first
+        changed = [at for at, row in enumerate(rows.tolist()) if row in self._changed]
+        parts = [self._changed[row] for row in rows[changed].tolist()]
+        first[changed] = -1
+        size[changed] = [len(part) for part in parts]
+        return first, size, changed, parts
 
 
 def _build_half_edges(graph: Graph, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -132,6 +132,23 @@ def test_nodes_are_described_as_in_the_whole_graph_that_grew_edge_by_edge(client
         assert apart < abs(sent["results"][0]["score"] - whole["results"][0]["score"])
 
 
+def test_energies_are_compared_at_the_reach_of_the_model_alone(client, sample):
+    told(put(client, sample(3).rows(model="et-small")), 201)
+    detail = client.get("/models/et-small").json()["neighborhood"]
+    assert (detail["hops"], detail["max_neighbors"]) == (2, 32)
+    usual = scored(client, ["n1"], model="et-small")
+    taken = usual["graph"]
+    assert (taken["hops"], taken["max_neighbors"]) == (2, 32)
+    assert taken["means_revision"] == taken["revision"] == 1
+    energy = usual["convergence"]["energy_final"] / taken["num_nodes"]
+    of_stored = np.interp(energy, [-60.0, -20.0, 0.0], [0, 50, 100])
+    assert usual["convergence"]["energy_percentile"] == pytest.approx(of_stored)
+    for reach in ({"hops": 1}, {"max_neighbors": 31}):
+        other = scored(client, ["n1"], model="et-small", neighborhood=reach)["convergence"]
+        assert other["energy_percentile"] is None
+        assert other["out_of_distribution"] is None
+
+
 def test_ids_may_be_a_tensor(client, sample):
     one = sample(3)
     arrays = {"x": one.x, "edge_index": one.edge_index, "node_ids": np.arange(1000, 1040)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,15 @@ from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack_graphs
 from models.inputs.neighbor_means import NeighborRule
 from service.errors import Problem
-from service.storage.graphs import DynamicGraph, Edge, GraphSnapshot, Schema, Update
+from service.storage.graphs import (
+    DynamicGraph,
+    Edge,
+    GraphSnapshot,
+    Neighborhood,
+    Schema,
+    Update,
+    dynamic_graph,
+)
 from service.validation.ids import NodeId
 
 SCHEMA = Schema(("a", "b"), ("follows", "pays"))
@@ -125,6 +134,46 @@ def test_nodes_are_described_as_in_the_whole_graph(
             assert again.graph.outside is not None
             np.testing.assert_array_equal(near.graph.outside.sums, again.graph.outside.sums)
             np.testing.assert_array_equal(near.graph.outside.squares, again.graph.outside.squares)
+
+
+def test_what_depends_on_too_much_is_computed_later_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dynamic_graph, "_CHEAP_EDGES", 0)
+    now = 100.0
+    monkeypatch.setattr(dynamic_graph.time, "monotonic", lambda: now)
+    monkeypatch.setattr(dynamic_graph, "_REST", 0)
+    nodes: list[NodeId] = [1, 2, "1", "two", "three", 6, 7]
+    model = Model(
+        {id: (float(i), 0.5) for i, id in enumerate(nodes)},
+        {(a, b, 0) for a, b in pairwise(nodes)},
+    )
+    graph, rule = live(model), NeighborRule(3, 2, undirected=True, self_loops=False)
+
+    def take() -> Neighborhood:
+        return graph.sample_neighborhood([1], 0, MOST, 0, MOST, MOST, rule)
+
+    def whole() -> np.ndarray:
+        return describe(graph.snapshot().graph, rule)[:1]
+
+    assert take().means_revision == 0
+    graph._described[rule].due = now + 1  # nothing large is due for a second
+    far = Update(("1",), np.array([[9.0, 9.0]], np.float32), ())  # two edges away
+    assert model.apply(far)
+    update(graph, far)
+    stale = take()
+    assert (stale.revision, stale.means_revision) == (1, 0)
+    apart = np.abs(describe(stale.graph, rule) - whole()) > 1e-6
+    assert apart.any()
+    near = Update((2,), np.array([[5.0, 5.0]], np.float32), ())  # next to it, which counts
+    update(graph, near)
+    stale = take()
+    assert stale.means_revision == 0
+    np.testing.assert_allclose(describe(stale.graph, rule)[:, 3:5], whole()[:, 3:5], atol=1e-7)
+    now += 1
+    current = take()
+    assert (current.revision, current.means_revision) == (2, 2)
+    np.testing.assert_allclose(describe(current.graph, rule), whole(), atol=1e-7)
 
 
 @settings(deadline=None)

@@ -79,7 +79,7 @@ def compare(name: str) -> None:
             f"  hops {knobs[0]}, {knobs[1]} neighbours{' (default)' if is_default else ''}: ",
             end="",
         )
-        report(loaded, whole, nodes, stored, knobs)
+        report(loaded, whole, nodes, stored, knobs, is_default)
 
 
 def report(
@@ -88,6 +88,7 @@ def report(
     nodes: np.ndarray,
     stored: DynamicGraph,
     knobs: tuple[int, int],
+    is_default: bool,
 ) -> None:
     network, threshold, reach = (
         loaded.network,
@@ -107,10 +108,11 @@ def report(
         flags += outside
         sizes.append(near.graph.num_nodes)
     percent = 100 / len(nodes)
+    flagged = f"{percent * flags:.1f} %" if is_default else "null"
     print(
         f"{len(nodes)} nodes, labels equal {percent * equal:.1f} %, probabilities "
         f"{np.median(apart):.4f} apart (median), {max(apart):.2f} at most; out of distribution "
-        f"{percent * flags:.1f} %; {np.median(sizes):.0f} nodes, {1e3 * np.median(seconds):.0f} ms",
+        f"{flagged}; {np.median(sizes):.0f} nodes, {1e3 * np.median(seconds):.0f} ms",
         flush=True,
     )
 

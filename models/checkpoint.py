@@ -111,8 +111,9 @@ class EnergyReference(_Part):
         """Share of the training's with lower energy, in percent.
 
         Args:
-            given: the share that is hidden, or the mean log degree. Where there are references of
-                some, it is the share of those with as much, linearly between two.
+            given: the share that is hidden, or the mean log degree. The energy is compared with
+                those of inputs with the same, interpolated between the two references around it;
+                below the first and above the last reference with that one.
         """
         has_some = bool(self.by_hidden or self.by_degree)
         values = self._between(given) if has_some and given is not None else self.values
@@ -157,7 +158,7 @@ class EnergyReference(_Part):
         return not _CENTRAL[0] <= percentile <= _CENTRAL[1]
 
 
-class Neighborhood(_Part):
+class NeighborhoodDefaults(_Part):
     """How much of a stored graph is read to score some of its nodes, unless a request says.
 
     Chosen on the graph of the training: nodes get the label that all of it gives them.
@@ -212,7 +213,7 @@ class Manifest(_Part):
         description="of the logit of a node; anomalies",
     )
     decision: Decision | None = Field(default=None, description="behind `threshold`; anomalies")
-    neighborhood: Neighborhood | None = Field(
+    neighborhood: NeighborhoodDefaults | None = Field(
         default=None, description="what of a stored graph is read; anomalies"
     )
     transactions: TransactionRecipe | None = Field(

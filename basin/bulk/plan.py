@@ -69,6 +69,7 @@ class Plan:
         graph: hash of the files of the graph.
         parts: number of parts that the user asked for; None to derive it from the number of edges.
         bounds: the first node of each part, and the number of nodes.
+        log_degree: mean of log(1 + degree); None in plans of versions that did not write it.
     """
 
     model: str = field(compare=False)
@@ -81,6 +82,7 @@ class Plan:
     resonance: dict[str, Any] | None
     parts: int | None
     bounds: tuple[int, ...] = field(default=(), compare=False)
+    log_degree: float | None = field(default=None, compare=False)
 
     @classmethod
     def from_model(cls, model: Path, graph: str, params: DynamicsParams, parts: int | None) -> Self:
@@ -189,7 +191,8 @@ class Plan:
         if ids is not None:
             ids.to_parquet(folder / _IDS_FILE)
         # The plan is written last and replaced atomically: with it, all inputs are complete.
-        plan = replace(self, bounds=bounds)
+        (log_degree,) = batch.log_degree_R
+        plan = replace(self, bounds=bounds, log_degree=log_degree)
         (folder / _TEMPORARY_PLAN_FILE).write_text(json.dumps(asdict(plan), indent=1) + "\n")
         (folder / _TEMPORARY_PLAN_FILE).replace(folder / _PLAN_FILE)
         return plan

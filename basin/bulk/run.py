@@ -61,8 +61,7 @@ def score(
     if not (np.isfinite(logits_N).all() and np.isfinite(np.concatenate(values)).all()):
         raise BulkError("The dynamics diverged: lower step_size or steps.")
     reports = ConvergenceReports(solutions, as_trained=as_trained(network, plan.params))
-    log_degree = float(np.concatenate(list(store.read_all("log_degree"))).mean())
-    return logits_N, reports.row(0, len(logits_N), loaded.manifest.energy, (), log_degree)
+    return logits_N, reports.row(0, len(logits_N), loaded.manifest.energy, (), plan.log_degree)
 
 
 def _read_solutions(store: PartStore, stages: Sequence[Stage]) -> list[Solution]:

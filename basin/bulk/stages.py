@@ -106,8 +106,6 @@ class PartWorker:
             descriptions.append((means, self._tensor(_square_name(r)) if hops else None))
         x_nD = self._network.embed_table(assemble_columns(self._tensor("cut/x"), descriptions))
         self._write("embedded", x_nD)
-        log_degrees = [means[0][:, -1] for means, _ in descriptions]
-        self._write("log_degree", torch.stack(log_degrees).sum(0))
         for r in self._relations:
             self._write_state(r, 0, 0, x_nD)
 

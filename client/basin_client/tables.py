@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from basin_client.errors import InputError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".json", ".jsonl")
 """Each of the text formats also with `.gz` behind it, or as the only file in a `.zip`."""
+_UNREADABLE = OSError, EOFError, zipfile.BadZipFile, zlib.error
 _SEPARATORS = ",;\t|"
 _HEAD_BYTES = 1 << 20  # the header has to end within these
 _BOMS = (
@@ -112,7 +114,7 @@ def read_table(
         raise InputError(f"{name}: no such file.") from None
     except pa.ArrowInvalid as error:
         raise InputError(f"{name}: not a readable table: {one_line(error)}") from error
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{name}: {one_line(error)}") from error
     require_distinct(list(frame.columns), name)
     return Table(frame, name)
@@ -129,7 +131,7 @@ def read_text(path: str | os.PathLike[str], encoding: str | None = None) -> str:
         return _decode(_read_bytes(Path(path)), name, encoding)
     except FileNotFoundError:
         raise InputError(f"{name}: no such file.") from None
-    except (OSError, EOFError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{name}: {one_line(error)}") from error
 
 
@@ -179,7 +181,11 @@ def _find_suffix(path: Path, name: str) -> str:
 def _only_member(path: Path) -> str:
     with zipfile.ZipFile(path) as archive:
         names = [m.filename for m in archive.infolist() if not m.is_dir()]
-    names = [member for member in names if not member.startswith("__MACOSX/")]
+    names = [  # without what a file manager adds
+        member
+        for member in names
+        if not member.startswith("__MACOSX/") and not Path(member).name.startswith(".")
+    ]
     if len(names) != 1:
         raise InputError(
             f"{path}: has {len(names)} files ({list_names(names)}). A zip file must have one table "
@@ -192,7 +198,10 @@ def _open(path: Path) -> Any:
     if str(path) == "-":
         return io.BytesIO(sys.stdin.buffer.read())
     if path.suffix.lower() == ".zip":
-        return zipfile.ZipFile(path).open(_only_member(path))
+        try:
+            return zipfile.ZipFile(path).open(_only_member(path))
+        except (RuntimeError, NotImplementedError) as error:  # a password, another compression
+            raise InputError(f"{path}: {one_line(error)}. Unpack it first.") from error
     return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
 
 

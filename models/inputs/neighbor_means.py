@@ -10,8 +10,9 @@ import numpy as np
 from models.inputs.graph import OutsideNeighbors
 from models.kernels import node_features as kernels
 
-NeighborsFunc = Callable[[np.ndarray, int, bool], tuple[np.ndarray, np.ndarray]]
-"""Neighbours of rows along one relation, as CSR; with True whichever way the edges point."""
+Csr = tuple[np.ndarray, np.ndarray]
+NeighborsFunc = Callable[[np.ndarray, int, bool], Csr]
+"""Neighbours of rows along one relation; with True whichever way the edges point."""
 
 
 @dataclass(frozen=True)
@@ -28,65 +29,78 @@ class NeighborMeans:
     """Features and log(1 + degree) of all rows of a graph, and their means over the neighbours 1 to
     `hops` - 1 steps away; from these follow the `OutsideNeighbors` of any part of the graph.
 
-    Where rows change, they are computed again, and what depends on them as all of it would be. Not
-    safe for several threads.
+    Where rows change, what depends on them is computed again, as all of it would be. Not safe for
+    several threads.
     """
 
     def __init__(self, rule: NeighborRule, features: int) -> None:
         self._rule = rule
         self._layers = np.zeros((rule.relations, rule.hops, 0, features + 1))
-        self._is_changed = np.zeros(0, bool)
         self._is_pending = np.zeros(0, bool)  # what depends on the row is yet to be computed
 
     @property
     def nbytes(self) -> int:
         return self._layers.nbytes
 
-    def mark_changed(self, rows: np.ndarray) -> None:
-        """Remember that the features or edges of these rows are no longer what they were."""
-        if len(rows):
-            self._grow(int(rows.max()) + 1)
-            self._is_changed[rows] = True
-
-    def refresh(
+    def update(
         self,
+        rows: np.ndarray,
         x: np.ndarray,
         neighbors: NeighborsFunc,
-        count_edges: Callable[[np.ndarray], int],
+        count_edges: Callable[[np.ndarray], int] = len,
         max_edges: int | None = None,
     ) -> bool:
-        """Compute rows that changed, and what depends on them unless that takes more than
-        `max_edges` edges.
+        """Take rows whose features or edges changed, and compute what depends on these, and on
+        those of earlier updates, unless that takes more than `max_edges` edges. Then the means of
+        the rows themselves alone are computed.
 
         Args:
-            x: features of all rows (rows, F).
+            rows: those that changed (n,).
+            x: their features (n, F).
             count_edges: how many edges some rows have.
 
         Returns:
             Whether everything is as if computed from nothing.
         """
-        changed = np.flatnonzero(self._is_changed)
-        if len(changed) and self._rule.hops:
-            for relation, layers in enumerate(self._layers):
-                seen = neighbors(changed, relation, self._rule.undirected)
-                layers[0, changed, :-1] = x[changed]
-                layers[0, changed, -1] = np.log1p(np.diff(seen[0]).astype(float))
-                for hop in range(1, self._rule.hops):
-                    kernels.average(changed, *seen, layers[hop - 1], layers[hop])
-        self._is_pending |= self._is_changed
-        self._is_changed[:] = False
-        if max_edges == 0:
-            return not self._is_pending.any()
-        for relation in range(self._rule.relations if self._rule.hops > 1 else 0):
-            if not self._propagate(relation, len(x), neighbors, count_edges, max_edges):
-                return False
-        self._is_pending[:] = False
-        return True
+        if not self._rule.hops:
+            return True
+        if len(rows):
+            self._grow(int(rows.max()) + 1)
+            self._is_pending[rows] = True
+        for relation, layers in enumerate(self._layers):
+            indptr, _ = neighbors(rows, relation, self._rule.undirected)
+            layers[0, rows, :-1] = x
+            layers[0, rows, -1] = np.log1p(np.diff(indptr).astype(float))
+        relations = range(self._rule.relations)
+        if all(self._propagate(each, neighbors, count_edges, max_edges) for each in relations):
+            self._is_pending[:] = False
+            return True
+        for relation, layers in enumerate(self._layers):
+            seen = neighbors(rows, relation, self._rule.undirected)
+            for hop in range(1, self._rule.hops):
+                kernels.average(rows, *seen, layers[hop - 1], layers[hop])
+        return False
+
+    def sum_outside(self, seen: list[Csr], is_inside: np.ndarray) -> OutsideNeighbors:
+        """Sum over the neighbours of the nodes of a part of the graph that are not in it.
+
+        Args:
+            seen: of each relation the neighbours of the nodes of the part.
+            is_inside: whether each row of the graph is in the part.
+        """
+        relations, hops, _, width = self._layers.shape
+        nodes = relations, len(seen[0][0]) - 1
+        count, squares = np.zeros(nodes), np.zeros((*nodes, width))
+        sums = np.zeros((*nodes, hops, width))
+        for each, layers in enumerate(self._layers):
+            kernels.add_outside(
+                *seen[each], is_inside, layers, count[each], sums[each], squares[each]
+            )
+        return OutsideNeighbors(count, sums, squares)
 
     def _propagate(
         self,
         relation: int,
-        rows: int,
         neighbors: NeighborsFunc,
         count_edges: Callable[[np.ndarray], int],
         max_edges: int | None,
@@ -94,41 +108,23 @@ class NeighborMeans:
         """Compute what depends on pending rows; False where that is too much."""
         layers, undirected = self._layers[relation], self._rule.undirected
         is_touched, touched = self._is_pending.copy(), np.flatnonzero(self._is_pending)
-        if not len(touched):
+        if not len(touched) or self._rule.hops == 1:
             return True
         if max_edges is not None and count_edges(touched) > max_edges:
             return False
         seen = neighbors(touched, relation, undirected)
         for hop in range(1, self._rule.hops):
-            if len(touched) < rows:
+            if not is_touched.all():
                 near = seen if undirected else neighbors(touched, relation, True)
                 is_touched[near[1]] = True
-                touched = np.flatnonzero(is_touched)
-                if max_edges is not None and count_edges(touched) > max_edges:
-                    return False
-                seen = neighbors(touched, relation, undirected)
+                more = np.flatnonzero(is_touched)
+                if len(more) > len(touched):
+                    touched = more
+                    if max_edges is not None and count_edges(touched) > max_edges:
+                        return False
+                    seen = neighbors(touched, relation, undirected)
             kernels.average(touched, *seen, layers[hop - 1], layers[hop])
         return True
-
-    def sum_outside(
-        self, rows: np.ndarray, place: np.ndarray, neighbors: NeighborsFunc
-    ) -> OutsideNeighbors:
-        """Sum over the neighbours of `rows` that are not in a part of the graph.
-
-        Args:
-            rows: all rows of the part.
-            place: of each row of the graph its place in the part, below 0 where it has none.
-        """
-        relations, hops, _, width = self._layers.shape
-        nodes = relations, len(rows)
-        count, squares = np.zeros(nodes), np.zeros((*nodes, width))
-        sums = np.zeros((*nodes, hops, width))
-        for relation, layers in enumerate(self._layers):
-            seen = neighbors(rows, relation, self._rule.undirected)
-            kernels.add_outside(
-                *seen, place, layers, count[relation], sums[relation], squares[relation]
-            )
-        return OutsideNeighbors(count, sums, squares)
 
     def _grow(self, rows: int) -> None:
         relations, hops, now, width = self._layers.shape
@@ -136,6 +132,4 @@ class NeighborMeans:
             spare = max(rows, now + now // 4) - now
             more = np.zeros((relations, hops, spare, width))
             self._layers = np.concatenate([self._layers, more], 2)
-            no = np.zeros(spare, bool)
-            self._is_changed = np.concatenate([self._is_changed, no])
-            self._is_pending = np.concatenate([self._is_pending, no])
+            self._is_pending = np.concatenate([self._is_pending, np.zeros(spare, bool)])

@@ -170,7 +170,8 @@ def replace_features(
 
 
 def remove_nodes(graph: Graph, nodes: Sequence[int]) -> Graph:
-    """`graph` without these nodes and their edges."""
+    """`graph`, which is no part of a larger one, without these nodes and their edges."""
+    assert graph.outside is None
     stay = np.ones(graph.num_nodes, bool)
     stay[nodes] = False
     both_stay_E = np.logical_and.reduce(stay[np.asarray(graph.edge_index)])

@@ -144,13 +144,13 @@ def average(rows, indptr, indices, values, means):
 
 
 @njit(nogil=True, cache=True)
-def add_outside(indptr, indices, place, layers, count, sums, squares):
-    """Add what the neighbours with `place` below 0 are to `count`, `sums` and `squares`, the
+def add_outside(indptr, indices, is_inside, layers, count, sums, squares):
+    """Add what the neighbours that are not `is_inside` are to `count`, `sums` and `squares`, the
     `outside` of `describe`; `layers` (hops, rows, F + 1) has what is averaged at each hop."""
     for r in range(len(indptr) - 1):
         for e in range(indptr[r], indptr[r + 1]):
             other = indices[e]
-            if place[other] >= 0:
+            if is_inside[other]:
                 continue
             count[r] += 1
             for hop in range(layers.shape[0]):

@@ -336,6 +336,17 @@ def test_a_zip_file_has_one_table(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             read_table(pack(**files))
+    pack(a_csv="x\n1\n")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(".DS_Store", "")
+        archive.writestr("__MACOSX/._a.csv", "")
+    assert read_table(path).frame.to_dict("list") == {"x": ["1"]}
+    content = bytearray(pack(a_csv="x\n1\n" * 100).read_bytes())
+    for field in (content.find(b"PK\1\2") + 8, 6):  # flags: encrypted
+        content[field] |= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"password required.*Unpack it first"):
+        read_table(path)
     path.write_bytes(b"PK no zip")
     with pytest.raises(InputError, match="not a zip file"):
         read_table(path)

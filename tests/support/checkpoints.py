@@ -21,7 +21,7 @@ from models.checkpoint import (
     Feature,
     HiddenReference,
     Manifest,
-    Neighborhood,
+    NeighborhoodDefaults,
 )
 from models.inputs.graph import Column, Graph
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS, parse_smiles
@@ -91,7 +91,7 @@ def make_sample(seed: int, relations: int = 1, nodes: int = 40) -> Sample:
     )
 
 
-_REACH = Neighborhood(
+_REACH = NeighborhoodDefaults(
     hops=2,
     max_neighbors=32,
     labels_equal=1.0,

@@ -147,11 +147,11 @@ class StoredScoreInputs:
     def _resolve_reach(self) -> dict[str, int]:
         """`hops` and `max_neighbors` of the request, else of the model, else the usual."""
         of_model = self.model.manifest.neighborhood
-        hops, most = (of_model.hops, of_model.max_neighbors) if of_model else USUAL_REACH
+        hops, neighbors = (of_model.hops, of_model.max_neighbors) if of_model else USUAL_REACH
         given = self.neighborhood or NeighborhoodKnobs.model_validate({})
         return {
             "hops": hops if given.hops is None else given.hops,
-            "max_neighbors": most if given.max_neighbors is None else given.max_neighbors,
+            "max_neighbors": neighbors if given.max_neighbors is None else given.max_neighbors,
         }
 
 

@@ -188,7 +188,9 @@ class Convergence(BaseModel):
     )
     stop_reason: StopReason = Field(description="the worst of the blocks")
     energy_percentile: float | None = Field(
-        description="share of training neighbourhoods with a lower final energy per node"
+        description="share, in percent, of training neighbourhoods with a lower final energy per "
+        "node, of those whose nodes have about as many neighbours; null for a stored graph with "
+        "other `hops` or `max_neighbors` than the model's"
     )
     out_of_distribution: bool | None = Field(
         description="is `energy_percentile` below 0.5 or above 99.5? A hint: of rows like those of "

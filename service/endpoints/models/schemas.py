@@ -11,7 +11,7 @@ from models.checkpoint import (
     Decision,
     EnergyReference,
     Feature,
-    Neighborhood,
+    NeighborhoodDefaults,
     TrainedKnobs,
 )
 from models.inputs.transactions import TransactionRecipe
@@ -97,7 +97,7 @@ class ScorerDetail(ModelDetail):
     decision: Decision | None = Field(
         description="how the threshold was chosen; null if by the best macro-F1"
     )
-    neighborhood: Neighborhood | None = Field(
+    neighborhood: NeighborhoodDefaults | None = Field(
         description="what of a stored graph is read unless a request says, and how often that "
         "gives the label that the whole graph gives; null for models of transactions and where "
         "training has not measured it (2 hops, 32 neighbours)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +10,10 @@ from typing import final
 
 import numpy as np
 
-from models.inputs.graph import Graph, OutsideNeighbors
-from models.inputs.neighbor_means import NeighborMeans, NeighborRule
-from models.kernels import node_features as kernels
+from models.inputs.graph import Graph
+from models.inputs.neighbor_means import NeighborRule
 from service.errors import FieldError, Problem, pointer
+from service.storage.graphs.description import GraphArrays, GraphDescription
 from service.storage.graphs.half_edges import (
     INWARD_BIT,
     NO_HALF_EDGES,
@@ -36,9 +35,7 @@ from service.validation.arrays import (
 )
 from service.validation.ids import NodeId
 
-Csr = tuple[np.ndarray, np.ndarray]
-_CHEAP_EDGES = 1 << 17  # are read whenever means over neighbours change, in a few milliseconds
-_REST = 20  # times as long as it took, until more than these are read again
+_MAX_DESCRIPTIONS = 4  # of a graph, by what the models read that ask for it
 _BYTES_A_NODE = 200  # of a node beside its features: its id, its rows in dictionaries
 
 
@@ -53,8 +50,11 @@ class GraphSnapshot:
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """What stands around some nodes, they first, as it was at a revision. In means over neighbours
-    outside of it changes after `means_revision` count at the nodes that they touch alone."""
+    """What stands around some nodes, they first, as it was at a revision.
+
+    Means over neighbours outside of it may be older: they include all changes up to
+    `means_revision`, and later ones only for the nodes that they change.
+    """
 
     graph: Graph
     node_ids: list[NodeId]
@@ -84,16 +84,6 @@ def warm_up() -> None:
     graph.sample_neighborhood([0], 0, 1, 0, 2, 2, rule)
 
 
-@dataclass
-class _Described:
-    """Means over neighbours, the last change that all of them count, and when others are due."""
-
-    means: NeighborMeans
-    revision: int = -1
-    is_complete: bool = False
-    due: float = 0.0
-
-
 @final
 class DynamicGraph(StoredGraph):
     """A graph of nodes and edges."""
@@ -108,7 +98,7 @@ class DynamicGraph(StoredGraph):
         self._place = np.full(graph.num_nodes, -1, np.int32)  # free outside of `neighborhood`
         self._edges = HalfEdges(graph, self._order)
         self._dead = np.zeros(graph.num_nodes, bool)  # deleted, though edges still name them
-        self._described = dict[NeighborRule, _Described]()
+        self._descriptions = dict[NeighborRule, GraphDescription]()
         self.num_edges = self._edges.num_outward
         self._lock = threading.Lock()
 
@@ -123,7 +113,7 @@ class DynamicGraph(StoredGraph):
     @property
     def nbytes(self) -> int:
         arrays = self._x, self._order, self._place
-        means = sum(described.means.nbytes for described in list(self._described.values()))
+        means = sum(each.nbytes for each in list(self._descriptions.values()))
         ids = _BYTES_A_NODE * len(self._ids)
         return sum(a.nbytes for a in arrays) + self._edges.nbytes + means + ids
 
@@ -156,8 +146,9 @@ class DynamicGraph(StoredGraph):
 
     def commit(self, change: Change, revision: int) -> None:
         with self._lock:
-            for described in self._described.values():
-                described.means.mark_changed(self._touched(change))
+            touched = self._touched(change) if self._descriptions else NO_HALF_EDGES
+            for description in self._descriptions.values():
+                description.mark_changed(touched)
             for id, row in change.deleted:
                 del self._rows[id]
                 self._ids[row] = None
@@ -218,71 +209,73 @@ class DynamicGraph(StoredGraph):
             Problem: a target is no node, or is named twice; more than `max_nodes` are found, or the
                 nodes looked at have more than `max_edges`.
         """
+        wanted = targets, hops, max_neighbors, seed, max_nodes, max_edges
+        if rule is None:
+            with self._lock:
+                return self._take(*wanted)[0]
+        description = self._describe(rule)
+        with description.lock:
+            with self._lock:
+                near, rows = self._take(*wanted)
+                arrays = GraphArrays(self._x, self._edges, self._dead, self.revision)
+                part = description.read(arrays, rows)
+            outside = description.sum_outside(part)
+            graph = replace(near.graph, outside=outside)
+            return replace(near, graph=graph, means_revision=description.revision)
+
+    def _take(
+        self,
+        targets: Sequence[NodeId],
+        hops: int,
+        max_neighbors: int,
+        seed: int,
+        max_nodes: int,
+        max_edges: int,
+    ) -> tuple[Neighborhood, np.ndarray]:
+        """The neighbourhood, and the rows of its nodes."""
+        found = [self._targets(targets)]
+        self._place[found[0]] = np.arange(len(found[0]))
+        count = len(found[0])
+        try:
+            for _ in range(hops):
+                parts = self._parts(found[-1], max_edges)
+                near = np.unique(self._followed(found[-1], parts, max_neighbors, seed))
+                new = near[self._place[near] < 0]
+                if not len(new):
+                    break
+                new = new[np.argsort(self._order[new], kind="stable")]
+                found.append(new)
+                self._place[new] = np.arange(count, count + len(new))
+                if (count := count + len(new)) > max_nodes:
+                    raise _too_much(max_nodes, "nodes")
+            rows = np.concatenate(found)
+            ids = [id for row in rows.tolist() if (id := self._ids[row]) is not None]
+            parts = self._parts(rows, max_edges)
+            half = np.concatenate([NO_HALF_EDGES, *parts])
+            target = self._place[half >> ROW_SHIFT]
+        finally:
+            for part in found:
+                self._place[part] = -1
+        x, relations = self._x[rows], len(self.schema.relations)
+        graph = build_induced_graph(x, parts, half, target, relations)
+        return Neighborhood(graph, ids, self.revision, self.revision), rows
+
+    def _describe(self, rule: NeighborRule) -> GraphDescription:
+        """What nodes are described by; that of a rule which was not asked for lately is dropped."""
         with self._lock:
-            found = [self._targets(targets)]
-            self._place[found[0]] = np.arange(len(found[0]))
-            count = len(found[0])
-            try:
-                for _ in range(hops):
-                    parts = self._parts(found[-1], max_edges)
-                    near = np.unique(self._followed(found[-1], parts, max_neighbors, seed))
-                    new = near[self._place[near] < 0]
-                    if not len(new):
-                        break
-                    new = new[np.argsort(self._order[new], kind="stable")]
-                    found.append(new)
-                    self._place[new] = np.arange(count, count + len(new))
-                    if (count := count + len(new)) > max_nodes:
-                        raise _too_much(max_nodes, "nodes")
-                rows = np.concatenate(found)
-                ids = [self._ids[row] for row in rows.tolist()]
-                parts, x, revision = self._parts(rows, max_edges), self._x[rows], self.revision
-                half = np.concatenate([NO_HALF_EDGES, *parts])
-                target = self._place[half >> ROW_SHIFT]
-                outside, means_revision = None, revision
-                if rule is not None:
-                    outside, means_revision = self._sum_outside(rule, rows)
-            finally:
-                for part in found:
-                    self._place[part] = -1
-        graph = build_induced_graph(x, parts, half, target, len(self.schema.relations))
-        if outside is not None:
-            graph = replace(graph, outside=outside)
-        node_ids = [id for id in ids if id is not None]
-        return Neighborhood(graph, node_ids, revision, means_revision)
+            description = self._descriptions.pop(rule, None)
+            if description is None:
+                description = GraphDescription(rule, len(self.schema.features))
+                description.mark_changed(np.arange(len(self._ids)))
+                while len(self._descriptions) >= _MAX_DESCRIPTIONS:
+                    del self._descriptions[next(iter(self._descriptions))]
+            self._descriptions[rule] = description
+            return description
 
     def _touched(self, change: Change) -> np.ndarray:
         """Rows whose features or edges are others after `change`."""
         gone = [self._edges.at(row) >> ROW_SHIFT for _, row in change.deleted]
         return np.concatenate([np.array(list(change.halves), np.int64), change.rows, *gone])
-
-    def _sum_outside(self, rule: NeighborRule, rows: np.ndarray) -> tuple[OutsideNeighbors, int]:
-        """What the neighbours of a neighbourhood of `rows`, which have a place, add to it, and the
-        last change that counts in all of that."""
-        described = self._described.get(rule)
-        if described is None:
-            described = self._described[rule] = _Described(
-                NeighborMeans(rule, len(self.schema.features))
-            )
-            described.means.mark_changed(np.arange(len(self._ids)))
-
-        def neighbors(rows: np.ndarray, relation: int, either_way: bool) -> Csr:
-            indptr, halves = self._edges.gather(rows)
-            seen = rows, indptr, halves, ROW_SHIFT, relation, self._dead
-            return kernels.list_neighbors(*seen, either_way, rule.self_loops)
-
-        given = self._x[: len(self._ids)], neighbors, self._edges.count
-        start = time.monotonic()
-        if is_due := start >= described.due:
-            max_edges = None
-        else:  # what was too much once only grows
-            max_edges = _CHEAP_EDGES if described.is_complete else 0
-        described.is_complete = described.means.refresh(*given, max_edges)
-        if described.is_complete:
-            described.revision = self.revision
-        if is_due:
-            described.due = time.monotonic() + _REST * (time.monotonic() - start)
-        return described.means.sum_outside(rows, self._place, neighbors), described.revision
 
     def _targets(self, targets: Sequence[NodeId]) -> np.ndarray:
         rows = np.array([self._rows.get(id, -1) for id in targets], np.int64)

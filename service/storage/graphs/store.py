@@ -129,6 +129,8 @@ class GraphStore:
         entry = self._cache.get(place)
         if entry is not None and not self._log.is_shared:
             entry.used = time.monotonic()
+            if len(self._cache) > 1 and self.cached_bytes > self._memory_bytes:
+                self._writer.submit(lambda: self._evict(place))
             return entry.live
         entry = await asyncio.wrap_future(self._writer.submit(lambda: self._read(place, at)))
         return entry.live

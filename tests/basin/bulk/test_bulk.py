@@ -211,7 +211,7 @@ def test_obsolete_arrays_are_deleted(tmp_path: Path) -> None:
     folder, plan = start(tmp_path / "run", model, graph, DynamicsParams(), 3)
     score(folder, plan, run_in_process)
     names = {path.name for path in folder.iterdir()}
-    assert names == {"plan.json", "cut", "done", "embedded", "log_degree", "course", "logits"}
+    assert names == {"plan.json", "cut", "done", "embedded", "course", "logits"}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ from training.tasks.anomaly.configs import (
     smoke_node_config,
 )
 from training.tasks.anomaly.export import export_node_scorer
-from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_energy_reference
+from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_request_energies
 from training.tasks.anomaly.train import train_node_scorer
 
 
@@ -174,7 +174,7 @@ def neighborhood(
     network, threshold = loaded.network, loaded.manifest.threshold
     calibration, graph = loaded.manifest.calibration, source.graph
     chosen = choose_neighborhood(network, graph, split.train, threshold, calibration)
-    energy = compute_energy_reference(network, graph, split.train)
+    energy = compute_request_energies(network, graph, split.train, chosen)
     manifest = loaded.manifest.model_copy(update={"neighborhood": chosen, "energy": energy})
     save_checkpoint(checkpoint, loaded.network, manifest, (checkpoint / CARD).read_text("utf-8"))
     console.print(

@@ -8,7 +8,7 @@ from models.checkpoint import Checkpoint, Manifest, save_checkpoint
 from models.inputs.graph import Column
 from training.datasets import NodeDataset, Split
 from training.export import build_manifest, describe_columns
-from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_energy_reference
+from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_request_energies
 from training.tasks.anomaly.train import NodeRun
 
 _PROTOCOL = (
@@ -37,7 +37,7 @@ def export_node_scorer(
         features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x),
         threshold=evaluation.threshold,
         calibration=evaluation.calibration,
-        energy=compute_energy_reference(network, graph, split.train),
+        energy=compute_request_energies(network, graph, split.train, reach),
         neighborhood=reach,
         metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()},
     )

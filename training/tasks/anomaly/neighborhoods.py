@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import final
 
@@ -13,7 +14,7 @@ from models.checkpoint import (
     Calibration,
     DegreeReference,
     EnergyReference,
-    Neighborhood,
+    NeighborhoodDefaults,
 )
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch
@@ -25,11 +26,11 @@ from training.tasks.anomaly.neighbor_sampler import NeighborSampler
 
 REACHES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (2, 512), (3, 128), (3, 512))
 """`hops` and `max_neighbors` that are tried, what reads less first."""
-REQUEST_FANOUTS = (16, 8)
+REQUEST_FANOUTS, LARGE_FANOUTS = (16, 8), (64, 32)
 """Neighbours of a node, and of each of those, in what is taken for a client's request."""
 _EQUAL = 0.996  # so that 99.5 % of other nodes are
 _TRIED, _REFERENCES = 1000, 2000  # nodes whose labels are compared, and with energies
-_DEGREES, _NEAREST = 25, 250  # degrees with quantiles of their own, and graphs for each
+_DEGREES, _NEAREST = 17, 250  # degrees with quantiles of their own, and graphs for each
 
 
 def choose_neighborhood(
@@ -39,7 +40,7 @@ def choose_neighborhood(
     threshold: float,
     calibration: Calibration,
     reaches: Sequence[tuple[int, int]] = REACHES,
-) -> Neighborhood:
+) -> NeighborhoodDefaults:
     """The first of `reaches` by which 99.6 % of nodes get the label that the whole graph gives
     them, or else the last, and the energies of the neighbourhoods of `nodes`.
 
@@ -50,35 +51,53 @@ def choose_neighborhood(
     tried = draw_sample(np.arange(graph.num_nodes), _TRIED)
     sampler = InducedSampler(network, graph, batch)
     allowed = int(len(tried) * (1 - _EQUAL))
-    for reach in reaches:
+
+    def count_different(reach: tuple[int, int], stop_after: int) -> int:
         different = 0
         for node in tried:
             part = network.pack([sampler.sample(node[None], *reach)])
             logits_N = network.infer(part, [DynamicsParams()]).logits.cpu().numpy()
             probability = calibration(logits_N[:1])[0]
             different += (probability >= threshold) != (whole_N[node] >= threshold)
-            if different > allowed and reach != reaches[-1]:
+            if different > stop_after:
                 break
-        else:
-            parts = (sampler.sample(n[None], *reach) for n in draw_sample(nodes, _REFERENCES))
-            return Neighborhood(
-                hops=reach[0],
-                max_neighbors=reach[1],
-                labels_equal=1 - different / len(tried),
-                nodes=len(tried),
-                energy=compute_quantiles_by_degree(network, (network.pack([p]) for p in parts)),
-            )
-    raise AssertionError("the last reach is always taken")
+        return different
+
+    reach, different = reaches[0], len(tried)
+    for reach in reaches:
+        stop_after = allowed if reach != reaches[-1] else len(tried)
+        different = count_different(reach, stop_after)
+        if different <= stop_after:
+            break
+    parts = (sampler.sample(node[None], *reach) for node in draw_sample(nodes, _REFERENCES))
+    return NeighborhoodDefaults(
+        hops=reach[0],
+        max_neighbors=reach[1],
+        labels_equal=1 - different / len(tried),
+        nodes=len(tried),
+        energy=compute_quantiles_by_degree(network, (network.pack([part]) for part in parts)),
+    )
 
 
-def compute_energy_reference(
-    network: NodeScorer, graph: Graph, nodes: np.ndarray
+def compute_request_energies(
+    network: NodeScorer, graph: Graph, nodes: np.ndarray, reach: NeighborhoodDefaults
 ) -> EnergyReference:
     """Quantiles of the final energy per node, by degree, of what a client sends to ask about one of
-    `nodes`: its neighbourhood, or the whole graph."""
+    `nodes`: mostly small neighbourhoods, some larger ones, and some with all edges."""
     batch = network.pack([graph])
-    parts = sample_neighborhoods(batch, draw_sample(nodes, _REFERENCES))
-    return compute_quantiles_by_degree(network, chain(parts, [batch]))
+    sampler = InducedSampler(network, graph, batch)
+    few, many = draw_sample(nodes, _REFERENCES), draw_sample(nodes, _REFERENCES // 4)
+    sampled = (
+        sample_neighborhoods(batch, few),
+        sample_neighborhoods(batch, many, LARGE_FANOUTS),
+        (
+            network.pack(
+                [replace(sampler.sample(node[None], reach.hops, reach.max_neighbors), outside=None)]
+            )
+            for node in many
+        ),
+    )
+    return compute_quantiles_by_degree(network, chain(*sampled))
 
 
 def compute_quantiles_by_degree(
@@ -98,15 +117,18 @@ def compute_quantiles_by_degree(
 def fit_quantiles_by_degree(degree: np.ndarray, energy: np.ndarray) -> EnergyReference:
     """Quantiles of `energy`, and of what has about the same log `degree`.
 
-    They are given at some degrees, as many graphs between one and the next. At each the nearest
-    graphs count, their energies moved along the line through them to that degree.
+    They are given at some degrees: with as many graphs between one and the next, and evenly spaced.
+    At each the nearest graphs count, their energies moved along the line through them.
     """
     whole = energy_quantiles(energy)
     references = []
-    for at in np.unique(np.quantile(degree, np.linspace(0, 1, _DEGREES))):
+    evenly = np.linspace(degree.min(), degree.max(), _DEGREES // 2)
+    for at in np.unique(np.r_[np.quantile(degree, np.linspace(0, 1, _DEGREES)), evenly]):
         near = np.argsort(np.abs(degree - at), kind="stable")[:_NEAREST]
         away = degree[near] - at
-        slope = np.polyfit(away, energy[near], 1)[0] if np.ptp(away) > 0 else 0.0
+        centered = away - away.mean()
+        size = centered @ centered
+        slope = centered @ energy[near] / size if size > 1e-9 else 0.0
         values = energy_quantiles(energy[near] - slope * away).values
         references.append(DegreeReference(log_degree=float(at), values=values))
     by_degree = tuple(references) if len(references) > 1 else ()
@@ -138,8 +160,7 @@ class InducedSampler:
         self._seen = [_csr(relation) for relation in batch.relations]
         self._place = np.full(graph.num_nodes, -1, np.int32)
         self._means = NeighborMeans(self._rule, graph.x.shape[1])
-        self._means.mark_changed(np.arange(graph.num_nodes))
-        self._means.refresh(graph.x, self._neighbors, len)
+        self._means.update(np.arange(graph.num_nodes), graph.x, self._neighbors)
 
     def sample(self, nodes: np.ndarray, hops: int, max_neighbors: int) -> Graph:
         """The graph around `nodes`, which come first; of more neighbours than `max_neighbors` that
@@ -168,15 +189,20 @@ class InducedSampler:
             self._graph.x[rows],
             np.stack(ends).astype(np.int64),
             None if kind is None else kind[edges],
-            outside=self._means.sum_outside(rows, self._place, self._neighbors),
+            outside=self._means.sum_outside(
+                [self._neighbors(rows, relation, True) for relation in range(self._rule.relations)],
+                self._place >= 0,
+            ),
         )
         self._place[rows] = -1
         return part
 
-    def _followed(self, row: int, most: int, rng: np.random.Generator) -> np.ndarray:
+    def _followed(self, row: int, max_neighbors: int, rng: np.random.Generator) -> np.ndarray:
         indptr, indices = self._around
         near = indices[indptr[row] : indptr[row + 1]]
-        return near if len(near) <= most else rng.choice(near, most, replace=False)
+        if len(near) <= max_neighbors:
+            return near
+        return rng.choice(near, max_neighbors, replace=False)
 
     def _neighbors(
         self, rows: np.ndarray, relation: int, either_way: bool

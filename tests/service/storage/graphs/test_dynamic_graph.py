@@ -22,7 +22,7 @@ from service.storage.graphs import (
     Neighborhood,
     Schema,
     Update,
-    dynamic_graph,
+    description,
 )
 from service.validation.ids import NodeId
 
@@ -139,10 +139,9 @@ def test_nodes_are_described_as_in_the_whole_graph(
 def test_what_depends_on_too_much_is_computed_later_and_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dynamic_graph, "_CHEAP_EDGES", 0)
+    monkeypatch.setattr(description, "MAX_EDGES", 0)
     now = 100.0
-    monkeypatch.setattr(dynamic_graph.time, "monotonic", lambda: now)
-    monkeypatch.setattr(dynamic_graph, "_REST", 0)
+    monkeypatch.setattr(description.time, "monotonic", lambda: now)
     nodes: list[NodeId] = [1, 2, "1", "two", "three", 6, 7]
     model = Model(
         {id: (float(i), 0.5) for i, id in enumerate(nodes)},
@@ -157,7 +156,7 @@ def test_what_depends_on_too_much_is_computed_later_and_told(
         return describe(graph.snapshot().graph, rule)[:1]
 
     assert take().means_revision == 0
-    graph._described[rule].due = now + 1  # nothing large is due for a second
+    graph._descriptions[rule]._due = now + 1  # nothing large is due for a second
     far = Update(("1",), np.array([[9.0, 9.0]], np.float32), ())  # two edges away
     assert model.apply(far)
     update(graph, far)

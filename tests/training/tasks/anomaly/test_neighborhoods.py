@@ -14,7 +14,7 @@ from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema
 from training.tasks.anomaly.neighborhoods import (
     InducedSampler,
     choose_neighborhood,
-    compute_energy_reference,
+    compute_request_energies,
     fit_quantiles_by_degree,
 )
 
@@ -72,7 +72,7 @@ def test_the_least_reach_that_gives_the_labels_of_the_whole_graph(graph, network
     assert chosen.labels_equal == 1
     worst = choose_neighborhood(*given, reaches=((0, 1),))
     assert worst.labels_equal < 0.996
-    reference = compute_energy_reference(network, graph, np.arange(NODES))
+    reference = compute_request_energies(network, graph, np.arange(NODES), chosen)
     assert len(reference.by_degree) > 2
     assert len(chosen.energy.by_degree) > 2
 

@@ -61,7 +61,7 @@ class GraphDescription:
         """Last change that all means include."""
         self._rule, self._means = rule, NeighborMeans(rule, features)
         self._is_changed = np.zeros(0, bool)
-        self._is_complete, self._due = False, 0.0
+        self._is_complete, self._is_half_done, self._due = False, False, 0.0
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +77,12 @@ class GraphDescription:
     def read(self, graph: GraphArrays, rows: np.ndarray) -> GraphPart:
         """Take what is needed to describe `rows`, under both locks, and compute means of what
         changed where that is quick."""
-        changed = np.flatnonzero(self._is_changed)
+        if self._is_half_done:  # what was computed failed, as for lack of memory
+            self._means, self._is_complete = NeighborMeans(self._rule, graph.x.shape[1]), False
+            self._is_changed[:] = True
+            self._due = 0.0
+        self._is_half_done = True
+        changed = np.flatnonzero(self._is_changed[: len(graph.is_deleted)])
         self._is_changed[:] = False
         x, is_due = graph.x[changed], time.monotonic() >= self._due
         live = self._read_neighbors(graph.edges, graph.is_deleted)
@@ -105,7 +110,9 @@ class GraphDescription:
             self._means.update(*part.later)
             self._is_complete, self.revision = True, part.revision
             self._due = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - start)
-        return self._means.sum_outside(part.seen, part.is_inside)
+        outside = self._means.sum_outside(part.seen, part.is_inside)
+        self._is_half_done = False
+        return outside
 
     def _read_neighbors(self, edges: HalfEdges, is_deleted: np.ndarray) -> NeighborsFunc:
         def neighbors(rows: np.ndarray, relation: int, either_way: bool) -> Csr:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.inputs import neighbor_means
 from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack_graphs
@@ -173,6 +174,25 @@ def test_what_depends_on_too_much_is_computed_later_and_told(
     current = take()
     assert (current.revision, current.means_revision) == (2, 2)
     np.testing.assert_allclose(describe(current.graph, rule), whole(), atol=1e-7)
+
+
+def test_what_failed_halfway_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model({1: (0.0, 0.5), 2: (1.0, 0.5), 3: (2.0, 0.5)}, {(1, 2, 0), (2, 3, 0)})
+    graph, rule = live(model), NeighborRule(3, 2, undirected=True, self_loops=False)
+    given = [1], 0, MOST, 0, MOST, MOST, rule
+    graph.sample_neighborhood(*given)
+    update(graph, Update((3,), np.array([[9.0, 9.0]], np.float32), ()))
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(neighbor_means.kernels, "average", fail)
+        with pytest.raises(MemoryError):
+            graph.sample_neighborhood(*given)
+    near = graph.sample_neighborhood(*given)
+    expected = describe(graph.snapshot().graph, rule)[:1]
+    np.testing.assert_allclose(describe(near.graph, rule), expected, atol=1e-7)
 
 
 @settings(deadline=None)

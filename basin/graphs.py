@@ -56,6 +56,10 @@ def put(
         float | None,
         typer.Option(help="Of transactions: probability from which on one raises an alert."),
     ] = None,
+    daily_budget: Annotated[
+        float | None,
+        typer.Option(help="Of transactions: alert on about so many a day, by the model's past."),
+    ] = None,
     keep: Annotated[
         float | None,
         typer.Option(help="Of transactions: those older than the newest by more are forgotten."),
@@ -73,16 +77,24 @@ def put(
     is empty at first."""
     if (nodes is None) != (edges is None):
         raise typer.BadParameter("--nodes and --edges go together.")
-    if nodes is not None and any(value is not None for value in (threshold, keep, webhook)):
+    if nodes is not None and any(
+        value is not None for value in (threshold, daily_budget, keep, webhook)
+    ):
         raise typer.BadParameter(
-            "--threshold, --keep and --webhook are of transactions: leave out --nodes."
+            "--threshold, --daily-budget, --keep and --webhook are of transactions: leave out "
+            "--nodes."
         )
     with connect(_require_server(server), key) as client:
         if nodes is None or edges is None:
             if drop:
                 raise typer.BadParameter("--drop is of tables: give it with `basin graphs add`.")
             stored = client.store_transaction_graph(
-                graph, model=model, threshold=threshold, keep=keep, webhook=webhook
+                graph,
+                model=model,
+                threshold=threshold,
+                daily_budget=daily_budget,
+                keep=keep,
+                webhook=webhook,
             )
         else:
             tables = [

@@ -29,7 +29,8 @@ from models.inputs.transactions import TransactionHistory
 from models.tasks.node_scorer import NodeScorer
 from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema
 from training.datasets.payments import simulate_payments
-from training.datasets.transactions import TransactionData, split_by_time
+from training.datasets.transaction_splits import split_by_time
+from training.datasets.transactions import TransactionData
 from training.provenance import load_node_data
 from training.tasks.anomaly.neighborhoods import sample_neighborhoods
 

@@ -182,15 +182,44 @@ class TrainedKnobs(_Part):
     resonance: ResolvedResonance | None = None
 
 
+class DailyScores(_Part):
+    """The highest probabilities of a day, on average over the validation part."""
+
+    inputs: float = Field(gt=0, description="of a day, labelled or not")
+    ranks: tuple[float, ...] = Field(min_length=1, description="places in order, ascending")
+    probabilities: tuple[float, ...] = Field(description="at these places, descending")
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if len(self.ranks) != len(self.probabilities):
+            raise ValueError("daily: ranks and probabilities differ in length")
+        return self
+
+    def find_threshold(self, alerts: float) -> float:
+        """Return the probability that so many inputs of a day reach, on average; interpolated
+        between places, beyond the first and the last that of these."""
+        return float(np.interp(alerts, self.ranks, self.probabilities))
+
+
 class Decision(_Part):
     """How the threshold of a label was chosen, and what it gave on the validation part."""
 
-    rule: Literal["macro_f1", "budget", "precision", "cost"]
-    value: float | None = Field(None, description="share, precision or cost ratio of the rule")
+    rule: Literal["macro_f1", "budget", "daily_budget", "precision", "cost"]
+    value: float | None = Field(
+        None, description="share, alerts of a day, precision or cost ratio of the rule"
+    )
     threshold: float
     alert_share: float = Field(description="of all inputs, labelled or not, that had label 1")
     precision: float | None = Field(description="of labelled inputs; null where none had label 1")
     recall: float
+    loss: float | None = Field(
+        default=None,
+        description="with rule `cost`, of 1,000 labelled inputs, in costs of a missed fraud: "
+        "alerts times the cost ratio, and missed frauds",
+    )
+    daily: DailyScores | None = Field(
+        default=None, description="for `daily_budget`; null where times are no timestamps"
+    )
 
 
 class Manifest(_Part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -75,7 +75,9 @@ def build_manifest(
     )
 
 
-def describe_columns(columns: Sequence[Column], table: np.ndarray) -> tuple[Feature, ...]:
+def describe_columns(
+    columns: Sequence[Column], values_of_each: Iterable[np.ndarray]
+) -> tuple[Feature, ...]:
     """What each column held in the data."""
     return tuple(
         Feature(
@@ -85,13 +87,8 @@ def describe_columns(columns: Sequence[Column], table: np.ndarray) -> tuple[Feat
             mean=float(values.mean(dtype="float64")),
             values=column.values,
         )
-        for column, values in zip(columns, table.T, strict=True)
+        for column, values in zip(columns, values_of_each, strict=True)
     )
-
-
-def draw_sample(items: np.ndarray, count: int = 512) -> np.ndarray:
-    """No more than `count` of them, at random and always the same."""
-    return np.random.default_rng(0).choice(items, min(count, len(items)), replace=False)
 
 
 def compute_energy_reference(

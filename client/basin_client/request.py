@@ -56,11 +56,13 @@ class Dynamics(TypedDict, total=False):
 class AlertRule(TypedDict, total=False):
     """Which targets get label 1; exactly one of the keys.
 
-    `budget` is a number of targets, `share` a share of them, `threshold` a probability, and
-    `cost_ratio` the cost of an alert over that of a missed fraud.
+    `budget` is a number of targets, `daily_budget` one of alerts a day by what the model gave in
+    validation, `share` a share of the targets, `threshold` a probability, and `cost_ratio` the cost
+    of an alert over that of a missed fraud.
     """
 
     budget: int
+    daily_budget: float
     share: float
     threshold: float
     cost_ratio: float

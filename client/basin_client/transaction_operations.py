@@ -74,6 +74,7 @@ def store_transaction_graph(
     *,
     model: str,
     threshold: float | None = None,
+    daily_budget: float | None = None,
     keep: float | None = None,
     webhook: str | None = None,
 ) -> Request[dict[str, Any]]:
@@ -83,11 +84,14 @@ def store_transaction_graph(
         model: that reads transactions, and scores those that `add_transactions` adds.
         threshold: probability from which on a transaction raises an alert; by default that of the
             model.
+        daily_budget: in place of `threshold`: alerts of a day, about, by the model's validation
+            part.
         keep: transactions that are older than the newest one by more are forgotten, in seconds or
             the unit of their time; by default four longest windows of the model.
         webhook: URL to which each alert is sent, on an origin that the server allows.
     """
-    fields = {"model": model, "threshold": threshold, "keep": keep, "webhook": webhook}
+    fields = {"model": model, "threshold": threshold, "daily_budget": daily_budget}
+    fields |= {"keep": keep, "webhook": webhook}
     given = {name: value for name, value in fields.items() if value is not None}
     return json_request(quote_path("graphs", id), given, parse_json, "PUT")
 

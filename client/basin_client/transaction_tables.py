@@ -143,8 +143,8 @@ def read_transactions(table: Table, columns: TransactionColumns) -> TransactionT
         ids,
         time,
         calendar,
-        to_ids(table.column(columns.source), table.name, columns.source).to_numpy(object),
-        to_ids(table.column(columns.target), table.name, columns.target).to_numpy(object),
+        _to_objects(to_ids(table.column(columns.source), table.name, columns.source)),
+        _to_objects(to_ids(table.column(columns.target), table.name, columns.target)),
         _read_finite(table, columns.amount, columns.decimal),
         text,
         numbers,
@@ -263,8 +263,14 @@ def _read_text(table: Table, name: str) -> np.ndarray:
     values = np.full(len(column), "", object)
     if not missing.all():
         present = cast(pd.Series, column[~missing]).reset_index(drop=True)
-        values[~missing] = to_ids(present, table.name, name).to_numpy(object)
+        values[~missing] = _to_objects(to_ids(present, table.name, name))
     return values
+
+
+def _to_objects(column: pd.Series) -> np.ndarray:
+    """Return text (n,), equal values as one object: a table of millions has few accounts."""
+    places, values = pd.factorize(column.to_numpy(object))
+    return values[places]
 
 
 def _read_finite(table: Table, name: str, decimal: str) -> np.ndarray:

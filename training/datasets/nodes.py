@@ -60,6 +60,11 @@ class NodeDataset:
         return hash_arrays(*arrays, self.labels, *split.parts().values())
 
 
+def draw_sample(items: np.ndarray, count: int = 512) -> np.ndarray:
+    """No more than `count` of them, at random and always the same."""
+    return np.random.default_rng(0).choice(items, min(count, len(items)), replace=False)
+
+
 def random_splits(dataset: NodeDataset, ratio: float, count: int) -> tuple[Split, ...]:
     """`count` stratified splits: `ratio` of the labelled nodes to train, the rest 1 : 2 val : test.
 

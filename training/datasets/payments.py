@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import ExtensionArray
 
 TYPOLOGIES = ("fan_in", "fan_out", "cycle", "structuring", "mules")
 _START = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -62,34 +63,35 @@ def simulate_payments(count: int, *, fraud_share: float = 0.02, seed: int = 0) -
     num_fraud = sum(len(scheme.time) for _, scheme in schemes)
     honest = _simulate_honest(rng, count - num_fraud, accounts)
     parts = [honest, *(scheme for _, scheme in schemes)]
-    names = [""] * len(honest.time)
-    for name, scheme in schemes:
-        names += [name] * len(scheme.time)
+    sizes = [len(scheme.time) for _, scheme in schemes]
+    names = np.repeat(np.array(["", *(name for name, _ in schemes)]), [len(honest.time), *sizes])
     columns = [np.concatenate(values) for values in zip(*parts, strict=True)]
     time, source, target, amount, kind = columns
     order = np.argsort(time, kind="stable")
     # Most accounts have a device of their own; one in twenty shares with its neighbour in number.
     shares = rng.random(accounts) < 0.05
     device = np.where(shares, np.arange(accounts) ^ 1, np.arange(accounts))
-    typology = np.array(names)[order]
+    typology = names[order]
+    account_names, device_names = _number("a", accounts), _number("d", accounts + 1)
     seconds = pd.to_datetime((time[order] * 1000).astype(np.int64), unit="ms", utc=True)
     return pd.DataFrame(
         {
-            "id": [f"p{i}" for i in range(count)],
+            "id": _number("p", count),
             "time": seconds.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "source": _name_accounts(source[order]),
-            "target": _name_accounts(target[order]),
+            "source": account_names.take(source[order]),
+            "target": account_names.take(target[order]),
             "amount": np.round(amount[order], 2),
             "type": kind[order],
-            "device": [f"d{i}" for i in device[source[order]]],
+            "device": device_names.take(device[source[order]]),
             "is_fraud": (typology != "").astype(int),
             "typology": typology,
         }
     )
 
 
-def _name_accounts(accounts: np.ndarray) -> list[str]:
-    return [f"a{i}" for i in accounts]
+def _number(prefix: str, count: int) -> ExtensionArray:
+    """Names by number, as Arrow has them: of millions of rows lists take some GiB."""
+    return pd.array(prefix + pd.Series(np.arange(count)).astype(str), dtype="str")
 
 
 def _simulate_honest(rng: np.random.Generator, count: int, accounts: int) -> _Scheme:

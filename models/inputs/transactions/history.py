@@ -16,6 +16,7 @@ _MAX_TIME = 1e11  # of timestamps: milliseconds since 1970 are above it
 _MAX_NUMBER = 1e15
 _MAX_AMOUNT = 1e12  # up to which a sum of doubles keeps cents
 _BYTES_OF_A_KEY = 200  # name and place of a series
+_ROWS_AT_A_TIME = 1 << 18  # what is needed on the way is some GiB for a million
 
 
 class TransactionError(ValueError):
@@ -131,6 +132,12 @@ class TransactionHistory:
         self._require_order(rows)
         begin, end = self._num_rows, self._num_rows + len(rows)
         _grow(self._rows, end)
+        for start in range(0, len(rows), _ROWS_AT_A_TIME):
+            self._append_part(rows.take(slice(start, start + _ROWS_AT_A_TIME)))
+        return np.arange(begin, end)
+
+    def _append_part(self, rows: Transactions) -> None:
+        begin, end = self._num_rows, self._num_rows + len(rows)
         self._rows["key"][begin:end] = self._find_keys(rows)
         _grow(self._series, len(self._keys))
         r, s = self._rows, self._series
@@ -147,7 +154,6 @@ class TransactionHistory:
         r["x"][begin:end, :own] = self.recipe.describe_rows(rows)
         r["x"][begin:end, own:] = described
         self._num_rows = end
-        return np.arange(begin, end)
 
     def collect_neighborhoods(
         self, rows: np.ndarray, max_nodes: int = 2**31 - 1
@@ -216,14 +222,20 @@ class TransactionHistory:
     def _find_keys(self, rows: Transactions) -> np.ndarray:
         """Return the key of each view of each row, int32 (n, V); new ones are numbered on. A blank
         value of a shared column links nothing."""
-        names = [rows.source, rows.target, list(zip(rows.source, rows.target, strict=True))]
-        names += [rows.categories[name] for name in self.recipe.shared]
+        columns = [rows.source, rows.target, None]
+        columns += [rows.categories[name] for name in self.recipe.shared]
         keys = np.empty((len(rows), len(self._views)), np.int32)
         known = self._keys
         for view, (chain, place) in enumerate(self._views):
+            column = columns[place]
+            names: list[Hashable]
+            if column is None:  # the pair, by its keys: a number takes less memory than two names
+                source, target = keys[:, :2].astype(np.int64).T
+                names = ((source << 32) | target).tolist()
+            else:
+                names = [name and (chain, name) for name in column]
             keys[:, view] = [
-                known.setdefault((chain, name), len(known)) if name else kernels.NONE
-                for name in names[place]
+                known.setdefault(name, len(known)) if name else kernels.NONE for name in names
             ]
         return keys
 
@@ -231,16 +243,19 @@ class TransactionHistory:
 def _grow(arrays: dict[str, np.ndarray], size: int) -> None:
     """Make room for `size` entries in each array, twice as much as before at least.
 
-    New entries say that there is nothing: -1 of a row, 0 of a count or sum.
+    New entries say that there is nothing: -1 of a row, 0 of a count or sum. Zeros take no memory
+    before they are written.
     """
     capacity = len(next(iter(arrays.values())))
     if size <= capacity:
         return
     wanted = max(size, 2 * capacity, 1024)
     for name, array in arrays.items():
-        grown = np.full((wanted, *array.shape[1:]), _EMPTY.get(name, 0), array.dtype)
+        grown = np.zeros((wanted, *array.shape[1:]), array.dtype)
+        if name in _WITH_NONE:
+            grown[:] = kernels.NONE
         grown[:capacity] = array
         arrays[name] = grown
 
 
-_EMPTY: dict[str, int] = dict.fromkeys(("last", "first", "tail", "place", "linked"), kernels.NONE)
+_WITH_NONE = ("last", "first", "tail", "place", "linked")

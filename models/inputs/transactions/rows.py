@@ -32,7 +32,7 @@ class Transactions:
     def __len__(self) -> int:
         return len(self.time)
 
-    def take(self, rows: np.ndarray) -> Transactions:
+    def take(self, rows: np.ndarray | slice) -> Transactions:
         """Return some of the rows, in the order of `rows`."""
         return Transactions(
             self.time[rows],

@@ -12,7 +12,6 @@ import orjson
 from models.base import DynamicsParams
 from models.checkpoint import EnergyReference
 from models.inputs.graph import Graph
-from service.endpoints.anomaly.alert_rule import AlertRule
 from service.endpoints.anomaly.schemas import (
     ArrayScoreRequest,
     NeighborhoodKnobs,
@@ -22,6 +21,7 @@ from service.endpoints.anomaly.schemas import (
     TensorEnvelope,
     TransactionScoreRequest,
 )
+from service.endpoints.common.alert_rule import AlertRule
 from service.endpoints.common.envelope import read_envelope, require_supported_params
 from service.endpoints.common.include import require_max_explained, require_supported_includes
 from service.endpoints.common.schemas import Dynamics, Envelope
@@ -213,6 +213,7 @@ def parse_score(
     envelope = read_envelope(opened.fields, opened.known, settings)
     rule = _read_alert_rule(opened.fields)
     model = registry.get_of_kind(Scorer, envelope.model or settings.default_anomaly_model)
+    rule = None if rule is None else rule.for_model(model.manifest)
     require_supported_params(envelope.dynamics, model.network.config)
     require_supported_includes(model.network, envelope.include)
     if opened.problem is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from models.inputs.transactions import TransactionRecipe
+from service.endpoints.common.alert_rule import find_daily_threshold
 from service.endpoints.graphs.schemas import GraphOf, StoreTransactions
 from service.errors import FieldError, Problem, unknown_fields
 from service.media_types import JSON
@@ -147,7 +148,13 @@ def _make_transaction_graph(
             f"{', '.join(origins) or 'none'} (BASIN_WEBHOOK_ORIGINS)."
         )
         raise make_request_problem([FieldError("/webhook", "not_allowed", rule)])
-    settings = StreamSettings(model.name, recipe, options.threshold, keep, options.webhook)
+    threshold = options.threshold
+    if options.daily_budget is not None:
+        if threshold is not None:
+            rule = "Give `threshold` or `daily_budget`, not both."
+            raise make_request_problem([FieldError("/daily_budget", "one_of", rule)])
+        threshold = find_daily_threshold(model.manifest, options.daily_budget, "/daily_budget")
+    settings = StreamSettings(model.name, recipe, threshold, keep, options.webhook)
     return TransactionGraph(settings, None, -math.inf, 0)
 
 

@@ -46,6 +46,12 @@ class StoreTransactions(GraphOf):
         description="probability from which on a transaction raises an alert; by default that of "
         "the model",
     )
+    daily_budget: float | None = Field(
+        None,
+        gt=0,
+        description="in place of `threshold`: the probability that so many transactions of a day "
+        "had in the model's validation part, on average. It is looked up once, now",
+    )
     keep: float | None = Field(
         None,
         gt=0,

@@ -21,7 +21,7 @@ from models.inputs.molecules import MoleculeError, parse_smiles
 from models.tasks.graph_classifier import GraphClassifier
 from models.tasks.node_scorer import NodeScorer
 from training.datasets import GraphDataset, load_node_dataset, load_tu
-from training.export import draw_sample
+from training.datasets.nodes import draw_sample
 from training.provenance import find_molecule_table, load_graph_data, load_node_data
 from training.studies.ood.rows import SAME_ROWS, RowBatches, RowSet, StudyRows
 from training.tasks.anomaly.neighborhoods import REQUEST_FANOUTS, sample_neighborhoods

@@ -17,7 +17,7 @@ from models.checkpoint import Checkpoint
 from models.inputs.patches import MaskedImage
 from models.tasks.image_completer import ImageCompleter
 from training.datasets import load_images
-from training.export import draw_sample
+from training.datasets.nodes import draw_sample
 from training.provenance import load_image_data, load_labeled_image_data
 from training.studies.ood.rows import SAME_ROWS, RowBatches, RowSet, StudyRows
 from training.tasks.complete.evaluate import draw_occlusion

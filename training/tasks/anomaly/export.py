@@ -34,7 +34,7 @@ def export_node_scorer(
         unit="nodes",
         fingerprint=dataset.fingerprint(split),
         protocol=_PROTOCOL,
-        features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x),
+        features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x.T),
         threshold=evaluation.threshold,
         calibration=evaluation.calibration,
         energy=compute_request_energies(network, graph, split.train, reach),

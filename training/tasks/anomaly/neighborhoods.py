@@ -21,7 +21,8 @@ from models.inputs.graph_batch import GraphBatch
 from models.inputs.neighbor_means import NeighborMeans
 from models.layouts import EdgeList
 from models.tasks.node_scorer import NodeScorer
-from training.export import draw_sample, energy_quantiles
+from training.datasets.nodes import draw_sample
+from training.export import energy_quantiles
 from training.tasks.anomaly.neighbor_sampler import NeighborSampler
 
 REACHES = ((1, 32), (2, 16), (2, 32), (2, 64), (2, 128), (2, 512), (3, 128), (3, 512))

@@ -10,7 +10,8 @@ import numpy as np
 from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
 from models.tasks.graph_classifier import GraphClassifier
 from training.datasets import GraphDataset, Split
-from training.export import build_manifest, compute_energy_reference, describe_columns, draw_sample
+from training.datasets.nodes import draw_sample
+from training.export import build_manifest, compute_energy_reference, describe_columns
 from training.tasks.classify.train import GraphRun
 
 _PROTOCOL = (
@@ -37,9 +38,9 @@ def export_graph_classifier(
         fingerprint=dataset.fingerprint(split),
         protocol=_AS_PUBLISHED if split.name == "as-published" else _PROTOCOL,
         features=describe_columns(
-            dataset.node_features, np.concatenate([g.x for g in dataset.graphs])
+            dataset.node_features, np.concatenate([g.x for g in dataset.graphs]).T
         ),
-        edge_features=describe_columns(dataset.edge_features, np.concatenate(attrs))
+        edge_features=describe_columns(dataset.edge_features, np.concatenate(attrs).T)
         if attrs
         else (),
         temperatures=run.evaluation.temperatures,

@@ -15,7 +15,8 @@ from models.checkpoint import (
 from models.inputs.patches import MaskedImage
 from models.tasks.image_completer import ImageCompleter
 from training.datasets import ImageDataset
-from training.export import build_manifest, compute_energy_reference, draw_sample
+from training.datasets.nodes import draw_sample
+from training.export import build_manifest, compute_energy_reference
 from training.tasks.complete.evaluate import draw_occlusion, summarize_over_masks
 from training.tasks.complete.train import CompletionRun
 

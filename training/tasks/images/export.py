@@ -12,7 +12,8 @@ from models.architectures.ait import AiT
 from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
 from models.inputs.images import ImageInput
 from training.datasets.labeled_images import LabeledImageDataset
-from training.export import build_manifest, compute_energy_reference, draw_sample
+from training.datasets.nodes import draw_sample
+from training.export import build_manifest, compute_energy_reference
 from training.tasks.images.train import ImageClassifierRun
 
 _PROTOCOL = (

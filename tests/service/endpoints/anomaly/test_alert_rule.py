@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from basin_client import Client, Graph
 
-from service.endpoints.anomaly.alert_rule import AlertRule
+from service.endpoints.common.alert_rule import AlertRule
 from tests.support.server import Server
 
 

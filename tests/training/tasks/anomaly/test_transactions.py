@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from basin_client.errors import InputError
 from basin_client.tables import Table
 from basin_client.transaction_tables import TransactionColumns, read_transactions
 from typer.testing import CliRunner
 
-from models.checkpoint import load_checkpoint
+from models.checkpoint import Decision, load_checkpoint
+from models.registry import find_architectures
+from models.tasks.node_scorer import NodeScorer
 from training.__main__ import app
+from training.cli_options import create_fabric
+from training.datasets import transactions as transactions_module
 from training.datasets.payments import TYPOLOGIES, simulate_payments
-from training.datasets.transactions import TransactionData, describe, find_leaks, split_by_time
-from training.tasks.anomaly.decisions import DecisionRule, choose_threshold
+from training.datasets.transaction_splits import (
+    choose_split,
+    find_leaks,
+    split_by_time,
+    write_split,
+)
+from training.datasets.transactions import TransactionData, describe
+from training.tasks.anomaly.decisions import DecisionRule, Population, Rule, choose_threshold
+from training.tasks.anomaly.transactions import task as task_module
+from training.tasks.anomaly.transactions.task import TransactionTrainingTask
+from training.tasks.anomaly.transactions.train import transaction_train_config
 
 COLUMNS = TransactionColumns(
     category=("type",), shared=("device",), label="is_fraud", id="id", drop=("typology",)
@@ -94,22 +111,129 @@ def test_thresholds_follow_their_rules() -> None:
     labels = (rng.random(1000) < 0.1).astype(int)
     probabilities = np.clip(0.6 * labels + 0.4 * rng.random(1000), 0, 1)
     population = rng.random(4000)
-    budget = choose_threshold(DecisionRule("budget", 0.05), probabilities, labels, population)
-    assert budget.alert_share == pytest.approx(0.05)
-    goal = choose_threshold(DecisionRule("precision", 0.9), probabilities, labels, population)
+
+    def choose(
+        rule: Rule, value: float, others: np.ndarray = population, daily: float | None = None
+    ) -> Decision:
+        everyone = Population(others, daily)
+        return choose_threshold(DecisionRule(rule, value), probabilities, labels, everyone)
+
+    assert choose("budget", 0.05).alert_share == pytest.approx(0.05)
+    goal = choose("precision", 0.9)
     assert goal.precision is not None
     assert goal.precision >= 0.9
     assert goal.recall == 1  # every fraud is above every other: the lowest threshold is there
-    cost = choose_threshold(DecisionRule("cost", 0.02), probabilities, labels, population)
+    cost = choose("cost", 0.02)
     assert cost.threshold == 0.02
+    alerts = probabilities >= 0.02
+    missed = int(labels[~alerts].sum())
+    assert cost.loss == pytest.approx(0.02 * alerts.sum() + missed)
     near = np.array([0.1, 0.1, 0.1, np.nextafter(0.1, 1)])
-    quarter = choose_threshold(DecisionRule("budget", 0.25), probabilities, labels, near)
-    assert quarter.alert_share == 0.25
+    assert choose("budget", 0.25, near).alert_share == 0.25
     for share, all_of in ((0.05, np.ones(100)), (1e-4, population[:100])):
         with pytest.raises(ValueError, match="Choose a larger --budget"):
-            choose_threshold(DecisionRule("budget", share), probabilities, labels, all_of)
+            choose("budget", share, all_of)
     with pytest.raises(ValueError, match="No threshold has a precision"):
-        choose_threshold(DecisionRule("precision", 0.9), np.full(10, 0.5), np.eye(10)[0], labels)
+        choose_threshold(
+            DecisionRule("precision", 0.9), np.full(10, 0.5), np.eye(10)[0], Population(labels)
+        )
+
+
+def test_a_daily_budget_is_a_number_of_alerts_a_day() -> None:
+    rng = np.random.default_rng(0)
+    labels, population = np.arange(100) % 2, rng.random(4000)
+    everyone = Population(population, daily=20_000)  # of which 4,000 were drawn from some days
+    rule = DecisionRule("daily_budget", 50)
+    decision = choose_threshold(rule, rng.random(100), labels, everyone)
+    assert decision.daily is not None
+    assert 20_000 * decision.alert_share == 50
+    # A request asks the same of what is in the manifest.
+    threshold = decision.daily.find_threshold(50)
+    assert 20_000 * (population >= threshold).mean() == pytest.approx(50, rel=0.1)
+    assert decision.daily.find_threshold(1e9) == population.min()
+    with pytest.raises(ValueError, match="needs timestamps"):
+        choose_threshold(rule, rng.random(100), labels, Population(population))
+
+
+def test_a_split_is_by_group_by_column_or_by_a_file_that_was_written(
+    payments: pd.DataFrame, tmp_path: Path
+) -> None:
+    data = load(payments)
+    table = Table(payments, "p.csv")
+    groups = choose_split(data, table, "group:source")
+    by_part = [set(data.rows.source[rows]) for rows in groups.parts().values()]
+    assert not by_part[0] & by_part[1]
+    assert not (by_part[0] | by_part[1]) & by_part[2]
+    assert sum(map(len, groups.parts().values())) == len(data)
+    described = describe(data, groups)
+    write_split(tmp_path / "split.csv", described)
+    again = choose_split(data, table, str(tmp_path / "split.csv"))
+    for part, rows in groups.parts().items():
+        assert np.array_equal(again.parts()[part], rows)
+    # What the rows of the other parts hold does not show in the recipe.
+    assert not np.isin(described.fitted, np.concatenate([groups.val, groups.test])).any()
+    parts = np.array(["train", "Validation", "test", ""])[np.arange(len(payments)) % 4]
+    marked = payments.assign(part=parts)
+    shuffled = marked.sample(frac=1, random_state=0)
+    columns = replace(COLUMNS, drop=("typology", "part"))
+    column = choose_split(load(shuffled, columns), Table(shuffled, "p.csv"), "column:part")
+    assert np.array_equal(column.train % 4, np.zeros(len(column.train)))
+    assert sum(map(len, column.parts().values())) == (parts != "").sum()
+
+
+def test_a_split_that_cannot_be_made_says_why(payments: pd.DataFrame, tmp_path: Path) -> None:
+    data = load(payments)
+    wrong = payments.assign(part=["train"] * (len(payments) - 1) + ["hold-out"], team="all")
+    with pytest.raises(ValueError, match=r"row 2500: .hold-out. is no part"):
+        choose_split(data, Table(wrong, "p.csv"), "column:part")
+    with pytest.raises(ValueError, match="part `val` of the split group:team is empty"):
+        choose_split(data, Table(wrong, "p.csv"), "group:team")
+    with pytest.raises(InputError, match="no column 'place'"):
+        choose_split(data, Table(wrong, "p.csv"), "column:place")
+    (tmp_path / "split.csv").write_text("id,part\np1,train\nq,val\n")
+    with pytest.raises(ValueError, match="1 ids are not in p, the first is 'q'"):
+        choose_split(data, Table(wrong, "p.csv"), str(tmp_path / "split.csv"))
+
+
+def test_splits_that_know_too_much_raise_a_warning(payments: pd.DataFrame) -> None:
+    data = load(payments)
+    mixed = describe(data, choose_split(data, Table(payments, "p.csv"), "group:source"))
+    [warning] = find_leaks(mixed)
+    assert "earlier than the last one to train on" in warning
+    # Fraud is a matter of the account: its rows of the training part tell the others.
+    known = payments["source"].str.slice(1).astype(int) % 3 == 0
+    owned = load(payments.assign(is_fraud=known.astype(int)))
+    warnings = find_leaks(describe(owned, split_by_time(owned)))
+    assert any("labels belong to accounts" in warning for warning in warnings)
+
+
+def test_an_epoch_of_many_rows_has_the_frauds_and_other_rows_at_random(
+    payments: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "_EPOCH_ROWS", 300)
+    monkeypatch.setattr(transactions_module, "MAX_MEASURED", 200)
+    data = load(payments)
+    described = describe(data, split_by_time(data))
+    assert {len(rows) for rows in described.measured.values()} == {200}
+    assert len(described.population) == 200
+    config = transaction_train_config("cdat", len(described.split.train), smoke=True)
+    kind = find_architectures()["cdat"]
+    config = replace(config, batch_nodes=100)
+    values = {"features": described.recipe.features} | config.config
+    network = cast(NodeScorer, kind(cast(Any, kind.config_type.model_validate(values))))
+    task = TransactionTrainingTask(described, network, config, torch.device("cpu"))
+    epochs = [
+        np.concatenate([step[3] for step in task.batches(seed, create_fabric("cpu", "32-true"))])
+        for seed in (0, 1)
+    ]
+    frauds = int((data.labels[described.split.train] == 1).sum())
+    assert frauds < 150
+    for rows in epochs:
+        assert len(set(rows)) == 300
+        assert (data.labels[rows] == 1).sum() == frauds
+        assert np.isin(rows, described.split.train).all()
+    assert set(epochs[0]) != set(epochs[1])
+    assert float(task.weight) == pytest.approx((300 - frauds) / frauds)
 
 
 def test_one_command_makes_a_checkpoint_that_reads_rows(
@@ -121,7 +245,7 @@ def test_one_command_makes_a_checkpoint_that_reads_rows(
         *("transactions", str(table), "--label", "is_fraud", "--id", "id", "--category", "type"),
         *("--shared", "device", "--drop", "typology", "--budget", "0.05", "--smoke"),
         *("--device", "cpu", "--out", str(tmp_path / "out"), "--run-folder", str(tmp_path / "run")),
-        *("--split-out", str(tmp_path / "split.csv")),
+        *("--split-out", str(tmp_path / "split.csv"), "--split", "group:source"),
     ]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Annotated
 
 import typer
 from basin_client.command_line import Decimal, Drop, Encoding, Separator
-from basin_client.tables import read_table
+from basin_client.tables import Table, read_table
 from basin_client.transaction_tables import TransactionColumns, read_transactions
 from rich.progress import Progress
 
@@ -28,17 +30,19 @@ from training.cli_options import (
     run_folder,
 )
 from training.datasets.payments import TYPOLOGIES, simulate_payments
-from training.datasets.transactions import (
-    DescribedTransactions,
-    TransactionData,
-    describe,
+from training.datasets.transaction_splits import (
+    choose_split,
+    describe_overlap,
     find_leaks,
-    split_by_time,
     write_split,
 )
+from training.datasets.transactions import DescribedTransactions, TransactionData, describe
 from training.tasks.anomaly.decisions import DecisionRule, Rule
 from training.tasks.anomaly.transactions import results_table
-from training.tasks.anomaly.transactions.export import export_transaction_scorer
+from training.tasks.anomaly.transactions.export import (
+    describe_evaluation,
+    export_transaction_scorer,
+)
 from training.tasks.anomaly.transactions.train import (
     train_transaction_scorer,
     transaction_train_config,
@@ -69,6 +73,14 @@ Neighbors = Annotated[
     int, typer.Option(help="earlier transactions that are linked, of each kind", min=1, max=16)
 ]
 Hops = Annotated[int, typer.Option(help="steps to linked transactions", min=0, max=2)]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="time (the last rows test); column:NAME, whose values are train, val and test; "
+        "group:NAME, rows of one value in one part; or a CSV with columns id and part, as "
+        "--split-out writes it"
+    ),
+]
 
 
 def _describe(
@@ -76,17 +88,20 @@ def _describe(
     columns: TransactionColumns,
     separator: str | None,
     encoding: str | None,
+    split_option: str,
     windows: str | None,
     neighbors: int,
     hops: int,
 ) -> DescribedTransactions:
     """Read, split and describe a table, and print what was left out, assumed or is suspicious."""
+    spans = None if windows is None else _parse_windows(windows)
     table = read_table(path, separator=separator, encoding=encoding)
+    columns = _drop_split_column(table, columns, split_option)
     data = TransactionData.from_table(read_transactions(table, columns), columns)
     if data.note:
         console.print(data.note, markup=False, highlight=False)
-    spans = None if windows is None else _parse_windows(windows)
-    split = split_by_time(data)
+    split = choose_split(data, table, split_option)
+    del table  # some GiB of millions of rows
     described = describe(data, split, windows=spans, neighbors=neighbors, hops=hops)
     recipe = described.recipe
     unit = "timestamps" if recipe.calendar else "numbers"
@@ -100,6 +115,7 @@ def _describe(
         f"{len(data)} transactions, {len(recipe.features)} features. Times are {unit}; windows "
         f"{', '.join(f'{w:g}' for w in recipe.windows)}. Sources and targets are {accounts}. "
         f"Validation begins at {show(split.val[0])}, test at {show(split.test[0])}. "
+        f"{describe_overlap(described)} "
         f"To score a transaction, send the rows of the last {recipe.reach:g}.",
         markup=False,
         highlight=False,
@@ -107,6 +123,15 @@ def _describe(
     for warning in find_leaks(described):
         console.print(f"Warning: {warning}", markup=False, highlight=False, style="yellow")
     return described
+
+
+def _drop_split_column(table: Table, columns: TransactionColumns, split: str) -> TransactionColumns:
+    """Leave the column that says how to split out of the features, unless it is named as one."""
+    kind, _, name = split.partition(":")
+    known = {"source", "target", *columns.options(), *columns.drop}
+    if kind in ("column", "group") and name not in known and name in table.frame.columns:
+        return replace(columns, drop=(*columns.drop, name))
+    return columns
 
 
 def transactions(
@@ -126,11 +151,15 @@ def transactions(
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
+    split: Split = "time",
     windows: Windows = None,
     neighbors: Neighbors = 3,
     hops: Hops = 1,
     budget: Annotated[
         float | None, typer.Option(help="alert on this share of all transactions, as 0.01")
+    ] = None,
+    daily_budget: Annotated[
+        float | None, typer.Option(help="alert on so many transactions of a day, as 50")
     ] = None,
     precision_goal: Annotated[
         float | None, typer.Option(help="alert with this precision at least, as 0.9")
@@ -153,16 +182,17 @@ def transactions(
 ) -> None:
     """Train a checkpoint that scores transactions, from a table of them.
 
-    The labelled rows are split by time: 60 % to train, 20 % to validate, the last 20 % to test. The
-    features of a transaction come from its own row and the rows before it.
+    Unless --split says otherwise, the labelled rows are split by time: 60 % to train, 20 % to
+    validate, the last 20 % to test. The features of a transaction come from its own row and the
+    rows before it.
     """
-    rule = _choose_rule(budget, precision_goal, cost_ratio)
+    rule = _choose_rule(budget, daily_budget, precision_goal, cost_ratio)
     columns = TransactionColumns(
         *(time, source, target, amount, category or (), shared or (), number or (), label),
         *(unlabelled, id_column, drop or (), decimal),
     )
     name, folder = checkpoint_folder(name or f"{model}-{table.name.partition('.')[0]}", out)
-    described = _describe(table, columns, separator, encoding, windows, neighbors, hops)
+    described = _describe(table, columns, separator, encoding, split, windows, neighbors, hops)
     recipe = transaction_train_config(model, len(described.split.train), smoke=smoke)
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
@@ -185,18 +215,8 @@ def transactions(
     if not fabric.is_global_zero:
         return
     written = export_transaction_scorer(folder, name, described, result, seed=seed)
-    for part, metrics in result.evaluation.parts.items():
-        console.print(
-            f"{part:5} ROC-AUC {metrics.all.roc_auc:.4f}  PR-AUC {metrics.all.pr_auc:.4f}  "
-            f"of the top 1 %: precision {metrics.precision_at_budget:.4f}  "
-            f"recall {metrics.recall_at_budget:.4f}"
-        )
-    decision = result.evaluation.decision
-    console.print(
-        f"label 1 from {decision.threshold:.4f} on ({decision.rule}): "
-        f"{100 * decision.alert_share:.2f} % of the transactions of the validation part, recall "
-        f"{decision.recall:.4f} of its labelled frauds"
-    )
+    for line in describe_evaluation(result.evaluation, described.recipe.calendar):
+        console.print(line, highlight=False)
     typer.echo(f"{folder} {written.sha256}")
 
 
@@ -217,6 +237,7 @@ def transactions_table(
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
+    split: Split = "time",
     windows: Windows = None,
     neighbors: Neighbors = 3,
     hops: Hops = 1,
@@ -226,13 +247,13 @@ def transactions_table(
     precision: PrecisionOption = "32-true",
     smoke: SmokeOption = False,
 ) -> None:
-    """Train every model on the same table, split by time, and print the figures."""
+    """Train every model on the same table and split, and print the figures."""
     columns = TransactionColumns(
         *(time, source, target, amount, category or (), shared or (), number or (), label),
         *(unlabelled, id_column, drop or (), decimal),
     )
-    described = _describe(table, columns, separator, encoding, windows, neighbors, hops)
-    path = out or Path("runs/tables") / f"{described.data.name}-time{'-smoke' * smoke}.jsonl"
+    described = _describe(table, columns, separator, encoding, split, windows, neighbors, hops)
+    path = out or Path("runs/tables") / f"{_name_results(described, smoke)}.jsonl"
     fabric = create_fabric(device, precision)
     with Progress(console=console) as progress:
         results = results_table.compute_rows(
@@ -266,18 +287,30 @@ def _parse_windows(text: str) -> tuple[float, ...]:
     return spans
 
 
+def _name_results(described: DescribedTransactions, smoke: bool) -> str:
+    split = re.sub(r"[^a-zA-Z0-9.-]+", "-", described.split.name)
+    return f"{described.data.name}-{split}{'-smoke' * smoke}"
+
+
 def _choose_rule(
-    budget: float | None, precision_goal: float | None, cost_ratio: float | None
+    budget: float | None,
+    daily_budget: float | None,
+    precision_goal: float | None,
+    cost_ratio: float | None,
 ) -> DecisionRule:
     given: dict[Rule, float | None] = {
         "budget": budget,
+        "daily_budget": daily_budget,
         "precision": precision_goal,
         "cost": cost_ratio,
     }
     rules = [DecisionRule(name, value) for name, value in given.items() if value is not None]
     if len(rules) > 1:
-        raise typer.BadParameter("give one of --budget, --precision-goal and --cost-ratio")
+        raise typer.BadParameter(
+            "give one of --budget, --daily-budget, --precision-goal and --cost-ratio"
+        )
     for rule in rules:
-        if rule.value is not None and not 0 < rule.value < 1:
-            raise typer.BadParameter(f"{rule.value:g}: it must be between 0 and 1")
+        limit = math.inf if rule.rule == "daily_budget" else 1
+        if rule.value is not None and not 0 < rule.value < limit:
+            raise typer.BadParameter(f"{rule.value:g}: it must be between 0 and {limit:g}")
     return rules[0] if rules else DecisionRule()

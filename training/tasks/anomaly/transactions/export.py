@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from models.checkpoint import Checkpoint, EnergyReference, Manifest, save_checkpoint
+from models.checkpoint import Checkpoint, Decision, EnergyReference, Manifest, save_checkpoint
 from models.inputs.graph import Column
 from models.tasks.node_scorer import NodeScorer
+from training.datasets.nodes import draw_sample
 from training.datasets.transactions import DescribedTransactions
-from training.export import build_manifest, describe_columns, draw_sample
+from training.export import build_manifest, describe_columns
 from training.tasks.anomaly.neighborhoods import compute_quantiles_by_degree
-from training.tasks.anomaly.transactions.train import TransactionRun
+from training.tasks.anomaly.transactions.train import TransactionEvaluation, TransactionRun
 
 _PROTOCOL = (
     "features of a transaction from its own row and the rows before it; encoders from the rows up "
-    "to the last one to train on; weights from the training part; epoch, calibration and threshold "
-    "from the validation part; the test part measured once, at the end"
+    "to the last one to train on, without other parts; weights from the training part; epoch, "
+    "calibration and threshold from the validation part; the test part measured once, at the end"
 )
 
 
@@ -27,7 +30,8 @@ def export_transaction_scorer(
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, evaluation = run.network, run.evaluation
     split, data, recipe = described.split, described.data, described.recipe
-    fitted = described.history.x_NF[: split.train[-1] + 1]
+    columns = [Column(feature) for feature in recipe.features]
+    fitted = (values[described.fitted] for values in described.history.x_NF.T)
     manifest = build_manifest(
         network,
         data,
@@ -38,15 +42,56 @@ def export_transaction_scorer(
         unit="transactions",
         fingerprint=data.fingerprint(split),
         protocol=_PROTOCOL,
-        features=describe_columns([Column(feature) for feature in recipe.features], fitted),
+        features=describe_columns(columns, fitted),
         threshold=evaluation.decision.threshold,
         decision=evaluation.decision,
         transactions=recipe,
         calibration=evaluation.calibration,
         energy=_compute_energy_reference(network, described),
-        metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()},
+        metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()}
+        | {"test_by_time": [asdict(period) for period in evaluation.by_time]},
     )
-    return save_checkpoint(folder, network, manifest, _card(manifest, described))
+    return save_checkpoint(folder, network, manifest, _card(manifest, described, evaluation))
+
+
+def describe_evaluation(evaluation: TransactionEvaluation, calendar: bool) -> list[str]:
+    """Return lines about the figures, the threshold, and how both hold over the test part."""
+    lines = [
+        f"{part:5} ROC-AUC {metrics.all.roc_auc:.4f}  PR-AUC {metrics.all.pr_auc:.4f}  "
+        f"of the top 1 %: precision {metrics.precision_at_budget:.4f}  "
+        f"recall {metrics.recall_at_budget:.4f}"
+        for part, metrics in evaluation.parts.items()
+    ]
+    decision = evaluation.decision
+    lines.append(f"label 1 from {decision.threshold:.4f} on ({decision.rule}), which gave")
+    lines[-1] += f" {_describe_decision(decision)}"
+    for period in evaluation.by_time:
+        lines.append(
+            f"test from {_show_time(period.begin, calendar)}: fraud {100 * period.fraud_share:.2f} "
+            f"%, mean probability {100 * period.mean_probability:.2f} %, alerts "
+            f"{100 * period.alert_share:.2f} %"
+        )
+    return lines
+
+
+def _describe_decision(decision: Decision) -> str:
+    """What the threshold gave on the validation part."""
+    precision = "-" if decision.precision is None else f"{decision.precision:.4f}"
+    text = (
+        f"alerts on {100 * decision.alert_share:.2f} % of the transactions of the validation part"
+    )
+    if decision.daily is not None:
+        text += f" ({decision.alert_share * decision.daily.inputs:.4g} a day)"
+    text += f", precision {precision} and recall {decision.recall:.4f} of the labelled ones"
+    if decision.loss is not None:
+        text += f", and per 1,000 of these a loss of {decision.loss:.4g} missed frauds' cost"
+    return text
+
+
+def _show_time(time: float, calendar: bool) -> str:
+    if not calendar:
+        return f"{time:.10g}"
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
 
 
 def _compute_energy_reference(
@@ -59,7 +104,9 @@ def _compute_energy_reference(
     return compute_quantiles_by_degree(network, (network.pack([graph]) for graph in graphs))
 
 
-def _card(manifest: Manifest, described: DescribedTransactions) -> str:
+def _card(
+    manifest: Manifest, described: DescribedTransactions, evaluation: TransactionEvaluation
+) -> str:
     recipe, decision, training = described.recipe, manifest.decision, manifest.training
     assert decision is not None
     labels = described.data.labels
@@ -77,7 +124,12 @@ def _card(manifest: Manifest, described: DescribedTransactions) -> str:
         if isinstance(m, dict)
     )
     value = "" if decision.value is None else f" {decision.value:g}"
-    precision = "-" if decision.precision is None else f"{decision.precision:.4f}"
+    periods = "\n".join(
+        f"| {_show_time(period.begin, recipe.calendar)} | {period.labelled} | "
+        f"{100 * period.fraud_share:.2f} | {100 * period.mean_probability:.2f} | "
+        f"{100 * period.alert_share:.2f} |"
+        for period in evaluation.by_time
+    )
     linked = ", ".join(recipe.views)
     return f"""# {manifest.name}
 
@@ -99,12 +151,17 @@ before it.
 - **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
   {len(manifest.knobs.beta)} block(s).
 - **Decision**: `label` is 1 from a probability of {manifest.threshold:.4f} on, by the rule
-  `{decision.rule}`{value} on the validation part: {100 * decision.alert_share:.2f} % of its
-  transactions, precision {precision}, recall {decision.recall:.4f} of the labelled ones.
+  `{decision.rule}`{value}: {_describe_decision(decision)}.
 
 | part | ROC-AUC | PR-AUC | precision@1% | recall@1% | macro-F1 | Brier | labelled | fraud |
 |---|---|---|---|---|---|---|---|---|
 {rows}
+
+The test part in order of time:
+
+| from | labelled | fraud % | mean probability % | alerts % |
+|---|---|---|---|---|
+{periods}
 
 `probability` is Platt's map of the score, fitted on the validation part. Where fraud becomes more
 or less frequent than it was there, probabilities and the threshold are off; the order of the scores

@@ -112,21 +112,21 @@ def _fit_trees(
 ) -> tuple[TransactionEvaluation, float, str]:
     """Trees on a transaction's features alone, and on them beside the means over the earlier
     transactions that a network would see; the better by validation PR-AUC."""
-    split, labels = described.split, described.data.labels
+    measured, labels = described.measured, described.data.labels
     own = described.history.x_NF
     best: tuple[float, str, TransactionEvaluation] | None = None
     for name, select in (
         ("own", own.__getitem__),
         ("own and linked", partial(_append_means, described)),
     ):
-        tables = {part: select(rows) for part, rows in split.parts().items()}
-        y = labels[split.train]
+        tables = {part: select(rows) for part, rows in measured.items()}
+        y = labels[measured["train"]]
         weight = np.where(y == 1, (y == 0).sum() / (y == 1).sum(), 1.0)
         candidates = list_trees(kind, len(y), seed)
         for trees in candidates[:1] if smoke else candidates:
             trees.fit(tables["train"], y, sample_weight=weight)
             logits = {part: _predict_logits(trees, table) for part, table in tables.items()}
-            value = float(average_precision_score(labels[split.val], logits["val"]))
+            value = float(average_precision_score(labels[measured["val"]], logits["val"]))
             if best is None or value > best[0]:
                 population = _predict_logits(trees, select(described.population))
                 evaluation = evaluate(described, logits, population, rule)
@@ -155,7 +155,9 @@ def format_table(
 ) -> str:
     """The table in Markdown, with the protocol and the machines under it."""
     lines = [
-        f"| {described.data.name}, split by time | " + " | ".join(_COLUMNS.values()) + " | val |",
+        f"| {described.data.name}, split {described.split.name} | "
+        + " | ".join(_COLUMNS.values())
+        + " | val |",
         "|---|" + "---|" * (len(_COLUMNS) + 1),
     ]
     for model, rows in results.items():
@@ -165,7 +167,7 @@ def format_table(
     split = described.split
     count = len(next(iter(results.values())))
     lines.append(
-        f"\nTest part: {len(split.test)} labelled transactions, the last of all. Mean ± std in "
+        f"\nTest part: {len(split.test)} labelled transactions. Mean ± std in "
         f"percent over {count} seeds; epoch, trees, calibration and threshold by the validation "
         f"part ({len(split.val)}), whose PR-AUC is the last column. {described.data.note} "
         f"{format_machines(row for rows in results.values() for row in rows)}"

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from models.inputs.graph_batch import GraphBatch
 from models.tasks.node_scorer import NodeScorer
+from training.datasets.nodes import draw_sample
 from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.trainer import TrainingTask, split_between_processes
 
 _AT_A_TIME = 4096
+_EPOCH_ROWS = 100_000  # to train on; more of them would train longer, and not better
+_VALIDATED_ROWS = 50_000  # after each epoch
 
 Step = tuple[GraphBatch, Tensor, Tensor, np.ndarray]
 """(neighbourhoods, encoding of their nodes, nodes that are scored, the transactions these are)"""
@@ -41,8 +44,13 @@ class TransactionTrainingTask(TrainingTask):
         self.recipe, self.device = recipe, device
         labels = described.data.labels
         self.target_N = torch.from_numpy(labels).float()
-        fraud = float((labels[described.split.train] == 1).mean())
-        self.weight = torch.tensor((1 - fraud) / fraud, device=device)
+        train = described.split.train
+        self.frauds, self.others = train[labels[train] == 1], train[labels[train] == 0]
+        count = min(len(train), _EPOCH_ROWS)
+        # The loss weighs both labels alike, so that drawing more of one does not change it.
+        self.num_frauds = min(len(self.frauds), count // 2) if count < len(train) else None
+        frauds = len(self.frauds) if self.num_frauds is None else self.num_frauds
+        self.weight = torch.tensor((count - frauds) / frauds, device=device)
 
     def identity(self) -> dict[str, Any]:
         described = self.described
@@ -60,11 +68,20 @@ class TransactionTrainingTask(TrainingTask):
         return batch.to(self.device), encoded, torch.from_numpy(places).to(self.device), rows
 
     def batches(self, seed: int, fabric: Fabric) -> Iterator[Step]:
-        order = np.random.default_rng(seed).permutation(self.described.split.train)
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(self._draw_rows(rng))
         size = self.recipe.batch_nodes or len(order)
         starts = range(0, max(1, len(order) - size + 1), size)
         for start in split_between_processes(starts, fabric):
             yield self.build_step(order[start : start + size])
+
+    def _draw_rows(self, rng: np.random.Generator) -> np.ndarray:
+        """The rows of an epoch: all, or, of more than `_EPOCH_ROWS`, as many: all frauds, up to
+        half of them, and others at random."""
+        if self.num_frauds is None:
+            return self.described.split.train
+        others = rng.choice(self.others, _EPOCH_ROWS - self.num_frauds, replace=False)
+        return np.concatenate([rng.choice(self.frauds, self.num_frauds, replace=False), others])
 
     def loss(self, model: nn.Module, step: Step) -> Tensor:
         batch, encoded, places, rows = step
@@ -74,7 +91,7 @@ class TransactionTrainingTask(TrainingTask):
         )
 
     def validate(self, network: nn.Module) -> float:
-        val = self.described.split.val
+        val = draw_sample(self.described.measured["val"], _VALIDATED_ROWS)
         return float(
             average_precision_score(self.described.data.labels[val], self.predict(network, val))
         )

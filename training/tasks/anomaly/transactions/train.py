@@ -19,7 +19,7 @@ from models.tasks.node_scorer import NodeConfig, NodeScorer
 from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
 from training.tasks.anomaly.configs import DYNAMICS
-from training.tasks.anomaly.decisions import DecisionRule, choose_threshold
+from training.tasks.anomaly.decisions import DecisionRule, Population, choose_threshold
 from training.tasks.anomaly.evaluate import NodeMetrics, compute_node_metrics, fit_calibration
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.tasks.anomaly.transactions.task import TransactionTrainingTask
@@ -27,6 +27,7 @@ from training.trainer import TrainResult, fit
 
 _FEW_ROWS = 50_000  # labelled, to train on
 _FITTED_ROWS = 50_000  # whose quantiles are the bins of the features
+_PERIODS = 5
 BUDGET = 0.01  # share of transactions that `TransactionMetrics` looks at
 
 
@@ -46,12 +47,29 @@ class TransactionMetrics:
 
 
 @dataclass(frozen=True)
+class PeriodMetrics:
+    """Labelled transactions from one time to another: is the probability what it says, and how many
+    alerts does the threshold make?"""
+
+    begin: float
+    end: float
+    labelled: int
+    fraud_share: float
+    mean_probability: float
+    alert_share: float
+
+
+@dataclass(frozen=True)
 class TransactionEvaluation:
-    """Calibration and decision from validation, and the figures they give on each part."""
+    """Calibration and decision from validation, and the figures they give on each part.
+
+    `by_time` are those of the test part, in order of time.
+    """
 
     calibration: Calibration
     decision: Decision
     parts: dict[str, TransactionMetrics]
+    by_time: tuple[PeriodMetrics, ...]
 
 
 @dataclass(frozen=True)
@@ -119,7 +137,7 @@ def train_transaction_scorer(
     kind = cast(type[NodeScorer], find_architectures()[recipe.model])
     values: dict[str, Any] = {"features": described.recipe.features}
     config = cast(NodeConfig, kind.config_type.model_validate(values | recipe.config))
-    rows = np.arange(split.train[-1] + 1)
+    rows = described.fitted
     if len(rows) > _FITTED_ROWS:
         rows = np.sort(np.random.default_rng(seed).choice(rows, _FITTED_ROWS, replace=False))
     alone = Graph(described.history.x_NF[rows], np.zeros((2, 0), np.int64))
@@ -132,7 +150,7 @@ def train_transaction_scorer(
     task = TransactionTrainingTask(described, architecture, recipe, fabric.device)
     result = fit(network, task, recipe, seed=seed, fabric=fabric, run=run_folder, progress=progress)
     population = task.predict(network, described.population)
-    labelled = {part: task.predict(network, rows) for part, rows in split.parts().items()}
+    labelled = {part: task.predict(network, rows) for part, rows in described.measured.items()}
     evaluation = evaluate(described, labelled, population, rule or DecisionRule())
     return TransactionRun(result, evaluation, architecture.to("cpu").eval(), recipe)
 
@@ -146,13 +164,18 @@ def evaluate(
     """Calibrate and choose the threshold on validation, then measure every part.
 
     Args:
-        logits: of the labelled transactions of each part.
-        population: logits of all transactions of the time of the validation part.
+        logits: of `described.measured`.
+        population: logits of `described.population`.
     """
-    labels = {part: described.data.labels[rows] for part, rows in described.split.parts().items()}
+    labels = {part: described.data.labels[rows] for part, rows in described.measured.items()}
     calibration = fit_calibration(logits["val"], labels["val"])
     probabilities = {part: calibration(values) for part, values in logits.items()}
-    decision = choose_threshold(rule, probabilities["val"], labels["val"], calibration(population))
+    decision = choose_threshold(
+        rule,
+        probabilities["val"],
+        labels["val"],
+        Population(calibration(population), described.daily_transactions),
+    )
     parts = {}
     for part, values in probabilities.items():
         truth = labels[part]
@@ -162,4 +185,25 @@ def evaluate(
             float(truth[top].mean()),
             float(truth[top].sum() / truth.sum()),
         )
-    return TransactionEvaluation(calibration, decision, parts)
+    by_time = _measure_periods(
+        described.data.rows.time[described.measured["test"]],
+        *(probabilities["test"], labels["test"], decision.threshold),
+    )
+    return TransactionEvaluation(calibration, decision, parts, by_time)
+
+
+def _measure_periods(
+    time: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, threshold: float
+) -> tuple[PeriodMetrics, ...]:
+    """Figures of `_PERIODS` parts of equal size, in order of time."""
+    return tuple(
+        PeriodMetrics(
+            begin=float(time[rows[0]]),
+            end=float(time[rows[-1]]),
+            labelled=len(rows),
+            fraud_share=float(labels[rows].mean()),
+            mean_probability=float(probabilities[rows].mean()),
+            alert_share=float((probabilities[rows] >= threshold).mean()),
+        )
+        for rows in np.array_split(np.arange(len(time)), min(_PERIODS, len(time)))
+    )

@@ -100,7 +100,7 @@ def _score_locally(
     from basin.bulk.tables import find_model
     from models.base import DynamicsParams
     from models.checkpoint import load_checkpoint
-    from models.inputs.transactions import TransactionError, TransactionHistory, Transactions
+    from models.inputs.transactions import RollingHistory, TransactionError, Transactions
     from models.tasks.node_scorer import NodeScorer
     from service.endpoints.anomaly.infer import labelled
 
@@ -114,17 +114,23 @@ def _score_locally(
     network = load_checkpoint(folder).network
     assert isinstance(network, NodeScorer)
     rows = Transactions(read.time, read.source, read.target, read.amount, read.text, read.numbers)
+    order = np.argsort(rows.time, kind="stable")
     try:
-        history, places = TransactionHistory.from_rows(recipe, rows)
+        rolling = RollingHistory(recipe, rows, order)
     except TransactionError as error:
         raise InputError(f"{source.name}: {error}") from None
-    rank = places[_select_rows(read, last)]
-    logits = []
-    for start in with_progress_bar(range(0, len(rank), _AT_A_TIME), "transactions"):
-        graph, _, places = history.build_graph(rank[start : start + _AT_A_TIME])
-        output = network.infer(network.pack([graph]), [DynamicsParams()])
-        logits.append(output.logits.cpu().numpy()[places])
-    logits_N = np.concatenate(logits)
+    is_wanted = np.zeros(len(rows), bool)
+    is_wanted[_select_rows(read, last)] = True
+    logits_N = np.empty(len(rows), np.float32)
+    for start in with_progress_bar(range(0, len(rows), _AT_A_TIME), "transactions"):
+        chosen = order[start : start + _AT_A_TIME]
+        asked = is_wanted[chosen]
+        places = rolling.advance(start + len(chosen))[asked]
+        if len(places):
+            graph, _, nodes = rolling.history.build_graph(places)
+            output = network.infer(network.pack([graph]), [DynamicsParams()])
+            logits_N[chosen[asked]] = output.logits.cpu().numpy()[nodes]
+    logits_N = logits_N[is_wanted]
     if not np.isfinite(logits_N).all():
         raise InputError(f"{source.name}: a score is not finite. Check the units of its columns.")
     results = labelled(manifest, logits_N, np.arange(len(logits_N)))

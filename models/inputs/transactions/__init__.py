@@ -6,10 +6,12 @@ from models.inputs.transactions.history import (
     TransactionHistory,
 )
 from models.inputs.transactions.recipe import TransactionRecipe, fit_recipe
+from models.inputs.transactions.rolling import RollingHistory
 from models.inputs.transactions.rows import Transactions, parse_timestamp
 
 __all__ = [
     "NeighborhoodTooLargeError",
+    "RollingHistory",
     "TransactionError",
     "TransactionHistory",
     "TransactionRecipe",

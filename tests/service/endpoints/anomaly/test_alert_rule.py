@@ -52,6 +52,8 @@ def test_a_threshold_of_the_request_replaces_the_models(client, graph, decision)
         ({}, "Give one of budget"),
         ({"budget": 3, "share": 0.1}, "has 2 rules"),
         ({"budget": -1}, "greater than or equal to 0"),
+        ({"daily_budget": 0}, "greater than 0"),
+        ({"daily_budget": 50}, "how many of its inputs have which probability in a day"),
         ({"share": 1.5}, "less than or equal to 1"),
         ({"top": 5}, "Unknown field"),
         ([5], "Must be an object"),

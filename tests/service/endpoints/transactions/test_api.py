@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from models.checkpoint import Decision
 from service.endpoints.graphs.schemas import GraphBody
 from tests.support.live_transactions import (
     MODEL,
@@ -173,6 +174,27 @@ def test_parameters_that_cannot_be_read_are_refused(client, rows) -> None:
         assert response.headers["content-type"] == "application/problem+json"
         [error] = response.json()["errors"]
         assert error["pointer"] == at
+
+
+def test_a_daily_budget_is_the_threshold_that_gave_so_many_alerts_a_day(client, rows) -> None:
+    decision = client.get(f"/models/{MODEL}").json()["decision"]
+    daily = Decision.model_validate(decision).daily
+    assert daily is not None
+    add(client, rows[:50])
+    response = client.put("/graphs/h", json={"model": MODEL, "daily_budget": 20})
+    assert response.status_code == 201
+    stored = client.get("/graphs/h").json()
+    body = {"model": MODEL, "transactions": rows[:50], "decision": {"daily_budget": 20}}
+    results = client.post("/anomaly/score", json=body).json()["results"]
+    assert {result["threshold"] for result in results} == {stored["threshold"]}
+    assert stored["threshold"] == daily.find_threshold(20)
+    # What the model was shipped with is its budget of 1 %.
+    assert daily.find_threshold(0.01 * daily.inputs) == pytest.approx(
+        decision["threshold"], abs=0.05
+    )
+    both = client.put("/graphs/h", json={"model": MODEL, "daily_budget": 20, "threshold": 0.5})
+    assert both.json()["errors"][0]["pointer"] == "/daily_budget"
+    client.delete("/graphs/h")
 
 
 def test_kinds_of_graphs_do_not_mix(client, rows) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from models.inputs.transactions import (
     NeighborhoodTooLargeError,
+    RollingHistory,
     TransactionError,
     TransactionHistory,
     TransactionRecipe,
     Transactions,
     fit_recipe,
+    rolling,
 )
 
 
@@ -211,6 +213,31 @@ def test_rows_beyond_the_reach_change_nothing(hops: int) -> None:
     actual, _, _ = recent.build_graph(np.array([599 - first]))
     np.testing.assert_allclose(actual.x, expected.x, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(actual.edge_index, expected.edge_index)
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_a_rolling_history_forgets_what_no_score_depends_on(
+    hops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rolling, "_MIN_EXPIRED", 50)
+    ordered = make_rows(1500)
+    recipe = make_recipe(ordered, hops=hops)
+    shuffled = ordered.take(np.random.default_rng(1).permutation(1500))
+    order = np.argsort(shuffled.time, kind="stable")
+    whole = TransactionHistory(recipe)
+    whole.append(shuffled.take(order))
+    forgetful = RollingHistory(recipe, shuffled, order)
+    longest = 0
+    for start in range(0, 1500, 100):
+        places = forgetful.advance(start + 100)
+        longest = max(longest, len(forgetful.history))
+        for row, place in zip(range(start, start + 100), places, strict=True):
+            expected, nodes, _ = whole.build_graph(np.array([row]))
+            actual, own_nodes, _ = forgetful.history.build_graph(np.array([place]))
+            np.testing.assert_allclose(actual.x, expected.x, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(actual.edge_index, expected.edge_index)
+            np.testing.assert_array_equal(own_nodes - place, nodes - row)
+    assert longest < 1000
 
 
 def test_a_shared_column_may_have_any_name() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self, cast, final
 
 import numpy as np
 import pandas as pd
+import torch
 from basin_client import InputError
 
 from basin.bulk.part_store import PartStore
@@ -21,6 +22,7 @@ from models.base import DynamicsParams
 from models.checkpoint import Checkpoint
 from models.inputs.features import append_log_degree
 from models.inputs.graph import Graph
+from models.inputs.graph_batch import GraphBatch
 from models.layouts import EdgeList, GraphPartition
 from models.resonance import Resonance
 from models.tasks.node_scorer import NodeScorer
@@ -171,6 +173,7 @@ class Plan:
         bounds = _balance_parts(batch.relations, self.parts)
         store = PartStore(folder, bounds)
         store.delete(_INPUTS, _TEMPORARY_PLAN_FILE)  # of a command that was killed here
+        self._write_biases(store, network, batch)
         for part in store.parts:
             rows = slice(bounds[part], bounds[part + 1])
             x_nF = batch.x_NF[rows]
@@ -196,6 +199,28 @@ class Plan:
         (folder / _TEMPORARY_PLAN_FILE).write_text(json.dumps(asdict(plan), indent=1) + "\n")
         (folder / _TEMPORARY_PLAN_FILE).replace(folder / _PLAN_FILE)
         return plan
+
+    def _write_biases(self, store: PartStore, network: NodeScorer, batch: GraphBatch) -> None:
+        """Write what the features of edges add to the logits of each block, in both directions."""
+        if network.edge_features is None:
+            return
+        with torch.no_grad():
+            layouts = cast(list[EdgeList], network.build_layouts(batch))
+        for place, layout in enumerate(layouts):
+            assert layout.bias_EH is not None
+            directions = {
+                "seen": (layout.indptr_N1, layout.bias_EH),
+                "seers": (layout.t_indptr_N1, layout.bias_EH[layout.t_edge_E.long()]),
+            }
+            for direction, (indptr_N1, bias_EH) in directions.items():
+                for part in store.parts:
+                    first, last = indptr_N1[[store.bounds[part], store.bounds[part + 1]]].tolist()
+                    store.write(bias_name(direction, place), part, bias_EH[first:last])
+
+
+def bias_name(direction: str, block: int) -> str:
+    """Array of what features of edges add to the logits, by the place of the block among all."""
+    return f"cut/bias.{direction}.{block}"
 
 
 def read_ids(folder: Path) -> pd.DataFrame:

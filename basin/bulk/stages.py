@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from basin.bulk.part_store import PartStore
-from basin.bulk.plan import Plan, read_partition
+from basin.bulk.plan import Plan, bias_name, read_partition
 from models.base import Block, DynamicsParams
 from models.dynamics.motion import Motion
 from models.energies import AttentionEnergy, Energy
@@ -125,7 +125,8 @@ class PartWorker:
             seen = self._partition("seen", r)
             q_nHY = self._store.read(f"{folder}/q", self._part)
             k_LHY = self._store.gather(f"{folder}/k", seen.others)
-            lse_nH, pk_nHY = seen.read(q_nHY, k_LHY, self._beta(r, block, len(q_nHY)))
+            beta_nH, bias_eH = self._beta(r, block, len(q_nHY)), self._bias("seen", r, block)
+            lse_nH, pk_nHY = seen.read(q_nHY, k_LHY, beta_nH, bias_eH)
             self._write(f"{folder}/lse", lse_nH)
             self._write(f"{folder}/pk", pk_nHY)
 
@@ -173,15 +174,25 @@ class PartWorker:
         q_LHY = self._store.gather(f"{folder}/q", seers.others)
         lse_LH = self._store.gather(f"{folder}/lse", seers.others)
         k_nHY = self._store.read(f"{folder}/k", self._part)
-        ptq_nHY = seers.write(k_nHY, q_LHY, self._beta(r, block, len(q_LHY)), lse_LH)
+        beta_LH, bias_eH = self._beta(r, block, len(q_LHY)), self._bias("seers", r, block)
+        ptq_nHY = seers.write(k_nHY, q_LHY, beta_LH, lse_LH, bias_eH)
         return Attention(lse_nH, pk_nHY, ptq_nHY)
 
     def _beta(self, r: int, block: int, num_nodes: int) -> np.ndarray:
         beta_H = self._block(r, block).resolve_params([self._params]).beta_RH
         return beta_H.expand(num_nodes, -1).contiguous().numpy()
 
+    def _bias(self, direction: Literal["seen", "seers"], r: int, block: int) -> np.ndarray | None:
+        """Of each edge of the part in this direction, (e, H); None without features of edges."""
+        if self._network.edge_features is None:
+            return None
+        return self._store.read(bias_name(direction, self._place(r, block)), self._part)
+
+    def _place(self, r: int, block: int) -> int:
+        return r * self._network.config.blocks + block
+
     def _block(self, r: int, block: int) -> Block:
-        return self._network.blocks_in_order()[r * self._network.config.blocks + block]
+        return self._network.blocks_in_order()[self._place(r, block)]
 
     def _partition(self, direction: Literal["seen", "seers"], r: int) -> GraphPartition:
         return read_partition(self._store, direction, r, self._part)

@@ -6,41 +6,32 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.inputs.graph_batch import GraphBatch
+from models.inputs.quantile_bins import QuantileBins
 from models.kernels import node_features as kernels
 from models.layouts import EdgeList
 
 
-class NodeFeatures(nn.Module):
+class NodeFeatures(QuantileBins):
     """Encode nodes by neighbourhood means and deviations, degree, and piecewise-linear bins.
 
     For every relation, the columns of a node are its own features and log(1 + degree), their
     means over the neighbours 1 to `hops` steps away, and their standard deviations over the
-    direct neighbours. Each column c is then encoded by the bins between its quantiles
-    b_0 < b_1 < ...: bin k gives clip((c - b_k-1) / (b_k - b_k-1), 0, 1) (Gorishniy et al. 2022,
-    "On embeddings for numerical features in tabular deep learning", eq. 1, clipped at both ends
-    so that an outlier stays in the range seen in training). Such scale-free thresholds are what
-    makes decision trees strong on these tables.
+    direct neighbours. Each is then encoded by bins; such scale-free thresholds are what makes
+    decision trees strong on these tables.
 
-    `fit` sets the bins from a graph without its labels. They are buffers, so a checkpoint can
-    score graphs that it has never seen.
+    `fit` sets the bins from a graph without its labels.
 
     Args:
         in_features: F, features of a node.
         hops: steps of the neighbourhood means.
         bins: bins of each column of the node itself.
         hop_bins: bins of each column of its neighbourhood. Too many drown the node's own columns.
-        encoding_width: P, columns of the encoding; known once the bins are fitted.
-        distinct: where one value fills more than a bin's share of the nodes, and so fewer bins
-            remain, add the quantiles of the distinct values. Without it, this is done only where
-            a single bin would remain.
+        encoding_width: as of `QuantileBins`.
+        distinct: the same.
     """
-
-    lower_P: Tensor
-    width_P: Tensor
-    column_P: Tensor
 
     def __init__(
         self,
@@ -51,12 +42,8 @@ class NodeFeatures(nn.Module):
         encoding_width: int = 1,
         distinct: bool = False,
     ) -> None:
-        super().__init__()
-        self.distinct = distinct
+        super().__init__(encoding_width, distinct=distinct)
         self.in_features, self.hops, self.bins, self.hop_bins = in_features, hops, bins, hop_bins
-        self.register_buffer("lower_P", torch.zeros(encoding_width, dtype=torch.float64))
-        self.register_buffer("width_P", torch.ones(encoding_width, dtype=torch.float64))
-        self.register_buffer("column_P", torch.zeros(encoding_width, dtype=torch.int64))
 
     def compute_table(self, batch: GraphBatch) -> Tensor:
         """Return the columns before encoding, float64 (N, C)."""
@@ -123,44 +110,13 @@ class NodeFeatures(nn.Module):
         Raises:
             ValueError: every column is constant.
         """
-        lower, width, column = [], [], []
-        for c, values_N in enumerate(self.compute_table(batch).T):
-            bins = self.bins if c < self.in_features else self.hop_bins
-            edges = _compute_quantiles(values_N, bins).unique()
-            if len(edges) <= (bins if self.distinct else 2):
-                # One value fills more than a bin's share: add quantiles of the distinct values.
-                edges = torch.cat([edges, _compute_quantiles(values_N.unique(), bins)]).unique()
-            # A bin far narrower than the range of its column would magnify rounding errors.
-            keep = torch.ones_like(edges, dtype=torch.bool)
-            keep[1:] = edges.diff() > 1e-5 * (edges[-1] - edges[0])
-            edges = edges[keep]
-            if len(edges) > 1:
-                lower.append(edges[:-1])
-                width.append(edges.diff())
-                column.append(torch.full((len(edges) - 1,), c))
-        if not lower:
+        table_CN = self.compute_table(batch).T
+        bins = [self.bins if c < self.in_features else self.hop_bins for c in range(len(table_CN))]
+        if not self.fit_columns(zip(table_CN, bins, strict=True)):
             raise ValueError(
                 "Every feature is constant. Training needs a feature with at least two values."
             )
-        self.lower_P = torch.cat(lower)
-        self.width_P = torch.cat(width)
-        self.column_P = torch.cat(column)
         return self
-
-    @property
-    def encoding_width(self) -> int:
-        """P, the width of the encoding."""
-        return len(self.lower_P)
-
-    def encode(self, table_NC: Tensor) -> Tensor:
-        """Encode rows of the table of `compute_table` as float32 (N, P) in [0, 1]."""
-        if table_NC.device.type == "cpu":
-            encoded_NP = np.empty((len(table_NC), self.encoding_width), np.float32)
-            bins = self.column_P.numpy(), self.lower_P.numpy(), self.width_P.numpy()
-            kernels.encode(table_NC.numpy(), *bins, encoded_NP)
-            return torch.from_numpy(encoded_NP)
-        columns_NP = table_NC[:, self.column_P]
-        return columns_NP.sub_(self.lower_P).div_(self.width_P).clamp_(0, 1).float()
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return the encoding (N, P) of every node."""
@@ -202,10 +158,3 @@ def assemble_columns(
             if hop == 0 and square_NF is not None:
                 columns.append((square_NF - mean_NF.square()).clamp(min=0).sqrt())
     return torch.cat(columns, 1)
-
-
-def _compute_quantiles(values_N: Tensor, bins: int) -> Tensor:
-    """Return `bins` + 1 evenly spaced order statistics; torch.quantile rejects large inputs."""
-    ordered = values_N.sort().values
-    positions = torch.linspace(0, len(ordered) - 1, bins + 1, dtype=torch.float64)
-    return ordered[positions.round().long()]

@@ -14,9 +14,64 @@ from models.layouts import EdgeList
 
 
 @final
+class EdgeInstances:
+    """Which edges, as they were given, the entries of an adjacency are made of.
+
+    Attributes:
+        edge_I: (I,) place among the edges given.
+        entry_I: (I,) place among the entries of the `EdgeList`.
+        is_backward_I: (I,) whether the edge is seen from its source; else from its target.
+    """
+
+    def __init__(self, edge_I: Tensor, entry_I: Tensor, is_backward_I: Tensor) -> None:
+        self.edge_I, self.entry_I, self.is_backward_I = edge_I, entry_I, is_backward_I
+
+    @classmethod
+    def from_edges(
+        cls, edge_index_2e: np.ndarray, edge_e: np.ndarray, layout: EdgeList, *, undirected: bool
+    ) -> EdgeInstances:
+        """Find the entries of edges (2, e), source above receiver, whose places among all edges are
+        `edge_e`; those that have none, as a loop may not, are left out."""
+        source, target = np.asarray(edge_index_2e, np.int64)
+        parts = [(target, source, False)]
+        if undirected:
+            parts.append((source, target, True))
+        found = [_find_entries(layout, receiver, seen) for receiver, seen, _ in parts]
+        return cls(
+            torch.from_numpy(np.concatenate([edge_e[is_entry] for _, is_entry in found])),
+            torch.from_numpy(np.concatenate([entry for entry, _ in found])),
+            torch.from_numpy(
+                np.concatenate(
+                    [
+                        np.full(len(entry), is_backward)
+                        for (entry, _), (*_, is_backward) in zip(found, parts, strict=True)
+                    ]
+                )
+            ),
+        )
+
+    def select(self, entries: Tensor) -> EdgeInstances:
+        """Return the instances of some entries, which become those numbered from 0."""
+        place = torch.full((int(self.entry_I.max()) + 1 if len(self.entry_I) else 0,), -1)
+        place[entries[entries < len(place)]] = torch.arange(len(entries))[entries < len(place)]
+        chosen = place[self.entry_I] >= 0
+        return EdgeInstances(
+            self.edge_I[chosen], place[self.entry_I[chosen]], self.is_backward_I[chosen]
+        )
+
+    def to(self, device: torch.device | str) -> EdgeInstances:
+        return EdgeInstances(
+            self.edge_I.to(device), self.entry_I.to(device), self.is_backward_I.to(device)
+        )
+
+
+@final
 class GraphBatch:
     """Graphs packed as one disjoint union: node features, one edge list per relation, and what
     neighbours outside of the graphs add, if some are parts of larger ones.
+
+    Where edges have features, `edge_attr_eP` are those of all edges given, float64, and `instances`
+    say of each relation which entry is made of which.
 
     Not a dataclass: Lightning's mixed precision would copy one, with its edges, at every step.
     """
@@ -26,8 +81,15 @@ class GraphBatch:
         x_NF: Tensor,
         relations: tuple[EdgeList, ...],
         outside: OutsideNeighbors | None = None,
+        edge_attr_eP: Tensor | None = None,
+        instances: tuple[EdgeInstances, ...] = (),
     ) -> None:
         self.x_NF, self.relations, self.outside = x_NF, relations, outside
+        self.edge_attr_eP, self.instances = edge_attr_eP, instances
+
+    def with_relations(self, relations: tuple[EdgeList, ...]) -> GraphBatch:
+        """Return the same with other layouts of the same entries."""
+        return GraphBatch(self.x_NF, relations, self.outside, self.edge_attr_eP, self.instances)
 
     @property
     def rows(self) -> int:
@@ -55,6 +117,8 @@ class GraphBatch:
             self.x_NF.to(device),
             tuple(relation.to(device) for relation in self.relations),
             self.outside,
+            None if self.edge_attr_eP is None else self.edge_attr_eP.to(device),
+            tuple(instances.to(device) for instances in self.instances),
         )
 
 
@@ -64,11 +128,16 @@ def pack_graphs(
     num_relations: int = 1,
     undirected: bool = True,
     self_loops: bool = False,
+    edge_features: int = 0,
 ) -> GraphBatch:
     """Pack graphs into one batch; nodes keep their order, graph after graph.
 
+    Args:
+        edge_features: P, how many features edges have; those of a graph are left out where 0.
+
     Raises:
-        ValueError: there are several relations, and a graph has no `edge_type`.
+        ValueError: there are several relations, and a graph has no `edge_type`; or edges have other
+            features.
     """
     sizes = [graph.num_nodes for graph in graphs]
     offsets = np.cumsum([0, *sizes]).tolist()
@@ -100,7 +169,56 @@ def pack_graphs(
         for relation in range(num_relations)
     )
     x = np.concatenate([np.asarray(graph.x, dtype=np.float32) for graph in graphs])
-    return GraphBatch(torch.from_numpy(x), layouts, _join_outside(graphs, num_relations))
+    outside = _join_outside(graphs, num_relations)
+    if not edge_features:
+        return GraphBatch(torch.from_numpy(x), layouts, outside)
+    types = [
+        np.zeros(np.shape(graph.edge_index)[1], np.int64)
+        if num_relations == 1 or graph.edge_type is None
+        else graph.edge_type
+        for graph in graphs
+    ]
+    edge_type = np.concatenate(types)
+    instances = tuple(
+        EdgeInstances.from_edges(
+            join_edges(relation),
+            np.flatnonzero(edge_type == relation),
+            layout,
+            undirected=undirected,
+        )
+        for relation, layout in enumerate(layouts)
+    )
+    attr = _join_edge_attr(graphs, edge_features)
+    return GraphBatch(torch.from_numpy(x), layouts, outside, torch.from_numpy(attr), instances)
+
+
+def _join_edge_attr(graphs: Sequence[Graph], edge_features: int) -> np.ndarray:
+    parts = []
+    for graph in graphs:
+        shape = np.shape(graph.edge_index)[1], edge_features
+        if graph.edge_attr is None or np.shape(graph.edge_attr) != shape:
+            has = "none" if graph.edge_attr is None else f"shape {np.shape(graph.edge_attr)}"
+            raise ValueError(
+                f"edge_attr must have shape {shape}, a row for each edge and a column for each "
+                f"feature that the model reads; it has {has}."
+            )
+        parts.append(np.asarray(graph.edge_attr, np.float64))
+    return np.concatenate(parts)
+
+
+def _find_entries(
+    layout: EdgeList, receiver: np.ndarray, seen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of entries, and which of those asked for (n,) there are."""
+    nodes = len(layout.row_of_N)
+    # In order: `from_edges` sorts the entries of each receiver.
+    keys_E = layout.receivers_E.numpy() * nodes + layout.indices_E.numpy()
+    wanted = receiver * nodes + seen
+    place = np.searchsorted(keys_E, wanted)
+    is_entry = np.zeros(len(wanted), bool)
+    inside = place < len(keys_E)
+    is_entry[inside] = keys_E[place[inside]] == wanted[inside]
+    return place[is_entry], is_entry
 
 
 def _join_outside(graphs: Sequence[Graph], num_relations: int) -> OutsideNeighbors | None:

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from models.base import Architecture, DynamicsParams, StepControl
 from models.energies import Hopfield
 from models.inputs.graph import Graph
-from models.inputs.graph_batch import GraphBatch
 from models.interpret.reasons import TOP_K, MemoryActivations
 from models.sampling import RunInterruptedError
 from models.tasks.graph_classifier import GraphClassifier
@@ -197,7 +196,7 @@ def compute_edge_gradients(
     with torch.no_grad():
         encoded_NP = network.features(batch)
     with torch.enable_grad():
-        logits_N = network(GraphBatch(batch.x_NF, weighed), [params], encoded_NP)
+        logits_N = network(batch.with_relations(weighed), [params], encoded_NP)
         grads = torch.autograd.grad(logits_N[node], bias, allow_unused=True)
     slope_N = batch.x_NF.new_zeros(graph.num_nodes, dtype=torch.float64)
     for relation, grad_EH in zip(edges, grads, strict=True):

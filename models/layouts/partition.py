@@ -51,21 +51,31 @@ class GraphPartition:
         return torch.from_numpy(out)
 
     def read(
-        self, q_nHY: np.ndarray, k_LHY: np.ndarray, beta_nH: np.ndarray
+        self,
+        q_nHY: np.ndarray,
+        k_LHY: np.ndarray,
+        beta_nH: np.ndarray,
+        bias_eH: np.ndarray | None = None,
     ) -> tuple[Tensor, Tensor]:
         """`lse` (n, H) and `pk` (n, H, Y) of `Attention`, of nodes that see the `others`."""
         lse, pk = np.zeros_like(beta_nH), np.zeros_like(q_nHY)
-        given = q_nHY, k_LHY, beta_nH, None, None  # no weights, no biases
+        given = q_nHY, k_LHY, beta_nH, None, bias_eH  # no weights
         self._over(edge_attention.attend_rows, _width(q_nHY), *given, None, lse, pk, None)
         return torch.from_numpy(lse), torch.from_numpy(pk)
 
     def write(
-        self, k_nHY: np.ndarray, q_LHY: np.ndarray, beta_LH: np.ndarray, lse_LH: np.ndarray
+        self,
+        k_nHY: np.ndarray,
+        q_LHY: np.ndarray,
+        beta_LH: np.ndarray,
+        lse_LH: np.ndarray,
+        bias_eH: np.ndarray | None = None,
     ) -> Tensor:
         """`ptq` (n, H, Y) of `Attention`, of nodes that are seen by the `others`."""
         p = np.empty((len(self.local), k_nHY.shape[1]), k_nHY.dtype)
         self._over(edge_attention.pair_products, _width(k_nHY), k_nHY, q_LHY, p)
-        np.exp(p * beta_LH[self.local] - lse_LH[self.local], out=p)
+        logits = p * beta_LH[self.local] - lse_LH[self.local]
+        np.exp(logits if bias_eH is None else logits + bias_eH, out=p)
         ptq = np.zeros_like(k_nHY)
         self._over(edge_attention.gather_columns, _width(k_nHY), None, p, q_LHY, ptq)
         return torch.from_numpy(ptq)

@@ -22,6 +22,7 @@ from models.base import (
 )
 from models.dynamics import Solution
 from models.heads import AnomalyHead
+from models.inputs.edge_features import EdgeBias, EdgeFeatures
 from models.inputs.features import NodeFeatures
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch, pack_graphs
@@ -33,7 +34,8 @@ _ROWS = 8192
 
 
 class NodeConfig(Config):
-    """Configuration of a node scorer; `encoding` is the width P of the fitted `NodeFeatures`."""
+    """Configuration of a node scorer; `encoding` is the width P of the fitted `NodeFeatures`, and
+    `edge_encoding` that of the fitted `EdgeFeatures`."""
 
     features: tuple[str, ...] = Field(description="names of the node features, in order")
     relations: tuple[str, ...] = ("edge",)
@@ -45,6 +47,9 @@ class NodeConfig(Config):
     hop_bins: PositiveInt = Field(4, description="of each feature of its neighbourhood")
     distinct: bool = Field(False, description="bins of distinct values where one value prevails")
     encoding: PositiveInt = 1
+    edge_features: tuple[str, ...] = Field((), description="names of the edge features, in order")
+    edge_bins: PositiveInt = Field(8, description="of each feature of edges")
+    edge_encoding: PositiveInt = 1
     encoder: NonNegativeInt = Field(
         0, description="width of a hidden layer in the embedding; 0: linear, as in eq. 10"
     )
@@ -60,7 +65,7 @@ class NodeScorer(Architecture):
     it was trained on, and this one scores graphs it has never seen. `encoder` gives E a hidden
     layer: an energy on linear features alone does not weigh one against another as trees do
     (docs/decisions/0005-recipes.md). With several relations each has blocks of its own
-    (appendix E).
+    (appendix E). Features of edges bias the attention of each block (`EdgeBias`).
     """
 
     task = "anomaly"
@@ -86,6 +91,13 @@ class NodeScorer(Architecture):
         )
         for stream, block in enumerate(self.blocks_in_order()):
             block.noise_stream = stream
+        self.edge_features = None
+        if config.edge_features:
+            edges = EdgeFeatures(len(config.edge_features), config.edge_bins, config.edge_encoding)
+            self.edge_features = edges
+            self.edge_bias = nn.ModuleList(
+                EdgeBias(edges.entry_width, config.heads) for _ in self.blocks_in_order()
+            )
         self.head = AnomalyHead(
             config.dim,
             relations,
@@ -109,14 +121,25 @@ class NodeScorer(Architecture):
             num_relations=len(self.config.relations),
             undirected=self.config.undirected,
             self_loops=self.config.self_loops,
+            edge_features=len(self.config.edge_features),
         )
 
     def build_layouts(self, batch: GraphBatch) -> list[Layout]:
-        return [
-            layout
-            for chain, layout in zip(self.chains, batch.relations, strict=True)
-            for _ in _blocks(chain)
-        ]
+        if self.edge_features is None:
+            return [
+                layout
+                for chain, layout in zip(self.chains, batch.relations, strict=True)
+                for _ in _blocks(chain)
+            ]
+        biases, layouts = iter(self.edge_bias), list[Layout]()
+        encoded = self.edge_features(batch)
+        for chain, layout, entries_EQ in zip(self.chains, batch.relations, encoded, strict=True):
+            for _ in _blocks(chain):
+                bias_EH = next(biases)(entries_EQ)
+                if layout.bias_EH is not None:
+                    bias_EH = bias_EH + layout.bias_EH
+                layouts.append(layout.weighed(layout.weight_EH, bias_EH))
+        return layouts
 
     def blocks_in_order(self) -> list[Block]:
         return [block for chain in self.chains for block in _blocks(chain)]
@@ -130,11 +153,11 @@ class NodeScorer(Architecture):
         """Logits (N,). `encoded_NP`, if given, is `self.features(batch)` computed before."""
         encoded_NP = self.features(batch) if encoded_NP is None else encoded_NP
         x_ND = self.dropout(self.embed(encoded_NP))
-        last = []
-        for chain, layout in zip(self.chains, batch.relations, strict=True):
+        last, layouts = [], iter(self.build_layouts(batch))
+        for chain in self.chains:
             state_ND = x_ND
             for block in _blocks(chain):
-                state_ND = block.relax(state_ND, layout, params)
+                state_ND = block.relax(state_ND, next(layouts), params)
             last.append(_blocks(chain)[-1].norm(state_ND))
         return self.head(self._first(x_ND), last)
 
@@ -149,10 +172,11 @@ class NodeScorer(Architecture):
         x_ND = self.embed_table(self.features.compute_table(batch), control)
         last: list[Tensor] = []
         solutions: list[Solution] = []
-        for chain, layout in zip(self.chains, batch.relations, strict=True):
+        layouts = iter(self.build_layouts(batch))
+        for chain in self.chains:
             state_ND = x_ND
             for block in _blocks(chain):
-                solution = block.solve(state_ND, layout, params, control)
+                solution = block.solve(state_ND, next(layouts), params, control)
                 solutions.append(solution)
                 state_ND = solution.x_ND
             last.append(solutions[-1].g_ND)
@@ -181,11 +205,15 @@ class NodeScorer(Architecture):
         for nodes in (9, 1, 14):  # one of them an isolated node
             edges = rng.integers(0, nodes, (2, 3 * nodes))
             x = rng.standard_normal((nodes, 5)).astype(np.float32)
-            graphs.append(Graph(x, edges, rng.integers(0, 2, edges.shape[1])))
+            kinds = rng.integers(0, 2, edges.shape[1])
+            attr = rng.standard_normal((edges.shape[1], 2)).astype(np.float32)
+            graphs.append(Graph(x, edges, kinds, attr))
         config = cls.config_type.model_validate(
             {
                 "features": tuple("abcde"),
                 "relations": ("r", "s"),
+                "edge_features": ("amount", "hour"),
+                "edge_bins": 4,
                 "combine": "concat",
                 "dim": 12,
                 "heads": 2,
@@ -211,6 +239,7 @@ class NodeScorer(Architecture):
             num_relations=len(config.relations),
             undirected=config.undirected,
             self_loops=config.self_loops,
+            edge_features=len(config.edge_features),
         )
         features = NodeFeatures(
             len(config.features),
@@ -219,9 +248,14 @@ class NodeScorer(Architecture):
             config.hop_bins,
             distinct=config.distinct,
         ).fit(batch)
+        widths = {"encoding": features.encoding_width}
+        edges = None
+        if config.edge_features:
+            edges = EdgeFeatures(len(config.edge_features), config.edge_bins).fit(batch)
+            widths["edge_encoding"] = edges.encoding_width
         with temporary_seed(seed):
-            network = cls(config.model_copy(update={"encoding": features.encoding_width}))
-        network.features = features
+            network = cls(config.model_copy(update=widths))
+        network.features, network.edge_features = features, edges
         return network, batch
 
 

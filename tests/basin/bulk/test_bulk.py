@@ -38,7 +38,9 @@ RELATIONS = ("r", "s")
 def save_model(folder: Path, architecture: type[NodeScorer], graph: Graph, **config: Any) -> Path:
     """Save a checkpoint of the architecture's example, with changes to its configuration."""
     example, _ = architecture.build_example(3)
-    settings = architecture.config_type.model_validate(example.config.model_dump() | config)
+    settings = architecture.config_type.model_validate(
+        example.config.model_dump() | {"edge_features": ()} | config
+    )
     network, _ = architecture.from_data(cast(Any, settings), [graph], 1)
     manifest = Manifest(
         name="random",
@@ -61,7 +63,8 @@ def random_graph(nodes: int = 90, edges: int = 400, seed: int = 0) -> Graph:
     rng = np.random.default_rng(seed)
     ends = (nodes * 0.9 * rng.random((2, edges)) ** 2).astype(np.int64)
     x = rng.standard_normal((nodes, 5)).astype(np.float32)
-    return Graph(x, ends, rng.integers(0, 2, edges))
+    attr = rng.standard_normal((edges, 2)).astype(np.float32)
+    return Graph(x, ends, rng.integers(0, 2, edges), attr)
 
 
 def score_whole(
@@ -85,6 +88,8 @@ CONFIGS = {
     "self-loops": {"self_loops": True, "combine": "max"},
     "no attention": {"attention": False},
     "no features of neighbours": {"hops": 0},
+    "features of edges": {"edge_features": ("a", "b")},
+    "features of directed edges": {"edge_features": ("a", "b"), "undirected": False},
     "one relation": {"relations": ("r",), "combine": "max", "blocks": 1, "encoder": 0},
 }
 

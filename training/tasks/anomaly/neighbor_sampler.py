@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 import torch
 
-from models.inputs.graph_batch import GraphBatch
+from models.inputs.graph_batch import EdgeInstances, GraphBatch
 from models.layouts import EdgeList
 
 
@@ -25,6 +25,8 @@ class NeighborSampler:
         self._csr = [
             (r.indptr_N1.cpu().numpy(), r.indices_E.cpu().numpy()) for r in batch.relations
         ]
+        self._attr = None if batch.edge_attr_eP is None else batch.edge_attr_eP.cpu()
+        self._instances = [instances.to("cpu") for instances in batch.instances]
 
     def sample(self, seeds: np.ndarray, seed: int) -> tuple[GraphBatch, np.ndarray]:
         """The sampled graph, and which node of the whole graph each of its nodes is.
@@ -54,7 +56,30 @@ class NeighborSampler:
             EdgeList.from_edges(place[np.concatenate(edges, 1)], total, row_of_N=row_of_N)
             for edges in found
         )
-        return GraphBatch(self.batch.x_NF.cpu()[nodes], relations), nodes
+        x_NF = self.batch.x_NF.cpu()[nodes]
+        if self._attr is None:
+            return GraphBatch(x_NF, relations), nodes
+        instances = tuple(
+            of_whole.select(self._locate(relation, csr, nodes))
+            for relation, csr, of_whole in zip(relations, self._csr, self._instances, strict=True)
+        )
+        # Of all edges those that are in the part.
+        used, places = torch.cat([i.edge_I for i in instances]).unique(return_inverse=True)
+        parts = places.split([len(i.edge_I) for i in instances])
+        renumbered = tuple(
+            EdgeInstances(place_I, i.entry_I, i.is_backward_I)
+            for place_I, i in zip(parts, instances, strict=True)
+        )
+        return GraphBatch(x_NF, relations, None, self._attr[used], renumbered), nodes
+
+    def _locate(
+        self, part: EdgeList, csr: tuple[np.ndarray, np.ndarray], nodes: np.ndarray
+    ) -> torch.Tensor:
+        """Return the place (E,) of each entry of a sampled adjacency in the whole one."""
+        indptr, indices = csr
+        whole = nodes[part.receivers_E.numpy()], nodes[part.indices_E.numpy()]
+        keys = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)) * len(indptr) + indices
+        return torch.from_numpy(np.searchsorted(keys, whole[0] * len(indptr) + whole[1]))
 
 
 def _draw(

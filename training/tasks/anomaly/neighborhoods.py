@@ -185,11 +185,12 @@ class InducedSampler:
         )
         edges = edges[self._place[self._target[edges]] >= 0]
         ends = self._place[self._source[edges]], self._place[self._target[edges]]
-        kind = self._graph.edge_type
+        kind, attr = self._graph.edge_type, self._graph.edge_attr
         part = Graph(
             self._graph.x[rows],
             np.stack(ends).astype(np.int64),
             None if kind is None else kind[edges],
+            None if attr is None else attr[edges],
             outside=self._means.sum_outside(
                 [self._neighbors(rows, relation, True) for relation in range(self._rule.relations)],
                 self._place >= 0,

@@ -20,7 +20,7 @@ from basin.bulk.part_store import PartStore
 from models import checkpoint
 from models.base import DynamicsParams
 from models.checkpoint import Checkpoint
-from models.inputs.features import append_log_degree
+from models.inputs.features import append_log_degree, describe_edges
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch
 from models.layouts import EdgeList, GraphPartition
@@ -31,6 +31,7 @@ _PLAN_FILE = "plan.json"
 _TEMPORARY_PLAN_FILE = "plan.tmp"
 _LOCK_FILE = "lock"
 _IDS_FILE = "cut/ids.parquet"
+DESCRIBED_EDGES = "cut/edges"
 _INPUTS = "cut"  # folder of all that is written before the first stage
 _EDGES_PER_PART = 1_000_000  # counting each edge at both ends
 # Names of the arrays of a `GraphPartition` in files, in the order of its fields.
@@ -173,7 +174,7 @@ class Plan:
         bounds = _balance_parts(batch.relations, self.parts)
         store = PartStore(folder, bounds)
         store.delete(_INPUTS, _TEMPORARY_PLAN_FILE)  # of a command that was killed here
-        self._write_biases(store, network, batch)
+        self._write_edge_features(store, network, batch)
         for part in store.parts:
             rows = slice(bounds[part], bounds[part + 1])
             x_nF = batch.x_NF[rows]
@@ -200,12 +201,19 @@ class Plan:
         (folder / _TEMPORARY_PLAN_FILE).replace(folder / _PLAN_FILE)
         return plan
 
-    def _write_biases(self, store: PartStore, network: NodeScorer, batch: GraphBatch) -> None:
-        """Write what the features of edges add to the logits of each block, in both directions."""
+    def _write_edge_features(
+        self, store: PartStore, network: NodeScorer, batch: GraphBatch
+    ) -> None:
+        """Write what the features of edges add to nodes, and to the logits of each block in both
+        directions."""
         if network.edge_features is None:
             return
         with torch.no_grad():
             layouts = cast(list[EdgeList], network.build_layouts(batch))
+        described_NC = describe_edges(batch)
+        for part in store.parts:
+            rows = slice(store.bounds[part], store.bounds[part + 1])
+            store.write(DESCRIBED_EDGES, part, described_NC[rows])
         for place, layout in enumerate(layouts):
             assert layout.bias_EH is not None
             directions = {

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from basin.bulk.part_store import PartStore
-from basin.bulk.plan import Plan, bias_name, read_partition
+from basin.bulk.plan import DESCRIBED_EDGES, Plan, bias_name, read_partition
 from models.base import Block, DynamicsParams
 from models.dynamics.motion import Motion
 from models.energies import AttentionEnergy, Energy
@@ -104,7 +104,10 @@ class PartWorker:
         for r in self._relations:
             means = [self._tensor(_description_name(r, hop)) for hop in range(hops + 1)]
             descriptions.append((means, self._tensor(_square_name(r)) if hops else None))
-        x_nD = self._network.embed_table(assemble_columns(self._tensor("cut/x"), descriptions))
+        table_nC = assemble_columns(self._tensor("cut/x"), descriptions)
+        if self._network.edge_features is not None:
+            table_nC = torch.cat([table_nC, self._tensor(DESCRIBED_EDGES)], 1)
+        x_nD = self._network.embed_table(table_nC)
         self._write("embedded", x_nD)
         for r in self._relations:
             self._write_state(r, 0, 0, x_nD)

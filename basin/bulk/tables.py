@@ -82,8 +82,9 @@ def score_tables(
                 tell(note)
             others = other_columns(node_table, read, options)
             others.insert(0, _NODE_ID, read.ids.to_numpy(), allow_duplicates=True)
-            plan = new_plan.start(folder, Graph(read.x, read.edge_index, read.edge_type), others)
-            del node_table, edge_table, read  # the memory is needed for the stages
+            graph = Graph(read.x, read.edge_index, read.edge_type, read.edge_attr)
+            plan = new_plan.start(folder, graph, others)
+            del node_table, edge_table, read, graph  # the memory is needed for the stages
         others = read_ids(folder)
         ids = others.pop(_NODE_ID)
         rows = np.arange(len(ids))
@@ -99,7 +100,9 @@ def score_tables(
 def _schema(manifest: Manifest) -> GraphSchema:
     names = tuple(feature.name for feature in manifest.features)
     relations = manifest.config.get("relations") or UNTYPED
-    return GraphSchema(manifest.name, names, tuple(cast(Sequence[str], relations)))
+    edge_features = tuple(feature.name for feature in manifest.edge_features)
+    relations = tuple(cast(Sequence[str], relations))
+    return GraphSchema(manifest.name, names, relations, edge_features=edge_features)
 
 
 def find_model(name: str | None) -> tuple[Path, Manifest]:

@@ -20,6 +20,12 @@ Features = Annotated[
     list[str] | None,
     typer.Option("--features", help="Column of a feature; repeat for more. Else all others."),
 ]
+EdgeFeatures = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--edge-features", help="Column of a number that edges have; repeat for more. Else none."
+    ),
+]
 Drop = Annotated[
     list[str] | None,
     typer.Option("--drop", help="Column to leave out; repeat for more; * for all not needed."),

@@ -32,6 +32,7 @@ class ColumnOptions:
 
     Attributes:
         features: columns to take as features; without a schema all that are nothing else if None.
+        edge_features: columns of the edges to take as features; of a model if there is a schema.
         drop: columns of either table to leave out; `*` is every column that is nothing else.
         decimal: the decimal point of numbers in text.
     """
@@ -43,6 +44,7 @@ class ColumnOptions:
     features: Sequence[str] | None = None
     drop: Sequence[str] = ()
     decimal: str = "."
+    edge_features: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class TableGraph:
         edge_index: int64 (2, E), rows of the sources and targets.
         edge_type: int64 (E,), places in `relations`; None if edges have no type.
         labels: int64 (N,), 1, 0, or -1 where blank; None if there is no label.
+        edge_attr: float32 (E, P), in the order of `edge_features`; None if there are none.
         notes: what was left out, one line each, to be told to the user.
     """
 
@@ -65,6 +68,8 @@ class TableGraph:
     features: tuple[str, ...]
     relations: tuple[str, ...]
     labels: np.ndarray | None = None
+    edge_features: tuple[str, ...] = ()
+    edge_attr: np.ndarray | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -91,7 +96,7 @@ def graph_from_tables(
     dropped = _require_known_drops(nodes, edges, options)
     notes = list[str]()
     features = _select_features(nodes, schema, options, [options.id, *labelled], notes)
-    _require_edge_columns(edges, schema, options, notes)
+    edge_features = _select_edge_features(edges, schema, options, notes)
     if not len(nodes.frame):
         raise InputError(f"{nodes.name}: no rows. A graph needs at least one node.")
     index = _index_ids(nodes.column(options.id), nodes.name, options.id)
@@ -111,8 +116,12 @@ def graph_from_tables(
     elif schema is not None and len(relations) > 1:
         edge_type = np.zeros(0, np.int64)  # of no edges
     labels = None if label is None else read_labels(nodes, label)
-    x = _read_features(nodes, features, ids, options)
-    return TableGraph(ids, x, edge_index, edge_type, features, relations, labels, tuple(notes))
+    x = _read_features(nodes, features, options, ids)
+    attr = _read_features(edges, edge_features, options) if edge_features else None
+    return TableGraph(
+        *(ids, x, edge_index, edge_type, features, relations, labels, edge_features, attr),
+        notes=tuple(notes),
+    )
 
 
 def other_columns(nodes: Table, graph: TableGraph, options: ColumnOptions) -> pd.DataFrame:
@@ -188,23 +197,40 @@ def _select_features(
     return schema.features
 
 
-def _require_edge_columns(
+def _select_edge_features(
     edges: Table, schema: GraphSchema | None, options: ColumnOptions, notes: list[str]
-) -> None:
+) -> tuple[str, ...]:
+    """Return the names of the feature columns of edges, in the order of the model."""
     require_distinct(list(edges.frame.columns), edges.name)
-    read = {options.source, options.target, options.type, *options.drop}
+    names = tuple(options.edge_features) if schema is None else schema.edge_features
+    edges.require_columns(
+        dict.fromkeys(
+            names,
+            "--edge-features" if schema is None else f"its name: {schema.model} reads it",
+        )
+    )
+    ends = {options.source, options.target, options.type}
+    if reserved := [name for name in names if name in {*ends, "source", "target", "type"}]:
+        raise InputError(
+            f"{edges.name}: column {reserved[0]!r} cannot be a feature of edges: source, target "
+            "and type say what an edge is. Rename the column."
+        )
+    read = {*ends, *names, *options.drop}
     extra = [name for name in edges.frame.columns if name not in read]
     if index := [name for name in extra if _is_index(name)]:
         notes.append(f"{edges.name}: column {index[0]!r} has no name, so it is left out.")
         extra = [name for name in extra if name not in index]
     if extra and "*" not in options.drop:
         raise InputError(
-            f"{edges.name}: column {extra[0]!r} is not read: edges have {options.source}, "
-            f"{options.target} and {options.type}. Leave such columns out with --drop NAME (drop= "
-            f"in Python); * is all of them: {list_names(extra)}."
+            f"{edges.name}: column {extra[0]!r} is not read: edges have "
+            f"{list_names([options.source, options.target, options.type, *names])}. "
+            + ("Name numbers with --edge-features NAME. " if schema is None else "")
+            + "Leave such columns out with --drop NAME (drop= in Python); * is all of them: "
+            f"{list_names(extra)}."
         )
     if extra:
         notes.append(f"{edges.name}: not read: {list_names(extra)}.")
+    return names
 
 
 def _index_ids(ids: pd.Series, name: str, column: str) -> pd.Index:
@@ -262,11 +288,12 @@ def _natural_order(name: str) -> tuple[bool, int, str]:
 
 
 def _read_features(
-    nodes: Table, features: Sequence[str], ids: pd.Series, options: ColumnOptions
+    table: Table, features: Sequence[str], options: ColumnOptions, ids: pd.Series | None = None
 ) -> np.ndarray:
-    x = np.empty((len(nodes.frame), len(features)), np.float32)
+    """Return columns of numbers; `ids` of the rows are for messages."""
+    x = np.empty((len(table.frame), len(features)), np.float32)
     for place, feature in enumerate(features):
-        values = read_numbers(nodes.column(feature), nodes.name, options.decimal)
+        values = read_numbers(table.column(feature), table.name, options.decimal)
         with np.errstate(over="ignore"):
             x[:, place] = values
         if (wrong := ~np.isfinite(x[:, place])).any():
@@ -274,8 +301,9 @@ def _read_features(
             what, do = "is infinite, or too large for float32", "Change it"
             if np.isnan(values[row]):
                 what, do = "is missing", "Fill it in"
+            id_of_row = "" if ids is None else f" (id {ids.iloc[row]})"
             raise InputError(
-                f"{nodes.name}: row {row + 1} (id {ids.iloc[row]}), column {feature!r}: the value "
+                f"{table.name}: row {row + 1}{id_of_row}, column {feature!r}: the value "
                 f"{what} ({wrong.sum()} in this column). {do}, remove the row, or --drop the "
                 "column."
             )

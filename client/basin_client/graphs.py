@@ -36,6 +36,7 @@ class Graph:
         node_ids: id of each node; its row if None.
         feature_names: names of the columns of x; the model's order if None.
         relation_names: names of the relations, of which edge_type has the places.
+        edge_feature_names: names of the columns of edge_attr; the model's order if None.
     """
 
     x: np.ndarray
@@ -45,6 +46,7 @@ class Graph:
     node_ids: Sequence[NodeId] | None = None
     feature_names: Sequence[str] | None = None
     relation_names: Sequence[str] | None = None
+    edge_feature_names: Sequence[str] | None = None
 
     @classmethod
     def from_table_graph(cls, graph: TableGraph) -> Graph:
@@ -57,9 +59,11 @@ class Graph:
             graph.x,
             graph.edge_index,
             graph.edge_type if has_types else None,
+            graph.edge_attr,
             node_ids=graph.ids.tolist(),
             feature_names=graph.features,
             relation_names=graph.relations if has_types else None,
+            edge_feature_names=graph.edge_features or None,
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -84,6 +88,7 @@ class Graph:
     def names(self) -> dict[str, list[str]]:
         """Return the names of columns and relations, if any, as fields of a request."""
         names = {"feature_names": self.feature_names, "relation_names": self.relation_names}
+        names["edge_feature_names"] = self.edge_feature_names
         return {field: list(map(str, value)) for field, value in names.items() if value is not None}
 
     def find_rows(self, nodes: Sequence[Any]) -> list[int]:
@@ -132,9 +137,10 @@ def to_graph(
 
     Args:
         data: a `Graph`; a `torch_geometric.data.Data`; a NetworkX graph whose nodes have the
-            features as attributes (or all of them in `x`) and whose edges may have `type`; or a
-            tuple of nodes and edges, each a pandas frame or the path of a table: nodes with the
-            column `id` and the features, edges with `source`, `target` and optionally `type`.
+            features as attributes (or all of them in `x`) and whose edges may have `type`, and the
+            features that edges have; or a tuple of nodes and edges, each a pandas frame or the path
+            of a table: nodes with the column `id` and the features, edges with `source`, `target`,
+            optionally `type`, and their features.
         features: columns or attributes to take as features; all others if None.
         schema: what the model reads, by name; without it `features` are taken in their order.
         drop: columns or attributes to leave out; `*` is all that the model does not read.
@@ -213,6 +219,7 @@ def _from_geometric(data: Any) -> Graph:
         get_array("edge_attr"),
         feature_names=getattr(data, "feature_names", None),
         relation_names=getattr(data, "relation_names", None),
+        edge_feature_names=getattr(data, "edge_feature_names", None),
     )
 
 
@@ -248,10 +255,11 @@ def _from_networkx(
     if schema is None or _has_vectors(graph):
         # Features in one array have no names.
         vectors = _stack_vectors(nodes, features)
-        schema = schema and replace(schema, features=())  # only relations have names
+        schema = schema and replace(schema, features=())  # only edges have names
+        numbers = () if schema is None else schema.edge_features
         rows = [{_NODE: str(node)} for node in node_ids]
         edges = [
-            {name: edge[name] for name in edge if name[0] == "(" or name == "type"}
+            {name: edge[name] for name in edge if name[0] == "(" or name in ("type", *numbers)}
             for edge in edges
         ]
     else:
@@ -282,6 +290,8 @@ def _from_networkx(
         node_ids=node_ids,
         feature_names=read.features if vectors is None else None,
         relation_names=None if read.edge_type is None else read.relations,
+        edge_attr=read.edge_attr,
+        edge_feature_names=read.edge_features or None,
     )
 
 

@@ -20,6 +20,7 @@ class GraphSchema:
     relations: tuple[str, ...]
     undirected: bool = True
     transactions: Mapping[str, Any] | None = None  # columns of a model that reads transactions
+    edge_features: tuple[str, ...] = ()
 
     @classmethod
     def from_model(cls, detail: Mapping[str, Any]) -> GraphSchema:
@@ -37,7 +38,11 @@ class GraphSchema:
         features = [f if isinstance(f, str) else f["name"] for f in detail["features"]]
         undirected = bool(detail.get("undirected", True))
         relations = tuple(detail["relations"])
-        return cls(name, tuple(features), relations, undirected, detail.get("transactions"))
+        edge_features = tuple(f["name"] for f in detail.get("edge_features", ()))
+        return cls(
+            *(name, tuple(features), relations, undirected, detail.get("transactions")),
+            edge_features=edge_features,
+        )
 
     def require_transactions(self) -> Mapping[str, Any]:
         """Return the columns of the transactions that the model reads.

@@ -19,7 +19,8 @@ class NodeFeatures(QuantileBins):
 
     For every relation, the columns of a node are its own features and log(1 + degree), their
     means over the neighbours 1 to `hops` steps away, and their standard deviations over the
-    direct neighbours. Each is then encoded by bins; such scale-free thresholds are what makes
+    direct neighbours. Where edges have features, those of `describe_edges` follow. Each column is
+    then encoded by bins; such scale-free thresholds are what makes
     decision trees strong on these tables.
 
     `fit` sets the bins from a graph without its labels.
@@ -48,7 +49,11 @@ class NodeFeatures(QuantileBins):
     def compute_table(self, batch: GraphBatch) -> Tensor:
         """Return the columns before encoding, float64 (N, C)."""
         on_cpu = batch.x_NF.device.type == "cpu"
-        return self._compute_table_numba(batch) if on_cpu else self._compute_table_torch(batch)
+        compute = self._compute_table_numba if on_cpu else self._compute_table_torch
+        table_NC = compute(batch)
+        if batch.edge_attr_eP is None:
+            return table_NC
+        return torch.cat([table_NC, describe_edges(batch)], 1)
 
     def _compute_table_torch(self, batch: GraphBatch) -> Tensor:
         """Compute the table on any device."""
@@ -121,6 +126,28 @@ class NodeFeatures(QuantileBins):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Return the encoding (N, P) of every node."""
         return self.encode(self.compute_table(batch))
+
+
+def describe_edges(batch: GraphBatch) -> Tensor:
+    """Return mean and standard deviation of each feature over the edges into each node, and then
+    over those out of it, of each relation: float64 (N, 4 P relations), zero where there are none.
+
+    Edges out of a node count where edges are seen from both ends.
+    """
+    attr_eP, nodes = batch.edge_attr_eP, len(batch.x_NF)
+    assert attr_eP is not None
+    columns = list[Tensor]()
+    for relation, instances in zip(batch.relations, batch.instances, strict=True):
+        values_IP = attr_eP[instances.edge_I]
+        # Of each node those seen from it as the target, and those as the source.
+        group_I = 2 * relation.receivers_E[instances.entry_I] + instances.is_backward_I
+        count_G = torch.bincount(group_I, minlength=2 * nodes).clamp(min=1)[:, None]
+        zeros_GP = values_IP.new_zeros(2 * nodes, values_IP.shape[1])
+        mean_GP = zeros_GP.index_add(0, group_I, values_IP) / count_G
+        away_IP = values_IP - mean_GP[group_I]
+        deviation_GP = (zeros_GP.index_add(0, group_I, away_IP.square()) / count_G).sqrt()
+        columns.append(torch.cat([mean_GP, deviation_GP], 1).view(nodes, -1))
+    return torch.cat(columns, 1)
 
 
 def _mean(

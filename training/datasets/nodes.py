@@ -44,6 +44,7 @@ class NodeDataset:
     relations: tuple[str, ...] = ("edge",)
     official: tuple[Split, ...] = ()
     note: str = ""
+    edge_features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.graph.x.shape != (len(self.labels), len(self.features)):
@@ -56,7 +57,8 @@ class NodeDataset:
     def fingerprint(self, split: Split) -> str:
         """SHA-256 of all that a result depends on beside its recipe."""
         graph = self.graph
-        arrays = [a for a in (graph.x, graph.edge_index, graph.edge_type) if a is not None]
+        fields = graph.x, graph.edge_index, graph.edge_type, graph.edge_attr
+        arrays = [array for array in fields if array is not None]
         return hash_arrays(*arrays, self.labels, *split.parts().values())
 
 

@@ -202,7 +202,8 @@ def load_node_tables(
 
     Args:
         nodes: table with an id, the label (1, 0, blank for unknown) and numeric features.
-        edges: table with the ids of source and target, and a type if there are several relations.
+        edges: table with the ids of source and target, a type if there are several relations, and
+            features if the options name some.
         options: which column is what.
         separator, encoding: of CSV, see `basin_client.tables.read_table`.
 
@@ -217,11 +218,12 @@ def load_node_tables(
         raise InputError(f"{nodes}: no column is left as a feature. A node needs at least one.")
     return NodeDataset(
         nodes.name.partition(".")[0],
-        Graph(read.x, read.edge_index, read.edge_type),
+        Graph(read.x, read.edge_index, read.edge_type, read.edge_attr),
         read.labels,
         read.features,
         read.relations,
         note=" ".join(read.notes),
+        edge_features=read.edge_features,
     )
 
 

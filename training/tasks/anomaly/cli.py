@@ -10,6 +10,7 @@ import typer
 from basin_client.command_line import (
     Decimal,
     Drop,
+    EdgeFeatures,
     Encoding,
     Features,
     IdColumn,
@@ -67,13 +68,16 @@ def anomaly(
         str, typer.Option(help="tolokers, amazon, yelpchi or pyg:NAME")
     ] = "tolokers",
     nodes: Annotated[Path | None, typer.Option(help="your nodes, a table")] = None,
-    edges: Annotated[Path | None, typer.Option(help="your edges: source, target[, type]")] = None,
+    edges: Annotated[
+        Path | None, typer.Option(help="your edges: source, target[, type, features]")
+    ] = None,
     label: Annotated[str, typer.Option(help="column of the label in --nodes")] = "is_fraud",
     id_column: IdColumn = "id",
     source_column: SourceColumn = "source",
     target_column: TargetColumn = "target",
     type_column: TypeColumn = "type",
     features: Features = None,
+    edge_features: EdgeFeatures = None,
     drop: Drop = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -106,7 +110,8 @@ def anomaly(
         raise typer.BadParameter("--nodes and --edges go together")
     if nodes and edges:
         columns = ColumnOptions(
-            id_column, source_column, target_column, type_column, features, drop or (), decimal
+            *(id_column, source_column, target_column, type_column, features, drop or (), decimal),
+            edge_features=edge_features or (),
         )
         source = load_node_tables(
             nodes, edges, label, columns, separator=separator, encoding=encoding
@@ -150,7 +155,8 @@ def anomaly(
             progress=progress,
         )
     if fabric.is_global_zero:
-        console.print("Choosing what of a stored graph a score reads: minutes in dense graphs.")
+        if not source.edge_features:
+            console.print("Choosing what of a stored graph a score reads: minutes in dense graphs.")
         written = export_node_scorer(folder, name, source, splits[split], result, seed=seed)
         for part, metrics in result.evaluation.parts.items():
             console.print(

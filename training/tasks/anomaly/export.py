@@ -23,7 +23,9 @@ def export_node_scorer(
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, evaluation = run.network, run.evaluation
     graph, threshold = dataset.graph, evaluation.threshold
-    reach = choose_neighborhood(network, graph, split.train, threshold, evaluation.calibration)
+    reach = None
+    if not dataset.edge_features:  # graphs with features of edges are not stored
+        reach = choose_neighborhood(network, graph, split.train, threshold, evaluation.calibration)
     manifest = build_manifest(
         network,
         dataset,
@@ -35,6 +37,9 @@ def export_node_scorer(
         fingerprint=dataset.fingerprint(split),
         protocol=_PROTOCOL,
         features=describe_columns([Column(name) for name in dataset.features], dataset.graph.x.T),
+        edge_features=()
+        if graph.edge_attr is None
+        else describe_columns([Column(name) for name in dataset.edge_features], graph.edge_attr.T),
         threshold=evaluation.threshold,
         calibration=evaluation.calibration,
         energy=compute_request_energies(network, graph, split.train, reach),
@@ -62,7 +67,8 @@ def _card(manifest: Manifest, dataset: NodeDataset) -> str:
 {manifest.architecture.upper()} that scores the nodes of a graph for fraud.
 
 - **Data**: {t["dataset"]}, {dataset.graph.num_nodes} nodes, {dataset.graph.edge_index.shape[1]}
-  edges as stored, {len(manifest.features)} features, {100 * fraud:.2f} % fraud of the labelled
+  edges as stored, {len(manifest.features)} features of nodes,
+  {len(manifest.edge_features)} of edges, {100 * fraud:.2f} % fraud of the labelled
   nodes. {t["note"]}
 - **Split**: `{t["split"]}`: {t["train_nodes"]} nodes to train, {t["val_nodes"]} to choose by,
   {t["test_nodes"]} to report on.

@@ -80,7 +80,8 @@ class NodeTrainingTask(TrainingTask):
     def identity(self) -> dict[str, Any]:
         edges = [part for r in self.batch.relations for part in (r.indptr_N1, r.indices_E)]
         parts = self.split.parts().values()
-        data = hash_arrays(self.batch.x_NF, self.encoded_NP, *edges, self.labels, *parts)
+        attr = () if self.batch.edge_attr_eP is None else (self.batch.edge_attr_eP,)
+        data = hash_arrays(self.batch.x_NF, self.encoded_NP, *edges, *attr, self.labels, *parts)
         return {"split": self.split.name, "data": data}
 
     def batches(self, seed: int, fabric: Fabric) -> Iterator[Step]:

@@ -35,6 +35,7 @@ def network_config(dataset: NodeDataset, recipe: NodeTrainConfig) -> NodeConfig:
     """The architecture's configuration for a dataset."""
     kind = find_architectures()[recipe.model]
     values: dict[str, Any] = {"features": dataset.features, "relations": dataset.relations}
+    values["edge_features"] = dataset.edge_features
     return cast(NodeConfig, kind.config_type.model_validate(values | recipe.config))
 
 

@@ -114,6 +114,10 @@ class Scorer(Model[NodeScorer]):
         return self.network.config.relations
 
     @property
+    def edge_features(self) -> tuple[str, ...]:
+        return self.network.config.edge_features
+
+    @property
     def recipe(self) -> TransactionRecipe | None:
         """How transactions become its features; None where it reads graphs."""
         return self.manifest.transactions
@@ -137,7 +141,8 @@ class Scorer(Model[NodeScorer]):
 
     def _dummy_input(self) -> Graph:
         x = np.zeros((2, len(self.features)), np.float32)
-        return Graph(x, np.array([[0], [1]]), np.zeros(1, np.int64))
+        attr = np.zeros((1, len(self.edge_features)), np.float32)
+        return Graph(x, np.array([[0], [1]]), np.zeros(1, np.int64), attr)
 
     def _no_neighbors(self) -> OutsideNeighbors:
         """Nothing outside of the small input."""

@@ -112,14 +112,16 @@ def parse_integers(values: object, stop: int, at: PointerFn, code: str, rule: st
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def parse_feature_matrix(rows: Sequence[Any], names: Sequence[str], at: PointerFn) -> np.ndarray:
-    """Convert rows of numbers to float32 (N, F), one column per name.
+def parse_feature_matrix(
+    rows: Sequence[Any], names: Sequence[str], at: PointerFn, of: str = "node"
+) -> np.ndarray:
+    """Convert rows of numbers, of a node or edge each, to float32 (N, F), one column per name.
 
     Raises:
         Problem: rows that are not lists of F numbers, or numbers out of the range of float32.
     """
     width = len(names)
-    rule = f"Must hold {width} features per node ({join_names(names)})"
+    rule = f"Must hold {width} features per {of} ({join_names(names)})"
     return parse_number_rows(rows, width, at, "feature_count", rule)
 
 
@@ -152,6 +154,16 @@ def parse_number_rows(
         values = np.array(flat, np.float64).reshape(-1, width)
         x[start : start + len(part)] = to_float32(values, at, start)
     return x
+
+
+def require_width(table: np.ndarray, names: Sequence[str], at: PointerFn) -> None:
+    """Require one column per name."""
+    if table.shape[1] != len(names):
+        detail = (
+            f"Has {table.shape[1]} columns; this model reads {len(names)} features "
+            f"({join_names(names)})."
+        )
+        raise make_graph_problem_at(at(), "feature_count", detail)
 
 
 def to_float32(values: np.ndarray, at: PointerFn, start: int = 0) -> np.ndarray:

@@ -22,12 +22,18 @@ from service.validation.arrays import (
     require_list,
     require_types,
 )
+from service.validation.edge_features import match_edge_features, parse_edge_attr
 from service.validation.ids import NodeId, find_rows, index_ids, parse_targets
-from service.validation.names import match_features, match_relations, parse_relations
+from service.validation.names import (
+    match_features,
+    match_relations,
+    order_columns,
+    parse_relations,
+)
 
 _ARRAY_FIELDS = (
     *("x", "edge_index", "edge_type", "edge_attr", "node_ids"),
-    *("feature_names", "relation_names"),
+    *("feature_names", "edge_feature_names", "relation_names"),
 )
 
 
@@ -39,6 +45,9 @@ class GraphSchema(Protocol):
 
     @property
     def relations(self) -> tuple[str, ...]: ...
+
+    @property
+    def edge_features(self) -> tuple[str, ...]: ...
 
 
 class GraphSizeLimits(Protocol):
@@ -123,9 +132,6 @@ def _from_arrays(
 ) -> tuple[Graph, list[NodeId] | None, dict[NodeId, int] | None]:
     if not isinstance(graph, dict):
         raise make_graph_problem_at("/graph", "wrong_type", "Must be an object.")
-    if graph.get("edge_attr") is not None:
-        detail = "This model has no edge features. Leave out `edge_attr`."
-        raise make_graph_problem_at("/graph/edge_attr", "not_read", detail)
     if faults := unknown_fields(graph, _ARRAY_FIELDS, "graph"):
         raise make_graph_problem(faults)
     at_x, at_edges = pointer_builder("graph", "x"), pointer_builder("graph", "edge_index")
@@ -151,8 +157,12 @@ def _from_arrays(
     )
     at_names = pointer_builder("graph", "feature_names")
     columns = match_features(graph.get("feature_names"), model.features, at_names)
-    x = parse_feature_matrix(x, model.features, at_x)  # as many as there are names
-    return Graph(x if columns is None else x[:, columns], edge_index, edge_type), node_ids, rows
+    x = order_columns(parse_feature_matrix(x, model.features, at_x), columns)
+    at_names = pointer_builder("graph", "edge_feature_names")
+    columns = match_edge_features(graph.get("edge_feature_names"), model.edge_features, at_names)
+    at_attr = pointer_builder("graph", "edge_attr")
+    attr = parse_edge_attr(graph.get("edge_attr"), len(ends[0]), model.edge_features, at_attr)
+    return Graph(x, edge_index, edge_type, order_columns(attr, columns)), node_ids, rows
 
 
 def _from_rows(
@@ -161,51 +171,65 @@ def _from_rows(
     nodes = require_list(body.get("nodes"), pointer_builder("nodes"))
     edges = require_list(body.get("edges"), pointer_builder("edges"))
     check_graph_size(len(nodes), len(edges), limits, "/nodes", "/edges")
-    x, node_ids, rows = parse_nodes(nodes, model)
-    types = parse_edge_types(edges, model, "edges")
+    x, node_ids, rows = parse_nodes(nodes, model.features)
+    types = parse_edge_types(edges, model.relations, "edges", model.edge_features)
     edge_index = np.stack(
         [
             find_rows([edge[end] for edge in edges], rows, pointer_builder("edges", tail=end))
             for end in ("source", "target")
         ]
     )
-    return Graph(x, edge_index, types), node_ids, rows
+    attr = None
+    if model.edge_features:
+        attr = _parse_named_features(edges, model.edge_features, "edge")
+    return Graph(x, edge_index, types, attr), node_ids, rows
 
 
 def parse_nodes(
-    nodes: list[Any], model: GraphSchema
+    nodes: list[Any], features: tuple[str, ...]
 ) -> tuple[np.ndarray, list[NodeId], dict[NodeId, int]]:
     """Parse at least one row of nodes; return their features, their ids, and the row of each id."""
     require_types(nodes, {dict}, pointer_builder("nodes"), "Must be an object.")
     by_name = type(nodes[0].get("x")) is not list  # a feature may be called x too
-    fields = ("id", *(model.features if by_name else ["x"]))
+    fields = ("id", *(features if by_name else ["x"]))
     _require_fields(nodes, fields, "nodes")
     if by_name:
-        values = list(map(list, map(_getter(model.features), nodes)))
-        features = model.features
-
-        def at_x(i: int, column: int) -> str:
-            return pointer("nodes", i, features[column])
-
-        x = parse_feature_matrix(values, features, at_x)
+        x = _parse_named_features(nodes, features, "node")
     else:
         x = parse_feature_matrix(
-            [node["x"] for node in nodes], model.features, pointer_builder("nodes", tail="x")
+            [node["x"] for node in nodes], features, pointer_builder("nodes", tail="x")
         )
     node_ids = [node["id"] for node in nodes]
     return x, node_ids, index_ids(node_ids, pointer_builder("nodes", tail="id"))
 
 
-def parse_edge_types(edges: list[Any], model: GraphSchema, where: str) -> np.ndarray | None:
-    """Return the relation numbers of rows of edges at `where`, after checking their fields."""
+def parse_edge_types(
+    edges: list[Any], relations: tuple[str, ...], where: str, features: tuple[str, ...] = ()
+) -> np.ndarray | None:
+    """Return the relation numbers of rows of edges at `where`, after checking their fields: those
+    of an edge, and `features`."""
     require_types(edges, {dict}, pointer_builder(where), "Must be an object.")
     # A model with a single relation needs no types; those that are sent are checked.
-    several = len(model.relations) > 1
-    optional = model.relations != UNTYPED and any("type" in edge for edge in edges)
+    several = len(relations) > 1
+    optional = relations != UNTYPED and any("type" in edge for edge in edges)
     has_types = several or optional
-    _require_fields(edges, ("source", "target", *(["type"] if has_types else [])), where)
+    fields = ("source", "target", *(["type"] if has_types else []), *features)
+    _require_fields(edges, fields, where)
     types = [edge["type"] for edge in edges] if has_types else None
-    return parse_relations(types, model.relations, len(edges), pointer_builder(where, tail="type"))
+    return parse_relations(types, relations, len(edges), pointer_builder(where, tail="type"))
+
+
+def _parse_named_features(
+    rows: list[dict[str, Any]], features: tuple[str, ...], of: str
+) -> np.ndarray:
+    """Convert the features of rows of nodes or edges (`of`: node, edge), each under its own name,
+    to float32 (N, F)."""
+    values = list(map(list, map(_getter(features), rows)))
+
+    def at(i: int, column: int) -> str:
+        return pointer(f"{of}s", i, features[column])
+
+    return parse_feature_matrix(values, features, at, of)
 
 
 def _require_fields(rows: list[dict[str, Any]], fields: tuple[str, ...], where: str) -> None:

@@ -18,19 +18,28 @@ from service.validation.arrays import (
 )
 
 
-def match_features(names: object, features: tuple[str, ...], at: PointerFn) -> np.ndarray | None:
-    """Return the column of x that holds each feature of the model; None if there are no `names`.
+def match_features(
+    names: object, features: tuple[str, ...], at: PointerFn, what: str = "feature"
+) -> np.ndarray | None:
+    """Return the column that holds each feature of the model; None if there are no `names`.
+
+    Messages call a feature `what`.
 
     Raises:
         Problem: a feature of the model is missing, or a name is unknown or occurs twice.
     """
     if names is None:
         return None
-    places = _index_names(names, features, at, "unknown_feature", "feature")
+    places = _index_names(names, features, at, "unknown_feature", what)
     if missing := [name for name in features if name not in places]:
-        detail = f"The model also reads {join_names(missing)}. Send a column for each feature."
+        detail = f"The model also reads {join_names(missing)}. Send a column for each {what}."
         raise make_graph_problem_at(at(), "missing", detail)
     return np.array([places[name] for name in features], np.int64)
+
+
+def order_columns(table: np.ndarray, columns: np.ndarray | None) -> np.ndarray:
+    """Return the columns in the order of the model, given the result of `match_features`."""
+    return table if columns is None else table[:, columns]
 
 
 def match_relations(names: object, relations: tuple[str, ...], at: PointerFn) -> np.ndarray | None:

@@ -17,8 +17,10 @@ from service.validation.arrays import (
     pointer_builder,
     require_list,
     require_range,
+    require_width,
     to_float32,
 )
+from service.validation.edge_features import edge_attr_from_tensor, match_edge_features
 from service.validation.ids import check_targets, index_ids
 from service.validation.json_graph import (
     GraphSchema,
@@ -26,7 +28,12 @@ from service.validation.json_graph import (
     ParsedGraph,
     check_graph_size,
 )
-from service.validation.names import match_features, match_relations, relations_from_tensor
+from service.validation.names import (
+    match_features,
+    match_relations,
+    order_columns,
+    relations_from_tensor,
+)
 
 FLOAT_DTYPES = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 INTEGER_DTYPES = {"I32": np.int32, "I64": np.int64}
@@ -36,6 +43,7 @@ TensorSpecs = Mapping[str, TensorSpec]
 GRAPH_TENSORS: TensorSpecs = {
     "x": (FLOAT_DTYPES, (2,)),
     "edge_index": (INTEGER_DTYPES, (2,)),
+    "edge_attr": (FLOAT_DTYPES, (2,)),
     "edge_type": (INTEGER_DTYPES, (1,)),
     "targets": (INTEGER_DTYPES, (1,)),
 }
@@ -79,7 +87,8 @@ def graph_from_tensors(
 
     Args:
         tensors: of which `targets` are row numbers.
-        names: `node_ids`, `feature_names` and `relation_names`, where they were sent.
+        names: `node_ids`, `feature_names`, `edge_feature_names` and `relation_names`, where they
+            were sent.
         is_matched: columns and edge types are those of the model already.
     """
     for name in ("x", "edge_index"):
@@ -94,14 +103,10 @@ def graph_from_tensors(
     columns = match_features(
         names.get("feature_names"), model.features, pointer_builder("feature_names")
     )
-    if x.shape[1] != len(model.features):
-        detail = f"Has {x.shape[1]} columns; this model reads {len(model.features)} features."
-        raise make_graph_problem_at("/x", "feature_count", detail)
-    at_edges, at_type, at_ids = (
-        pointer_builder("edge_index"),
-        pointer_builder("edge_type"),
-        pointer_builder("node_ids"),
+    at_x, at_edges, at_attr, at_type, at_ids = map(
+        pointer_builder, ("x", "edge_index", "edge_attr", "edge_type", "node_ids")
     )
+    require_width(x, model.features, at_x)
     require_range(edge_index, num_nodes, at_edges, "out_of_range", "Must be a row number of `x`.")
     order = match_relations(
         names.get("relation_names"), model.relations, pointer_builder("relation_names")
@@ -121,10 +126,12 @@ def graph_from_tensors(
             detail = f"Must hold one id per row of `x`: {num_nodes}, not {len(node_ids)}."
             raise make_graph_problem_at(at_ids(), "wrong_shape", detail)
         index_ids(node_ids, at_ids)
-    x = to_float32(x, pointer_builder("x"))
-    return ParsedGraph(
-        Graph(x if columns is None else x[:, columns], edge_index, edge_type), node_ids, targets
-    )
+    x = order_columns(to_float32(x, at_x), columns)
+    at_names = pointer_builder("edge_feature_names")
+    columns = match_edge_features(names.get("edge_feature_names"), model.edge_features, at_names)
+    attr = edge_attr_from_tensor(tensors.get("edge_attr"), num_edges, model.edge_features, at_attr)
+    graph = Graph(x, edge_index, edge_type, order_columns(attr, columns))
+    return ParsedGraph(graph, node_ids, targets)
 
 
 def _header(body: bytes) -> dict[str, Any]:

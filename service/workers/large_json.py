@@ -41,7 +41,10 @@ class LargeJsonParser:
             Problem: the process failed.
         """
         rules = {
-            "models": {name: [r.features, r.relations] for name, r in schemas.items()},
+            "models": {
+                name: [schema.features, schema.relations, schema.edge_features]
+                for name, schema in schemas.items()
+            },
             "default": settings.default_anomaly_model,
             "max_nodes": settings.max_nodes,
             "max_edges": settings.max_edges,

@@ -26,6 +26,7 @@ _MAX_REST_BYTES = 1 << 16  # bytes of JSON
 class _Schema:
     features: tuple[str, ...]
     relations: tuple[str, ...]
+    edge_features: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def _arrays(fields: dict[str, Any], reader: _Schema, limits: _Limits) -> dict[st
         "node_ids": None if ids is None else np.frombuffer(ids, np.uint8),
         "x": named.graph.x,
         "edge_index": named.graph.edge_index,
+        "edge_attr": named.graph.edge_attr if reader.edge_features else None,
         "edge_type": named.graph.edge_type,
         "targets": named.targets,
     }

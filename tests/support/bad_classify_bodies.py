@@ -148,6 +148,11 @@ BAD_GRAPHS = {
         "feature_count",
         "/graphs/0/edge_attr/1",
     ),
+    "edge_attr of no edges is a number": (
+        molecule(edge_index=[[], []], edge_attr=7),
+        "wrong_type",
+        "/graphs/0/edge_attr",
+    ),
     "edge_attr is text": (molecule(edge_attr=SECRET), "wrong_type", "/graphs/0/edge_attr"),
     "unknown bond": (
         molecule(edge_attr=[BOND, [5.0, 0, 0, 0]]),

@@ -28,6 +28,17 @@ def rows(**changes):
     return {"nodes": nodes, "edges": [{"source": "a", "target": "b"}]} | changes
 
 
+def edge_arrays(**changes):
+    """A good body for `et-edges`, changed."""
+    attr = {"edge_attr": [[1.0, 2.0]] * 2, "edge_type": [0, 1]}
+    return arrays(**attr | changes) | {"model": "et-edges"}
+
+
+def edge_rows(**changes):
+    edge = {"source": "a", "target": "b", "type": "pays", "amount": 1.0, "hour": 2.0}
+    return rows(edges=[edge | changes]) | {"model": "et-edges"}
+
+
 def text(value) -> bytes:
     """A body: JSON, unless it is text or bytes already."""
     if isinstance(value, bytes):
@@ -289,10 +300,92 @@ BAD_GRAPHS = {
         "/edges/0/type",
     ),
     "edge of no type": (rows() | {"model": "cdat-small"}, "missing", "/edges/0/type"),
+    "names of edge features": (
+        arrays(edge_feature_names=["amount"]),
+        "not_read",
+        "/graph/edge_feature_names",
+    ),
+    "edge_attr missing": (edge_arrays(edge_attr=None), "missing", "/graph/edge_attr"),
+    "edge_attr is text": (edge_arrays(edge_attr=SECRET), "wrong_type", "/graph/edge_attr"),
+    "edge_attr flat": (edge_arrays(edge_attr=[1, 2]), "wrong_type", "/graph/edge_attr/0"),
+    "edge_attr of too few edges": (
+        edge_arrays(edge_attr=[[1, 2]]),
+        "wrong_shape",
+        "/graph/edge_attr",
+    ),
+    "edge_attr of other width": (
+        edge_arrays(edge_attr=[[1]] * 2),
+        "feature_count",
+        "/graph/edge_attr",
+    ),
+    "edge_attr ragged": (
+        edge_arrays(edge_attr=[[1, 2], [1]]),
+        "feature_count",
+        "/graph/edge_attr/1",
+    ),
+    "text in edge_attr": (
+        edge_arrays(edge_attr=[[1, 2], [1, SECRET]]),
+        "wrong_type",
+        "/graph/edge_attr/1/1",
+    ),
+    "null in edge_attr": (
+        edge_arrays(edge_attr=[[None, 2], [1, 2]]),
+        "wrong_type",
+        "/graph/edge_attr/0/0",
+    ),
+    "edge_attr beyond float32": (
+        edge_arrays(edge_attr=[[1, 2], [1e39, 2]]),
+        "not_finite",
+        "/graph/edge_attr/1/0",
+    ),
+    "edge_attr of no edges": (
+        edge_arrays(edge_index=[[], []], edge_type=[]),
+        "wrong_shape",
+        "/graph/edge_attr",
+    ),
+    "unknown edge feature": (
+        edge_arrays(edge_feature_names=["amount", SECRET]),
+        "unknown_feature",
+        "/graph/edge_feature_names/1",
+    ),
+    "edge feature not named": (
+        edge_arrays(edge_feature_names=["hour"]),
+        "missing",
+        "/graph/edge_feature_names",
+    ),
+    "edge feature named twice": (
+        edge_arrays(edge_feature_names=["hour", "amount", "hour"]),
+        "duplicate",
+        "/graph/edge_feature_names/0",
+    ),
+    "edge without a feature": (
+        rows(edges=[{"source": "a", "target": "b", "type": "pays", "hour": 2}])
+        | {"model": "et-edges"},
+        "missing",
+        "/edges/0/amount",
+    ),
+    "edge of an unknown feature": (edge_rows(colour=SECRET), "unknown_field", "/edges/0/colour"),
+    "edge feature of none": (
+        rows(edges=[{"source": "a", "target": "b", "amount": 1}]),
+        "unknown_field",
+        "/edges/0/amount",
+    ),
+    "edge feature is text": (edge_rows(hour=SECRET), "wrong_type", "/edges/0/hour"),
+    "edge feature beyond float32": (edge_rows(amount=1e39), "not_finite", "/edges/0/amount"),
 }
 
 
 X, EDGES = np.ones((3, 5), np.float32), np.array([[0, 1], [1, 2]])
+ATTR = np.array([[1, 2], [3, 4]], np.float32)
+
+
+def edge_tensors(request=None, **changes) -> bytes:
+    """A good file for `et-edges`, changed."""
+    good = {"x": X, "edge_index": EDGES, "edge_type": EDGES[0], "edge_attr": ATTR} | changes
+    arrays = {name: array for name, array in good.items() if array is not None}
+    return tensors({"model": "et-edges"} | (request or {}), **arrays)
+
+
 BAD_TENSORS = {
     "no x": (tensors(edge_index=EDGES), "missing", "/x"),
     "no edges": (tensors(x=X), "missing", "/edge_index"),
@@ -320,6 +413,31 @@ BAD_TENSORS = {
         "/targets/0",
     ),
     "edge types": (tensors(x=X, edge_index=EDGES, edge_type=EDGES[0]), "not_read", "/edge_type"),
+    "edge features": (tensors(x=X, edge_index=EDGES, edge_attr=ATTR), "not_read", "/edge_attr"),
+    "edge_attr missing": (edge_tensors(edge_attr=None), "missing", "/edge_attr"),
+    "edge_attr of integers": (
+        edge_tensors(edge_attr=ATTR.astype("i8")),
+        "wrong_dtype",
+        "/edge_attr",
+    ),
+    "edge_attr of one dimension": (edge_tensors(edge_attr=ATTR[0]), "wrong_shape", "/edge_attr"),
+    "edge_attr of too few edges": (edge_tensors(edge_attr=ATTR[:1]), "wrong_shape", "/edge_attr"),
+    "edge_attr of other width": (
+        edge_tensors(edge_attr=np.ones((2, 3), "f4")),
+        "feature_count",
+        "/edge_attr",
+    ),
+    "nan in edge_attr": (edge_tensors(edge_attr=ATTR * np.nan), "not_finite", "/edge_attr/0/0"),
+    "edge_attr beyond float32": (
+        edge_tensors(edge_attr=ATTR.astype("f8") * 1e39),
+        "not_finite",
+        "/edge_attr/0/0",
+    ),
+    "unknown edge feature": (
+        edge_tensors({"edge_feature_names": ["hour", SECRET]}),
+        "unknown_feature",
+        "/edge_feature_names/1",
+    ),
     "unknown tensor": (tensors(x=X, edge_index=EDGES, y=X), "unknown_field", "/y"),
     "bfloat16": (
         raw({"x": {"dtype": "BF16", "shape": [1, 5], "data_offsets": [0, 10]}}, bytes(10)),

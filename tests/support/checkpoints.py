@@ -32,6 +32,7 @@ from tests.support.image_models import save_recognisers
 
 FEATURES = ("age", "degree", "rate", "volume", "x")  # one is called x, to be awkward
 RELATIONS = ("follows", "pays")
+EDGE_FEATURES = ("amount", "hour")
 SMALL = {"dim": 12, "heads": 2, "head_dim": 4, "memories": 10, "bins": 4, "hidden": 8, "steps": 4}
 
 
@@ -43,9 +44,10 @@ class Sample:
     edge_index: np.ndarray
     edge_type: np.ndarray | None
     node_ids: list[str]
+    edge_attr: np.ndarray | None = None
 
     def graph(self) -> Graph:
-        return Graph(self.x, self.edge_index, self.edge_type)
+        return Graph(self.x, self.edge_index, self.edge_type, self.edge_attr)
 
     def arrays(self, **rest: Any) -> dict[str, Any]:
         graph = {
@@ -55,6 +57,8 @@ class Sample:
         }
         if self.edge_type is not None:
             graph["edge_type"] = self.edge_type.tolist()
+        if self.edge_attr is not None:
+            graph["edge_attr"] = self.edge_attr.tolist()
         return {"graph": graph, **rest}
 
     def rows(self, **rest: Any) -> dict[str, Any]:
@@ -68,19 +72,24 @@ class Sample:
         if self.edge_type is not None:
             for edge, relation in zip(edges, self.edge_type, strict=True):
                 edge["type"] = RELATIONS[relation]
+        if self.edge_attr is not None:
+            for edge, row in zip(edges, self.edge_attr.tolist(), strict=True):
+                edge |= dict(zip(EDGE_FEATURES, row, strict=True))
         return {"nodes": nodes, "edges": edges, **rest}
 
     def tensors(self, targets: np.ndarray | None = None, **rest: Any) -> bytes:
         arrays = {"x": self.x, "edge_index": self.edge_index}
         if self.edge_type is not None:
             arrays["edge_type"] = self.edge_type
+        if self.edge_attr is not None:
+            arrays["edge_attr"] = self.edge_attr
         if targets is not None:
             arrays["targets"] = targets
         request = json.dumps({"node_ids": self.node_ids, **rest})
         return safetensors.numpy.save(arrays, metadata={"request": request})
 
 
-def make_sample(seed: int, relations: int = 1, nodes: int = 40) -> Sample:
+def make_sample(seed: int, relations: int = 1, nodes: int = 40, edge_features: int = 0) -> Sample:
     rng = np.random.default_rng(seed)
     edge_index = rng.integers(0, nodes, (2, 3 * nodes))
     return Sample(
@@ -88,6 +97,9 @@ def make_sample(seed: int, relations: int = 1, nodes: int = 40) -> Sample:
         edge_index,
         rng.integers(0, relations, 3 * nodes) if relations > 1 else None,
         [f"n{i}" for i in rng.permutation(nodes)],
+        rng.standard_normal((3 * nodes, edge_features)).astype(np.float32)
+        if edge_features
+        else None,
     )
 
 
@@ -101,16 +113,25 @@ _REACH = NeighborhoodDefaults(
 
 
 def save_checkpoints(folder: Path) -> None:
-    """Write `et-small` (one relation) and `cdat-small` (two), which score nodes, `cdat-mol` (reads
-    SMILES) and `et-shape` (reads graphs alone), which classify graphs, `et-tile` (RGB), `et-grey`
-    and `et-pane` (prefilled windows), which complete images, and those of `save_recognisers`."""
+    """Write `et-small` (one relation), `cdat-small` (two) and `et-edges` (two, and features of
+    edges), which score nodes, `cdat-mol` (reads SMILES) and `et-shape` (reads graphs alone), which
+    classify graphs, `et-tile` (RGB), `et-grey` and `et-pane` (prefilled windows), which complete
+    images, and those of `save_recognisers`."""
     et = ETConfig.model_validate({"features": FEATURES, "step_size": 0.1, **SMALL})
     cdat = CDATConfig.model_validate(
         {"features": FEATURES, "relations": RELATIONS, "combine": "concat", "blocks": 2, **SMALL}
     )
-    for kind, config, relations in ((ET, et, 1), (CDAT, cdat, 2)):
-        network, _ = kind.from_data(config, [make_sample(0, relations, 200).graph()], seed=1)
-        name = f"{kind.name}-small"
+    edges = et.model_copy(update={"relations": RELATIONS, "edge_features": EDGE_FEATURES})
+    for name, kind, config in (
+        ("et-small", ET, et),
+        ("cdat-small", CDAT, cdat),
+        ("et-edges", ET, edges),
+    ):
+        known = make_sample(0, len(config.relations), 200, len(config.edge_features))
+        network, _ = kind.from_data(config, [known.graph()], seed=1)
+        for parameter_name, parameter in network.named_parameters():
+            if parameter_name.startswith("edge_bias"):  # hardly any before training
+                torch.nn.init.normal_(parameter)
         manifest = Manifest(
             name=name,
             version="1.2.3",
@@ -121,8 +142,11 @@ def save_checkpoints(folder: Path) -> None:
             features=tuple(Feature(name=f, minimum=-4, maximum=4, mean=0) for f in FEATURES),
             threshold=0.5,
             calibration=Calibration(slope=2.0, intercept=0.1),
+            edge_features=tuple(
+                Feature(name=f, minimum=-4, maximum=4, mean=0) for f in config.edge_features
+            ),
             energy=EnergyReference(levels=(0.0, 0.5, 1.0), values=(-50.0, -10.0, 10.0)),
-            neighborhood=_REACH if kind is ET else None,
+            neighborhood=_REACH if name == "et-small" else None,
             training={"data": "random"},
             metrics={},
         )

@@ -33,10 +33,14 @@ def texts(*each: str) -> np.ndarray:
     return np.array([text.encode() for text in each], object)
 
 
-def graph(relations: int = 1) -> Arrays:
-    sample = make_sample(3, relations)
+def graph(relations: int = 1, edge_features: int = 0) -> Arrays:
+    sample = make_sample(3, relations, edge_features=edge_features)
     arrays = {"x": sample.x, "edge_index": sample.edge_index}
-    return arrays if relations == 1 else arrays | {"edge_type": sample.edge_type}
+    if sample.edge_type is not None:
+        arrays["edge_type"] = sample.edge_type
+    if sample.edge_attr is not None:
+        arrays["edge_attr"] = sample.edge_attr
+    return arrays
 
 
 def as_json(tensors: Arrays, nested: bool = False, **rest: Any) -> dict[str, Any]:

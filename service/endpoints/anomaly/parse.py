@@ -37,6 +37,7 @@ from service.validation.arrays import (
     pointer_builder,
     require_list,
 )
+from service.validation.edge_features import require_no_edge_features
 from service.validation.ids import NodeId, index_ids
 from service.validation.json_body import parse_json_object
 from service.validation.json_graph import ParsedGraph, check_graph_size, parse_json_graph
@@ -299,6 +300,7 @@ def _stored(
         raise make_graph_problem_at(
             "", "one_of", "Send either a graph, or the `graph_id` of a stored graph."
         )
+    require_no_edge_features(model.name, model.edge_features, "/graph_id")
     at = pointer_builder("targets")
     targets = require_list(fields.get("targets"), at)
     if not targets:

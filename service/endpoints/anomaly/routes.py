@@ -59,8 +59,9 @@ router = APIRouter(tags=["anomaly"])
 _Packed = tuple[ScoreInputs, GraphBatch | None]
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(GRAPH_TENSORS)}, of which "
-    "`edge_type` and `targets` (row numbers) may be left out. The entry `request` of its "
-    f"`__metadata__` holds the rest as JSON text, after the schema {schema_name(TensorEnvelope)}.",
+    "`edge_type` and `targets` (row numbers) may be left out, and `edge_attr` comes with models "
+    "that have `edge_features`. The entry `request` of its `__metadata__` holds the rest as JSON "
+    f"text, after the schema {schema_name(TensorEnvelope)}.",
     ArrayScoreRequest,
     RowScoreRequest,
     StoredScoreRequest,

@@ -9,8 +9,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from service.endpoints.common.alert_rule import AlertRule
 from service.endpoints.common.graph_schemas import (
-    ArrayGraph,
-    EdgeRow,
+    AttributedEdgeRow,
+    AttributedGraph,
+    EdgeFeatureNames,
     FeatureNames,
     NodeIds,
     NodeRow,
@@ -47,14 +48,14 @@ class GraphRequest(ScoreEnvelope):
 class ArrayScoreRequest(GraphRequest):
     """Score the nodes of a graph given as arrays."""
 
-    graph: ArrayGraph
+    graph: AttributedGraph
 
 
 class RowScoreRequest(GraphRequest):
     """Score the nodes of a graph given row by row."""
 
     nodes: list[NodeRow] = Field(min_length=1)
-    edges: list[EdgeRow]
+    edges: list[AttributedEdgeRow]
 
 
 class NeighborhoodKnobs(Strict):
@@ -108,6 +109,7 @@ class TensorEnvelope(ScoreEnvelope):
 
     node_ids: NodeIds | None = None
     feature_names: FeatureNames | None = None
+    edge_feature_names: EdgeFeatureNames | None = None
     relation_names: RelationNames | None = None
 
 

@@ -13,16 +13,17 @@ from service.registry.handles import Classifier
 from service.settings import Settings
 from service.validation.arrays import (
     PointerFn,
-    join_names,
     make_graph_problem,
     make_graph_problem_at,
     make_graph_problem_where,
-    parse_number_rows,
+    parse_feature_matrix,
     pointer_builder,
     require_list,
     require_range,
+    require_width,
     to_float32,
 )
+from service.validation.edge_features import edge_attr_from_tensor, parse_edge_attr
 from service.validation.json_graph import check_graph_size, parse_edge_index, require_edge_lists
 from service.validation.safetensors_body import FLOAT_DTYPES, INTEGER_DTYPES, Tensors, TensorSpecs
 
@@ -69,17 +70,10 @@ def graphs_of_tensors(tensors: Tensors, model: Classifier, settings: Settings) -
         pointer_builder("edge_index"),
         pointer_builder("edge_attr"),
     )
-    _check_width(x, model.node_features, "/x")
+    require_width(x, _names(model.node_features), at_x)
     table = _checked(to_float32(x, at_x), model.node_features, at_x)
-    if _attr_needed(attr, edges, model.edge_features, "/edge_attr"):
-        assert attr is not None
-        _check_width(attr, model.edge_features, "/edge_attr")
-        if len(attr) != edges:
-            detail = f"Must hold one row per edge: {edges}, not {len(attr)}."
-            raise make_graph_problem_at("/edge_attr", "wrong_shape", detail)
-        features = _checked(to_float32(attr, at_attr), model.edge_features, at_attr)
-    else:
-        features = np.zeros((edges, len(model.edge_features)), np.float32)
+    features = edge_attr_from_tensor(attr, edges, _names(model.edge_features), at_attr)
+    features = _checked(features, model.edge_features, at_attr)
     require_range(edge_index, nodes, at_edges, "out_of_range", "Must be a row number of `x`.")
     graph_of_E2 = np.searchsorted(ptr, edge_index, side="right") - 1
     if (apart := graph_of_E2[0] != graph_of_E2[1]).any():
@@ -110,23 +104,15 @@ def _graph(value: object, i: int, model: Classifier, settings: Settings) -> Grap
     edges = len(ends[0])
     check_graph_size(len(rows), edges, settings, at_x(), at_edges())
     _check_cost(len(rows), edges, model, settings, pointer(*where))
-    x = _table(rows, model.node_features, at_x, "node")
+    x = parse_feature_matrix(rows, _names(model.node_features), at_x)
+    x = _checked(x, model.node_features, at_x)
     edge_index = parse_edge_index(ends, len(rows), *where, "edge_index")
-    given = value.get("edge_attr")
-    attr = np.zeros((edges, len(model.edge_features)), np.float32)
-    if _attr_needed(given, edges, model.edge_features, at_attr()):
-        if len(require_list(given, at_attr)) != edges:
-            raise make_graph_problem_at(
-                at_attr(), "wrong_shape", f"Must hold one row per edge: {edges}, not {len(attr)}."
-            )
-        attr = _table(given, model.edge_features, at_attr, "edge")  # type: ignore[arg-type]
-    return Graph(x, edge_index, None, attr)
+    attr = parse_edge_attr(value.get("edge_attr"), edges, _names(model.edge_features), at_attr)
+    return Graph(x, edge_index, None, _checked(attr, model.edge_features, at_attr))
 
 
-def _table(rows: list[object], columns: Sequence[Column], at: PointerFn, of: str) -> np.ndarray:
-    names = join_names([column.name for column in columns])
-    rule = f"Must hold {len(columns)} features per {of} ({names})"
-    return _checked(parse_number_rows(rows, len(columns), at, "feature_count", rule), columns, at)
+def _names(columns: Sequence[Column]) -> list[str]:
+    return [column.name for column in columns]
 
 
 def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.ndarray:
@@ -138,21 +124,6 @@ def _checked(table: np.ndarray, columns: Sequence[Column], at: PointerFn) -> np.
     c = int(wrong.any(0).argmax())
     rule = f"The column {columns[c].name} must hold whole numbers from 0 to {size_F[c] - 1:.0f}."
     raise make_graph_problem_where(wrong[:, c], lambda *row: at(*row, c), "unknown_category", rule)
-
-
-def _attr_needed(attr: object, edges: int, columns: Sequence[Column], at: str) -> bool:
-    """Whether the model reads features of these edges; raises a problem if `attr` contradicts
-    that."""
-    if attr is not None and not columns:
-        raise make_graph_problem_at(
-            at, "not_read", "This model has no edge features. Leave out `edge_attr`."
-        )
-    if attr is None and columns and edges:
-        names = join_names([column.name for column in columns])
-        raise make_graph_problem_at(
-            at, "missing", f"This model needs {len(columns)} features per edge ({names})."
-        )
-    return attr is not None and (edges > 0 or len(attr) > 0)  # type: ignore[arg-type]
 
 
 def _offsets(ptr: np.ndarray, nodes: int, settings: Settings) -> np.ndarray:
@@ -175,13 +146,6 @@ def _check_count(count: int, settings: Settings, at: str) -> None:
             "allowed. Send several requests."
         )
         raise make_graph_problem_at(at, "too_many", detail)
-
-
-def _check_width(table: np.ndarray, columns: Sequence[Column], at: str) -> None:
-    if table.shape[1] != len(columns):
-        names = join_names([column.name for column in columns])
-        detail = f"Has {table.shape[1]} columns; this model reads {len(columns)} ({names})."
-        raise make_graph_problem_at(at, "feature_count", detail)
 
 
 def _check_cost(nodes: int, edges: int, model: Classifier, settings: Settings, at: str) -> None:

@@ -20,6 +20,13 @@ FeatureNames = Annotated[
         " by name; without names they are taken in the model's order"
     ),
 ]
+EdgeFeatureNames = Annotated[
+    list[str],
+    Field(
+        description="name of each column of `edge_attr`, which are then matched with the model's "
+        "`edge_features` by name; without names they are taken in the model's order"
+    ),
+]
 RelationNames = Annotated[
     list[str],
     Field(description="names of relations, of which integers in `edge_type` are places"),
@@ -51,6 +58,18 @@ class ArrayGraph(Strict):
     relation_names: RelationNames | None = None
 
 
+class AttributedGraph(ArrayGraph):
+    """A graph as arrays, with features of edges where the model has `edge_features`."""
+
+    edge_attr: list[list[float]] | None = Field(
+        None,
+        description="features of each edge, in the order of `edge_feature_names`, or of the "
+        "model's `edge_features` without them. Required by models that have any, not allowed by "
+        "others",
+    )
+    edge_feature_names: EdgeFeatureNames | None = None
+
+
 class NodeRow(BaseModel):
     """A node by name: its features as `x`, or each under its own name."""
 
@@ -75,3 +94,10 @@ class EdgeRow(Strict):
         None,
         description="relation, as `edge_type` of a graph in arrays",
     )
+
+
+class AttributedEdgeRow(EdgeRow):
+    """An edge between named nodes, with each of the model's `edge_features` under its name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore

@@ -36,6 +36,7 @@ from service.validation.arrays import (
     require_list,
     require_types,
 )
+from service.validation.edge_features import require_no_edge_features
 from service.validation.ids import NodeId, index_ids
 from service.validation.json_body import parse_json_object
 from service.validation.json_graph import parse_edge_types, parse_json_graph, parse_nodes
@@ -49,7 +50,7 @@ from service.validation.safetensors_body import (
 from service.validation.schema_errors import make_request_problem, validate_fields
 
 TENSORS_OF_GRAPH: TensorSpecs = {
-    **{name: kind for name, kind in GRAPH_TENSORS.items() if name != "targets"},
+    **{name: GRAPH_TENSORS[name] for name in ("x", "edge_index", "edge_type")},
     "node_ids": ({**INTEGER_DTYPES, "U8": np.uint8}, (1,)),
 }
 MAX_CHANGES = 10_000
@@ -78,6 +79,7 @@ def parse_graph(
         raise make_request_problem(faults)
     name = validate_fields(GraphOf, fields).model or settings.default_anomaly_model
     model = registry.get_of_kind(Scorer, name)
+    require_no_edge_features(model.name, model.edge_features, "/model")
     if model.recipe is not None:
         origins = settings.webhook_origins
         return _make_transaction_graph(fields, tensors is not None, model, model.recipe, origins)
@@ -181,7 +183,7 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
         raise make_graph_problem_at(f"/{part}" if len(parts) == 1 else "", "empty", detail)
     x, node_ids = np.empty((0, len(schema.features)), np.float32), list[NodeId]()
     if nodes := given.get("nodes"):
-        x, node_ids, _ = parse_nodes(nodes, schema)
+        x, node_ids, _ = parse_nodes(nodes, schema.features)
         _require_short(node_ids, pointer_builder("nodes", tail="id"))
     deleted = given.get("delete_nodes", [])
     index_ids(deleted, pointer_builder("delete_nodes"))
@@ -221,7 +223,7 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
 
 def _edges(given: Mapping[str, list[Any]], part: str, schema: Schema) -> tuple[Edge, ...]:
     rows = given.get(part, [])
-    types = parse_edge_types(rows, schema, part)
+    types = parse_edge_types(rows, schema.relations, part)
     ends = [[row[end] for row in rows] for end in ("source", "target")]
     for end, ids in zip(("source", "target"), ends, strict=True):
         require_types(ids, {int, str}, pointer_builder(part, tail=end), _RULE)

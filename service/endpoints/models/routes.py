@@ -95,6 +95,7 @@ async def describe_model(
     assert isinstance(model, Scorer)
     return ScorerDetail(
         **common,
+        edge_features=list(manifest.edge_features),
         relations=list(model.relations),
         undirected=model.network.config.undirected,
         missing_values="refused",

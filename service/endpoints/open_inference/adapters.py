@@ -89,7 +89,7 @@ class Scores(CheckpointAdapter[Scorer]):
     def inputs(self) -> list[TensorMetadata]:
         several = [_tensor("edge_type", "INT64", -1)] if len(self.model.relations) > 1 else []
         x = _tensor("x", "FP32", -1, len(self.model.features))
-        return [x, _tensor("edge_index", "INT64", 2, -1), *several]
+        return [x, *_edge_tensors(self.model.edge_features), *several]
 
     @property
     def outputs(self) -> list[TensorMetadata]:
@@ -151,9 +151,7 @@ class Classifies(_Labels[Classifier]):
         if self.model.reads_smiles:
             return [_tensor("smiles", "BYTES", -1)]
         x = _tensor("x", "FP32", -1, len(self.model.node_features))
-        wide = len(self.model.edge_features)
-        attr = [_tensor("edge_attr", "FP32", -1, wide)] if wide else []
-        return [x, _tensor("edge_index", "INT64", 2, -1), *attr, _tensor("ptr", "INT64", -1)]
+        return [x, *_edge_tensors(self.model.edge_features), _tensor("ptr", "INT64", -1)]
 
     @property
     def outputs(self) -> list[TensorMetadata]:
@@ -291,6 +289,11 @@ def _tensor(name: str, datatype: Datatype, *shape: int) -> TensorMetadata:
     return TensorMetadata(name=name, datatype=datatype, shape=list(shape))
 
 
+def _edge_tensors(features: Sequence[object]) -> list[TensorMetadata]:
+    attr = [_tensor("edge_attr", "FP32", -1, len(features))] if features else []
+    return [_tensor("edge_index", "INT64", 2, -1), *attr]
+
+
 def _parsed(parameters: Parameters) -> dict[str, Any]:
     """Parse the parameters, of which objects and lists are JSON text."""
     found = dict[str, Any]()
@@ -385,10 +388,7 @@ def _plain(name: str) -> str:
 
 
 def _strings(texts: Iterable[str | None]) -> np.ndarray:
-    found = [text or "" for text in texts]
-    array = np.empty(len(found), object)
-    array[:] = found
-    return array
+    return np.array([text or "" for text in texts], object)
 
 
 def _refused(inference: Inference, name: str, rule: str) -> Exception:

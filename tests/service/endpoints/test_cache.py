@@ -7,6 +7,7 @@ import io
 import json
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -128,6 +129,17 @@ def test_whatever_differs_is_another_request(client):
         assert not asked(**other)
         assert asked(**other)
     assert asked()
+
+
+def test_features_of_edges_are_part_of_the_request(client, sample):
+    one = sample(1, 2, edge_features=2)
+    other = replace(one, edge_attr=2 * one.edge_attr)
+    for shape in ("arrays", "rows"):
+        bodies = [getattr(each, shape)(model="et-edges") for each in (one, other)]
+        first, second = (client.post("/anomaly/score", json=body) for body in bodies)
+        assert (is_hit(first), is_hit(second)) == (False, False)
+        assert first.json()["results"] != second.json()["results"]
+        assert is_hit(client.post("/anomaly/score", json=bodies[1]))
 
 
 def test_a_form_is_known_by_its_parts(client):

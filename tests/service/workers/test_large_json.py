@@ -52,7 +52,10 @@ def refusal(body, media_type, registry):
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_body_is_refused_in_the_same_words(name, registry):
     body = text(BAD[name][0])
-    models = {m.name: [m.features, m.relations] for m in registry.list_models_of_kind(Scorer)}
+    models = {
+        model.name: [model.features, model.relations, model.edge_features]
+        for model in registry.list_models_of_kind(Scorer)
+    }
     limits = {"max_nodes": settings().max_nodes, "max_edges": settings().max_edges}
     rules = orjson.loads(orjson.dumps({"models": models, "default": "et-small", **limits}))
     condensed = large_json_worker.condense(body, rules)
@@ -65,10 +68,14 @@ def padded(body) -> bytes:
 
 
 @pytest.mark.parametrize("shape", ["arrays", "rows"])
-@pytest.mark.parametrize("relations", [1, 2])
-def test_a_large_body_scores_like_a_small_one(client, sample, shape, relations):
-    model = {1: "et-small", 2: "cdat-small"}[relations]
-    graph = sample(3, relations)
+@pytest.mark.parametrize(
+    ("model", "relations", "edge_features"),
+    [("et-small", 1, 0), ("cdat-small", 2, 0), ("et-edges", 2, 2)],
+)
+def test_a_large_body_scores_like_a_small_one(
+    client, sample, shape, model, relations, edge_features
+):
+    graph = sample(3, relations, edge_features=edge_features)
     body = getattr(graph, shape)(model=model, targets=graph.node_ids[:7], include=["trace"])
     small = client.post("/anomaly/score", json=body)
     headers = {"content-type": JSON}

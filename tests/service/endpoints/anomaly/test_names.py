@@ -21,6 +21,7 @@ from tests.support.server import Server
 class Schema:
     def __init__(self, relations: tuple[str, ...]) -> None:
         self.features, self.relations = ("a", "b"), relations
+        self.edge_features = ()
 
 
 class Limits:

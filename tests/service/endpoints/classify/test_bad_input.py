@@ -128,7 +128,7 @@ def test_models_of_another_route_or_none(client):
         kind = "application/json" if content is body else SAFETENSORS
         response = client.post("/anomaly/score", content=content, headers={"content-type": kind})
         problem = check(response, 422, "wrong-model", "wrong_task", "/model")
-        assert "POST /anomaly/score. Models that do: cdat-small, et-small." in problem.detail
+        assert "Models that do: cdat-small, et-edges, et-small." in problem.detail
 
 
 def test_a_large_body_for_a_model_of_another_route(narrow):

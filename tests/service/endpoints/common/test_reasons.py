@@ -35,6 +35,11 @@ def _shapes() -> list[dict]:
 ASKED = {
     "et-small": ("/anomaly/score", lambda sample: sample(11, 1).arrays(), ScoreResponse),
     "cdat-small": ("/anomaly/score", lambda sample: sample(11, 2).rows(), ScoreResponse),
+    "et-edges": (
+        "/anomaly/score",
+        lambda sample: sample(11, 2, edge_features=2).arrays(),
+        ScoreResponse,
+    ),
     "cdat-mol": ("/classify", lambda _: {"smiles": MOLECULES}, ClassifyResponse),
     "et-shape": ("/classify", lambda _: {"graphs": _shapes()}, ClassifyResponse),
     "et-tile": ("/complete", lambda _: complete_body(num_samples=2), CompleteResponse),
@@ -49,7 +54,7 @@ ASKED = {
         AnswerImagesResponse,
     ),
 }
-EXPLAINED = ("et-small", "cdat-small", "cdat-mol", "et-shape")
+EXPLAINED = ("et-small", "cdat-small", "et-edges", "cdat-mol", "et-shape")
 
 
 @pytest.fixture(params=ASKED)

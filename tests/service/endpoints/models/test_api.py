@@ -21,7 +21,7 @@ from service.settings import Settings
 def test_models(client):
     listed = ModelList.model_validate_json(client.get("/models").content).models
     assert {model.name: model.route for model in listed} == {
-        **dict.fromkeys(("et-small", "cdat-small"), "/anomaly/score"),
+        **dict.fromkeys(("et-small", "cdat-small", "et-edges"), "/anomaly/score"),
         **dict.fromkeys(("cdat-mol", "et-shape"), "/classify"),
         **dict.fromkeys(("et-tile", "et-grey", "et-pane"), "/complete"),
         **dict.fromkeys(("ait-glyph", "ait-grey"), "/images/classify"),
@@ -53,11 +53,15 @@ def test_models(client):
 
 
 def test_a_scorer(client):
-    for name, relations in (("et-small", 1), ("cdat-small", 2)):
+    for name, relations, edge_features in (
+        *(("et-small", 1, []), ("cdat-small", 2, [])),
+        ("et-edges", 2, ["amount", "hour"]),
+    ):
         detail = ScorerDetail.model_validate_json(client.get(f"/models/{name}").content)
         assert detail.task == "anomaly"
         assert detail.features[0].name == "age"
         assert len(detail.relations) == relations
+        assert [feature.name for feature in detail.edge_features] == edge_features
 
 
 def test_a_classifier(client):

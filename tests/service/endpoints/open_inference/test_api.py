@@ -111,6 +111,29 @@ def test_several_relations_and_half_precision(client: Any) -> None:
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_features_of_edges(client: Any, plain: httpx.Client, binary: bool) -> None:
+    assert client.get_model_metadata("et-edges")["inputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": [-1, 5]},
+        {"name": "edge_index", "datatype": "INT64", "shape": [2, -1]},
+        {"name": "edge_attr", "datatype": "FP32", "shape": [-1, 2]},
+        {"name": "edge_type", "datatype": "INT64", "shape": [-1]},
+    ]
+    tensors = graph(2, 2)
+    found = inferred(client, "et-edges", binary, tensors)
+    arrays = {name: array.tolist() for name, array in tensors.items()}
+    native = plain.post("/anomaly/score", json={"model": "et-edges", "graph": arrays}).json()
+    scores = [result["score"] for result in native["results"]]
+    np.testing.assert_allclose(found.as_numpy("score"), scores, rtol=1e-5)
+    turned = tensors | {"edge_attr": np.ascontiguousarray(tensors["edge_attr"][:, ::-1])}
+    named = {"edge_feature_names": '["hour", "amount"]'}
+    again = inferred(client, "et-edges", binary, turned, **named)
+    np.testing.assert_allclose(again.as_numpy("score"), scores, rtol=1e-5)
+    del tensors["edge_attr"]
+    with pytest.raises(triton.InferenceServerException, match="/edge_attr"):
+        inferred(client, "et-edges", binary, tensors)
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 def test_molecules(client: Any, plain: httpx.Client, binary: bool) -> None:
     smiles = texts(MOLECULES[0], "no molecule", *MOLECULES[1:])
     wanted = ("mutagen.label", "mutagen.probabilities", "colour.probabilities", "status")

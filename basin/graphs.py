@@ -58,7 +58,7 @@ def put(
     ] = None,
     daily_budget: Annotated[
         float | None,
-        typer.Option(help="Of transactions: alert on about so many a day, by the model's past."),
+        typer.Option(help="Of transactions: alerts a day, about; in place of --threshold."),
     ] = None,
     keep: Annotated[
         float | None,

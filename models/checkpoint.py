@@ -196,7 +196,7 @@ class DailyScores(_Part):
         return self
 
     def find_threshold(self, alerts: float) -> float:
-        """Return the probability that so many inputs of a day reach, on average; interpolated
+        """Return the probability that `alerts` inputs of a day reach, on average; interpolated
         between places, beyond the first and the last that of these."""
         return float(np.interp(alerts, self.ranks, self.probabilities))
 

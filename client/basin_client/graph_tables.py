@@ -203,12 +203,13 @@ def _select_edge_features(
     """Return the names of the feature columns of edges, in the order of the model."""
     require_distinct(list(edges.frame.columns), edges.name)
     names = tuple(options.edge_features) if schema is None else schema.edge_features
-    edges.require_columns(
-        dict.fromkeys(
-            names,
-            "--edge-features" if schema is None else f"its name: {schema.model} reads it",
+    if schema is None:
+        edges.require_columns(dict.fromkeys(names, "--edge-features"))
+    elif missing := [name for name in names if name not in edges.frame.columns]:
+        raise InputError(
+            f"{edges.name}: no column {missing[0]!r}, which {schema.model} reads of edges. "
+            f"Columns: {list_names(edges.frame.columns)}. Add the column, or choose another model."
         )
-    )
     ends = {options.source, options.target, options.type}
     if reserved := [name for name in names if name in {*ends, "source", "target", "type"}]:
         raise InputError(

@@ -197,6 +197,37 @@ def test_columns_and_relations_are_matched_by_name() -> None:
     assert training.relations == ("2", "10")  # numbers in their order
 
 
+def test_features_of_edges_are_named_in_training_and_matched_in_scoring() -> None:
+    nodes = {"id": ["a", "b"], "amount": [3, 4], "age": [1, 2]}
+    edges = {"source": ["a", "b"], "target": ["b", "a"], "hour": ["7", "23"], "sum": [1.5, 2e9]}
+    options = ColumnOptions(edge_features=["sum", "hour"])
+    training = graph_from_tables(*_tables(nodes, edges), None, options)
+    assert training.edge_features == ("sum", "hour")
+    assert training.edge_attr is not None
+    assert training.edge_attr.dtype == np.float32
+    assert training.edge_attr.tolist() == [[1.5, 7], [2e9, 23]]
+    assert graph_from_tables(*_tables(nodes, edges), None, ColumnOptions(drop=["*"])).notes == (
+        "edges: not read: hour, sum.",
+    )
+    schema = GraphSchema("m", ("amount", "age"), ("edge",), edge_features=("hour", "sum"))
+    frames = pd.DataFrame(nodes), pd.DataFrame(edges)
+    graph = to_graph(frames, schema=schema)
+    assert graph.edge_attr is not None
+    assert graph.edge_attr.tolist() == [[7, 1.5], [23, 2e9]]
+    assert graph.names()["edge_feature_names"] == ["hour", "sum"]
+    assert graph.arrays()["edge_attr"].dtype == np.float32
+    flows = nx.DiGraph()
+    flows.add_node("a", x=[3.0, 1.0])
+    flows.add_node("b", x=[4.0, 2.0])
+    flows.add_edge("a", "b", sum=1.5, hour=7)
+    flows.add_edge("b", "a", sum=2e9, hour=23)
+    of_networkx = to_graph(flows, schema=schema)
+    assert of_networkx.edge_attr is not None
+    assert of_networkx.edge_attr.tolist() == graph.edge_attr.tolist()
+    with pytest.raises(InputError, match="no column 'sum'"):
+        to_graph((frames[0], frames[1].drop(columns="sum")), schema=schema)
+
+
 def test_columns_that_are_left_out_are_named_in_notes() -> None:
     nodes = {"Unnamed: 0": [0, 1], "id": ["a", "b"], "amount": [3, 4], "age": [1, 2], "note": "x"}
     edges = {"source": ["a"], "target": ["b"], "type": ["1"], "time": [5]}

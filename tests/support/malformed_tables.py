@@ -24,6 +24,7 @@ from training.datasets import load_node_tables, load_smiles
 NODES = "id,amount,age,is_fraud\na,1.5,30,1\nb,2.5,40,0\nc,3.5,50,\n"
 EDGES = "source,target\na,b\nb,c\n"
 TYPED = "source,target,type\na,b,card\nb,c,ip\n"
+EDGE_SCHEMA = GraphSchema("flows", ("amount", "age"), ("edge",), edge_features=("sum",))
 SCHEMA = GraphSchema("fraud", ("amount", "age"), ("edge",))
 TYPED_SCHEMA = GraphSchema("typed", ("amount", "age"), ("card", "ip"))
 
@@ -90,6 +91,23 @@ CASES = (
         "a feature that is not there", options={"features": ["amout"]}, shown="--features amout"
     ),
     Malformed("amounts on edges", edges="source,target,amount\na,b,1\n"),
+    Malformed(
+        "a feature of edges that is missing",
+        edges="source,target,amount\na,b,1\nb,c,\n",
+        options={"edge_features": ["amount"]},
+        shown="--edge-features amount; source,target,amount ⏎ a,b,1 ⏎ b,c,",
+    ),
+    Malformed(
+        "a feature of edges that is not there",
+        options={"edge_features": ["amount"]},
+        shown="--edge-features amount",
+    ),
+    Malformed(
+        "a feature that says what an edge is",
+        edges="source,target,type\na,b,card\n",
+        options={"edge_features": ["type"]},
+        shown="--edge-features type",
+    ),
     Malformed("a blank type", edges="source,target,type\na,b,card\nb,c,\n"),
     Malformed("Windows-1252", nodes=NODES.replace("age", "âge").encode("cp1252"), shown="âge"),
     Malformed("an unknown encoding", reader={"encoding": "latin-99"}, shown="--encoding latin-99"),
@@ -98,6 +116,11 @@ CASES = (
     Malformed("two separators alike", nodes="id;amount,age;is_fraud,x\n"),
     Malformed("scoring: a feature is missing", nodes=_nodes(",age", ",years"), schema=SCHEMA),
     Malformed("scoring: a column that the model does not read", schema=SCHEMA, shown="is_fraud"),
+    Malformed(
+        "scoring: a feature of edges is missing",
+        schema=EDGE_SCHEMA,
+        options={"drop": ["is_fraud"]},
+    ),
     Malformed(
         "scoring: types, and a model without",
         edges=TYPED,

@@ -20,6 +20,9 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
+from models.inputs.graph import Graph
+from training.datasets.nodes import NodeDataset
+
 TYPOLOGIES = ("fan_in", "fan_out", "cycle", "structuring", "mules")
 _START = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 _DAY = 86_400.0
@@ -86,6 +89,32 @@ def simulate_payments(count: int, *, fraud_share: float = 0.02, seed: int = 0) -
             "is_fraud": (typology != "").astype(int),
             "typology": typology,
         }
+    )
+
+
+def build_account_graph(*, with_amounts: bool = True) -> NodeDataset:
+    """Return a graph of accounts, joined by 20,000 simulated payments; an account that takes part
+    in a scheme is labelled.
+
+    An account says how many payments it sent; a payment, unless `with_amounts` is false, its amount
+    and the hour of the day.
+    """
+    frame = simulate_payments(20_000, fraud_share=0.01, seed=1)
+    accounts = pd.Index(pd.unique(frame[["source", "target"]].to_numpy().ravel()))
+    ends = np.stack([accounts.get_indexer(pd.Index(frame[end])) for end in ("source", "target")])
+    is_fraud = frame["is_fraud"].to_numpy() == 1
+    labels = np.zeros(len(accounts), np.int64)
+    labels[ends[:, is_fraud].ravel()] = 1
+    sent = np.bincount(ends[0], minlength=len(accounts)).astype(np.float32)
+    hour = pd.to_datetime(frame["time"], format="ISO8601").dt.hour
+    attr = np.stack([frame["amount"], hour], 1).astype(np.float32) if with_amounts else None
+    return NodeDataset(
+        "payments-accounts" if with_amounts else "payments-accounts-plain",
+        Graph(sent[:, None], ends, None, attr),
+        labels,
+        ("payments_sent",),
+        note="Simulated payments, see training/datasets/payments.py.",
+        edge_features=("amount", "hour") if with_amounts else (),
     )
 
 

@@ -18,6 +18,7 @@ from basin_client.tables import read_table
 
 from models.inputs.graph import Graph
 from training.datasets.nodes import NodeDataset, Split
+from training.datasets.payments import build_account_graph
 
 _CARE_GNN = {
     "amazon": ("net_upu", "net_usu", "net_uvu"),
@@ -231,4 +232,6 @@ NODE_DATASETS: dict[str, Callable[[Path], NodeDataset]] = {
     "tolokers": load_tolokers,
     "amazon": load_amazon,
     "yelpchi": load_yelpchi,
+    "payments-accounts": lambda _: build_account_graph(),
+    "payments-accounts-plain": lambda _: build_account_graph(with_amounts=False),
 }

@@ -155,7 +155,7 @@ def write_split(path: Path, described: DescribedTransactions) -> None:
 def _find_known_accounts(
     described: DescribedTransactions, side: str, accounts: np.ndarray
 ) -> list[str]:
-    """Warn where whoever was fraudulent in training is what tells the labels of validation."""
+    """Warn where an account's share of fraud in training tells its labels in validation."""
     split, labels = described.split, described.data.labels
     codes, names = pd.factorize(accounts)
     count = np.bincount(codes[split.train], minlength=len(names))

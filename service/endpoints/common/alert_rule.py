@@ -22,8 +22,8 @@ class AlertRule(Strict):
     daily_budget: float | None = Field(
         None,
         gt=0,
-        description="from the probability on that so many inputs of a day had in the model's "
-        "validation part, on average",
+        description="alerts of a day: from the probability on that this number of inputs reached "
+        "in the model's validation part, on average",
     )
     share: float | None = Field(None, ge=0, le=1, description="that share of the targets at most")
     threshold: float | None = Field(None, ge=0, le=1, description="from that probability on")
@@ -72,7 +72,7 @@ class AlertRule(Strict):
 
 
 def find_daily_threshold(manifest: Manifest, alerts: float, where: str) -> float:
-    """Return the threshold that gave so many alerts a day on the model's validation part.
+    """Return the threshold that gave a number of alerts a day on the model's validation part.
 
     Args:
         where: pointer to the field that asks for it.

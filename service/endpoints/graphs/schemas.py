@@ -49,8 +49,9 @@ class StoreTransactions(GraphOf):
     daily_budget: float | None = Field(
         None,
         gt=0,
-        description="in place of `threshold`: the probability that so many transactions of a day "
-        "had in the model's validation part, on average. It is looked up once, now",
+        description="alerts of a day, in place of `threshold`: the probability that this number of "
+        "transactions reached in the model's validation part, on average. It is looked up once, "
+        "now",
     )
     keep: float | None = Field(
         None,

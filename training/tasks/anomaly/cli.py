@@ -65,7 +65,7 @@ def _splits(dataset: NodeDataset, ratio: float | None, count: int) -> tuple[Spli
 def anomaly(
     model: Annotated[str, typer.Option(help="cdat or et")] = "cdat",
     dataset: Annotated[
-        str, typer.Option(help="tolokers, amazon, yelpchi or pyg:NAME")
+        str, typer.Option(help="tolokers, amazon, yelpchi, payments-accounts or pyg:NAME")
     ] = "tolokers",
     nodes: Annotated[Path | None, typer.Option(help="your nodes, a table")] = None,
     edges: Annotated[
@@ -191,7 +191,7 @@ def neighborhood(
 
 def table(
     dataset: Annotated[
-        str, typer.Option(help="tolokers, amazon, yelpchi or pyg:NAME")
+        str, typer.Option(help="tolokers, amazon, yelpchi, payments-accounts or pyg:NAME")
     ] = "tolokers",
     ratio: Annotated[float | None, typer.Option(help="else the official splits, or 0.4")] = None,
     splits: Annotated[int, typer.Option(help="how many")] = 10,

@@ -90,7 +90,11 @@ def _row(
 ) -> dict[str, Any]:
     if model in TREE_MODELS:
         config = network_config(dataset, chosen)
-        batch = pack_graphs([dataset.graph], num_relations=len(dataset.relations))
+        batch = pack_graphs(
+            [dataset.graph],
+            num_relations=len(dataset.relations),
+            edge_features=len(dataset.edge_features),
+        )
         hops = _tree_hops(chosen)
         features = NodeFeatures(len(dataset.features), hops, config.bins, config.hop_bins)
         table = features.compute_table(batch).numpy()

@@ -9,23 +9,28 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from basin_client import InputError
+from basin_client.graph_tables import ColumnOptions
 from lightning_fabric import Fabric
 from sklearn.metrics import f1_score
 from torch_geometric.nn import TransformerConv
 from typer.testing import CliRunner
 
+from basin.bulk import score_tables
 from models.base import DynamicsParams
 from models.checkpoint import load_checkpoint as load_checkpoint
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import pack_graphs
+from models.tasks.node_scorer import NodeScorer
 from tests.support.killed_run import killed_after
 from training.__main__ import app
-from training.datasets import NodeDataset, Split, random_splits
+from training.datasets import NodeDataset, Split, load_node_tables, random_splits
 from training.tasks.anomaly.baselines import GraphTransformerConv, fit_trees
 from training.tasks.anomaly.configs import node_train_config, smoke_node_config
 from training.tasks.anomaly.evaluate import (
@@ -307,6 +312,32 @@ def test_command_line_trains_your_own_tables(command: list[str], tmp_path: Path)
     assert list((tmp_path / "run").glob("events.out.tfevents.*"))
     levels = checkpoint.manifest.energy.values
     assert list(levels) == sorted(levels)
+
+
+def test_amounts_on_edges_are_read_where_they_are_named(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edges = pd.read_csv(tmp_path / "e.csv", dtype=str)
+    amounts = np.random.default_rng(0).lognormal(3, 1, len(edges)).round(2)
+    edges.assign(amount=amounts).to_csv(tmp_path / "e.csv", index=False)
+    # Refused, not dropped, where they are not named.
+    with pytest.raises(InputError, match="Name numbers with --edge-features"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    named = [*command, "--edge-features", "amount", "--name", "flows"]
+    assert CliRunner().invoke(app, named, catch_exceptions=False).exit_code == 0
+    loaded = load_checkpoint(tmp_path / "checkpoint")
+    [feature] = loaded.manifest.edge_features
+    assert (feature.name, feature.maximum) == ("amount", pytest.approx(amounts.max()))
+    assert loaded.manifest.neighborhood is None
+    # By parts as the whole.
+    monkeypatch.setenv("BASIN_CHECKPOINTS", str(tmp_path))
+    tables = tmp_path / "My n.csv", tmp_path / "e.csv"
+    drop = ColumnOptions(drop=["is_fraud"])
+    scores, _ = score_tables(*tables, tmp_path / "bulk", model="flows", options=drop, parts=3)
+    source = load_node_tables(*tables, "is_fraud", ColumnOptions(edge_features=["amount"]))
+    network = cast(NodeScorer, loaded.network)
+    logits = network.infer(network.pack([source.graph]), [DynamicsParams()]).logits
+    np.testing.assert_allclose(scores["score"], logits.numpy(), atol=2e-5)
 
 
 def test_command_line_trains_a_resonance(command: list[str], tmp_path: Path) -> None:

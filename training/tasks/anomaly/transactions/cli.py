@@ -159,7 +159,7 @@ def transactions(
         float | None, typer.Option(help="alert on this share of all transactions, as 0.01")
     ] = None,
     daily_budget: Annotated[
-        float | None, typer.Option(help="alert on so many transactions of a day, as 50")
+        float | None, typer.Option(help="alert on this number of transactions a day, as 50")
     ] = None,
     precision_goal: Annotated[
         float | None, typer.Option(help="alert with this precision at least, as 0.9")

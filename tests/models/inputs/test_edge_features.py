@@ -1,0 +1,145 @@
+"""What the features of edges say of nodes and of entries, against loops over the edges."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from models.architectures.cdat import CDAT
+from models.architectures.et import ET
+from models.base import DynamicsParams
+from models.inputs.edge_features import EdgeFeatures
+from models.inputs.features import describe_edges
+from models.inputs.graph import Graph
+from models.inputs.graph_batch import GraphBatch, pack_graphs
+from models.tasks.node_scorer import NodeConfig, NodeScorer
+from training.tasks.anomaly.neighbor_sampler import NeighborSampler
+
+NODES, EDGES, RELATIONS = 12, 60, 2
+
+
+def make_graph(seed: int = 0) -> Graph:
+    """With loops, edges that are parallel or go both ways, and a node without any."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(0, NODES - 1, (2, EDGES))
+    attr = rng.lognormal(3, 1, (EDGES, 2)).astype(np.float32)
+    x = rng.standard_normal((NODES, 5)).astype(np.float32)
+    return Graph(x, ends, rng.integers(0, RELATIONS, EDGES), attr)
+
+
+def pack(graph: Graph, *, undirected: bool, self_loops: bool) -> GraphBatch:
+    return pack_graphs(
+        [graph],
+        num_relations=RELATIONS,
+        undirected=undirected,
+        self_loops=self_loops,
+        edge_features=2,
+    )
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_an_entry_has_the_mean_of_its_edges_in_each_direction(
+    undirected: bool, self_loops: bool
+) -> None:
+    graph = make_graph()
+    batch = pack(graph, undirected=undirected, self_loops=self_loops)
+    features = EdgeFeatures(2, 4).fit(batch)
+    assert graph.edge_attr is not None
+    encoded = features.encode(torch.from_numpy(graph.edge_attr.astype(np.float64))).numpy()
+    width = 1 + features.encoding_width
+    for relation, entries in enumerate(features(batch)):
+        layout = batch.relations[relation]
+        assert entries.shape == (layout.num_edges, features.entry_width)
+        receivers, seen = layout.receivers_E.tolist(), layout.indices_E.tolist()
+        for entry, i, j in zip(entries.numpy(), receivers, seen, strict=True):
+            expected, count = np.zeros(2 * width), 0
+            assert graph.edge_type is not None
+            for edge in np.flatnonzero(graph.edge_type == relation):
+                source, target = graph.edge_index[:, edge]
+                for is_backward, ends in ((0, (target, source)), (1, (source, target))):
+                    if ends == (i, j) and (undirected or not is_backward):
+                        count += 1
+                        expected[is_backward * width] += 1
+                        expected[is_backward * width + 1 : (is_backward + 1) * width] += encoded[
+                            edge
+                        ]
+            assert count or (self_loops and i == j)
+            np.testing.assert_allclose(entry, expected / max(count, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_a_node_has_mean_and_deviation_of_the_edges_into_it_and_out_of_it(undirected: bool) -> None:
+    graph = make_graph()
+    described = describe_edges(pack(graph, undirected=undirected, self_loops=False)).numpy()
+    assert described.shape == (NODES, RELATIONS * 2 * 2 * 2)
+    parts = described.reshape(NODES, RELATIONS, 2, 2, 2)  # direction, mean or deviation, feature
+    assert graph.edge_attr is not None
+    source, target = graph.edge_index
+    for node in range(NODES):
+        for relation in range(RELATIONS):
+            of = (graph.edge_type == relation) & (source != target)
+            for direction, end in enumerate((target, source)):
+                chosen = graph.edge_attr[of & (end == node)].astype(np.float64)
+                if direction == 1 and not undirected:
+                    chosen = chosen[:0]
+                mean = chosen.mean(0) if len(chosen) else np.zeros(2)
+                deviation = chosen.std(0) if len(chosen) else np.zeros(2)
+                np.testing.assert_allclose(
+                    parts[node, relation, direction], [mean, deviation], atol=1e-5
+                )
+
+
+@pytest.mark.parametrize("kind", [CDAT, ET])
+def test_features_of_edges_and_their_direction_change_scores(kind: type[NodeScorer]) -> None:
+    network, graphs = kind.build_example(0)
+    network.eval()
+    graph = graphs[2]
+    assert graph.edge_attr is not None
+
+    def score(attr: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        changed = Graph(graph.x, ends, graph.edge_type, attr)
+        batch = cast(NodeScorer, network).pack([changed])
+        return cast(NodeScorer, network).infer(batch, [DynamicsParams()]).logits.numpy()
+
+    as_given = score(graph.edge_attr, graph.edge_index)
+    assert np.abs(score(graph.edge_attr[::-1].copy(), graph.edge_index) - as_given).max() > 1e-3
+    assert np.abs(score(graph.edge_attr, graph.edge_index[::-1].copy()) - as_given).max() > 1e-4
+    order = np.random.default_rng(0).permutation(len(graph.edge_attr))
+    shuffled = Graph(
+        graph.x,
+        graph.edge_index[:, order],
+        None if graph.edge_type is None else graph.edge_type[order],
+        graph.edge_attr[order],
+    )
+    batch = cast(NodeScorer, network).pack([shuffled])
+    again = cast(NodeScorer, network).infer(batch, [DynamicsParams()]).logits.numpy()
+    np.testing.assert_allclose(again, as_given, atol=1e-5)
+
+
+def test_a_sample_of_all_neighbours_has_the_entries_of_the_whole() -> None:
+    example, _ = ET.build_example(0)
+    config = cast(NodeConfig, example.config).model_copy(update={"undirected": True})
+    network, batch = ET.from_data(config, [make_graph()], 0)
+    network.eval()
+    encoded = cast(NodeScorer, network).features(batch)
+    whole = cast(NodeScorer, network)(batch, None, encoded)
+    # Three steps in each of two blocks reach no further than the graph is wide.
+    part, nodes = NeighborSampler(batch, (NODES,) * 8).sample(np.arange(4), seed=0)
+    assert part.edge_attr_eP is not None
+    sampled = cast(NodeScorer, network)(part, None, encoded[nodes])
+    torch.testing.assert_close(sampled[:4], whole[:4], atol=1e-5, rtol=1e-5)
+
+
+def test_what_does_not_fit_the_model_is_refused() -> None:
+    network, graphs = ET.build_example(0)
+    graph = graphs[0]
+    for attr, words in ((None, "it has none"), (np.zeros((3, 2)), r"it has shape \(3, 2\)")):
+        with pytest.raises(ValueError, match=words):
+            network.pack([Graph(graph.x, graph.edge_index, graph.edge_type, attr)])
+    flat = Graph(graph.x, graph.edge_index, graph.edge_type, np.ones((27, 2), np.float32))
+    with pytest.raises(ValueError, match="Every feature of the edges is constant"):
+        ET.from_data(cast(NodeConfig, network.config), [flat], 0)

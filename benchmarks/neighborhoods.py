@@ -29,7 +29,7 @@ from models.inputs.transactions import TransactionHistory
 from models.tasks.node_scorer import NodeScorer
 from service.storage.graphs import DynamicGraph, GraphSnapshot, Schema
 from training.datasets.payments import simulate_payments
-from training.datasets.transaction_splits import split_by_time
+from training.datasets.splits import split_by_time
 from training.datasets.transactions import TransactionData
 from training.provenance import load_node_data
 from training.tasks.anomaly.neighborhoods import sample_neighborhoods
@@ -134,7 +134,7 @@ def judge_transactions(name: str) -> None:
         simulate_payments(50_000).to_csv(table, index=False)
         data = TransactionData.from_table(read_transactions(read_table(table), columns), columns)
     history, _ = TransactionHistory.from_rows(recipe, data.rows)
-    train = split_by_time(data).train
+    train = split_by_time(data.labels, data.rows.time).train
     chosen = np.random.default_rng(1).choice(train, NODES, replace=False)
     graphs = (history.build_graph(np.array([row]))[0] for row in chosen)
     flags = [score(loaded, network.pack([graph]))[1] for graph in graphs]

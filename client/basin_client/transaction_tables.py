@@ -122,7 +122,7 @@ def read_transactions(table: Table, columns: TransactionColumns) -> TransactionT
     notes = _require_columns(table, columns, options)
     if not len(table.frame):
         raise InputError(f"{table.name}: no rows. Give at least one transaction.")
-    time, calendar, zone_note = _read_times(table, columns)
+    time, calendar, zone_note = read_times(table, columns.time, columns.decimal)
     text = {}
     for name in dict.fromkeys((*columns.category, *columns.shared)):
         text[name] = _read_text(table, name)
@@ -222,19 +222,23 @@ def _require_columns(
     return [f"{table.name}: not read: {list_names(extra)}."] if extra else []
 
 
-def _read_times(table: Table, columns: TransactionColumns) -> tuple[np.ndarray, bool, list[str]]:
-    """Return the times, whether they are timestamps, and notes."""
-    name, column = columns.time, table.column(columns.time)
+def read_times(table: Table, name: str, decimal: str = ".") -> tuple[np.ndarray, bool, list[str]]:
+    """Return a column of times (n,), whether they are timestamps, and notes.
+
+    Raises:
+        InputError: naming the table, the row and the column.
+    """
+    column = table.column(name)
     naive_note = [f"{table.name}: times in {name!r} without a zone are read as UTC."]
     is_typed = pd.api.types.is_datetime64_any_dtype(column)
     if not is_typed:
         try:
-            times = read_numbers(column, table.name, columns.decimal)
+            times = read_numbers(column, table.name, decimal)
         except InputError:
             times = None
         if times is not None:
             _require_present(np.isnan(times), table.name, name, "a time")
-            return _read_finite(table, name, columns.decimal), False, []
+            return _read_finite(table, name, decimal), False, []
     try:
         stamps = pd.to_datetime(column, format=None if is_typed else "ISO8601", utc=True)
     except (ValueError, TypeError):

@@ -35,7 +35,12 @@ class Split:
 
 @dataclass(frozen=True)
 class NodeDataset:
-    """One graph with binary labels: 1 fraud, 0 benign, -1 not labelled (never used as a label)."""
+    """One graph with binary labels: 1 fraud, 0 benign, -1 not labelled (never used as a label).
+
+    Attributes:
+        official: splits that come with the data, or that its user has chosen.
+        ids: (N,) of the nodes, where the data has some.
+    """
 
     name: str
     graph: Graph
@@ -45,6 +50,7 @@ class NodeDataset:
     official: tuple[Split, ...] = ()
     note: str = ""
     edge_features: tuple[str, ...] = ()
+    ids: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.graph.x.shape != (len(self.labels), len(self.features)):

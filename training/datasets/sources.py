@@ -6,6 +6,8 @@ import io
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ import scipy.sparse
 from basin_client.errors import InputError
 from basin_client.graph_tables import ColumnOptions, graph_from_tables
 from basin_client.tables import read_table
+from basin_client.transaction_tables import read_times
 
 from models.inputs.graph import Graph
 from training.datasets.nodes import NodeDataset, Split
 from training.datasets.payments import build_account_graph
+from training.datasets.splits import choose_split, read_part_column, split_by_time
 
 _CARE_GNN = {
     "amazon": ("net_upu", "net_usu", "net_uvu"),
@@ -196,6 +200,7 @@ def load_node_tables(
     label: str,
     options: ColumnOptions | None = None,
     *,
+    split: str | None = None,
     separator: str | None = None,
     encoding: str | None = None,
 ) -> NodeDataset:
@@ -206,6 +211,8 @@ def load_node_tables(
         edges: table with the ids of source and target, a type if there are several relations, and
             features if the options name some.
         options: which column is what.
+        split: `time:NAME`, `column:NAME`, `group:NAME` or a file, see `training.datasets.splits`;
+            the column is no feature unless the options name it.
         separator, encoding: of CSV, see `basin_client.tables.read_table`.
 
     Raises:
@@ -213,10 +220,22 @@ def load_node_tables(
     """
     node_table = read_table(nodes, separator=separator, encoding=encoding)
     edge_table = read_table(edges, separator=separator, encoding=encoding)
+    kind, _, column = (split or "").partition(":")
+    options = options or ColumnOptions()
+    if column in node_table.frame.columns and column not in (options.features or ()):
+        options = replace(options, drop=(*options.drop, column))
     read = graph_from_tables(node_table, edge_table, options=options, label=label)
     assert read.labels is not None
     if not read.features:
         raise InputError(f"{nodes}: no column is left as a feature. A node needs at least one.")
+    ids, labels, official = read.ids.to_numpy(), read.labels, tuple[Split, ...]()
+    if kind == "time":
+        node_table.require_columns({column: "--split"})
+        times, _, _ = read_times(node_table, column, options.decimal)
+        official = (split_by_time(labels, times, f"time:{column}"),)
+    elif split is not None:
+        read_column = partial(read_part_column, node_table)
+        official = (choose_split(labels, ids, split, read_column, lambda row: f"id {ids[row]}"),)
     return NodeDataset(
         nodes.name.partition(".")[0],
         Graph(read.x, read.edge_index, read.edge_type, read.edge_attr),
@@ -224,7 +243,9 @@ def load_node_tables(
         read.features,
         read.relations,
         note=" ".join(read.notes),
+        official=official,
         edge_features=read.edge_features,
+        ids=ids,
     )
 
 

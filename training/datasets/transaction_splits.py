@@ -1,103 +1,40 @@
-"""How the labelled rows of a table of transactions are split, and what is suspicious about it."""
+"""The split of a table of transactions, and what is suspicious about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
-from basin_client.tables import Table, read_table
+from basin_client.tables import Table
 from sklearn.metrics import roc_auc_score
 
 from training.datasets.nodes import Split
+from training.datasets.splits import choose_split, read_part_column, split_by_time
 from training.datasets.transactions import DescribedTransactions, TransactionData
 
-_SHARES = (0.6, 0.8)  # where the validation and the test part begin
-_PARTS = {"train": 0, "val": 1, "validation": 1, "test": 2, "": -1}
 _NEARLY_ALL = 0.95
 
 
-def choose_split(data: TransactionData, table: Table, split: str) -> Split:
-    """Return the split by the option --split.
+def choose_transaction_split(data: TransactionData, table: Table, split: str) -> Split:
+    """Return the split by the option --split, `time` or as of `training.datasets.splits`.
 
     Args:
         table: that `data` was read from.
-        split: `time`, `column:NAME`, `group:NAME`, or the path of a CSV with columns `id` and
-            `part`, as `write_split` makes it.
 
     Raises:
-        ValueError: a part would be empty, or the column or file does not say what is in which.
+        InputError, ValueError: see there.
     """
-    kind, _, name = split.partition(":")
     if split == "time":
-        return split_by_time(data)
-    if kind == "column" and name:
-        texts = _read_column(data, table, name)
-        return _split_by_parts(data, texts, split, lambda row: f"row {data.table_rows[row] + 1}")
-    if kind == "group" and name:
-        return split_by_group(data, _read_column(data, table, name), split)
-    return split_by_file(data, Path(split))
+        return split_by_time(data.labels, data.rows.time)
+    columns = data.columns
+    roles = {"source": columns.source, "target": columns.target}
 
+    def read_column(name: str) -> np.ndarray:
+        return read_part_column(table, roles.get(name, name))[data.table_rows]
 
-def split_by_time(data: TransactionData) -> Split:
-    """Split the labelled rows at two times: 60 % to train on, 20 % to validate, the rest to test.
+    def show_row(row: int) -> str:
+        return f"row {data.table_rows[row] + 1}"
 
-    Rows of equal time are in one part.
-
-    Raises:
-        ValueError: a part would be empty.
-    """
-    labelled = np.flatnonzero(data.labels >= 0)
-    times = data.rows.time[labelled]
-    ends = np.array(_SHARES) * len(labelled)
-    cuts = [times[min(int(end), len(times) - 1)] if len(times) else 0.0 for end in ends]
-    part = np.searchsorted(cuts, times, side="right")
-    reason = f"{len(labelled)} rows are labelled, of which many have one time. Label more rows."
-    return _to_split("time", labelled, part, reason)
-
-
-def split_by_group(data: TransactionData, groups: np.ndarray, name: str) -> Split:
-    """Split so that all labelled rows of a group are in one part, drawn at random, always the same:
-    60 % of the groups to train on, 20 % to validate, the rest to test.
-
-    Args:
-        groups: text (N,) of each row.
-
-    Raises:
-        ValueError: a group is blank, or a part would be empty.
-    """
-    labelled = np.flatnonzero(data.labels >= 0)
-    if (blank := groups[labelled] == "").any():
-        row = int(data.table_rows[labelled[blank][0]]) + 1
-        raise ValueError(f"--split {name}: row {row} has no group. Fill it in.")
-    # By name, so that a group's part does not depend on the order of the rows.
-    codes, names = pd.factorize(groups[labelled], sort=True)
-    place = np.random.default_rng(0).permutation(len(names))[codes]
-    part = np.searchsorted(np.array(_SHARES) * len(names), place, side="right")
-    return _to_split(name, labelled, part, f"there are {len(names)} groups. Use smaller ones.")
-
-
-def split_by_file(data: TransactionData, path: Path) -> Split:
-    """Split by a table with columns `id` and `part`; rows that it does not name are not used.
-
-    Raises:
-        InputError: the file cannot be read.
-        ValueError: the file names another part, or ids that are not in the data or twice.
-    """
-    table = read_table(path)
-    table.require_columns({"id": "the name `id`", "part": "the name `part`"})
-    parts = table.frame[["id", "part"]].astype(str).set_index("id")["part"]
-    if not parts.index.is_unique:
-        raise ValueError(f"{path}: the id {parts.index[parts.index.duplicated()][0]!r} is twice.")
-    ids = pd.Index(data.ids.astype(str))
-    if len(unknown := parts.index.difference(ids)):
-        raise ValueError(
-            f"{path}: {len(unknown)} ids are not in {data.name}, the first is {unknown[0]!r}. "
-            "Ids are those of --id, or row numbers from 1."
-        )
-    texts = parts.reindex(ids).fillna("").to_numpy(object)
-    return _split_by_parts(data, texts, path.name, lambda row: f"id {data.ids[row]!r}")
+    return choose_split(data.labels, data.ids, split, read_column, show_row)
 
 
 def find_leaks(described: DescribedTransactions) -> list[str]:
@@ -143,15 +80,6 @@ def describe_overlap(described: DescribedTransactions) -> str:
     )
 
 
-def write_split(path: Path, described: DescribedTransactions) -> None:
-    """Write the id and the part of each labelled row, as CSV."""
-    parts = [
-        pd.DataFrame({"id": described.data.ids[rows], "part": name})
-        for name, rows in described.split.parts().items()
-    ]
-    pd.concat(parts).to_csv(path, index=False)
-
-
 def _find_known_accounts(
     described: DescribedTransactions, side: str, accounts: np.ndarray
 ) -> list[str]:
@@ -172,36 +100,3 @@ def _find_known_accounts(
         f"(ROC-AUC {auc:.3f} by {side}): labels belong to accounts. Figures on accounts that are "
         f"not known yet need --split group:{side}."
     ]
-
-
-def _read_column(data: TransactionData, table: Table, name: str) -> np.ndarray:
-    """Return a column of the table as text, blank where missing, in the order of `data`."""
-    columns = data.columns
-    name = {"source": columns.source, "target": columns.target}.get(name, name)
-    table.require_columns({name: "--split"})
-    column = table.column(name)
-    texts = column.astype(str).str.strip().where(~column.isna(), "")
-    return texts.to_numpy(object)[data.table_rows]
-
-
-def _split_by_parts(
-    data: TransactionData, texts: np.ndarray, name: str, show: Callable[[int], str]
-) -> Split:
-    parts = pd.Series(texts).str.lower().map(_PARTS)
-    if (unknown := parts.isna().to_numpy()).any():
-        row = int(unknown.argmax())
-        raise ValueError(
-            f"--split {name}: {show(row)}: {texts[row]!r} is no part. Use train, val and test, and "
-            "leave blank what is not used."
-        )
-    labelled = np.flatnonzero(data.labels >= 0)
-    part = parts.to_numpy(int)[labelled]
-    return _to_split(name, labelled, part, "no labelled row is in it.")
-
-
-def _to_split(name: str, rows: np.ndarray, part: np.ndarray, reason: str) -> Split:
-    split = Split(name, *(rows[part == i] for i in range(3)))
-    for part_name, chosen in split.parts().items():
-        if not len(chosen):
-            raise ValueError(f"The part `{part_name}` of the split {name} is empty: {reason}")
-    return split

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from basin_client.command_line import (
     Decimal,
@@ -43,6 +44,7 @@ from training.cli_options import (
     with_resonance,
 )
 from training.datasets import NodeDataset, Split, load_node_dataset, load_node_tables, random_splits
+from training.datasets.splits import OPTION_HELP, write_split
 from training.provenance import load_node_data
 from training.tasks.anomaly import results_table as tables
 from training.tasks.anomaly.configs import (
@@ -60,6 +62,17 @@ def _splits(dataset: NodeDataset, ratio: float | None, count: int) -> tuple[Spli
     if ratio is None and dataset.official:
         return dataset.official
     return random_splits(dataset, 0.4 if ratio is None else ratio, count)
+
+
+def _choose_number(split: str, dataset: NodeDataset, ratio: float | None) -> int:
+    """Return which of the splits is meant: one that the user has described is the only one."""
+    if split.isdigit():
+        return int(split)
+    if dataset.ids is None:
+        raise typer.BadParameter(f"--split {split} is of --nodes; {dataset.name} has numbers")
+    if ratio is not None:
+        raise typer.BadParameter("--ratio is of random splits: give it or --split")
+    return 0
 
 
 def anomaly(
@@ -85,7 +98,16 @@ def anomaly(
     ratio: Annotated[
         float | None, typer.Option(help="share of labelled nodes to train on: 0.01, 0.4, 0.7")
     ] = None,
-    split: Annotated[int, typer.Option(help="which split")] = 0,
+    split: Annotated[
+        str,
+        typer.Option(
+            help="number of a random or official split; or, of --nodes, time:NAME, the rows with "
+            f"the latest values test; {OPTION_HELP}"
+        ),
+    ] = "0",
+    split_out: Annotated[
+        Path | None, typer.Option(help="write the id and part of each labelled node, as CSV")
+    ] = None,
     ablation: Annotated[str, typer.Option(help=", ".join(ABLATIONS))] = "none",
     seed: int = 0,
     resonance: Resonating = None,
@@ -114,19 +136,27 @@ def anomaly(
             edge_features=edge_features or (),
         )
         source = load_node_tables(
-            nodes, edges, label, columns, separator=separator, encoding=encoding
+            *(nodes, edges, label, columns),
+            split=None if split.isdigit() else split,
+            separator=separator,
+            encoding=encoding,
         )
         if source.note:
             console.print(source.note, markup=False, highlight=False)
     else:
         source = load_node_dataset(dataset, data)
-    splits = _splits(source, ratio, max(split, 0) + 1)
-    if not 0 <= split < len(splits):
+    number = _choose_number(split, source, ratio)
+    splits = _splits(source, ratio, number + 1)
+    if number >= len(splits):
         raise typer.BadParameter(f"{source.name} has splits 0 to {len(splits) - 1}")
+    chosen_split = splits[number]
+    if split_out is not None:
+        ids = np.arange(len(source.labels)) if source.ids is None else source.ids
+        write_split(split_out, ids, chosen_split)
     if ablation not in ABLATIONS:
         raise typer.BadParameter(f"ablation must be one of {', '.join(ABLATIONS)}")
     size = source.graph.edge_index.shape[1]
-    chosen = node_train_config(model, source.name, len(splits[split].train), ablation, edges=size)
+    chosen = node_train_config(model, source.name, len(chosen_split.train), ablation, edges=size)
     if smoke_test:
         chosen = smoke_node_config(chosen)
     added = with_resonance(resonance, learn_strength)
@@ -142,12 +172,12 @@ def anomaly(
         raise typer.BadParameter("--fanouts goes with --batch-nodes")
     name, folder = checkpoint_folder(name or f"{model}-{source.name.removesuffix('-single')}", out)
     if run is None:
-        run = run_folder(name, chosen, seed, source.fingerprint(splits[split]))
+        run = run_folder(name, chosen, seed, source.fingerprint(chosen_split))
     fabric = create_fabric(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_node_scorer(
             source,
-            splits[split],
+            chosen_split,
             chosen,
             seed=seed,
             fabric=fabric,
@@ -157,7 +187,7 @@ def anomaly(
     if fabric.is_global_zero:
         if not source.edge_features:
             console.print("Choosing what of a stored graph a score reads: minutes in dense graphs.")
-        written = export_node_scorer(folder, name, source, splits[split], result, seed=seed)
+        written = export_node_scorer(folder, name, source, chosen_split, result, seed=seed)
         for part, metrics in result.evaluation.parts.items():
             console.print(
                 f"{part:5} ROC-AUC {metrics.roc_auc:.4f}  PR-AUC {metrics.pr_auc:.4f}  "

@@ -21,13 +21,10 @@ from models.tasks.node_scorer import NodeScorer
 from training.__main__ import app
 from training.cli_options import create_fabric
 from training.datasets import transactions as transactions_module
+from training.datasets.nodes import Split
 from training.datasets.payments import TYPOLOGIES, simulate_payments
-from training.datasets.transaction_splits import (
-    choose_split,
-    find_leaks,
-    split_by_time,
-    write_split,
-)
+from training.datasets.splits import split_by_time, write_split
+from training.datasets.transaction_splits import choose_transaction_split, find_leaks
 from training.datasets.transactions import TransactionData, describe
 from training.tasks.anomaly.decisions import DecisionRule, Population, Rule, choose_threshold
 from training.tasks.anomaly.transactions import task as task_module
@@ -41,6 +38,10 @@ COLUMNS = TransactionColumns(
 
 def load(frame: pd.DataFrame, columns: TransactionColumns = COLUMNS) -> TransactionData:
     return TransactionData.from_table(read_transactions(Table(frame, "p.csv"), columns), columns)
+
+
+def by_time(data: TransactionData) -> Split:
+    return split_by_time(data.labels, data.rows.time)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_payments_are_reproducible_and_have_every_typology(payments: pd.DataFram
 def test_the_split_by_time_has_equal_times_in_one_part(payments: pd.DataFrame) -> None:
     days = payments.assign(time=payments["time"].str.slice(0, 10))
     data = load(days)
-    split = split_by_time(data)
+    split = by_time(data)
     times = data.rows.time
     assert times[split.train].max() < times[split.val].min()
     assert times[split.val].max() < times[split.test].min()
@@ -71,15 +72,13 @@ def test_the_split_by_time_has_equal_times_in_one_part(payments: pd.DataFrame) -
 
 def test_rows_in_another_order_are_the_same_data(payments: pd.DataFrame) -> None:
     ordered, shuffled = load(payments), load(payments.sample(frac=1, random_state=0))
-    assert ordered.fingerprint(split_by_time(ordered)) == shuffled.fingerprint(
-        split_by_time(shuffled)
-    )
+    assert ordered.fingerprint(by_time(ordered)) == shuffled.fingerprint(by_time(shuffled))
     assert "were not in order of time" in shuffled.note
 
 
 def test_encoders_see_the_training_part_alone(payments: pd.DataFrame) -> None:
     data = load(payments)
-    split = split_by_time(data)
+    split = by_time(data)
     later = payments.copy()
     after = np.arange(len(later)) > split.train[-1]
     later.loc[after, "type"] = "new"
@@ -92,17 +91,17 @@ def test_missing_values_that_training_did_not_have_are_refused(payments: pd.Data
     gap.loc[len(gap) - 1, "amount"] = np.nan
     data = load(gap)
     with pytest.raises(ValueError, match="training had no row without it"):
-        describe(data, split_by_time(data))
+        describe(data, by_time(data))
 
 
 def test_a_feature_that_knows_the_label_raises_a_warning(payments: pd.DataFrame) -> None:
     data = load(payments)
-    assert not find_leaks(describe(data, split_by_time(data)))
+    assert not find_leaks(describe(data, by_time(data)))
     columns = TransactionColumns(
         category=("type", "typology"), label="is_fraud", drop=("device", "id")
     )
     leaking = load(payments.assign(typology=payments["is_fraud"].map({0: "a", 1: "b"})), columns)
-    [first, *_] = find_leaks(describe(leaking, split_by_time(leaking)))
+    [first, *_] = find_leaks(describe(leaking, by_time(leaking)))
     assert "'typology=" in first
 
 
@@ -160,14 +159,14 @@ def test_a_split_is_by_group_by_column_or_by_a_file_that_was_written(
 ) -> None:
     data = load(payments)
     table = Table(payments, "p.csv")
-    groups = choose_split(data, table, "group:source")
+    groups = choose_transaction_split(data, table, "group:source")
     by_part = [set(data.rows.source[rows]) for rows in groups.parts().values()]
     assert not by_part[0] & by_part[1]
     assert not (by_part[0] | by_part[1]) & by_part[2]
     assert sum(map(len, groups.parts().values())) == len(data)
     described = describe(data, groups)
-    write_split(tmp_path / "split.csv", described)
-    again = choose_split(data, table, str(tmp_path / "split.csv"))
+    write_split(tmp_path / "split.csv", data.ids, groups)
+    again = choose_transaction_split(data, table, str(tmp_path / "split.csv"))
     for part, rows in groups.parts().items():
         assert np.array_equal(again.parts()[part], rows)
     # What the rows of the other parts hold does not show in the recipe.
@@ -176,7 +175,9 @@ def test_a_split_is_by_group_by_column_or_by_a_file_that_was_written(
     marked = payments.assign(part=parts)
     shuffled = marked.sample(frac=1, random_state=0)
     columns = replace(COLUMNS, drop=("typology", "part"))
-    column = choose_split(load(shuffled, columns), Table(shuffled, "p.csv"), "column:part")
+    column = choose_transaction_split(
+        load(shuffled, columns), Table(shuffled, "p.csv"), "column:part"
+    )
     assert np.array_equal(column.train % 4, np.zeros(len(column.train)))
     assert sum(map(len, column.parts().values())) == (parts != "").sum()
 
@@ -185,25 +186,25 @@ def test_a_split_that_cannot_be_made_says_why(payments: pd.DataFrame, tmp_path: 
     data = load(payments)
     wrong = payments.assign(part=["train"] * (len(payments) - 1) + ["hold-out"], team="all")
     with pytest.raises(ValueError, match=r"row 2500: .hold-out. is no part"):
-        choose_split(data, Table(wrong, "p.csv"), "column:part")
+        choose_transaction_split(data, Table(wrong, "p.csv"), "column:part")
     with pytest.raises(ValueError, match="part `val` of the split group:team is empty"):
-        choose_split(data, Table(wrong, "p.csv"), "group:team")
+        choose_transaction_split(data, Table(wrong, "p.csv"), "group:team")
     with pytest.raises(InputError, match="no column 'place'"):
-        choose_split(data, Table(wrong, "p.csv"), "column:place")
+        choose_transaction_split(data, Table(wrong, "p.csv"), "column:place")
     (tmp_path / "split.csv").write_text("id,part\np1,train\nq,val\n")
-    with pytest.raises(ValueError, match="1 ids are not in p, the first is 'q'"):
-        choose_split(data, Table(wrong, "p.csv"), str(tmp_path / "split.csv"))
+    with pytest.raises(ValueError, match="1 ids are not in the table, the first is 'q'"):
+        choose_transaction_split(data, Table(wrong, "p.csv"), str(tmp_path / "split.csv"))
 
 
 def test_splits_that_know_too_much_raise_a_warning(payments: pd.DataFrame) -> None:
     data = load(payments)
-    mixed = describe(data, choose_split(data, Table(payments, "p.csv"), "group:source"))
+    mixed = describe(data, choose_transaction_split(data, Table(payments, "p.csv"), "group:source"))
     [warning] = find_leaks(mixed)
     assert "earlier than the last one to train on" in warning
     # Fraud is a matter of the account: its rows of the training part tell the others.
     known = payments["source"].str.slice(1).astype(int) % 3 == 0
     owned = load(payments.assign(is_fraud=known.astype(int)))
-    warnings = find_leaks(describe(owned, split_by_time(owned)))
+    warnings = find_leaks(describe(owned, by_time(owned)))
     assert any("labels belong to accounts" in warning for warning in warnings)
 
 
@@ -213,7 +214,7 @@ def test_an_epoch_of_many_rows_has_the_frauds_and_other_rows_at_random(
     monkeypatch.setattr(task_module, "_EPOCH_ROWS", 300)
     monkeypatch.setattr(transactions_module, "MAX_MEASURED", 200)
     data = load(payments)
-    described = describe(data, split_by_time(data))
+    described = describe(data, by_time(data))
     assert {len(rows) for rows in described.measured.values()} == {200}
     assert len(described.population) == 200
     config = transaction_train_config("cdat", len(described.split.train), smoke=True)

@@ -30,11 +30,11 @@ from training.cli_options import (
     run_folder,
 )
 from training.datasets.payments import TYPOLOGIES, simulate_payments
+from training.datasets.splits import OPTION_HELP, write_split
 from training.datasets.transaction_splits import (
-    choose_split,
+    choose_transaction_split,
     describe_overlap,
     find_leaks,
-    write_split,
 )
 from training.datasets.transactions import DescribedTransactions, TransactionData, describe
 from training.tasks.anomaly.decisions import DecisionRule, Rule
@@ -75,11 +75,7 @@ Neighbors = Annotated[
 Hops = Annotated[int, typer.Option(help="steps to linked transactions", min=0, max=2)]
 Split = Annotated[
     str,
-    typer.Option(
-        help="time (the last rows test); column:NAME, whose values are train, val and test; "
-        "group:NAME, rows of one value in one part; or a CSV with columns id and part, as "
-        "--split-out writes it"
-    ),
+    typer.Option(help=f"time, the last rows test; {OPTION_HELP}"),
 ]
 
 
@@ -100,7 +96,7 @@ def _describe(
     data = TransactionData.from_table(read_transactions(table, columns), columns)
     if data.note:
         console.print(data.note, markup=False, highlight=False)
-    split = choose_split(data, table, split_option)
+    split = choose_transaction_split(data, table, split_option)
     del table  # some GiB of millions of rows
     described = describe(data, split, windows=spans, neighbors=neighbors, hops=hops)
     recipe = described.recipe
@@ -197,7 +193,7 @@ def transactions(
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
     if split_out is not None:
-        write_split(split_out, described)
+        write_split(split_out, described.data.ids, described.split)
     if run is None:
         data = described.data.fingerprint(described.split)
         run = run_folder(name, recipe, seed, data + described.recipe.model_dump_json())

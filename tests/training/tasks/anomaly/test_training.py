@@ -340,6 +340,50 @@ def test_amounts_on_edges_are_read_where_they_are_named(
     np.testing.assert_allclose(scores["score"], logits.numpy(), atol=2e-5)
 
 
+def test_nodes_are_split_by_time_by_column_by_group_or_by_a_file(
+    command: list[str], tmp_path: Path
+) -> None:
+    path, edges = tmp_path / "My n.csv", tmp_path / "e.csv"
+    nodes = pd.read_csv(path)
+    day = np.random.default_rng(0).permutation(600)
+    opened = pd.Timestamp("2026-01-01") + pd.to_timedelta(day, unit="D")
+    part = np.array(["train", "train", "val", "test"])[np.arange(600) % 4]
+    nodes.assign(opened=opened.astype(str), part=part, bank=np.arange(600) // 20).to_csv(
+        path, index=False
+    )
+    options = ColumnOptions(drop=["opened", "part", "bank"])
+
+    def load(split: str) -> tuple[NodeDataset, Split]:
+        dataset = load_node_tables(path, edges, "is_fraud", options, split=split)
+        [chosen] = dataset.official
+        assert dataset.features == ("a", "b", "c")
+        return dataset, chosen
+
+    _, by_time = load("time:opened")
+    assert day[by_time.train].max() < day[by_time.val].min()
+    assert day[by_time.val].max() < day[by_time.test].min()
+    _, by_column = load("column:part")
+    assert (by_column.test % 4 == 3).all()
+    _, by_group = load("group:bank")
+    banks = [set(rows // 20) for rows in by_group.parts().values()]
+    assert not banks[0] & banks[1]
+    assert not (banks[0] | banks[1]) & banks[2]
+    # The column is no feature, and what is written can be read.
+    named = [*command, "--drop", "part", "--drop", "bank", "--split", "time:opened"]
+    named += ["--split-out", str(tmp_path / "s.csv")]
+    assert CliRunner().invoke(app, named, catch_exceptions=False).exit_code == 0
+    manifest = load_checkpoint(tmp_path / "checkpoint").manifest
+    assert [feature.name for feature in manifest.features] == ["a", "b", "c"]
+    assert manifest.training["split"] == "time:opened"
+    _, by_file = load(str(tmp_path / "s.csv"))
+    assert np.array_equal(by_file.test, by_time.test)
+    for split, words in (("time:opend", "no column 'opend'"), ("x.csv", "no such file")):
+        with pytest.raises(InputError, match=words):
+            load(split)
+    result = CliRunner().invoke(app, ["anomaly", "--split", "group:bank", "--smoke"])
+    assert result.exit_code == 2
+
+
 def test_command_line_trains_a_resonance(command: list[str], tmp_path: Path) -> None:
     """What was learned is what the manifest tells, and what is served."""
     asked = [*command, "--resonance", "strength=0.3,gate=tanh", "--learn-strength"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,14 @@ async def record_alerts(
     pending: PendingScore,
     alerts: Mapping[NodeId, bytes],
 ) -> None:
-    """Record those of the alerts that are of the pending transactions, unless that was done."""
+    """Record those of the alerts that are of the pending transactions, unless that was done.
+
+    An alert is recorded before its request is answered; that there is none may be recorded later:
+    if it is lost the transactions are scored again, and raise none.
+    """
     raised = [alerts[node_id] for node_id in pending.node_ids if node_id in alerts]
-    if await graphs.alerts.record(pending, raised):
-        context.metrics.count_alerts(model, len(pending.node_ids), len(raised))
+    count = partial(context.metrics.count_alerts, model, len(pending.node_ids), len(raised))
+    if not raised:
+        graphs.alerts.record_none(pending, count)
+    elif await graphs.alerts.record(pending, raised):
+        count()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar, final
 from weakref import WeakSet
 
+from service.errors import Problem
 from service.storage.graphs.base import GraphKey, GraphLog, GraphMetadata, PendingScore, Webhook
 from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.writer import GroupCommitWriter
@@ -70,6 +73,18 @@ class AlertStore:
         if done and alerts:
             self._signals.notify(pending.place)
         return done
+
+    def record_none(self, pending: PendingScore, done: Callable[[], None]) -> None:
+        """Store, at some time, that transactions raised no alert, and then call `done` in another
+        thread, if this call did it. Until then, or if it fails, they are scored once more."""
+
+        def finish(future: Future[bool]) -> None:
+            if future.exception() is None and future.result():
+                done()
+
+        with suppress(Problem):  # the queue is full
+            work = self._writer.submit(lambda: self._log.record_alerts(pending, []))
+            work.add_done_callback(finish)
 
     async def read(self, id: str, tag: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return the next alerts of the graph with this tag, each with its number."""

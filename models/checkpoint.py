@@ -186,7 +186,9 @@ class DailyScores(_Part):
     """The highest probabilities of a day, on average over the validation part."""
 
     inputs: float = Field(gt=0, description="of a day, labelled or not")
-    ranks: tuple[float, ...] = Field(min_length=1, description="places in order, ascending")
+    ranks: tuple[float, ...] = Field(
+        min_length=1, description="places in order, ascending; of equal inputs the last one"
+    )
     probabilities: tuple[float, ...] = Field(description="at these places, descending")
 
     @model_validator(mode="after")
@@ -196,8 +198,10 @@ class DailyScores(_Part):
         return self
 
     def find_threshold(self, alerts: float) -> float:
-        """Return the probability that `alerts` inputs of a day reach, on average; interpolated
-        between places, beyond the first and the last that of these."""
+        """Return the probability that no more than `alerts` inputs of a day reach, on average;
+        interpolated between places. Above all of them where already the first is more often."""
+        if alerts < self.ranks[0]:
+            return float(np.nextafter(self.probabilities[0], 2))
         return float(np.interp(alerts, self.ranks, self.probabilities))
 
 

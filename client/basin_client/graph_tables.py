@@ -15,7 +15,7 @@ Rows are counted from 1, without the header. Needs pandas and pyarrow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -44,7 +44,8 @@ class ColumnOptions:
     features: Sequence[str] | None = None
     drop: Sequence[str] = ()
     decimal: str = "."
-    edge_features: Sequence[str] = ()
+    # Not shown: a bulk run knows itself by what is, and its model says what edges have.
+    edge_features: Sequence[str] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,11 @@ def graph_from_tables(
         edge_type = np.zeros(0, np.int64)  # of no edges
     labels = None if label is None else read_labels(nodes, label)
     x = _read_features(nodes, features, options, ids)
-    attr = _read_features(edges, edge_features, options) if edge_features else None
+    attr = None
+    if edge_features:
+        attr = np.empty((0, len(edge_features)), np.float32)
+        if len(edges.frame):
+            attr = _read_features(edges, edge_features, options)
     return TableGraph(
         *(ids, x, edge_index, edge_type, features, relations, labels, edge_features, attr),
         notes=tuple(notes),
@@ -205,6 +210,8 @@ def _select_edge_features(
     names = tuple(options.edge_features) if schema is None else schema.edge_features
     if schema is None:
         edges.require_columns(dict.fromkeys(names, "--edge-features"))
+    elif not len(edges.frame):
+        pass  # no edge lacks them
     elif missing := [name for name in names if name not in edges.frame.columns]:
         raise InputError(
             f"{edges.name}: no column {missing[0]!r}, which {schema.model} reads of edges. "

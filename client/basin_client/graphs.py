@@ -243,6 +243,11 @@ def _from_networkx(
         raise InputError(
             f"drop names {strange[0]!r}, which no node or edge of the graph has as an attribute."
         )
+    if schema is not None and schema.edge_features and not graph.is_directed():
+        raise InputError(
+            f"{schema.model} reads features of edges by their direction, and the graph has none. "
+            "Pass a networkx.DiGraph."
+        )
     nodes = [(to_node_id(node), attributes) for node, attributes in graph.nodes(data=True)]
     edges = [
         {_SOURCE: str(to_node_id(a)), _TARGET: str(to_node_id(b)), **attributes}

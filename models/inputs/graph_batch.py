@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -36,28 +37,36 @@ class EdgeInstances:
         parts = [(target, source, False)]
         if undirected:
             parts.append((source, target, True))
-        found = [_find_entries(layout, receiver, seen) for receiver, seen, _ in parts]
+        places = [_find_entries(layout, receiver, seen) for receiver, seen, _ in parts]
         return cls(
-            torch.from_numpy(np.concatenate([edge_e[is_entry] for _, is_entry in found])),
-            torch.from_numpy(np.concatenate([entry for entry, _ in found])),
+            torch.from_numpy(np.concatenate([edge_e[is_entry] for _, is_entry in places])),
+            torch.from_numpy(np.concatenate([entry for entry, _ in places])),
             torch.from_numpy(
                 np.concatenate(
                     [
                         np.full(len(entry), is_backward)
-                        for (entry, _), (*_, is_backward) in zip(found, parts, strict=True)
+                        for (entry, _), (*_, is_backward) in zip(places, parts, strict=True)
                     ]
                 )
             ),
         )
 
+    @cached_property
+    def _order(self) -> tuple[Tensor, Tensor]:
+        """Instances by their entries, and these."""
+        order_I = self.entry_I.argsort(stable=True)
+        return order_I, self.entry_I[order_I]
+
     def select(self, entries: Tensor) -> EdgeInstances:
-        """Return the instances of some entries, which become those numbered from 0."""
-        place = torch.full((int(self.entry_I.max()) + 1 if len(self.entry_I) else 0,), -1)
-        place[entries[entries < len(place)]] = torch.arange(len(entries))[entries < len(place)]
-        chosen = place[self.entry_I] >= 0
-        return EdgeInstances(
-            self.edge_I[chosen], place[self.entry_I[chosen]], self.is_backward_I[chosen]
-        )
+        """Return the instances of some entries (n,), which become those numbered from 0; -1 has
+        none."""
+        order_I, ordered_I = self._order
+        first = torch.searchsorted(ordered_I, entries)
+        count = torch.searchsorted(ordered_I, entries, right=True) - first
+        place_i = torch.repeat_interleave(torch.arange(len(entries)), count)
+        within_i = torch.arange(len(place_i)) - (count.cumsum(0) - count)[place_i]
+        chosen_i = order_I[first[place_i] + within_i]
+        return EdgeInstances(self.edge_I[chosen_i], place_i, self.is_backward_I[chosen_i])
 
     def to(self, device: torch.device | str) -> EdgeInstances:
         return EdgeInstances(
@@ -157,16 +166,17 @@ def pack_graphs(
             parts.append(edges + offset if offset else edges)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
+    joined = [join_edges(relation) for relation in range(num_relations)]
     layouts = tuple(
         EdgeList.from_edges(
-            join_edges(relation),
+            edges,
             offsets[-1],
             row_of_N=row_of_N,
             rows=len(graphs),
             undirected=undirected,
             self_loops=self_loops,
         )
-        for relation in range(num_relations)
+        for edges in joined
     )
     x = np.concatenate([np.asarray(graph.x, dtype=np.float32) for graph in graphs])
     outside = _join_outside(graphs, num_relations)
@@ -181,12 +191,9 @@ def pack_graphs(
     edge_type = np.concatenate(types)
     instances = tuple(
         EdgeInstances.from_edges(
-            join_edges(relation),
-            np.flatnonzero(edge_type == relation),
-            layout,
-            undirected=undirected,
+            edges, np.flatnonzero(edge_type == relation), layout, undirected=undirected
         )
-        for relation, layout in enumerate(layouts)
+        for relation, (edges, layout) in enumerate(zip(joined, layouts, strict=True))
     )
     attr = _join_edge_attr(graphs, edge_features)
     return GraphBatch(torch.from_numpy(x), layouts, outside, torch.from_numpy(attr), instances)

@@ -96,7 +96,7 @@ class NodeScorer(Architecture):
             edges = EdgeFeatures(len(config.edge_features), config.edge_bins, config.edge_encoding)
             self.edge_features = edges
             self.edge_bias = nn.ModuleList(
-                EdgeBias(edges.entry_width, config.heads) for _ in self.blocks_in_order()
+                EdgeBias(edges.encoding_width, config.heads) for _ in self.blocks_in_order()
             )
         self.head = AnomalyHead(
             config.dim,
@@ -132,10 +132,9 @@ class NodeScorer(Architecture):
                 for _ in _blocks(chain)
             ]
         biases, layouts = iter(self.edge_bias), list[Layout]()
-        encoded = self.edge_features(batch)
-        for chain, layout, entries_EQ in zip(self.chains, batch.relations, encoded, strict=True):
-            for _ in _blocks(chain):
-                bias_EH = next(biases)(entries_EQ)
+        for relation, layout in enumerate(batch.relations):
+            for _ in _blocks(self.chains[relation]):
+                bias_EH = next(biases)(self.edge_features, batch, relation)
                 if layout.bias_EH is not None:
                     bias_EH = bias_EH + layout.bias_EH
                 layouts.append(layout.weighed(layout.weight_EH, bias_EH))

@@ -226,6 +226,13 @@ def test_features_of_edges_are_named_in_training_and_matched_in_scoring() -> Non
     assert of_networkx.edge_attr.tolist() == graph.edge_attr.tolist()
     with pytest.raises(InputError, match="no column 'sum'"):
         to_graph((frames[0], frames[1].drop(columns="sum")), schema=schema)
+    with pytest.raises(InputError, match=r"Pass a networkx\.DiGraph"):
+        to_graph(flows.to_undirected(), schema=schema)
+    flows.remove_edges_from(list(flows.edges))
+    without = to_graph((frames[0], frames[1][["source", "target"]][:0]), schema=schema)
+    for empty in (without, to_graph(flows, schema=schema)):
+        assert empty.edge_attr is not None
+        assert empty.edge_attr.shape == (0, 2)
 
 
 def test_columns_that_are_left_out_are_named_in_notes() -> None:

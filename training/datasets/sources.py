@@ -6,7 +6,6 @@ import io
 import os
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import scipy.io
 import scipy.sparse
 from basin_client.errors import InputError
 from basin_client.graph_tables import ColumnOptions, graph_from_tables
-from basin_client.tables import read_table
+from basin_client.tables import Table, read_table
 from basin_client.transaction_tables import read_times
 
 from models.inputs.graph import Graph
@@ -217,21 +216,32 @@ def load_node_tables(
 
     Raises:
         InputError: naming the file, the row and the column that cannot be used.
+        ValueError: `split` leaves a part empty, or does not say what is in which.
     """
     node_table = read_table(nodes, separator=separator, encoding=encoding)
     edge_table = read_table(edges, separator=separator, encoding=encoding)
     kind, _, column = (split or "").partition(":")
     options = options or ColumnOptions()
-    if column in node_table.frame.columns and column not in (options.features or ()):
-        options = replace(options, drop=(*options.drop, column))
-    read = graph_from_tables(node_table, edge_table, options=options, label=label)
+    described = node_table
+    if column in node_table.frame.columns and column not in (
+        *(options.features or ()),
+        *options.drop,
+    ):
+        described = Table(node_table.frame.drop(columns=column), node_table.name)
+    read = graph_from_tables(described, edge_table, options=options, label=label)
     assert read.labels is not None
     if not read.features:
         raise InputError(f"{nodes}: no column is left as a feature. A node needs at least one.")
     ids, labels, official = read.ids.to_numpy(), read.labels, tuple[Split, ...]()
+    notes = list(read.notes)
     if kind == "time":
         node_table.require_columns({column: "--split"})
-        times, _, _ = read_times(node_table, column, options.decimal)
+        times, _, time_notes = read_times(node_table, column, options.decimal)
+        notes += [
+            *time_notes,
+            "Split by time: what came later is in the graph that describes the nodes to train on, "
+            "as it is in all of them.",
+        ]
         official = (split_by_time(labels, times, f"time:{column}"),)
     elif split is not None:
         read_column = partial(read_part_column, node_table)
@@ -242,7 +252,7 @@ def load_node_tables(
         read.labels,
         read.features,
         read.relations,
-        note=" ".join(read.notes),
+        note=" ".join(notes),
         official=official,
         edge_features=read.edge_features,
         ids=ids,

@@ -36,15 +36,19 @@ def choose_split(
         show_row: names a row in messages.
 
     Raises:
-        InputError: there is no such file or column.
-        ValueError: a part would be empty, or the column or file does not say what is in which.
+        InputError: there is no such column, or the file cannot be read.
+        ValueError: there is no such file, a part would be empty, or the column or file does not
+            say what is in which.
     """
     kind, _, name = split.partition(":")
     if kind == "column" and name:
         return _split_by_parts(labels, read_column(name), split, show_row)
     if kind == "group" and name:
         return _split_by_group(labels, read_column(name), split, show_row)
-    return _split_by_file(labels, ids, Path(split))
+    path = Path(split)
+    if not path.exists():
+        raise ValueError(f"--split {split}: there is no such file. Use {OPTION_HELP}.")
+    return _split_by_file(labels, ids, path)
 
 
 def split_by_time(labels: np.ndarray, times: np.ndarray, name: str = "time") -> Split:
@@ -88,7 +92,7 @@ def write_split(path: Path, ids: np.ndarray, split: Split) -> None:
 def _split_by_parts(
     labels: np.ndarray, texts: np.ndarray, name: str, show_row: Callable[[int], str]
 ) -> Split:
-    parts = pd.Series(texts).str.lower().map(_PARTS)
+    parts = pd.Series(texts).str.strip().str.lower().map(_PARTS)
     if (unknown := parts.isna().to_numpy()).any():
         row = int(unknown.argmax())
         raise ValueError(
@@ -129,7 +133,7 @@ def _split_by_file(labels: np.ndarray, ids: np.ndarray, path: Path) -> Split:
             f"{path}: {len(unknown)} ids are not in the table, the first is {unknown[0]!r}."
         )
     texts = parts.reindex(known).fillna("").to_numpy(object)
-    return _split_by_parts(labels, texts, path.name, lambda row: f"id {ids[row]!r}")
+    return _split_by_parts(labels, texts, path.name, lambda row: f"id {ids[row]}")
 
 
 def _to_split(name: str, rows: np.ndarray, part: np.ndarray, reason: str) -> Split:

@@ -92,9 +92,10 @@ class DescribedTransactions:
     Attributes:
         fitted: rows that the recipe is fitted to.
         population: rows of the time of the validation part, labelled or not, as decisions have
-            them: without the other parts, and no more than `MAX_MEASURED`, drawn at random.
-        daily_transactions: how many of these there are a day, before they are drawn; None where
-            times are no timestamps.
+            them: of the labelled ones those of the part, and as large a share of the others; no
+            more than `MAX_MEASURED`, drawn at random.
+        daily_transactions: how many there are a day in that time, whatever part they are of; None
+            where times are no timestamps.
     """
 
     data: TransactionData
@@ -151,14 +152,22 @@ def describe(
         raise ValueError(
             f"Transaction {data.ids[error.row]}, column {error.column!r}: {error.rule}"
         ) from None
-    is_used[:] = False
-    is_used[np.concatenate([split.train, split.test])] = True
-    population = split.val[0] + np.flatnonzero(~is_used[split.val[0] : split.val[-1] + 1])
+    population = _draw(_choose_population(data.labels, split))
     times = data.rows.time[split.val]
     daily = None
     if data.calendar and times[-1] > times[0]:
-        daily = len(population) * _DAY / float(times[-1] - times[0])
-    return DescribedTransactions(data, split, fitted, _draw(population), daily, recipe, history)
+        daily = (split.val[-1] - split.val[0] + 1) * _DAY / float(times[-1] - times[0])
+    return DescribedTransactions(data, split, fitted, population, daily, recipe, history)
+
+
+def _choose_population(labels: np.ndarray, split: Split) -> np.ndarray:
+    """Return the validation part and, of the rows of its time that are not labelled, as large a
+    share as the part is of those that are, so that the mixture is that of all."""
+    span = np.arange(split.val[0], split.val[-1] + 1)
+    unlabelled = span[labels[span] < 0]
+    share = len(split.val) / (len(span) - len(unlabelled))
+    others = np.sort(draw_sample(unlabelled, round(share * len(unlabelled))))
+    return np.sort(np.concatenate([split.val, others]))
 
 
 def _draw(rows: np.ndarray) -> np.ndarray:

@@ -133,11 +133,13 @@ class TransactionHistory:
         begin, end = self._num_rows, self._num_rows + len(rows)
         _grow(self._rows, end)
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            self._append_part(rows.take(slice(start, start + _ROWS_AT_A_TIME)))
+            part = rows.take(slice(start, start + _ROWS_AT_A_TIME))
+            self._append_part(part, begin + start)
+        self._num_rows = end
         return np.arange(begin, end)
 
-    def _append_part(self, rows: Transactions) -> None:
-        begin, end = self._num_rows, self._num_rows + len(rows)
+    def _append_part(self, rows: Transactions, begin: int) -> None:
+        end = begin + len(rows)
         self._rows["key"][begin:end] = self._find_keys(rows)
         _grow(self._series, len(self._keys))
         r, s = self._rows, self._series
@@ -153,7 +155,6 @@ class TransactionHistory:
         )
         r["x"][begin:end, :own] = self.recipe.describe_rows(rows)
         r["x"][begin:end, own:] = described
-        self._num_rows = end
 
     def collect_neighborhoods(
         self, rows: np.ndarray, max_nodes: int = 2**31 - 1

@@ -1,4 +1,4 @@
-"""What the features of edges say of nodes and of entries, against loops over the edges."""
+"""What the features of edges say of nodes and of what sees what, against loops over them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from models.architectures.cdat import CDAT
 from models.architectures.et import ET
 from models.base import DynamicsParams
-from models.inputs.edge_features import EdgeFeatures
+from models.inputs import edge_features
+from models.inputs.edge_features import EdgeBias, EdgeFeatures
 from models.inputs.features import describe_edges
 from models.inputs.graph import Graph
 from models.inputs.graph_batch import GraphBatch, pack_graphs
@@ -42,33 +43,35 @@ def pack(graph: Graph, *, undirected: bool, self_loops: bool) -> GraphBatch:
 
 @pytest.mark.parametrize("undirected", [True, False])
 @pytest.mark.parametrize("self_loops", [True, False])
-def test_an_entry_has_the_mean_of_its_edges_in_each_direction(
-    undirected: bool, self_loops: bool
+def test_a_bias_is_the_mean_over_the_edges_of_each_direction(
+    undirected: bool, self_loops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(edge_features, "_CHUNK", 7)
     graph = make_graph()
     batch = pack(graph, undirected=undirected, self_loops=self_loops)
     features = EdgeFeatures(2, 4).fit(batch)
+    bias = EdgeBias(features.encoding_width, 3)
+    torch.nn.init.normal_(bias.constant_2H)
     assert graph.edge_attr is not None
-    encoded = features.encode(torch.from_numpy(graph.edge_attr.astype(np.float64))).numpy()
-    width = 1 + features.encoding_width
-    for relation, entries in enumerate(features(batch)):
-        layout = batch.relations[relation]
-        assert entries.shape == (layout.num_edges, features.entry_width)
-        receivers, seen = layout.receivers_E.tolist(), layout.indices_E.tolist()
-        for entry, i, j in zip(entries.numpy(), receivers, seen, strict=True):
-            expected, count = np.zeros(2 * width), 0
-            assert graph.edge_type is not None
-            for edge in np.flatnonzero(graph.edge_type == relation):
-                source, target = graph.edge_index[:, edge]
-                for is_backward, ends in ((0, (target, source)), (1, (source, target))):
-                    if ends == (i, j) and (undirected or not is_backward):
-                        count += 1
-                        expected[is_backward * width] += 1
-                        expected[is_backward * width + 1 : (is_backward + 1) * width] += encoded[
-                            edge
-                        ]
-            assert count or (self_loops and i == j)
-            np.testing.assert_allclose(entry, expected / max(count, 1), atol=1e-6)
+    assert graph.edge_type is not None
+    encoded_eP = features.encode(torch.from_numpy(graph.edge_attr.astype(np.float64)))
+    with torch.no_grad():
+        for relation, layout in enumerate(batch.relations):
+            values_EH = bias(features, batch, relation)
+            assert values_EH.shape == (layout.num_edges, 3)
+            receivers, seen = layout.receivers_E.tolist(), layout.indices_E.tolist()
+            for value_H, i, j in zip(values_EH, receivers, seen, strict=True):
+                expected_H, edges = torch.zeros(3), 0
+                for is_backward, ends in ((0, (j, i)), (1, (i, j))):  # source and target
+                    if is_backward and not undirected:
+                        continue
+                    of = (graph.edge_type == relation) & (ends == graph.edge_index.T).all(1)
+                    edges += of.sum()
+                    if of.any():
+                        each_eH = encoded_eP[of] @ bias.weight_2HP[is_backward].T
+                        expected_H += (each_eH + bias.constant_2H[is_backward]).mean(0)
+                assert edges or (self_loops and i == j)
+                torch.testing.assert_close(value_H, expected_H, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("undirected", [True, False])
@@ -120,7 +123,7 @@ def test_features_of_edges_and_their_direction_change_scores(kind: type[NodeScor
     np.testing.assert_allclose(again, as_given, atol=1e-5)
 
 
-def test_a_sample_of_all_neighbours_has_the_entries_of_the_whole() -> None:
+def test_a_sample_of_all_neighbours_has_the_scores_of_the_whole() -> None:
     example, _ = ET.build_example(0)
     config = cast(NodeConfig, example.config).model_copy(update={"undirected": True})
     network, batch = ET.from_data(config, [make_graph()], 0)
@@ -132,6 +135,27 @@ def test_a_sample_of_all_neighbours_has_the_entries_of_the_whole() -> None:
     assert part.edge_attr_eP is not None
     sampled = cast(NodeScorer, network)(part, None, encoded[nodes])
     torch.testing.assert_close(sampled[:4], whole[:4], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_an_entry_of_a_sample_has_the_bias_that_it_has_in_the_whole(undirected: bool) -> None:
+    batch = pack(make_graph(), undirected=undirected, self_loops=False)
+    features = EdgeFeatures(2, 4).fit(batch)
+    bias = EdgeBias(features.encoding_width, 3)
+    part, nodes = NeighborSampler(batch, (2, 1)).sample(np.array([3, 7]), seed=0)
+    assert part.edge_attr_eP is not None
+    assert len(part.edge_attr_eP) < EDGES / 2
+    with torch.no_grad():
+        for relation, (layout, sampled) in enumerate(
+            zip(batch.relations, part.relations, strict=True)
+        ):
+            pairs = zip(layout.receivers_E.tolist(), layout.indices_E.tolist(), strict=True)
+            whole = dict(zip(pairs, bias(features, batch, relation), strict=True))
+            ends = nodes[sampled.receivers_E.numpy()], nodes[sampled.indices_E.numpy()]
+            for i, j, value_H in zip(*ends, bias(features, part, relation), strict=True):
+                # A sample is undirected: what the whole does not have has no edge.
+                expected_H = whole.get((i, j), torch.zeros(3))
+                torch.testing.assert_close(value_H, expected_H, atol=1e-6, rtol=1e-5)
 
 
 def test_what_does_not_fit_the_model_is_refused() -> None:

@@ -121,7 +121,12 @@ def _summarize_day(population: Population) -> DailyScores:
     assert population.daily is not None
     ranked = np.sort(population.probabilities)[::-1]
     count, daily = len(ranked), population.daily
-    places = np.unique(np.geomspace(1, count, _DAILY_RANKS).round().astype(int))
+    places = np.geomspace(1, count, _DAILY_RANKS).round().astype(int)
+    # Equal inputs all alert or none: the last of them says how many that are, and the one before
+    # the first, with which probability none of them does.
+    last = np.searchsorted(-ranked, -ranked[places - 1], side="right")
+    before = np.searchsorted(-ranked, -ranked[places - 1], side="left")
+    places = np.unique(np.concatenate([last, before[before > 0]]))
     return DailyScores(
         inputs=daily,
         ranks=tuple((places * daily / count).tolist()),

@@ -27,6 +27,11 @@ class NeighborSampler:
         ]
         self._attr = None if batch.edge_attr_eP is None else batch.edge_attr_eP.cpu()
         self._instances = [instances.to("cpu") for instances in batch.instances]
+        nodes = len(batch.x_NF)
+        self._keys = [  # in order, of the entries
+            np.repeat(np.arange(nodes), np.diff(indptr)) * nodes + indices
+            for indptr, indices in (self._csr if self._instances else ())
+        ]
 
     def sample(self, seeds: np.ndarray, seed: int) -> tuple[GraphBatch, np.ndarray]:
         """The sampled graph, and which node of the whole graph each of its nodes is.
@@ -60,8 +65,8 @@ class NeighborSampler:
         if self._attr is None:
             return GraphBatch(x_NF, relations), nodes
         instances = tuple(
-            of_whole.select(self._locate(relation, csr, nodes))
-            for relation, csr, of_whole in zip(relations, self._csr, self._instances, strict=True)
+            of_whole.select(self._locate(relation, keys, nodes))
+            for relation, keys, of_whole in zip(relations, self._keys, self._instances, strict=True)
         )
         # Of all edges those that are in the part.
         used, places = torch.cat([i.edge_I for i in instances]).unique(return_inverse=True)
@@ -72,14 +77,14 @@ class NeighborSampler:
         )
         return GraphBatch(x_NF, relations, None, self._attr[used], renumbered), nodes
 
-    def _locate(
-        self, part: EdgeList, csr: tuple[np.ndarray, np.ndarray], nodes: np.ndarray
-    ) -> torch.Tensor:
-        """Return the place (E,) of each entry of a sampled adjacency in the whole one."""
-        indptr, indices = csr
-        whole = nodes[part.receivers_E.numpy()], nodes[part.indices_E.numpy()]
-        keys = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)) * len(indptr) + indices
-        return torch.from_numpy(np.searchsorted(keys, whole[0] * len(indptr) + whole[1]))
+    def _locate(self, part: EdgeList, keys: np.ndarray, nodes: np.ndarray) -> torch.Tensor:
+        """Return the place (E,) of each entry of a sampled adjacency in the whole one; -1 of one
+        that the whole does not have, where edges are seen from one end alone."""
+        receivers, seen = nodes[part.receivers_E.numpy()], nodes[part.indices_E.numpy()]
+        wanted = receivers * len(self.batch.x_NF) + seen
+        place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        is_entry = keys[place] == wanted if len(keys) else np.zeros(len(wanted), bool)
+        return torch.from_numpy(np.where(is_entry, place, -1))
 
 
 def _draw(

@@ -17,6 +17,7 @@ from models.inputs.transactions import (
     fit_recipe,
     rolling,
 )
+from models.inputs.transactions import history as history_module
 
 
 def make_rows(count: int, seed: int = 0, *, accounts: bool = True) -> Transactions:
@@ -154,7 +155,11 @@ def test_the_future_changes_nothing_of_the_past() -> None:
 
 
 @pytest.mark.parametrize("part", [1, 7, 150])
-def test_added_in_parts_is_added_whole(part: int) -> None:
+@pytest.mark.parametrize("at_a_time", [4, 1000])
+def test_added_in_parts_is_added_whole(
+    part: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "_ROWS_AT_A_TIME", at_a_time)
     rows = make_rows(400)
     recipe = make_recipe(rows)
     whole, grown = TransactionHistory(recipe), TransactionHistory(recipe)

@@ -378,8 +378,14 @@ def test_nodes_are_split_by_time_by_column_by_group_or_by_a_file(
     _, by_file = load(str(tmp_path / "s.csv"))
     assert np.array_equal(by_file.test, by_time.test)
     for split, words in (("time:opend", "no column 'opend'"), ("x.csv", "no such file")):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(Exception, match=words):
             load(split)
+    # A column of the edges that is called the same is not left out with it.
+    pd.read_csv(edges).assign(part=1.0).to_csv(edges, index=False)
+    with pytest.raises(InputError, match="'part' is not read: edges have"):
+        load_node_tables(
+            *(path, edges, "is_fraud", ColumnOptions(drop=["opened", "bank"])), split="column:part"
+        )
     result = CliRunner().invoke(app, ["anomaly", "--split", "group:bank", "--smoke"])
     assert result.exit_code == 2
 

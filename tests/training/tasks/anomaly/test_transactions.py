@@ -150,6 +150,14 @@ def test_a_daily_budget_is_a_number_of_alerts_a_day() -> None:
     threshold = decision.daily.find_threshold(50)
     assert 20_000 * (population >= threshold).mean() == pytest.approx(50, rel=0.1)
     assert decision.daily.find_threshold(1e9) == population.min()
+    # All or none of equal ones alert, and nothing where the first are too many.
+    tied = np.concatenate([np.full(300, 0.9), rng.random(9700) * 0.8])
+    daily = choose_threshold(rule, rng.random(100), labels, Population(tied, 1000)).daily
+    assert daily is not None
+    for alerts in (1, 10, 29.9, 30, 31, 200, 1000):
+        reached = (tied >= daily.find_threshold(alerts)).mean() * 1000
+        assert reached <= alerts * 1.05
+        assert reached > 0 or alerts < 30
     with pytest.raises(ValueError, match="needs timestamps"):
         choose_threshold(rule, rng.random(100), labels, Population(population))
 
@@ -180,6 +188,20 @@ def test_a_split_is_by_group_by_column_or_by_a_file_that_was_written(
     )
     assert np.array_equal(column.train % 4, np.zeros(len(column.train)))
     assert sum(map(len, column.parts().values())) == (parts != "").sum()
+
+
+def test_a_day_has_as_many_transactions_whatever_the_split(payments: pd.DataFrame) -> None:
+    """A part of the accounts is not a part of the days; rows that are not labelled count too."""
+    some = payments.assign(is_fraud=payments["is_fraud"].where(np.arange(len(payments)) % 2 == 0))
+    data = load(some)
+    by_group = describe(data, choose_transaction_split(data, Table(some, "p.csv"), "group:source"))
+    split = by_group.split
+    in_time = describe(data, by_time(data)).daily_transactions
+    assert in_time is not None
+    assert by_group.daily_transactions == pytest.approx(in_time, rel=0.2)
+    labelled = data.labels[by_group.population] >= 0
+    assert np.array_equal(by_group.population[labelled], split.val)
+    assert 0.4 < labelled.mean() < 0.6
 
 
 def test_a_split_that_cannot_be_made_says_why(payments: pd.DataFrame, tmp_path: Path) -> None:
@@ -223,10 +245,8 @@ def test_an_epoch_of_many_rows_has_the_frauds_and_other_rows_at_random(
     values = {"features": described.recipe.features} | config.config
     network = cast(NodeScorer, kind(cast(Any, kind.config_type.model_validate(values))))
     task = TransactionTrainingTask(described, network, config, torch.device("cpu"))
-    epochs = [
-        np.concatenate([step[3] for step in task.batches(seed, create_fabric("cpu", "32-true"))])
-        for seed in (0, 1)
-    ]
+    cpu = create_fabric("cpu", "32-true")
+    epochs = [np.concatenate([step[3] for step in task.batches(seed, cpu)]) for seed in (0, 1)]
     frauds = int((data.labels[described.split.train] == 1).sum())
     assert frauds < 150
     for rows in epochs:
@@ -235,6 +255,13 @@ def test_an_epoch_of_many_rows_has_the_frauds_and_other_rows_at_random(
         assert np.isin(rows, described.split.train).all()
     assert set(epochs[0]) != set(epochs[1])
     assert float(task.weight) == pytest.approx((300 - frauds) / frauds)
+    # Where there are fewer others than half of an epoch, there are more frauds.
+    mostly = replace(data, labels=1 - data.labels)
+    task = TransactionTrainingTask(
+        replace(described, data=mostly), network, config, torch.device("cpu")
+    )
+    rows = np.concatenate([step[3] for step in task.batches(0, cpu)])
+    assert np.bincount(mostly.labels[rows]).tolist() == [frauds, 300 - frauds]
 
 
 def test_one_command_makes_a_checkpoint_that_reads_rows(

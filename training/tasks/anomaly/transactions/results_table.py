@@ -164,12 +164,12 @@ def format_table(
         cells = [_cell([row["test"][name] for row in rows]) for name in _COLUMNS]
         cells.append(_cell([row["val_pr_auc"] for row in rows]))
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    split = described.split
+    measured = described.measured
     count = len(next(iter(results.values())))
     lines.append(
-        f"\nTest part: {len(split.test)} labelled transactions. Mean ± std in "
+        f"\nTest part: {len(measured['test'])} labelled transactions. Mean ± std in "
         f"percent over {count} seeds; epoch, trees, calibration and threshold by the validation "
-        f"part ({len(split.val)}), whose PR-AUC is the last column. {described.data.note} "
+        f"part ({len(measured['val'])}), whose PR-AUC is the last column. {described.data.note} "
         f"{format_machines(row for rows in results.values() for row in rows)}"
     )
     return "\n".join(lines)

@@ -48,9 +48,8 @@ class TransactionTrainingTask(TrainingTask):
         self.frauds, self.others = train[labels[train] == 1], train[labels[train] == 0]
         count = min(len(train), _EPOCH_ROWS)
         # The loss weighs both labels alike, so that drawing more of one does not change it.
-        self.num_frauds = min(len(self.frauds), count // 2) if count < len(train) else None
-        frauds = len(self.frauds) if self.num_frauds is None else self.num_frauds
-        self.weight = torch.tensor((count - frauds) / frauds, device=device)
+        self.num_frauds = min(len(self.frauds), max(count // 2, count - len(self.others)))
+        self.weight = torch.tensor((count - self.num_frauds) / self.num_frauds, device=device)
 
     def identity(self) -> dict[str, Any]:
         described = self.described
@@ -77,9 +76,10 @@ class TransactionTrainingTask(TrainingTask):
 
     def _draw_rows(self, rng: np.random.Generator) -> np.ndarray:
         """The rows of an epoch: all, or, of more than `_EPOCH_ROWS`, as many: all frauds, up to
-        half of them, and others at random."""
-        if self.num_frauds is None:
-            return self.described.split.train
+        half of the rows unless there are fewer others, and others at random."""
+        train = self.described.split.train
+        if len(train) <= _EPOCH_ROWS:
+            return train
         others = rng.choice(self.others, _EPOCH_ROWS - self.num_frauds, replace=False)
         return np.concatenate([rng.choice(self.frauds, self.num_frauds, replace=False), others])
 

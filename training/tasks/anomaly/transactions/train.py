@@ -16,6 +16,7 @@ from models.checkpoint import Calibration, Decision
 from models.inputs.graph import Graph
 from models.registry import find_architectures
 from models.tasks.node_scorer import NodeConfig, NodeScorer
+from training.datasets.nodes import Split
 from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.baselines import GRAPH_BASELINES
 from training.tasks.anomaly.configs import DYNAMICS
@@ -134,6 +135,7 @@ def train_transaction_scorer(
     """
     split, data = described.split, described.data
     split.require_both_labels(data.labels)
+    Split(split.name, **described.measured).require_both_labels(data.labels)
     kind = cast(type[NodeScorer], find_architectures()[recipe.model])
     values: dict[str, Any] = {"features": described.recipe.features}
     config = cast(NodeConfig, kind.config_type.model_validate(values | recipe.config))

@@ -223,10 +223,8 @@ def load_node_tables(
     kind, _, column = (split or "").partition(":")
     options = options or ColumnOptions()
     described = node_table
-    if column in node_table.frame.columns and column not in (
-        *(options.features or ()),
-        *options.drop,
-    ):
+    named = {*(options.features or ()), *options.drop}
+    if column in node_table.frame.columns and column not in named:
         described = Table(node_table.frame.drop(columns=column), node_table.name)
     read = graph_from_tables(described, edge_table, options=options, label=label)
     assert read.labels is not None

@@ -1,8 +1,6 @@
-"""Run every benchmark, one after the other; tables are printed, and figures written to a file.
+"""Run the benchmarks of the engine, one after the other; tables are printed, figures written."""
 
-python -m benchmarks [FILE]
-"""
-
+import argparse
 import sys
 from pathlib import Path
 
@@ -23,7 +21,10 @@ from benchmarks import (
     throughput,
 )
 
-path, sys.argv[1:] = Path(*sys.argv[1:2] or ["runs/bench.json"]), []
+parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+parser.add_argument("file", type=Path, nargs="?", default=Path("runs/bench.json"))
+path: Path = parser.parse_args().file
+sys.argv[1:] = []  # the benchmarks have arguments of their own
 path.parent.mkdir(parents=True, exist_ok=True)
 figures = {}
 for benchmark in (

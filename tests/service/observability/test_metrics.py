@@ -86,7 +86,7 @@ def test_metrics(client, sample):
     named = {sample.labels["model"] for sample in after["basin_request_seconds"].samples}
     assert "et-small" in named
     assert "mnist-3" not in named
-    assert value(after["basin_model_info"]) == 10
+    assert value(after["basin_model_info"]) == 11
     routes = {sample.labels["route"] for sample in after["basin_requests"].samples}
     documented = client.get("/openapi.json").json()["paths"].keys()
     assert routes <= documented | {"/openapi.json", "/docs", "unmatched"}

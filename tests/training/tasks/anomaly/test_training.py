@@ -386,7 +386,9 @@ def test_nodes_are_split_by_time_by_column_by_group_or_by_a_file(
         load_node_tables(
             *(path, edges, "is_fraud", ColumnOptions(drop=["opened", "bank"])), split="column:part"
         )
-    result = CliRunner().invoke(app, ["anomaly", "--split", "group:bank", "--smoke"])
+    result = CliRunner().invoke(
+        app, ["anomaly", "--dataset", "payments-accounts", "--split", "group:bank"]
+    )
     assert result.exit_code == 2
 
 

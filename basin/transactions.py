@@ -124,12 +124,12 @@ def _score_locally(
     logits_N = np.empty(len(rows), np.float32)
     for start in with_progress_bar(range(0, len(rows), _AT_A_TIME), "transactions"):
         chosen = order[start : start + _AT_A_TIME]
-        asked = is_wanted[chosen]
-        places = rolling.advance(start + len(chosen))[asked]
+        to_score = is_wanted[chosen]
+        places = rolling.advance(start + len(chosen))[to_score]
         if len(places):
             graph, _, nodes = rolling.history.build_graph(places)
             output = network.infer(network.pack([graph]), [DynamicsParams()])
-            logits_N[chosen[asked]] = output.logits.cpu().numpy()[nodes]
+            logits_N[chosen[to_score]] = output.logits.cpu().numpy()[nodes]
     logits_N = logits_N[is_wanted]
     if not np.isfinite(logits_N).all():
         raise InputError(f"{source.name}: a score is not finite. Check the units of its columns.")

@@ -146,17 +146,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where tables stay; else they are deleted")
     options = parser.parse_args()
     print(describe(), flush=True)
-    found = dict[str, list[tuple[int, Figures]]]()
+    results = dict[str, list[tuple[int, Figures]]]()
     with TemporaryDirectory() as temporary:
         for size in options.sizes:
             folder = (options.folder or Path(temporary)) / str(size)
             folder.mkdir(parents=True, exist_ok=True)
             for name in options.stages.split(","):
                 figures = STAGES[name](folder / "payments.csv", size)
-                found.setdefault(name, []).append((size, figures))
+                results.setdefault(name, []).append((size, figures))
                 text = ", ".join(f"{key} {value:.3g}" for key, value in figures.items())
                 print(f"{size:>11,} {name:9} {text}", flush=True)
-    for name, rows in found.items():
+    for name, rows in results.items():
         for (small, before), (large, after) in pairwise(rows):
             ratio = np.log(large / small)
             exponents = ", ".join(

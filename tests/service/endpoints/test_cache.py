@@ -23,7 +23,7 @@ from tests.service.endpoints.complete.test_api import as_form
 from tests.service.endpoints.complete.test_api import body as picture
 from tests.service.endpoints.jobs.test_api import begin, over
 from tests.service.endpoints.sample.test_api import ENDLESS, PATTERNS, body
-from tests.support.bad_score_bodies import SAFETENSORS
+from tests.support.bad_tensor_bodies import SAFETENSORS
 from tests.support.prometheus import families, value
 from tests.support.server import answers_with, depth, wait_until
 

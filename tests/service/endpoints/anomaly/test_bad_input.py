@@ -13,19 +13,14 @@ from service.endpoints.common.schemas import ProblemDocument
 from service.errors import PROBLEM_TYPES
 from tests.support.bad_score_bodies import (
     BAD_ENVELOPE,
-    BAD_FILES,
     BAD_GRAPHS,
     BAD_JSON,
-    BAD_TENSORS,
-    EDGES,
-    SAFETENSORS,
     SECRET,
-    X,
     arrays,
     rows,
-    tensors,
     text,
 )
+from tests.support.bad_tensor_bodies import BAD_FILES, BAD_TENSORS, EDGES, SAFETENSORS, X, tensors
 from tests.support.fuzz import changed_somewhere, judge, unharmed
 
 

@@ -21,7 +21,8 @@ from tests.support.bad_classify_bodies import (
     shape,
     shapes,
 )
-from tests.support.bad_score_bodies import BAD_FILES, SAFETENSORS, SECRET, tensors, text
+from tests.support.bad_score_bodies import SECRET, text
+from tests.support.bad_tensor_bodies import BAD_FILES, SAFETENSORS, tensors
 from tests.support.fuzz import changed_somewhere, judge, unharmed
 
 

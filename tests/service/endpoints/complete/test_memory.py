@@ -32,7 +32,7 @@ from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.jobs.test_api import begin, over
 from tests.service.endpoints.memories.test_api import put
 from tests.service.endpoints.sample.test_api import tensors
-from tests.support.bad_score_bodies import SAFETENSORS
+from tests.support.bad_tensor_bodies import SAFETENSORS
 from tests.support.completion import as_form, body, completed, opened, pictures, send, told
 from tests.support.image_files import chunk, png, saved
 from tests.support.stop_when import StopWhen

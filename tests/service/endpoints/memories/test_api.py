@@ -15,7 +15,8 @@ from models.memories import MEMORY_FILE_SUFFIX, Memory, MemoryCard, dump_memory
 from service.endpoints.memories.schemas import MemoryBody, MemoryList
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.sample.test_api import PATTERNS, QUICK, answer, post, tensors
-from tests.support.bad_score_bodies import SAFETENSORS, SECRET
+from tests.support.bad_score_bodies import SECRET
+from tests.support.bad_tensor_bodies import SAFETENSORS
 
 VECTORS = {"patterns": PATTERNS.tolist(), "licence": "MIT", "note": "random"}
 

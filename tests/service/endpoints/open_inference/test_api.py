@@ -119,11 +119,11 @@ def test_features_of_edges(client: Any, plain: httpx.Client, binary: bool) -> No
         {"name": "edge_type", "datatype": "INT64", "shape": [-1]},
     ]
     tensors = graph(2, 2)
-    found = inferred(client, "et-edges", binary, tensors)
+    result = inferred(client, "et-edges", binary, tensors)
     arrays = {name: array.tolist() for name, array in tensors.items()}
     native = plain.post("/anomaly/score", json={"model": "et-edges", "graph": arrays}).json()
     scores = [result["score"] for result in native["results"]]
-    np.testing.assert_allclose(found.as_numpy("score"), scores, rtol=1e-5)
+    np.testing.assert_allclose(result.as_numpy("score"), scores, rtol=1e-5)
     turned = tensors | {"edge_attr": np.ascontiguousarray(tensors["edge_attr"][:, ::-1])}
     named = {"edge_feature_names": '["hour", "amount"]'}
     again = inferred(client, "et-edges", binary, turned, **named)

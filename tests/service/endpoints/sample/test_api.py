@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from models.memories import ALPHABET
 from service.endpoints.sample.schemas import SampleResponse
 from tests.service.endpoints.anomaly.test_bad_input import check
-from tests.support.bad_score_bodies import SAFETENSORS
+from tests.support.bad_tensor_bodies import SAFETENSORS
 from tests.support.paths import REPO
 from tests.support.server import depth
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.service.endpoints.anomaly.test_bad_input import check
 from tests.service.endpoints.sample.test_api import PATTERNS, body, post, tensors
-from tests.support.bad_score_bodies import SAFETENSORS, SECRET
+from tests.support.bad_score_bodies import SECRET
+from tests.support.bad_tensor_bodies import SAFETENSORS
 
 RNG = np.random.default_rng(4)
 

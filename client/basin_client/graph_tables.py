@@ -44,7 +44,8 @@ class ColumnOptions:
     features: Sequence[str] | None = None
     drop: Sequence[str] = ()
     decimal: str = "."
-    # Not shown: a bulk run knows itself by what is, and its model says what edges have.
+    # Left out of repr: `basin score --bulk` hashes it to recognise its run, and there the model
+    # names the features of edges.
     edge_features: Sequence[str] = field(default=(), repr=False)
 
 

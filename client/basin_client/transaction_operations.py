@@ -84,8 +84,8 @@ def store_transaction_graph(
         model: that reads transactions, and scores those that `add_transactions` adds.
         threshold: probability from which on a transaction raises an alert; by default that of the
             model.
-        daily_budget: in place of `threshold`: alerts of a day, about, by the model's validation
-            part.
+        daily_budget: use instead of `threshold`: about this many alerts a day, estimated on the
+            model's validation part.
         keep: transactions that are older than the newest one by more are forgotten, in seconds or
             the unit of their time; by default four longest windows of the model.
         webhook: URL to which each alert is sent, on an origin that the server allows.

@@ -124,8 +124,8 @@ async def record_alerts(
 ) -> None:
     """Record those of the alerts that are of the pending transactions, unless that was done.
 
-    An alert is recorded before its request is answered; that there is none may be recorded later:
-    if it is lost the transactions are scored again, and raise none.
+    An alert is recorded before its request is answered. If there is none, the answer does not wait
+    until this is recorded; if it is lost, the transactions are scored again and raise none.
     """
     raised = [alerts[node_id] for node_id in pending.node_ids if node_id in alerts]
     count = partial(context.metrics.count_alerts, model, len(pending.node_ids), len(raised))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +41,7 @@ from training.tasks.anomaly.transactions import results_table
 from training.tasks.anomaly.transactions.export import (
     describe_evaluation,
     export_transaction_scorer,
+    show_time,
 )
 from training.tasks.anomaly.transactions.train import (
     train_transaction_scorer,
@@ -103,8 +103,7 @@ def _describe(
     unit = "timestamps" if recipe.calendar else "numbers"
 
     def show(row: int) -> str:
-        time = float(data.rows.time[row])
-        return datetime.fromtimestamp(time, UTC).isoformat() if recipe.calendar else f"{time:.10g}"
+        return show_time(float(data.rows.time[row]), recipe.calendar)
 
     accounts = "accounts on both sides" if recipe.accounts_pay_and_are_paid else "of two kinds"
     console.print(

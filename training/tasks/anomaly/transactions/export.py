@@ -63,11 +63,13 @@ def describe_evaluation(evaluation: TransactionEvaluation, calendar: bool) -> li
         for part, metrics in evaluation.parts.items()
     ]
     decision = evaluation.decision
-    lines.append(f"label 1 from {decision.threshold:.4f} on ({decision.rule}), which gave")
-    lines[-1] += f" {_describe_decision(decision)}"
+    lines.append(
+        f"label 1 from {decision.threshold:.4f} on ({decision.rule}), which gave "
+        f"{_describe_decision(decision)}"
+    )
     for period in evaluation.by_time:
         lines.append(
-            f"test from {_show_time(period.begin, calendar)}: fraud {100 * period.fraud_share:.2f} "
+            f"test from {show_time(period.begin, calendar)}: fraud {100 * period.fraud_share:.2f} "
             f"%, mean probability {100 * period.mean_probability:.2f} %, alerts "
             f"{100 * period.alert_share:.2f} %"
         )
@@ -88,7 +90,8 @@ def _describe_decision(decision: Decision) -> str:
     return text
 
 
-def _show_time(time: float, calendar: bool) -> str:
+def show_time(time: float, calendar: bool) -> str:
+    """Return a time as ISO 8601, or as the number that it is."""
     if not calendar:
         return f"{time:.10g}"
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
@@ -125,7 +128,7 @@ def _card(
     )
     value = "" if decision.value is None else f" {decision.value:g}"
     periods = "\n".join(
-        f"| {_show_time(period.begin, recipe.calendar)} | {period.labelled} | "
+        f"| {show_time(period.begin, recipe.calendar)} | {period.labelled} | "
         f"{100 * period.fraud_share:.2f} | {100 * period.mean_probability:.2f} | "
         f"{100 * period.alert_share:.2f} |"
         for period in evaluation.by_time

@@ -10,11 +10,14 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from basin_client import InputError
+from basin_client.columns import to_ids
 from basin_client.command_line import Decimal, Drop, Encoding, Separator
 from basin_client.tables import Table, read_table
+from basin_client.transaction_tables import read_known_labels
 
 from basin.console import AsJson, Key, Out, Server, connect, tell, with_progress_bar
 from basin.io import require_table_suffix, write_table
+from basin.transactions import Unlabelled
 
 _AT_A_TIME = 2000  # rows of one request
 _COLUMNS = ("id", "model", "num_nodes", "num_edges", "revision")
@@ -140,6 +143,7 @@ def add(
     score: Annotated[
         bool, typer.Option(help="Score them too; otherwise they are the past of those to come.")
     ] = True,
+    unlabelled: Unlabelled = None,
     drop: Drop = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -153,7 +157,12 @@ def add(
     of once."""
     require_table_suffix(out)
     source = read_table(table, separator=separator, encoding=encoding)
-    options: dict[str, Any] = {"id": id_column, "drop": drop or (), "decimal": decimal}
+    options: dict[str, Any] = {
+        "id": id_column,
+        "drop": drop or (),
+        "decimal": decimal,
+        "unlabelled": unlabelled,
+    }
     with connect(_require_server(server), key) as client:
         order = _order_by_time(source, client.graph(graph), options)
         scores, added = list[pd.DataFrame](), 0
@@ -171,6 +180,36 @@ def add(
         frame = pd.concat(scores, ignore_index=True)
         frame["rank"] = frame["score"].rank(ascending=False, method="first").astype(int)
         write_table(frame, out, as_json=as_json)
+
+
+@graphs.command()
+def label(
+    graph: GraphId,
+    table: Annotated[Path, typer.Argument(help="Table of ids and labels; - is stdin.")],
+    label_column: Annotated[
+        str, typer.Option("--label", help="Column of the label: 1 fraud, 0 none, blank unknown.")
+    ] = "label",
+    id_column: Annotated[str, typer.Option("--id", help="Column of the id.")] = "id",
+    unlabelled: Unlabelled = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    server: Server = None,
+    key: Key = None,
+) -> None:
+    """Tell what stored transactions turned out to be. It counts for those to come."""
+    source = read_table(table, separator=separator, encoding=encoding)
+    source.require_columns({id_column: "--id", label_column: "--label"})
+    ids = to_ids(source.column(id_column), source.name, id_column)
+    labels = read_known_labels(source, label_column, unlabelled)
+    known = {id: one for id, one in zip(ids, labels.tolist(), strict=True) if one >= 0}
+    if len(known) < int((labels >= 0).sum()):
+        raise InputError(f"{source.name}: an id in {id_column!r} has two labels. Give one.")
+    items, changed = list(known.items()), 0
+    with connect(_require_server(server), key) as client:
+        for start in range(0, len(items), _AT_A_TIME):
+            part = dict(items[start : start + _AT_A_TIME])
+            changed += client.add_labels(graph, part)["changed"]
+    tell(f"{changed} of {len(items)} labels are new.")
 
 
 @graphs.command("score")

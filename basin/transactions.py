@@ -21,6 +21,10 @@ from basin_client.transaction_tables import (
 from basin.console import AsJson, Key, Model, Out, Server, connect, tell, with_progress_bar
 from basin.io import add_columns, require_table_suffix, write_table
 
+Unlabelled = Annotated[
+    str | None,
+    typer.Option(help="Value of the label that means unknown, where the model reads labels."),
+]
 _MAX_ROWS = 20_000  # of one request
 _AT_A_TIME = 2048
 
@@ -35,6 +39,7 @@ def score_transactions(
         int | None,
         typer.Option(help="Number of rows to print, the last of the table; else all.", min=1),
     ] = None,
+    unlabelled: Unlabelled = None,
     drop: Drop = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -56,7 +61,12 @@ def score_transactions(
         raise typer.BadParameter("--bulk runs without a server: do not set --server or BASIN_URL.")
     require_table_suffix(out)
     source = read_table(table, separator=separator, encoding=encoding)
-    options: dict[str, Any] = {"id": id_column, "drop": drop or (), "decimal": decimal}
+    options: dict[str, Any] = {
+        "id": id_column,
+        "drop": drop or (),
+        "decimal": decimal,
+        "unlabelled": unlabelled,
+    }
     if bulk:
         read, scores = _score_locally(source, model, options, last)
     else:
@@ -77,6 +87,7 @@ def score_transactions(
                 rows.tolist(),
                 drop="*",
                 decimal=decimal,
+                unlabelled=unlabelled,
                 model=model,
             )
         scores = result.to_pandas()
@@ -113,7 +124,9 @@ def _score_locally(
     require_kind_of_time(read, recipe.model_dump())
     network = load_checkpoint(folder).network
     assert isinstance(network, NodeScorer)
-    rows = Transactions(read.time, read.source, read.target, read.amount, read.text, read.numbers)
+    labels = None if read.labels is None else read.labels.astype(np.int8)
+    columns_read = read.time, read.source, read.target, read.amount, read.text, read.numbers
+    rows = Transactions(*columns_read, labels)
     order = np.argsort(rows.time, kind="stable")
     try:
         rolling = RollingHistory(recipe, rows, order)

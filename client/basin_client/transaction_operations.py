@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 import numpy as np
 
+from basin_client.graphs import to_node_id
 from basin_client.request import (
     AlertRule,
     Dynamics,
@@ -32,6 +33,7 @@ def score_transactions(
     id: str | None = None,
     drop: str | Sequence[str] = (),
     decimal: str = ".",
+    unlabelled: str | None = None,
     model: str | None = None,
     dynamics: Dynamics | None = None,
     include: Sequence[Include] = (),
@@ -49,6 +51,8 @@ def score_transactions(
         id: column of the id.
         drop: columns to leave out; `*` is all that the model does not read.
         decimal: the decimal point of numbers in text.
+        unlabelled: value of the label that means unknown, as a blank does, where the model reads
+            labels.
         decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
 
     Raises:
@@ -56,7 +60,7 @@ def score_transactions(
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
-        rows = _read_rows(schema, transactions, id, drop, decimal)
+        rows = _read_rows(schema, transactions, id, drop, decimal, unlabelled)
         fields = common_fields(model, dynamics, include, decision=decision) | rows
         if targets is not None:
             fields["targets"] = [
@@ -103,6 +107,7 @@ def add_transactions(
     id: str = "id",
     drop: str | Sequence[str] = (),
     decimal: str = ".",
+    unlabelled: str | None = None,
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[Scores]:
@@ -112,14 +117,14 @@ def add_transactions(
     Args:
         graph: id of a graph of `store_transaction_graph`.
         transactions: path of a table, or a pandas frame; of up to 3,906 rows as the server is set.
-        id, drop, decimal: as in `score_transactions`; every row needs an id.
+        id, drop, decimal, unlabelled: as in `score_transactions`; every row needs an id.
 
     Raises:
         InputError: the table does not fit the model.
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
-        fields = _read_rows(schema, transactions, id, drop, decimal)
+        fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled)
         if include:
             fields["include"] = list(include)
         return json_request(_transactions_path(graph), fields, _parse_scores)
@@ -138,17 +143,30 @@ def store_transactions(
     id: str = "id",
     drop: str | Sequence[str] = (),
     decimal: str = ".",
+    unlabelled: str | None = None,
 ) -> Request[dict[str, Any]]:
     """Store transactions in a graph without scoring them, as the past of those to come; returns how
     many were `added`. Arguments are those of `add_transactions`, of up to 10,000 rows."""
 
     def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
-        fields = _read_rows(schema, transactions, id, drop, decimal)
+        fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled)
         return json_request(_transactions_path(graph), fields, parse_json)
 
     path, schema_path = _transactions_path(graph), quote_path("graphs", graph)
     params = {"score": "false"}
     return Request("POST", path, parse_json, params=params, schema_path=schema_path, bind=bind)
+
+
+def add_labels(graph: str, labels: Mapping[Any, int]) -> Request[dict[str, Any]]:
+    """Tell what stored transactions turned out to be; returns how many were `changed`. They count
+    for transactions that are stored later.
+
+    Args:
+        graph: id of a graph of `store_transaction_graph`, whose model reads labels.
+        labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
+    """
+    rows = [{"id": to_node_id(id), "label": int(label)} for id, label in labels.items()]
+    return json_request(f"{quote_path('graphs', graph)}/labels", {"labels": rows}, parse_json)
 
 
 def alerts(
@@ -172,6 +190,7 @@ def _read_rows(
     id: str | None,
     drop: str | Sequence[str],
     decimal: str,
+    unlabelled: str | None,
 ) -> dict[str, Any]:
     """Return the rows of a table as fields of a request."""
     from basin_client.tables import Table, read_table
@@ -191,7 +210,9 @@ def _read_rows(
         else read_table(transactions)
     )
     dropped = (drop,) if isinstance(drop, str) else drop
-    columns = TransactionColumns.from_recipe(recipe, id=id, drop=dropped, decimal=decimal)
+    columns = TransactionColumns.from_recipe(
+        recipe, id=id, drop=dropped, decimal=decimal, unlabelled=unlabelled
+    )
     read = read_transactions(table, columns)
     require_kind_of_time(read, recipe)
     return {"transactions": to_rows(read, columns)}

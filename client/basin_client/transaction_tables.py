@@ -54,6 +54,7 @@ class TransactionColumns:
         id: str | None = None,
         drop: Sequence[str] = (),
         decimal: str = ".",
+        unlabelled: str | None = None,
     ) -> TransactionColumns:
         """Return the columns that a model reads: `transactions` of `GET /models/{name}`."""
         return cls(
@@ -61,6 +62,8 @@ class TransactionColumns:
             category=tuple(recipe["categories"]),
             shared=tuple(recipe["shared"]),
             number=tuple(recipe["numbers"]),
+            label=recipe.get("label"),
+            unlabelled=unlabelled,
             id=id,
             drop=drop,
             decimal=decimal,
@@ -129,7 +132,7 @@ def read_transactions(table: Table, columns: TransactionColumns) -> TransactionT
     numbers = {name: _read_finite(table, name, columns.decimal) for name in columns.number}
     labels = None
     if columns.label is not None:
-        labels = _read_labels(table, columns.label, columns.unlabelled)
+        labels = read_known_labels(table, columns.label, columns.unlabelled)
     ids = np.arange(1, len(table.frame) + 1).astype(object)
     if columns.id is not None:
         ids = to_ids(table.column(columns.id), table.name, columns.id).to_numpy(object)
@@ -185,6 +188,10 @@ def to_rows(table: TransactionTable, columns: TransactionColumns) -> list[dict[s
         for row, value in zip(rows, values, strict=True):
             if value:
                 row[name] = value
+    if table.labels is not None:
+        for row, label in zip(rows, table.labels.tolist(), strict=True):
+            if label >= 0:
+                row[str(columns.label)] = label
     return rows
 
 
@@ -287,7 +294,12 @@ def _read_finite(table: Table, name: str, decimal: str) -> np.ndarray:
     return values
 
 
-def _read_labels(table: Table, label: str, unlabelled: str | None) -> np.ndarray:
+def read_known_labels(table: Table, label: str, unlabelled: str | None) -> np.ndarray:
+    """Return labels, int64 (n,): 1, 0, or -1 where the value is blank or `unlabelled`.
+
+    Raises:
+        InputError: a value is something else, or none is `unlabelled`.
+    """
     if unlabelled is None:
         return read_labels(table, label)
     column = table.column(label)

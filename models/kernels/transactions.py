@@ -22,6 +22,7 @@ SOURCE, TARGET, PAIR = 0, 1, 2  # the first views and chains: what these sent, r
 def update(
     begin, end, time, amount, key, chain_of, member, windows,
     last, first, others, tail, rows, present, total, before, after, head, out,
+    reads_labels, known, frauds, labelled, label_row, label, label_time, label_position,
 ):  # fmt: skip
     """Add the rows `begin` to `end`, in order, and write their features to `out`.
 
@@ -37,24 +38,54 @@ def update(
             of the rows in it their number, how many have an amount, and the sum of these.
         before, after: (N, C) the neighbours of each member in its series.
         head: (N, V) the last row of each view's key, within the longest window, when the row came.
-        out: (end - begin, 2 + V (2 + 2 W)): log(1 + n) of the payees of the source and the payers
-            of the target within the longest window; and of each view log(1 + time since the last
-            row), -1 where there is none, how far the logarithm of the amount is from that of the
-            mean of the longest window, and for each window (t - w, t) log(1 + rows) and the
-            log-scaled sum of the amounts.
+        reads_labels: whether `out` has the features of labels.
+        known: (N,) the label of each row that is known, -1 where none is.
+        frauds, labelled: (K,) of each key: rows within the longest window whose label is known to
+            be fraud, and that have a known label.
+        label_row, label, label_time, label_position: (L,) labels, each with its row and the time
+            and row from which on it is known, in order of these.
+        out: (end - begin, 2 + V (2 + 2 W [+ 3])): log(1 + n) of the payees of the source and the
+            payers of the target within the longest window; and of each view log(1 + time since the
+            last row), -1 where there is none, how far the logarithm of the amount is from that of
+            the mean of the longest window, and for each window (t - w, t) log(1 + rows) and the
+            log-scaled sum of the amounts; if `reads_labels` log(1 + frauds), log(1 + labelled) and
+            the share of frauds, -1 where no label is known.
+
+    Returns:
+        how many of the labels are known to the last row.
     """
     views, chains, spans = len(chain_of), len(member), len(windows)
     longest = spans - 1
+    width = 2 + 2 * spans + 3 * reads_labels
+    next_label = 0
     for i in range(begin, end):
         now, a, row = time[i], amount[i], out[i - begin]
+        while (
+            next_label < len(label_row)
+            and label_time[next_label] <= now
+            and label_position[next_label] <= i
+        ):
+            j = label_row[next_label]
+            for c in range(chains):
+                k = key[j, member[c]]
+                if k != NONE and j > tail[k, longest]:
+                    if known[j] == NONE:
+                        labelled[k] += 1
+                    else:
+                        frauds[k] -= known[j]
+                    frauds[k] += label[next_label]
+            known[j] = label[next_label]
+            next_label += 1
         missing = np.isnan(a)
         at = 2
         for v in range(views):
             k, c = key[i, v], chain_of[v]
             head[i, v] = NONE
-            row[at], row[at + 1 : at + 2 + 2 * spans] = -1.0, 0.0
+            row[at], row[at + 1 : at + width] = -1.0, 0.0
+            if reads_labels:
+                row[at + width - 1] = -1.0
             if k == NONE or last[k] == NONE:
-                at += 2 + 2 * spans
+                at += width
                 continue
             for w in range(spans):
                 gone = tail[k, w]
@@ -70,6 +101,9 @@ def update(
                         total[k, w] = 0.0  # nothing is left, of rounding neither
                     if w == longest and c < PAIR and last[key[gone, PAIR]] == gone:
                         others[k] -= 1
+                    if w == longest and known[gone] != NONE:
+                        labelled[k] -= 1
+                        frauds[k] -= known[gone]
                 tail[k, w] = gone
                 row[at + 2 + 2 * w] = np.log1p(rows[k, w])
                 row[at + 3 + 2 * w] = _log_scale(total[k, w])
@@ -79,7 +113,12 @@ def update(
                 if not missing and present[k, longest] > 0:
                     mean = total[k, longest] / present[k, longest]
                     row[at + 1] = _log_scale(a) - _log_scale(mean)
-            at += 2 + 2 * spans
+            if reads_labels:
+                row[at + width - 3] = np.log1p(frauds[k])
+                row[at + width - 2] = np.log1p(labelled[k])
+                if labelled[k] > 0:
+                    row[at + width - 1] = frauds[k] / labelled[k]
+            at += width
         row[0] = np.log1p(others[key[i, SOURCE]])
         row[1] = np.log1p(others[key[i, TARGET]])
         new_pair = rows[key[i, PAIR], longest] == 0
@@ -101,6 +140,7 @@ def update(
                     total[k, w] += a
             if new_pair and c < PAIR:
                 others[k] += 1
+    return next_label
 
 
 @njit(nogil=True, cache=True)

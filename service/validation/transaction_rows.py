@@ -54,6 +54,8 @@ def parse_transactions(
     require_types(rows, {dict}, _AT, "Must be an object: a transaction.")
     columns = [recipe.time, recipe.source, recipe.target, *recipe.number_columns]
     columns += recipe.text_columns
+    if recipe.label is not None:
+        columns.append(recipe.label)
     known = {*columns, ID}
     for i, row in enumerate(rows):
         if not row.keys() <= known:
@@ -68,8 +70,18 @@ def parse_transactions(
         numbers={
             name: _parse_column(rows, name, _read_number).astype(float) for name in recipe.numbers
         },
+        labels=None if recipe.label is None else parse_labels(rows, recipe.label),
     )
     return parsed, _parse_ids(rows)
+
+
+def parse_labels(rows: Sequence[dict[str, Any]], column: str) -> np.ndarray:
+    """Return labels, int8 (n,): 1 fraud, 0 none, -1 unknown.
+
+    Raises:
+        Problem: a value is none of these.
+    """
+    return _parse_column(rows, column, _read_label).astype(np.int8)
 
 
 def _parse_ids(rows: Sequence[dict[str, Any]]) -> list[NodeId] | None:
@@ -103,6 +115,14 @@ def _read_number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("Must be a finite number, or null where it is missing.")
     return float(value)
+
+
+def _read_label(value: Any) -> int:
+    if value is None:
+        return -1
+    if type(value) in (bool, int, float) and value in (0, 1):
+        return int(value)
+    raise ValueError("Must be 1 (fraud), 0 (none), or null where it is not known.")
 
 
 def _time_reader(recipe: TransactionRecipe) -> Callable[[Any], float]:

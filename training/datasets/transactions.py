@@ -50,9 +50,9 @@ class TransactionData:
         """
         if table.labels is None:
             raise ValueError("Training needs labels. Name their column with --label.")
-        rows = Transactions(
-            table.time, table.source, table.target, table.amount, table.text, table.numbers
-        )
+        labels = table.labels.astype(np.int8)
+        columns_read = table.time, table.source, table.target, table.amount, table.text
+        rows = Transactions(*columns_read, table.numbers, labels)
         order = np.argsort(table.time, kind="stable")
         notes = list(table.notes)
         if (moved := int((order != np.arange(len(order))).sum())) > 0:
@@ -120,15 +120,28 @@ def describe(
     windows: tuple[float, ...] | None = None,
     neighbors: int = 3,
     hops: int = 1,
+    known_after: float | None = None,
 ) -> DescribedTransactions:
     """Fit the recipe to the rows up to the last one to train on, labelled or not, without those of
     the other parts, and describe all rows by it.
 
+    Args:
+        known_after: how much later than its row a label is known, and counts for the rows that
+            follow, whatever part it is of; None where the model shall read no labels.
+
     Raises:
         ValueError: a column has no value in the training part, or one is missing later alone, or a
-            value is too large.
+            value is too large; or the model shall read labels, and the parts do not follow each
+            other in time.
     """
     columns = data.columns
+    is_ordered = split.train[-1] < split.val[0] and split.val[-1] < split.test[0]
+    if known_after is not None and not is_ordered:
+        raise ValueError(
+            "A model that reads known labels (--known-after) needs parts that follow each other in "
+            "time: otherwise labels of the test part are features of the training part. Split by "
+            "time, or train without --known-after."
+        )
     is_used = np.zeros(len(data), bool)
     is_used[np.concatenate([split.val, split.test])] = True
     fitted = np.flatnonzero(~is_used[: split.train[-1] + 1])
@@ -141,6 +154,8 @@ def describe(
         categories=columns.category,
         shared=columns.shared,
         calendar=data.calendar,
+        label=None if known_after is None else columns.label,
+        known_after=known_after or 0.0,
         windows=windows,
         neighbors=neighbors,
         hops=hops,

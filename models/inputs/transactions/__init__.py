@@ -5,11 +5,13 @@ from models.inputs.transactions.history import (
     TransactionError,
     TransactionHistory,
 )
+from models.inputs.transactions.labels import KnownLabels
 from models.inputs.transactions.recipe import TransactionRecipe, fit_recipe
 from models.inputs.transactions.rolling import RollingHistory
 from models.inputs.transactions.rows import Transactions, parse_timestamp
 
 __all__ = [
+    "KnownLabels",
     "NeighborhoodTooLargeError",
     "RollingHistory",
     "TransactionError",

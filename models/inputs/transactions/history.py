@@ -8,6 +8,7 @@ from typing import Self, final
 import numpy as np
 
 from models.inputs.graph import Graph
+from models.inputs.transactions.labels import KnownLabels, LabelQueue
 from models.inputs.transactions.recipe import TransactionRecipe
 from models.inputs.transactions.rows import Transactions
 from models.kernels import transactions as kernels
@@ -67,7 +68,9 @@ class TransactionHistory:
             "x": np.empty((0, len(recipe.features)), np.float32),
             "place": np.empty(0, np.int32),  # scratch of `collect_neighborhoods`
             "linked": np.empty(0, np.int32),
+            "known": np.empty(0, np.int8),
         }
+        self._labels = LabelQueue()
         self._series = {
             "last": np.empty(0, np.int32),
             "first": np.empty(0, np.int32),
@@ -76,6 +79,8 @@ class TransactionHistory:
             "rows": np.empty((0, spans), np.int32),
             "present": np.empty((0, spans), np.int32),
             "total": np.empty((0, spans)),
+            "frauds": np.empty(0, np.int32),
+            "labelled": np.empty(0, np.int32),
         }
 
     @classmethod
@@ -132,11 +137,33 @@ class TransactionHistory:
         self._require_order(rows)
         begin, end = self._num_rows, self._num_rows + len(rows)
         _grow(self._rows, end)
+        if self.recipe.label is not None and rows.labels is not None:
+            labelled = np.flatnonzero(rows.labels >= 0)
+            known = rows.time[labelled] + self.recipe.known_after
+            places = begin + labelled
+            self._labels.add(KnownLabels(places, rows.labels[labelled], known, places + 1))
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             part = rows.take(slice(start, start + _ROWS_AT_A_TIME))
             self._append_part(part, begin + start)
         self._num_rows = end
         return np.arange(begin, end)
+
+    def add_labels(self, rows: np.ndarray, labels: np.ndarray) -> None:
+        """Add labels (n,), int8, of transactions that are here, at places `rows`; one that has a
+        label takes the new one. They count for transactions that are appended later, once they are
+        known: `known_after` later than their row, and not before the last row.
+        """
+        known = np.maximum(self.times[rows] + self.recipe.known_after, self.last_time)
+        position = np.full(len(rows), self._num_rows, np.int64)
+        self.add_known_labels(KnownLabels(np.asarray(rows, np.int64), labels, known, position))
+
+    def add_known_labels(self, labels: KnownLabels) -> None:
+        """Add labels that `list_labels` returned, before the rows that know them."""
+        self._labels.add(labels)
+
+    def list_labels(self) -> KnownLabels:
+        """Return all labels that were added or appended, in that order."""
+        return self._labels.list_all()
 
     def _append_part(self, rows: Transactions, begin: int) -> None:
         end = begin + len(rows)
@@ -146,13 +173,17 @@ class TransactionHistory:
         r["time"][begin:end], r["amount"][begin:end] = rows.time, rows.amount
         own = self._num_own
         described = np.empty((end - begin, r["x"].shape[1] - own))
-        kernels.update(
+        due = self._labels.find_due(rows.time[-1])
+        counted = kernels.update(
             *(begin, end, r["time"], r["amount"], r["key"]),
             *(self._chain_of, self._member, self._windows),
             *(s["last"], s["first"], s["others"], s["tail"]),
             *(s["rows"], s["present"], s["total"]),
             *(r["before"], r["after"], r["head"], described),
+            *(self.recipe.label is not None, r["known"], s["frauds"], s["labelled"]),
+            *(due.row, due.label, due.time, due.position),
         )
+        self._labels.remove_first(counted)
         r["x"][begin:end, :own] = self.recipe.describe_rows(rows)
         r["x"][begin:end, own:] = described
 
@@ -259,4 +290,4 @@ def _grow(arrays: dict[str, np.ndarray], size: int) -> None:
         arrays[name] = grown
 
 
-_WITH_NONE = ("last", "first", "tail", "place", "linked")
+_WITH_NONE = ("last", "first", "tail", "place", "linked", "known")

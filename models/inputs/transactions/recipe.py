@@ -16,6 +16,7 @@ _MIN_ROWS = 20  # of the training, with such a value
 _CALENDAR_WINDOWS = (3600.0, 86_400.0, 604_800.0, 2_592_000.0)
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0))
 OTHER = "other"
+KNOWN_FEATURES = ("known_frauds", "known_labels", "known_fraud_share")
 
 
 class TransactionRecipe(BaseModel):
@@ -53,6 +54,17 @@ class TransactionRecipe(BaseModel):
     accounts_pay_and_are_paid: bool = Field(
         description="sources and targets are accounts of one kind, seen on either side"
     )
+    label: str | None = Field(
+        default=None,
+        description="column of labels, of which those of earlier rows count once they are known; "
+        "null where the model reads none",
+    )
+    known_after: float = Field(
+        default=0.0,
+        ge=0,
+        description="how much later than its row a label is known: seconds, or the unit of the "
+        "time",
+    )
     neighbors: int = Field(
         default=3, ge=1, le=16, description="earlier transactions of each kind that are linked"
     )
@@ -63,10 +75,17 @@ class TransactionRecipe(BaseModel):
     @model_validator(mode="after")
     def _has_distinct_names(self) -> Self:
         columns = [self.time, self.source, self.target, *self.number_columns, *self.text_columns]
+        if self.label is not None:
+            columns.append(self.label)
         if "id" in columns:
             raise ValueError("A column called `id` can only be the id of the rows. Rename it.")
         if list(self.windows) != sorted({*self.windows}) or self.windows[0] <= 0:
             raise ValueError("Windows must be distinct positive numbers, in order.")
+        if self.known_after >= self.memory:
+            raise ValueError(
+                f"Labels are known after {self.known_after:g}, and nothing older than the longest "
+                f"window, {self.memory:g}, counts. Give a longer window, or a shorter delay."
+            )
         for names in (columns, list(self.features)):
             if len({*names}) < len(names):
                 again = next(name for name in names if names.count(name) > 1)
@@ -103,7 +122,8 @@ class TransactionRecipe(BaseModel):
         """Features of one series; see `models.kernels.transactions.update`."""
         spans = [self._format_window(window) for window in self.windows]
         per_window = [f"{what}_{span}" for span in spans for what in ("count", "sum")]
-        return ("gap", "amount_ratio", *per_window)
+        known = KNOWN_FEATURES if self.label is not None else ()
+        return ("gap", "amount_ratio", *per_window, *known)
 
     @property
     def row_features(self) -> tuple[str, ...]:
@@ -164,6 +184,8 @@ def fit_recipe(
     categories: Sequence[str] = (),
     shared: Sequence[str] = (),
     calendar: bool,
+    label: str | None = None,
+    known_after: float = 0.0,
     windows: Sequence[float] | None = None,
     neighbors: int = 3,
     hops: int = 1,
@@ -174,7 +196,8 @@ def fit_recipe(
     range, and a tenth, a hundredth and a thousandth of it.
 
     Raises:
-        ValueError: a column has no value at all, or the times do not differ.
+        ValueError: a column has no value at all, the times do not differ, or labels are known only
+            after the longest window.
     """
     columns = {amount: rows.amount, **rows.numbers}
     for column, values in columns.items():
@@ -201,6 +224,8 @@ def fit_recipe(
         calendar=calendar,
         windows=tuple(windows),
         accounts_pay_and_are_paid=not set(rows.source).isdisjoint(rows.target),
+        label=label,
+        known_after=known_after,
         neighbors=neighbors,
         hops=hops,
     )

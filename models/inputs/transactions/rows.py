@@ -20,6 +20,8 @@ class Transactions:
         amount: float64 (n,), NaN where it is missing.
         categories: text (n,) of each category and of each shared attribute, dtype object.
         numbers: float64 (n,) of each other column, NaN where a value is missing.
+        labels: int8 (n,), 1 fraud, 0 none, -1 unknown, for recipes in which those of earlier rows
+            count; None where none are known.
     """
 
     time: np.ndarray
@@ -28,6 +30,7 @@ class Transactions:
     amount: np.ndarray
     categories: Mapping[str, np.ndarray]
     numbers: Mapping[str, np.ndarray]
+    labels: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.time)
@@ -41,6 +44,7 @@ class Transactions:
             self.amount[rows],
             {name: values[rows] for name, values in self.categories.items()},
             {name: values[rows] for name, values in self.numbers.items()},
+            None if self.labels is None else self.labels[rows],
         )
 
 

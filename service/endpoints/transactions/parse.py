@@ -1,18 +1,24 @@
-"""Parse transactions to store."""
+"""Parse transactions and labels to store."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from models.inputs.transactions import TransactionRecipe
-from service.endpoints.transactions.schemas import MAX_ROWS, AddOptions, NewTransactionsBody
+from service.endpoints.transactions.schemas import (
+    MAX_ROWS,
+    AddOptions,
+    NewLabelsBody,
+    NewTransactionsBody,
+)
 from service.errors import unknown_fields
-from service.storage.graphs import NewTransactions
+from service.storage.graphs import NewLabels, NewTransactions
 from service.validation.arrays import (
     make_graph_problem_at,
     make_graph_problem_where,
     pointer_builder,
 )
+from service.validation.ids import index_ids
 from service.validation.json_body import parse_json_object
 from service.validation.schema_errors import make_request_problem, validate_fields
 from service.validation.transaction_rows import parse_transactions
@@ -46,3 +52,16 @@ def parse_new_transactions(
         rule = f"The id of a stored transaction may have at most {_MAX_ID} characters."
         raise make_graph_problem_where(long, _ID_AT, "too_long", rule)
     return NewTransactions(ids, rows, rows.time), frozenset(options.include)
+
+
+def parse_new_labels(body: bytes) -> NewLabels:
+    """
+    Raises:
+        Problem: a label is not valid, or an id comes twice.
+    """
+    fields = parse_json_object(body, "invalid-json")
+    if faults := unknown_fields(fields, NewLabelsBody.model_fields):
+        raise make_request_problem(faults)
+    labels = validate_fields(NewLabelsBody, fields).labels
+    index_ids([each.id for each in labels], pointer_builder("labels", tail="id"))
+    return NewLabels([each.id for each in labels], np.array([e.label for e in labels], np.int8))

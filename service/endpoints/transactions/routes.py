@@ -1,12 +1,14 @@
-"""POST /graphs/{id}/transactions"""
+"""POST /graphs/{id}/transactions and /labels"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel
 
 from models.base import StepControl
 from service.auth.keys import get_caller
@@ -23,9 +25,11 @@ from service.endpoints.anomaly.infer import (
 from service.endpoints.anomaly.parse import ScoreInputs
 from service.endpoints.common.api_docs import job_responses, json_body, problems
 from service.endpoints.pipeline import InferenceTask, handle_inference
-from service.endpoints.transactions.parse import parse_new_transactions
+from service.endpoints.transactions.parse import parse_new_labels, parse_new_transactions
 from service.endpoints.transactions.schemas import (
+    NewLabelsBody,
     NewTransactionsBody,
+    StoredLabels,
     StoredTransactions,
     TransactionScores,
 )
@@ -37,6 +41,7 @@ from service.endpoints.transactions.score import (
     require_supported,
 )
 from service.engine.engine import Workload
+from service.errors import make_problem
 from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.media_types import JSON
@@ -78,10 +83,42 @@ async def add_transactions(
     return await _store_alone(id, request, context)
 
 
+@router.post(
+    "/graphs/{id}/labels",
+    response_model=StoredLabels,
+    summary="Tell what stored transactions turned out to be",
+    responses=problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507),
+    openapi_extra=json_body(NewLabelsBody),
+)
+async def add_labels(
+    id: str, request: Request, context: Annotated[AppContext, Depends(get_context)]
+) -> Response:
+    """For graphs whose model reads labels (`label` of its `transactions`). They count for
+    transactions that are stored later, once a label is as old as in training (`known_after`); no
+    score that was given changes. Sent again they change nothing.
+    """
+    require_media_type(request, (JSON,), JSON)
+    graph = await context.graphs.get_transactions(id)
+    if graph.settings.recipe.label is None:
+        detail = (
+            f"The model {graph.settings.model} reads no labels. Train one with --known-after, and "
+            "store the graph with it."
+        )
+        raise make_problem("invalid-request", "/labels", "not_allowed", detail)
+
+    async def store(body: bytes) -> StoredLabels:
+        weight = JSON_COST_FACTOR * len(body)
+        labels = await context.offload_if_large(weight, parse_new_labels, body)
+        head, changed = await context.graphs.add_labels(id, graph.schema, labels)
+        return StoredLabels(id=id, changed=changed, revision=head.revision)
+
+    return await _respond_once_stored(request, context, store)
+
+
 async def _store_alone(id: str, request: Request, context: AppContext) -> Response:
     graph, caller = await context.graphs.get_transactions(id), get_caller(request.scope)
 
-    async def stored() -> StoredTransactions:
+    async def store(body: bytes) -> StoredTransactions:
         weight = JSON_COST_FACTOR * len(body)
         recipe = graph.settings.recipe
         new, _ = await context.offload_if_large(weight, parse_new_transactions, body, recipe)
@@ -90,10 +127,16 @@ async def _store_alone(id: str, request: Request, context: AppContext) -> Respon
         sizes = {"num_nodes": added.head.num_nodes, "revision": added.head.revision}
         return StoredTransactions(id=id, added=len(added.new), **sizes)
 
+    return await _respond_once_stored(request, context, store)
+
+
+async def _respond_once_stored(
+    request: Request, context: AppContext, store: Callable[[bytes], Coroutine[Any, Any, BaseModel]]
+) -> Response:
     async with context.body_reader.read(request, context.settings.body_timeout_s) as body:
         require_small(body, JSON)
         result = await run_until_deadline_or_disconnect(
-            stored(), request.receive, context.settings.deadline_s
+            store(body), request.receive, context.settings.deadline_s
         )
     return Response(result.model_dump_json(), media_type=JSON)
 

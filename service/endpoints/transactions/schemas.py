@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, FailFast, Field
 
@@ -45,6 +45,27 @@ class NewTransactionsBody(AddOptions):
             ]
         ],
     )
+
+
+class TransactionLabel(Strict):
+    """What a stored transaction turned out to be."""
+
+    id: NodeId
+    label: Literal[0, 1] = Field(description="1 fraud, 0 none")
+
+
+class NewLabelsBody(Strict):
+    """Labels of stored transactions. One that has a label takes the new one."""
+
+    labels: list[TransactionLabel] = Field(min_length=1, max_length=MAX_ROWS)
+
+
+class StoredLabels(BaseModel):
+    """What was stored."""
+
+    id: str
+    changed: int = Field(description="transactions that had no label, or another one")
+    revision: int
 
 
 class StoredTransactions(BaseModel):

@@ -16,7 +16,7 @@ from service.storage.graphs.base import (
     Webhook,
 )
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood
-from service.storage.graphs.new_transactions import NewTransactions, StreamSettings
+from service.storage.graphs.new_transactions import NewLabels, NewTransactions, StreamSettings
 from service.storage.graphs.sqlite import SqliteGraphLog
 from service.storage.graphs.store import GraphStore
 from service.storage.graphs.stored_graph import Schema, StoredGraph
@@ -34,6 +34,7 @@ __all__ = [
     "GraphSnapshot",
     "GraphStore",
     "Neighborhood",
+    "NewLabels",
     "NewTransactions",
     "PendingScore",
     "Schema",

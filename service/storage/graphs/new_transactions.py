@@ -1,4 +1,4 @@
-"""Transactions to add to a stored graph, and the settings of that graph."""
+"""Transactions and labels to add to a stored graph, and the settings of that graph."""
 
 from __future__ import annotations
 
@@ -64,14 +64,16 @@ class NewTransactions:
         rows = self.rows
         columns = [rows.time, self.sent, rows.source, rows.target, rows.amount]
         parts = [self.node_ids, *(column.tolist() for column in columns)]
+        labels = None if rows.labels is None else rows.labels.tolist()
         more = (
             {name: v.tolist() for name, v in m.items()} for m in (rows.categories, rows.numbers)
         )
-        return orjson.dumps([*parts, *more])  # a missing number is null
+        return orjson.dumps([*parts, *more, labels])  # a missing number is null
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        ids, time, sent, source, target, amount, categories, numbers = orjson.loads(text)
+        ids, time, sent, source, target, amount, categories, numbers, *rest = orjson.loads(text)
+        labels = rest[0] if rest else None  # earlier versions wrote none
         rows = Transactions(
             np.array(time, float),
             np.array(source, object),
@@ -79,5 +81,25 @@ class NewTransactions:
             np.array(amount, float),
             {name: np.array(values, object) for name, values in categories.items()},
             {name: np.array(values, float) for name, values in numbers.items()},
+            None if labels is None else np.array(labels, np.int8),
         )
         return cls(ids, rows, np.array(sent, float))
+
+
+@dataclass(frozen=True)
+class NewLabels:
+    """Labels of stored transactions, int8 (n,): 1 fraud, 0 none."""
+
+    node_ids: list[NodeId]
+    labels: np.ndarray
+
+    def to_json(self) -> bytes:
+        return orjson.dumps({"ids": self.node_ids, "labels": self.labels.tolist()})
+
+
+def parse_update(text: bytes) -> NewTransactions | NewLabels:
+    """Return what was logged by `to_json`."""
+    if text.startswith(b"{"):
+        fields = orjson.loads(text)
+        return NewLabels(fields["ids"], np.array(fields["labels"], np.int8))
+    return NewTransactions.from_json(text)

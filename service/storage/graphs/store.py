@@ -23,11 +23,12 @@ from service.storage.graphs.base import (
     WriteResult,
 )
 from service.storage.graphs.dynamic_graph import DynamicGraph
+from service.storage.graphs.new_transactions import NewLabels, NewTransactions
 from service.storage.graphs.snapshot_file import encode_snapshot, restore_graph
 from service.storage.graphs.stored_graph import Schema, StoredChange, StoredGraph
 from service.storage.graphs.transaction_graph import (
     Addition,
-    NewTransactions,
+    Labelling,
     TransactionGraph,
 )
 from service.storage.graphs.update import Update
@@ -244,6 +245,18 @@ class GraphStore:
             ]
         return AddedTransactions(head, graph, new, pending)
 
+    async def add_labels(
+        self, id: str, schema: Schema, labels: NewLabels
+    ) -> tuple[GraphMetadata, int]:
+        """Store labels of transactions; return how many there were not yet.
+
+        Raises:
+            Problem: no such graph or transaction, or the graph is another one now.
+        """
+        work = partial(self._update, self._place(id), schema, labels)
+        head, change, _ = await asyncio.wrap_future(self._writer.submit(work))
+        return head, len(change.rows) if isinstance(change, Labelling) else 0
+
     async def delete(self, id: str) -> None:
         """Delete a graph.
 
@@ -306,7 +319,7 @@ class GraphStore:
         self,
         place: GraphKey,
         schema: Schema,
-        update: Update | NewTransactions,
+        update: Update | NewTransactions | NewLabels,
         scored: bool = False,
     ) -> tuple[GraphMetadata, StoredChange | None, StoredGraph]:
         """Apply an update; return what it changes, and the graph that has it."""

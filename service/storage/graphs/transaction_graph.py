@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, final
 
 import numpy as np
-import orjson
 import safetensors.numpy
 
 from models.inputs.graph import Graph
 from models.inputs.transactions import (
+    KnownLabels,
     NeighborhoodTooLargeError,
     TransactionError,
     TransactionHistory,
-    TransactionRecipe,
     Transactions,
 )
 from service.errors import pointer
-from service.storage.graphs.new_transactions import NewTransactions, StreamSettings
+from service.storage.graphs.new_transactions import (
+    NewLabels,
+    NewTransactions,
+    StreamSettings,
+    parse_update,
+)
+from service.storage.graphs.sent_rows import SentRows
 from service.storage.graphs.stored_graph import StoredGraph
 from service.validation.arrays import (
     PointerFn,
     make_graph_problem_at,
     make_graph_problem_where,
+    pointer_builder,
 )
 from service.validation.ids import NodeId
 
-_BYTES_OF_A_ROW = 150  # its id, and its place in a dictionary; of a text the same
 _FUTURE_S = 86_400.0
 """How far a timestamp may be ahead of the clock: all later rows would count as late."""
 _MIN_EXPIRED = 1000
+_LABEL = "known_label."  # of its arrays in a file
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,24 @@ class Addition:
     num_edges: int = 0
 
 
+@dataclass(frozen=True)
+class Labelling:
+    """The labels of an update that are new or others, at `rows`."""
+
+    update: NewLabels
+    rows: np.ndarray
+    num_nodes: int
+    num_edges: int = 0
+
+
 @final
 class TransactionGraph(StoredGraph):
     """Transactions in the order in which they count, each linked with earlier ones by the recipe.
 
-    A transaction never changes, and none that comes later changes its features or its score. Those
-    that are forgotten leave the scores of others as they were: `keep` is at least as long as the
-    recipe reaches, and a transaction of which not all before it is kept is scored no more.
+    A transaction never changes but for its label, and neither its label nor one that comes later
+    changes its features or its score. Those that are forgotten leave the scores of others as they
+    were: `keep` is at least as long as the recipe reaches, and a transaction of which not all
+    before it is kept is scored no more.
     """
 
     def __init__(
@@ -61,36 +78,35 @@ class TransactionGraph(StoredGraph):
         rows: NewTransactions | None,
         forgotten: float,
         revision: int,
+        labels: KnownLabels | None = None,
     ) -> None:
+        """
+        Args:
+            labels: those that `rows` have, each known from some row on; else none is known.
+        """
         recipe = settings.recipe
         self.schema, self.settings = settings.schema, settings
         self.revision, self.num_edges = revision, 0
         self._forgotten = forgotten  # rows up to this time are
         self._history = TransactionHistory(recipe)
         self._rows = dict[NodeId, int]()
-        self._ids = list[NodeId]()
-        self._texts, self._codes = list[str](), dict[str, int]()
-        # Places in `_texts`, or numbers; the time is that which was sent.
-        self._columns = {
-            **dict.fromkeys(_text_columns(recipe), np.empty(0, np.int32)),
-            **dict.fromkeys((recipe.time, *recipe.number_columns), np.empty(0)),
-        }
+        self._sent = SentRows(recipe)
         self._lock = threading.Lock()
         if rows is not None:
-            self._append(rows)
+            if labels is not None:
+                self._history.add_known_labels(labels)
+            self._append(rows, are_labels_known=labels is not None)
 
     def __contains__(self, node_id: NodeId) -> bool:
         return node_id in self._rows
 
     @property
     def num_nodes(self) -> int:
-        return len(self._ids)
+        return len(self._sent)
 
     @property
     def nbytes(self) -> int:
-        columns = sum(column.nbytes for column in self._columns.values())
-        names = _BYTES_OF_A_ROW * (len(self._ids) + len(self._texts))
-        return self._history.nbytes + columns + names
+        return self._history.nbytes + self._sent.nbytes
 
     @property
     def should_compact(self) -> bool:
@@ -104,9 +120,32 @@ class TransactionGraph(StoredGraph):
         expired = self._count_expired()
         forgotten = float(self._history.times[expired - 1]) if expired else self._forgotten
         rows = self._export(np.arange(expired, self.num_nodes))
-        return TransactionGraph(self.settings, rows, forgotten, self.revision)
+        labels = self._history.list_labels().without_rows(expired)
+        return TransactionGraph(self.settings, rows, forgotten, self.revision, labels)
 
-    def plan(self, update: NewTransactions) -> Addition | None:
+    def plan(self, update: NewTransactions | NewLabels) -> Addition | Labelling | None:
+        if isinstance(update, NewLabels):
+            return self._plan_labels(update)
+        return self._plan_rows(update)
+
+    def _plan_labels(self, update: NewLabels) -> Labelling | None:
+        """
+        Raises:
+            Problem: a transaction is not stored.
+        """
+        rows = np.array([self._rows.get(node_id, -1) for node_id in update.node_ids], np.int64)
+        if (unknown := rows < 0).any():
+            rule = "No transaction of the graph has this id. Send ids of its transactions."
+            at = pointer_builder("labels", tail="id")
+            raise make_graph_problem_where(unknown, at, "unknown_node", rule)
+        differ = np.flatnonzero(self._sent.labels[rows] != update.labels)
+        if not len(differ):
+            return None
+        ids = [update.node_ids[place] for place in differ.tolist()]
+        changed = NewLabels(ids, update.labels[differ])
+        return Labelling(changed, rows[differ], self.num_nodes)
+
+    def _plan_rows(self, update: NewTransactions) -> Addition | None:
         """Rows with the id of a stored one must be equal to it, and change nothing. Rows that are
         late by up to the shortest window count as of the last row's time.
 
@@ -162,6 +201,19 @@ class TransactionGraph(StoredGraph):
         differ = _differ(sent.sent, stored.sent)
         for ours, theirs in zip(_columns(sent.rows), _columns(stored.rows), strict=True):
             differ |= _differ(ours, theirs)
+        if sent.rows.labels is not None and stored.rows.labels is not None:
+            other = (sent.rows.labels >= 0) & (sent.rows.labels != stored.rows.labels)
+            if (other & ~differ).any():
+                rule = (
+                    "This transaction is stored with another label, or without one. Send its label "
+                    "to POST /graphs/{id}/labels."
+                )
+                label = str(self.settings.recipe.label)
+
+                def at_label(row: int) -> str:
+                    return pointer("transactions", int(places[row]), label)
+
+                raise make_graph_problem_where(other & ~differ, at_label, "conflict", rule)
         if differ.any():
 
             def at(row: int) -> str:
@@ -173,14 +225,23 @@ class TransactionGraph(StoredGraph):
             )
             raise make_graph_problem_where(differ, at, "conflict", rule)
 
-    def commit(self, change: Addition, revision: int) -> None:
+    def commit(self, change: Addition | Labelling, revision: int) -> None:
         with self._lock:
-            self._append(change.update)
+            if isinstance(change, Labelling):
+                self._sent.labels[change.rows] = change.update.labels
+                self._history.add_labels(change.rows, change.update.labels)
+            else:
+                self._append(change.update)
             self.revision = revision
 
     def apply_logged(self, text: bytes) -> None:
-        added = NewTransactions.from_json(text)
-        self.commit(Addition(added, self.num_nodes + len(added.node_ids)), self.revision + 1)
+        update = parse_update(text)
+        if isinstance(update, NewLabels):  # each was a change when it was written
+            rows = np.array([self._rows[node_id] for node_id in update.node_ids], np.int64)
+            change = Labelling(update, rows, self.num_nodes)
+        else:
+            change = Addition(update, self.num_nodes + len(update.node_ids))
+        self.commit(change, self.revision + 1)
 
     def build_neighborhoods(
         self, targets: Sequence[NodeId], max_nodes: int, at: PointerFn
@@ -222,7 +283,7 @@ class TransactionGraph(StoredGraph):
             place = np.empty(len(nodes), np.int64)
             place[order] = np.arange(len(nodes))
             ordered = Graph(graph.x[order], place[graph.edge_index])
-            return ordered, [self._ids[node] for node in nodes[order].tolist()]
+            return ordered, [self._sent.node_ids[node] for node in nodes[order].tolist()]
 
     def describe(self, node_ids: Iterable[NodeId]) -> list[dict[str, Any]]:
         """Return stored transactions by the names of their columns, as they were sent, with
@@ -243,6 +304,9 @@ class TransactionGraph(StoredGraph):
             **{name: _with_none(values) for name, values in rows.numbers.items()},
             "late_by": late,
         }
+        if recipe.label is not None and rows.labels is not None:
+            labels = rows.labels.tolist()
+            named[recipe.label] = [None if label < 0 else label for label in labels]
         return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
 
     def list_all(self) -> NewTransactions:
@@ -252,16 +316,11 @@ class TransactionGraph(StoredGraph):
 
     def to_file(self) -> bytes:
         """Return all of it as a safetensors file."""
-        texts = {
-            "node_ids": orjson.dumps(self._ids),
-            "texts": orjson.dumps(self._texts),
-            "settings": self.settings.to_json(),
-        }
-        arrays = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
-        arrays |= {
-            f"column.{name}": values[: self.num_nodes] for name, values in self._columns.items()
-        }
+        arrays = self._sent.to_arrays()
+        arrays["settings"] = np.frombuffer(self.settings.to_json(), np.uint8)
         arrays |= {"time": self._history.times, "forgotten": np.array([self._forgotten])}
+        labels = self._history.list_labels()
+        arrays |= {f"{_LABEL}{name}": values for name, values in vars(labels).items()}
         return safetensors.numpy.save(arrays)
 
     @classmethod
@@ -269,75 +328,26 @@ class TransactionGraph(StoredGraph):
         """Restore what `to_file` returned."""
         arrays = safetensors.numpy.load(file)
         settings = StreamSettings.from_json(arrays["settings"].tobytes())
-        texts = orjson.loads(arrays["texts"].tobytes())
-        columns = {
-            name.removeprefix("column."): values
-            for name, values in arrays.items()
-            if name.startswith("column.")
-        }
-        rows = _to_rows(settings.recipe, arrays["time"], columns, texts)
-        node_ids = orjson.loads(arrays["node_ids"].tobytes())
-        loaded = NewTransactions(node_ids, rows, columns[settings.recipe.time])
-        return cls(settings, loaded, float(arrays["forgotten"][0]), revision)
+        rows = SentRows.from_arrays(settings.recipe, arrays)
+        labels = KnownLabels.none()
+        if f"{_LABEL}row" in arrays:  # earlier versions wrote none
+            labels = KnownLabels(*(arrays[f"{_LABEL}{name}"] for name in vars(labels)))
+        loaded = rows.take(np.arange(len(rows)), arrays["time"])
+        return cls(settings, loaded, float(arrays["forgotten"][0]), revision, labels)
 
-    def _append(self, new: NewTransactions) -> None:
+    def _append(self, new: NewTransactions, *, are_labels_known: bool = False) -> None:
         begin, end = self.num_nodes, self.num_nodes + len(new.node_ids)
-        self._history.append(new.rows)
+        self._history.append(replace(new.rows, labels=None) if are_labels_known else new.rows)
         self._rows.update(zip(new.node_ids, range(begin, end), strict=True))
-        self._ids += new.node_ids
-        recipe, rows = self.settings.recipe, new.rows
-        if end > len(self._columns[recipe.time]):
-            room = max(end, 2 * begin, 1024)
-            for name, values in self._columns.items():
-                self._columns[name] = np.concatenate([values, np.zeros(room - begin, values.dtype)])
-        texts = {recipe.source: rows.source, recipe.target: rows.target, **rows.categories}
-        for name in _text_columns(recipe):
-            self._columns[name][begin:end] = [self._find_code(text) for text in texts[name]]
-        numbers = {recipe.time: new.sent, recipe.amount: rows.amount, **rows.numbers}
-        for name, values in numbers.items():
-            self._columns[name][begin:end] = values
-
-    def _find_code(self, text: str) -> int:
-        if (code := self._codes.get(text)) is None:
-            code = self._codes[text] = len(self._texts)
-            self._texts.append(text)
-        return code
+        self._sent.append(new)
 
     def _export(self, places: np.ndarray) -> NewTransactions:
-        columns = {name: values[places] for name, values in self._columns.items()}
-        recipe = self.settings.recipe
-        rows = _to_rows(recipe, self._history.times[places], columns, self._texts)
-        node_ids = [self._ids[place] for place in places.tolist()]
-        return NewTransactions(node_ids, rows, columns[recipe.time])
+        return self._sent.take(places, self._history.times[places])
 
     def _format_time(self, value: float) -> str | float:
         if self.settings.recipe.calendar and np.isfinite(value):
             return datetime.fromtimestamp(value, UTC).isoformat().replace("+00:00", "Z")
         return value
-
-
-def _to_rows(
-    recipe: TransactionRecipe,
-    time: np.ndarray,
-    columns: Mapping[str, np.ndarray],
-    texts: list[str],
-) -> Transactions:
-    text = {
-        name: np.array([texts[code] for code in columns[name].tolist()], object)
-        for name in _text_columns(recipe)
-    }
-    return Transactions(
-        time,
-        text[recipe.source],
-        text[recipe.target],
-        columns[recipe.amount],
-        {name: text[name] for name in recipe.text_columns},
-        {name: columns[name] for name in recipe.numbers},
-    )
-
-
-def _text_columns(recipe: TransactionRecipe) -> tuple[str, ...]:
-    return (recipe.source, recipe.target, *recipe.text_columns)
 
 
 def _columns(rows: Transactions) -> Iterable[np.ndarray]:

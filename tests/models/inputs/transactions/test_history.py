@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def make_rows(count: int, seed: int = 0, *, accounts: bool = True) -> Transactio
     )
 
 
-def make_recipe(rows: Transactions, **options: int) -> TransactionRecipe:
+def make_recipe(rows: Transactions, **options: Any) -> TransactionRecipe:
     return fit_recipe(
         rows,
         time="t",

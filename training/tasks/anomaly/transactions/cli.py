@@ -73,6 +73,14 @@ Neighbors = Annotated[
     int, typer.Option(help="earlier transactions that are linked, of each kind", min=1, max=16)
 ]
 Hops = Annotated[int, typer.Option(help="steps to linked transactions", min=0, max=2)]
+KnownAfter = Annotated[
+    float | None,
+    typer.Option(
+        help="let the labels of earlier rows be features, once they are older than this: seconds, "
+        "or the unit of the time; else none is",
+        min=0,
+    ),
+]
 Split = Annotated[
     str,
     typer.Option(help=f"time, the last rows test; {OPTION_HELP}"),
@@ -88,6 +96,7 @@ def _describe(
     windows: str | None,
     neighbors: int,
     hops: int,
+    known_after: float | None,
 ) -> DescribedTransactions:
     """Read, split and describe a table, and print what was left out, assumed or is suspicious."""
     spans = None if windows is None else _parse_windows(windows)
@@ -98,7 +107,9 @@ def _describe(
         console.print(data.note, markup=False, highlight=False)
     split = choose_transaction_split(data, table, split_option)
     del table  # some GiB of millions of rows
-    described = describe(data, split, windows=spans, neighbors=neighbors, hops=hops)
+    described = describe(
+        data, split, windows=spans, neighbors=neighbors, hops=hops, known_after=known_after
+    )
     recipe = described.recipe
     unit = "timestamps" if recipe.calendar else "numbers"
 
@@ -150,6 +161,7 @@ def transactions(
     windows: Windows = None,
     neighbors: Neighbors = 3,
     hops: Hops = 1,
+    known_after: KnownAfter = None,
     budget: Annotated[
         float | None, typer.Option(help="alert on this share of all transactions, as 0.01")
     ] = None,
@@ -187,7 +199,9 @@ def transactions(
         *(unlabelled, id_column, drop or (), decimal),
     )
     name, folder = checkpoint_folder(name or f"{model}-{table.name.partition('.')[0]}", out)
-    described = _describe(table, columns, separator, encoding, split, windows, neighbors, hops)
+    described = _describe(
+        table, columns, separator, encoding, split, windows, neighbors, hops, known_after
+    )
     recipe = transaction_train_config(model, len(described.split.train), smoke=smoke)
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
@@ -236,6 +250,7 @@ def transactions_table(
     windows: Windows = None,
     neighbors: Neighbors = 3,
     hops: Hops = 1,
+    known_after: KnownAfter = None,
     seeds: Annotated[int, typer.Option(help="number of seeds", min=1)] = 5,
     out: ResultsLogOption = None,
     device: DeviceOption = "auto",
@@ -247,7 +262,9 @@ def transactions_table(
         *(time, source, target, amount, category or (), shared or (), number or (), label),
         *(unlabelled, id_column, drop or (), decimal),
     )
-    described = _describe(table, columns, separator, encoding, split, windows, neighbors, hops)
+    described = _describe(
+        table, columns, separator, encoding, split, windows, neighbors, hops, known_after
+    )
     path = out or Path("runs/tables") / f"{_name_results(described, smoke)}.jsonl"
     fabric = create_fabric(device, precision)
     with Progress(console=console) as progress:

@@ -41,11 +41,13 @@ def test_ids_are_text_times_are_seconds_and_blanks_are_missing() -> None:
 
 def test_rows_for_a_server_leave_out_what_is_missing() -> None:
     table = read()
-    first, second, _ = to_rows(table, COLUMNS)
+    first, second, last = to_rows(table, COLUMNS)
     assert first == {
-        **{"time": table.time[0], "source": "007", "target": "B", "amount": 10.5, "place": "x"}
+        **{"time": table.time[0], "source": "007", "target": "B", "amount": 10.5, "place": "x"},
+        "fraud": 1,
     }
-    assert second.keys() == {"time", "source", "target"}
+    assert second.keys() == {"time", "source", "target", "fraud"}
+    assert "fraud" not in last  # not labelled
 
 
 @pytest.mark.parametrize("times", [[3, 4, 4.5], ["3", "4", "4.5"]])

@@ -298,3 +298,26 @@ def test_the_table_compares_every_model(payments: pd.DataFrame, tmp_path: Path) 
     assert result.exit_code == 0
     for model in ("cdat", "et", "gcn", "graph_transformer", "gradient_boosting", "random_forest"):
         assert f"| {model} |" in result.output
+
+
+def test_labels_are_features_once_they_are_known(payments: pd.DataFrame) -> None:
+    data = load(payments)
+    split = by_time(data)
+    day = 86_400.0
+    described = describe(data, split, known_after=day)
+    recipe = described.recipe
+    assert (recipe.label, recipe.known_after) == ("is_fraud", day)
+    place = recipe.features.index("source_sent_known_labels")
+    assert described.history.x_NF[split.train, place].max() > 0
+    # What a row of the test part turns out to be is known to none of the day that follows.
+    row = int(split.test[0])
+    other = payments.copy()
+    other.loc[data.table_rows[row], "is_fraud"] = 1 - data.labels[row]
+    changed = describe(load(other), split, known_after=day).history.x_NF
+    differ = (changed != described.history.x_NF).any(1)
+    assert not differ[data.rows.time < data.rows.time[row] + day].any()
+    assert differ.any()
+    shuffled = np.random.default_rng(0).permutation(len(data))
+    parts = np.sort(shuffled[:1500]), np.sort(shuffled[1500:2000]), np.sort(shuffled[2000:])
+    with pytest.raises(ValueError, match="parts that follow each other in time"):
+        describe(data, Split("random", *parts), known_after=day)

@@ -91,6 +91,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         version="0.1.0",
         description="Inference for energy transformers.",
         lifespan=lifespan,
+        docs_url=None,  # see `endpoints.page`
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -99,7 +100,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         _configure_app(app, context, WORKER)
     else:
         answers = app
-        openapi.install(app, settings)
+        openapi.install(app, context)
     _configure_app(answers, context, ROUTERS)
     return app
 

@@ -76,6 +76,9 @@ class Settings(BaseSettings):
         description="secret that signs them, as Standard Webhooks has it: whsec_ and base64, of 24 "
         "bytes or more",
     )
+    ui: bool = Field(
+        default=True, description="whether GET / shows browsers the page to try the models"
+    )
     checkpoints: Path = Field(
         default=Path(__file__).resolve().parent.parent / "checkpoints",
         description="folder of the checkpoints to serve, one subfolder each",

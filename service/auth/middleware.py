@@ -1,4 +1,4 @@
-"""Require an API key for every route but the health probes."""
+"""Require an API key for every route but health probes and pages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from service.auth.usage_limits import UsageLimits
 from service.errors import Problem
 from service.observability.request_state import get_state, is_job
 
-PUBLIC_PATHS = frozenset(  # health probes, which reveal nothing
-    f"{root}/health/{name}" for root in ("", "/v2") for name in ("live", "ready")
-)
+_PROBES = (f"{root}/health/{name}" for root in ("", "/v2") for name in ("live", "ready"))
+PUBLIC_PATHS = frozenset((*_PROBES, "/", "/docs"))
+"""Health probes and pages, which reveal nothing."""
+_PUBLIC_ASSETS = "/assets/"
 
 
 @final
@@ -58,7 +59,7 @@ class AuthMiddleware:
 
     async def _authenticate(self, scope: Scope) -> None:
         scope["user"] = ANONYMOUS
-        if self._api_keys is None or scope["path"] in PUBLIC_PATHS:
+        if self._api_keys is None or _is_public(scope["path"]):
             return
         caller = authenticate(scope, self._api_keys, self._prefix)
         if not is_job(scope):
@@ -71,6 +72,10 @@ class AuthMiddleware:
         if route := next(matches, None):
             scope["route"] = route
         await problem.response(state.request_id)(scope, receive, send)
+
+
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(_PUBLIC_ASSETS)
 
 
 def authenticate(scope: Scope, api_keys: ApiKeyStore, prefix: str = "") -> ApiKey:

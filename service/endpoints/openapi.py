@@ -12,11 +12,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service.auth.middleware import PUBLIC_PATHS
+from service.context import AppContext
 from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest
 from service.endpoints.common.api_docs import DOCUMENTED_MODELS, REF, problems
 from service.endpoints.images.schemas import AnswerImagesRequest, ClassifyImagesRequest
 from service.endpoints.open_inference.errors import is_of_protocol
 from service.endpoints.open_inference.schemas import protocol_problems
+from service.endpoints.openapi_examples import add_examples
 from service.endpoints.sample.schemas import SampleRequest, TensorSampleRequest
 from service.media_types import JSON
 from service.settings import Settings
@@ -42,8 +44,9 @@ _TOLD = {
 }
 
 
-def install(app: FastAPI, settings: Settings) -> None:
-    """Make `app` describe itself in full."""
+def install(app: FastAPI, context: AppContext) -> None:
+    """Make `app` describe itself in full, with requests to the models that are served."""
+    settings = context.settings
 
     def describe() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -75,6 +78,7 @@ def install(app: FastAPI, settings: Settings) -> None:
                 _, several = schemas[request.__name__]["properties"]["image"]["anyOf"]
                 several["maxItems"] = settings.max_images
             app.openapi_schema = document
+        add_examples(app.openapi_schema, context)
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from service.endpoints.memories import routes as memories
 from service.endpoints.models import gallery
 from service.endpoints.models import routes as models
 from service.endpoints.open_inference import routes as open_inference
+from service.endpoints.page import routes as page
 from service.endpoints.sample import routes as sample
 from service.endpoints.transactions import alert_routes as alerts
 from service.endpoints.transactions import routes as transactions
@@ -26,6 +27,7 @@ INFERENCE: tuple[APIRouter, ...] = (
 )
 """Routers whose every route needs a place in the queue."""
 ROUTERS: tuple[APIRouter, ...] = (
+    page.router,
     *INFERENCE,
     graphs.router,
     transactions.router,

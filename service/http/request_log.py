@@ -30,13 +30,6 @@ _SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
-_PAGES = {
-    "/docs": "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; "
-    "img-src 'self' data: https://fastapi.tiangolo.com; script-src 'unsafe-inline' "
-    "https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
-}
-"""Content-Security-Policy of pages, by path: what they load."""
-_POLICY = b"content-security-policy"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -94,10 +87,6 @@ class RequestLogMiddleware:
                 status = message["status"]
                 headers = [*message["headers"], (b"x-request-id", state.request_id.encode("ascii"))]
                 names = {name for name, _ in headers}
-                if (page := _PAGES.get(scope["path"])) and status == 200:
-                    headers = [header for header in headers if header[0] != _POLICY]
-                    headers.append((_POLICY, page.encode("ascii")))
-                    names.add(_POLICY)
                 headers += [header for header in self._headers if header[0] not in names]
                 message["headers"] = headers
             await send(message)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from models.inputs.questions import list_example_questions
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import problems
+from service.endpoints.models.examples import make_example
 from service.endpoints.models.schemas import (
     ClassifierDetail,
     ClassifyLimits,
@@ -62,6 +63,7 @@ async def describe_model(
         "training": manifest.training,
         "metrics": manifest.metrics,
         "limits": limits,
+        "example": make_example(model),
     }
     if isinstance(model, Classifier):
         return ClassifierDetail(

@@ -81,6 +81,7 @@ class ModelDetail(ModelSummary):
     energy: EnergyReference
     training: Json
     metrics: Json
+    example: Json = Field(description="body of a request to `route` that the model answers")
 
 
 class ScorerDetail(ModelDetail):

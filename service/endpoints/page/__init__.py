@@ -1,0 +1,1 @@
+"""The page at /, the interface at /docs, and what they load."""

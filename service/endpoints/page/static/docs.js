@@ -1,0 +1,46 @@
+// The interface as Swagger UI shows it. A key is kept in memory, for as long as the page is open.
+
+const form = document.getElementById("key");
+const secret = document.getElementById("secret");
+const refusal = document.getElementById("refusal");
+
+async function fetchInterface(key) {
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  const response = await fetch("/openapi.json", { headers });
+  const document = await response.json();
+  if (!response.ok) {
+    throw new Error(document.detail);
+  }
+  return document;
+}
+
+function show(spec, key) {
+  form.hidden = true;
+  const ui = window.SwaggerUIBundle({
+    spec,
+    domNode: document.getElementById("interface"),
+    deepLinking: true,
+    docExpansion: "none",
+    defaultModelsExpandDepth: 0,
+    displayRequestDuration: true,
+    validatorUrl: null,
+    onComplete: () => key && ui.preauthorizeApiKey("key", key),
+  });
+  window.ui = ui;
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  try {
+    show(await fetchInterface(secret.value.trim()), secret.value.trim());
+  } catch (error) {
+    refusal.textContent = error.message;
+  }
+});
+
+try {
+  show(await fetchInterface(""), "");
+} catch {
+  form.hidden = false;
+  secret.focus();
+}

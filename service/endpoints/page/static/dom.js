@@ -1,0 +1,71 @@
+// Elements, made without a string of HTML: what comes from a server or a user is text.
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.startsWith("on")) {
+      made.addEventListener(name.slice(2), value);
+    } else if (name in made && name !== "list") {
+      made[name] = value;
+    } else {
+      made.setAttribute(name, value);
+    }
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+let count = 0;
+
+/** A label and its field, one above the other. */
+export function labelled(text, field) {
+  field.id ||= `field-${(count += 1)}`;
+  return [element("label", { htmlFor: field.id }, text), field];
+}
+
+export function select(options, chosen) {
+  const field = element("select");
+  for (const name of options) {
+    field.append(element("option", { value: name, selected: name === chosen }, name));
+  }
+  return field;
+}
+
+/** A range with its value beside it; `format` of null or the number. */
+export function slider(text, { min, max, step, value, format = String }) {
+  const field = element("input", { type: "range", min, max, step });
+  field.value = value;
+  const output = element("output", {}, format(field.valueAsNumber));
+  field.addEventListener("input", () => {
+    output.textContent = format(field.valueAsNumber);
+  });
+  const row = element("div", { className: "row" }, ...labelled(text, field), output);
+  return {
+    row,
+    field,
+    set(next) {
+      field.value = next;
+      field.dispatchEvent(new Event("input"));
+    },
+  };
+}
+
+/** Read a dropped or chosen file by `read`. */
+export function acceptDrops(target, read) {
+  target.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    target.classList.add("dropping");
+  });
+  target.addEventListener("dragleave", () => target.classList.remove("dropping"));
+  target.addEventListener("drop", (event) => {
+    event.preventDefault();
+    target.classList.remove("dropping");
+    if (event.dataTransfer.files.length) {
+      read(event.dataTransfer.files[0]);
+    }
+  });
+}
+
+export function format(number, digits = 3) {
+  return number === null || number === undefined ? "–" : Number(number).toPrecision(digits);
+}

@@ -28,7 +28,7 @@ _SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "O=[N+]([O-])c1ccc(N)cc1"]
 _RGB = np.array(  # of `COLORS`
     [[214, 69, 65], [46, 139, 87], [52, 101, 201], [235, 149, 50], [128, 128, 128], [240, 220, 60]]
 )
-_NODES = 4
+_NODES = 8
 
 
 def make_example(model: Model[Any]) -> dict[str, Any]:
@@ -52,16 +52,17 @@ def _make_scores(model: Scorer) -> dict[str, Any]:
         for i, row in enumerate(values_NF)
     ]
     edges = list[dict[str, Any]]()
-    for i in range(_NODES - 1):
-        edge: dict[str, Any] = {"source": f"n{i}", "target": f"n{i + 1}"}
+    pairs = [(i, i + apart) for apart in (1, 3) for i in range(_NODES - apart)]
+    for i, (source, target) in enumerate(pairs):
+        edge: dict[str, Any] = {"source": f"n{source}", "target": f"n{target}"}
         if model.relations != UNTYPED:
             edge["type"] = model.relations[i % len(model.relations)]
         edges.append(edge | dict.fromkeys(model.edge_features, 1.0))
-    return {"nodes": nodes, "edges": edges, "targets": ["n0", "n1"]}
+    return {"nodes": nodes, "edges": edges}
 
 
 def _spread(bins: QuantileBins, features: int) -> np.ndarray:
-    """Return rows (n, F) of quantiles of each feature in training, from low to high."""
+    """Return rows (8, F) of quantiles of each feature in training, from low to high."""
     column_P, lower_P, width_P = (
         buffer.cpu().numpy() for buffer in (bins.column_P, bins.lower_P, bins.width_P)
     )

@@ -4,10 +4,18 @@ import { onKeyNeeded } from "./api.js";
 import { element } from "./dom.js";
 import { readHash } from "./panel.js";
 import { EnergyPanel } from "./energy.js";
+import { GraphsPanel } from "./graphs.js";
+import { MemoriesPanel } from "./memories.js";
 import { MoleculesPanel } from "./molecules.js";
 import { PicturesPanel } from "./pictures.js";
 
-const panels = [new MoleculesPanel(), new PicturesPanel(), new EnergyPanel()];
+const panels = [
+  new MoleculesPanel(),
+  new PicturesPanel(),
+  new GraphsPanel(),
+  new EnergyPanel(),
+  new MemoriesPanel(),
+];
 const tabs = document.getElementById("tabs");
 const built = new Set();
 

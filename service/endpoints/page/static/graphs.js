@@ -1,0 +1,251 @@
+// Graphs and transactions: tables in, a ranked list out, and what moved the score of a node.
+
+import { describeModel, listModels, postJson } from "./api.js";
+import { acceptDrops, element, format, labelled, select, slider } from "./dom.js";
+import { Panel, toPython } from "./panel.js";
+import { parseCsv, toCsv, toNumber } from "./tables.js";
+
+const MAX_DRAWN = 400;
+const MAX_LISTED = 200;
+
+export class GraphsPanel extends Panel {
+  constructor() {
+    super("graphs", "Graphs");
+  }
+
+  async build(state) {
+    const models = await listModels("/anomaly/score");
+    if (!models.length) {
+      throw new Error("This server has no model that scores graphs.");
+    }
+    this.model = select(models.map((model) => model.name), state.model);
+    this.model.addEventListener("change", () => this.run(() => this.choose(), ""));
+    this.nodes = this.buildDrop("Nodes: a CSV with `id` and the features", "nodes");
+    this.edges = this.buildDrop("Edges: a CSV with `source` and `target`", "edges");
+    this.read = element("p", { className: "note" });
+    const form = element(
+      "form",
+      {
+        onsubmit: (event) => {
+          event.preventDefault();
+          this.run((signal) => this.score(signal));
+        },
+      },
+      ...labelled("Model", this.model),
+      this.nodes.root,
+      this.edges.root,
+      this.read,
+      element(
+        "div",
+        { className: "row" },
+        element("button", { className: "main" }, "Score"),
+        element("button", { type: "button", onclick: () => this.run(() => this.choose(), "") }, "Example"),
+      ),
+      this.busy,
+      this.error,
+    );
+    this.threshold = slider("Threshold", { min: 0, max: 1, step: 0.001, value: 0.5, format: (v) => v.toFixed(3) });
+    this.threshold.field.addEventListener("input", () => this.showAlerts());
+    this.alerts = element("p", { role: "status" });
+    this.canvas = element("div", { className: "graph" });
+    this.list = element("div", { className: "scroll" });
+    this.detail = element("div");
+    const save = element("button", { type: "button", onclick: () => this.save() }, "Save as CSV");
+    this.results = element("div", { hidden: true }, this.threshold.row, this.alerts, this.canvas, this.detail, save, this.list);
+    const share = this.shareButtons({
+      path: "/anomaly/score",
+      body: () => this.body,
+      python: (body) =>
+        "import httpx\n\n" +
+        `answer = httpx.post("${location.origin}/anomaly/score", json=${toPython(body)})\n` +
+        "print(answer.json())",
+      state: () => ({ model: this.model.value }),
+    });
+    this.root.append(
+      element("div", { className: "columns" }, element("div", {}, form, share, this.code), this.results),
+    );
+    await this.choose();
+  }
+
+  buildDrop(text, name) {
+    const field = element("input", { type: "file", accept: ".csv,.tsv,.txt" });
+    const read = (file) =>
+      this.run(async () => {
+        this[`${name}Table`] = parseCsv(await file.text());
+        this.useTables();
+      }, "");
+    field.addEventListener("change", () => read(field.files[0]));
+    const [title] = labelled(text, field);
+    const root = element("div", {}, title, field);
+    acceptDrops(root, read);
+    return { root, title, field };
+  }
+
+  /** Take the example of the model. */
+  async choose() {
+    this.detailOfModel = await describeModel(this.model.value);
+    this.body = this.detailOfModel.example;
+    this.nodesTable = this.edgesTable = null;
+    this.nodes.field.value = this.edges.field.value = "";
+    const { transactions } = this.detailOfModel;
+    this.edges.root.hidden = transactions !== null;
+    this.nodes.title.textContent = transactions
+      ? `Transactions: a CSV with ${this.listColumns(transactions).join(", ")}`
+      : "Nodes: a CSV with id and the features";
+    this.read.textContent = "The example of the model: values that training has seen.";
+    this.results.hidden = true;
+  }
+
+  listColumns(recipe) {
+    const named = [recipe.time, recipe.source, recipe.target, recipe.amount, ...recipe.numbers];
+    return [...new Set([...named, ...Object.keys(recipe.categories), ...recipe.shared])];
+  }
+
+  useTables() {
+    const notes = [];
+    const leaveOut = (names, known) => {
+      const extra = names.filter((name) => !known.includes(name));
+      if (extra.length) {
+        notes.push(`Not read: ${extra.join(", ")}.`);
+      }
+    };
+    const { transactions, features, edge_features: edgeFeatures } = this.detailOfModel;
+    const { names, rows } = this.nodesTable ?? { names: [], rows: [] };
+    if (transactions) {
+      leaveOut(names, ["id", ...this.listColumns(transactions)]);
+      const numbers = [transactions.amount, ...transactions.numbers];
+      const isNumber = (name) => numbers.includes(name) || (name === transactions.time && !transactions.calendar);
+      const known = [...this.listColumns(transactions), ...(names.includes("id") ? ["id"] : [])];
+      const listed = rows.map((row, place) =>
+        Object.fromEntries(
+          known
+            .filter((name) => row[name] !== undefined && row[name] !== "")
+            .map((name) => [name, isNumber(name) ? toNumber(row[name], place, name) : row[name]]),
+        ),
+      );
+      this.body = { model: this.model.value, transactions: listed };
+      notes.unshift(`${rows.length} transactions.`);
+    } else {
+      if (this.nodesTable === null || this.edgesTable === null) {
+        this.read.textContent = "Give both tables: nodes and edges.";
+        return;
+      }
+      const columns = features.map((feature) => feature.name);
+      const ofEdges = edgeFeatures.map((feature) => feature.name);
+      leaveOut(names, ["id", ...columns]);
+      leaveOut(this.edgesTable.names, ["source", "target", "type", ...ofEdges]);
+      const pick = (row, place, wanted) =>
+        Object.fromEntries(wanted.filter((name) => name in row).map((name) => [name, toNumber(row[name], place, name)]));
+      this.body = {
+        model: this.model.value,
+        nodes: rows.map((row, place) => ({ id: row.id, ...pick(row, place, columns) })),
+        edges: this.edgesTable.rows.map((row, place) => ({
+          source: row.source,
+          target: row.target,
+          ...(row.type ? { type: row.type } : {}),
+          ...pick(row, place, ofEdges),
+        })),
+      };
+      notes.unshift(`${rows.length} nodes, ${this.edgesTable.rows.length} edges.`);
+    }
+    this.read.textContent = notes.join(" ");
+  }
+
+  async score(signal) {
+    const answer = await postJson("/anomaly/score", this.body, signal);
+    this.scores = [...answer.results].sort((a, b) => a.rank - b.rank);
+    this.results.hidden = false;
+    this.detail.replaceChildren();
+    const body = element("tbody");
+    for (const result of this.scores.slice(0, MAX_LISTED)) {
+      const name = element("button", { type: "button" }, String(result.node_id));
+      const cells = [result.rank, name, format(result.probability), format(result.score)];
+      const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
+      name.addEventListener("click", () => this.run((running) => this.explain(result.node_id, running)));
+      body.append(row);
+    }
+    const titles = ["Rank", "Id", "Probability", "Score"].map((title) => element("th", { scope: "col" }, title));
+    const more = this.scores.length > MAX_LISTED ? `The first ${MAX_LISTED} of ${this.scores.length}; all are in the CSV.` : "";
+    this.list.replaceChildren(
+      element("table", {}, element("thead", {}, element("tr", {}, ...titles)), body),
+      element("p", { className: "note" }, more),
+    );
+    await this.draw();
+    this.threshold.set(this.scores[0].threshold);
+  }
+
+  showAlerts() {
+    const threshold = this.threshold.field.valueAsNumber;
+    const alerts = this.scores.filter((result) => result.probability >= threshold).length;
+    this.alerts.textContent = `${alerts} of ${this.scores.length} are alerts.`;
+    for (const node of this.drawn?.nodes() ?? []) {
+      node.toggleClass("alert", node.data("probability") >= threshold);
+    }
+  }
+
+  /** Draw a graph of nodes and edges, if it is not too large to be read. */
+  async draw() {
+    this.drawn?.destroy();
+    this.drawn = null;
+    const { nodes, edges } = this.body;
+    this.canvas.hidden = !nodes || nodes.length > MAX_DRAWN;
+    if (this.canvas.hidden) {
+      return;
+    }
+    const { default: cytoscape } = await import("./vendor/cytoscape/cytoscape.esm.min.js");
+    const probabilities = new Map(this.scores.map((result) => [String(result.node_id), result.probability]));
+    const ink = getComputedStyle(document.body).color;
+    this.drawn = cytoscape({
+      container: this.canvas,
+      elements: [
+        ...nodes.map(({ id }) => ({ data: { id: String(id), probability: probabilities.get(String(id)) ?? 0 } })),
+        ...edges.map(({ source, target }) => ({ data: { source: String(source), target: String(target) } })),
+      ],
+      layout: { name: "cose", animate: false },
+      style: [
+        {
+          selector: "node",
+          style: {
+            "background-color": "mapData(probability, 0, 1, #7fb7be, #c23b1a)",
+            label: "data(id)",
+            color: ink,
+            "font-size": 11,
+            width: 22,
+            height: 22,
+          },
+        },
+        { selector: "node.alert", style: { "border-width": 4, "border-color": "#e07a1f" } },
+        { selector: "edge", style: { width: 1.5, "line-color": "#8a9aa3", "curve-style": "haystack" } },
+      ],
+    });
+    this.drawn.on("tap", "node", (event) => this.run((signal) => this.explain(event.target.id(), signal)));
+  }
+
+  async explain(id, signal) {
+    const result = this.scores.find((each) => String(each.node_id) === String(id));
+    const body = { ...this.body, targets: [result.node_id], include: ["explanation"] };
+    const answer = await postJson("/anomaly/score", body, signal);
+    const { neighbours, features } = answer.results[0].explanation;
+    const list = (causes, toText) => {
+      const all = [...causes.supports, ...causes.opposes].sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
+      const lines = all.slice(0, 6).map((cause) => element("li", {}, `${toText(cause)}: ${format(cause.effect)}`));
+      return element("ul", {}, ...(lines.length ? lines : [element("li", {}, "nothing")]));
+    };
+    this.detail.replaceChildren(
+      element("h2", {}, `What moves the score of ${result.node_id}`),
+      element("p", { className: "note" }, "By how much the score falls without it (where negative, it rises)."),
+      element("h3", {}, "Neighbours"),
+      list(neighbours, (cause) => String(cause.node_id)),
+      element("h3", {}, "Features"),
+      list(features, (cause) => `${cause.feature} = ${format(cause.value)}, in place of ${format(cause.instead)}`),
+    );
+  }
+
+  save() {
+    const names = ["node_id", "score", "probability", "label", "rank"];
+    const threshold = this.threshold.field.valueAsNumber;
+    const rows = this.scores.map((result) => ({ ...result, label: Number(result.probability >= threshold) }));
+    const blob = new Blob([toCsv(names, rows)], { type: "text/csv" });
+    element("a", { download: "scores.csv", href: URL.createObjectURL(blob) }).click();
+  }
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.interpret.prototypes import list_galleries
 from service.context import AppContext
 from service.endpoints.models.examples import make_example
 from service.media_types import JSON
@@ -47,8 +48,9 @@ def add_examples(document: dict[str, Any], context: AppContext) -> None:
     _examples_of(document, "post", "/sample")["vectors"] = {"value": sample}
     _add_open_inference(document, list(context.registry), defaults)
     _set_parameter(document, "id", _ID)
-    if (completer := defaults.get(Completer.route)) is not None:
-        _set_parameter(document, "name", completer, "/models/{name}/memories")
+    shown = (model.name for model in context.registry if list_galleries(model.network))
+    if (name := next(shown, None)) is not None:
+        _set_parameter(document, "name", name, "/models/{name}/memories")
 
 
 def _add_graphs(document: dict[str, Any], scorers: list[Scorer]) -> None:

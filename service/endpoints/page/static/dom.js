@@ -50,6 +50,13 @@ export function slider(text, { min, max, step, value, format = String }) {
   };
 }
 
+/** A place for a table that may be wider than the page; it scrolls by keys too. */
+export function scrollable(title) {
+  const made = element("div", { className: "scroll", tabIndex: 0, role: "region" });
+  made.setAttribute("aria-label", title);
+  return made;
+}
+
 /** Read a dropped or chosen file by `read`. */
 export function acceptDrops(target, read) {
   target.addEventListener("dragover", (event) => {

@@ -2,7 +2,7 @@
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { describeModel, listModels, postJson } from "./api.js";
-import { element, format, labelled, select, slider } from "./dom.js";
+import { element, format, labelled, scrollable, select, slider } from "./dom.js";
 import { Panel, toPython } from "./panel.js";
 
 const COLORS = ["#0b8794", "#d9731a", "#7a5cc7", "#c23b5a"];
@@ -33,7 +33,7 @@ export class EnergyPanel extends Panel {
     this.solver = select(["euler", "nesterov"], state.solver);
     this.keep = element("input", { type: "checkbox" });
     this.chart = element("div");
-    this.told = element("div", { className: "scroll" });
+    this.told = scrollable("Runs");
     const form = element(
       "form",
       {

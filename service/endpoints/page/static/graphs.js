@@ -1,7 +1,7 @@
 // Graphs and transactions: tables in, a ranked list out, and what moved the score of a node.
 
 import { describeModel, listModels, postJson } from "./api.js";
-import { acceptDrops, element, format, labelled, select, slider } from "./dom.js";
+import { acceptDrops, element, format, labelled, scrollable, select, slider } from "./dom.js";
 import { Panel, toPython } from "./panel.js";
 import { parseCsv, toCsv, toNumber } from "./tables.js";
 
@@ -48,7 +48,7 @@ export class GraphsPanel extends Panel {
     this.threshold.field.addEventListener("input", () => this.showAlerts());
     this.alerts = element("p", { role: "status" });
     this.canvas = element("div", { className: "graph" });
-    this.list = element("div", { className: "scroll" });
+    this.list = scrollable("Scores");
     this.detail = element("div");
     const save = element("button", { type: "button", onclick: () => this.save() }, "Save as CSV");
     this.results = element("div", { hidden: true }, this.threshold.row, this.alerts, this.canvas, this.detail, save, this.list);

@@ -10,6 +10,7 @@ export class MaskPainter {
     this.picture = element("canvas");
     this.hole = element("canvas", { tabIndex: 0 });
     this.hole.setAttribute("aria-label", "Hole: paint with the mouse, or move with the arrow keys and paint with space");
+    this.hole.getContext("2d", { willReadFrequently: true });
     this.stage = element("div", { className: "stage" }, this.picture, this.hole);
     this.brush = 12;
     this.erases = false;

@@ -1,7 +1,7 @@
 // Molecules: SMILES in, a table of answers out, and of one of them what its answer rests on.
 
 import { describeModel, listModels, postJson } from "./api.js";
-import { acceptDrops, element, format, labelled, select } from "./dom.js";
+import { acceptDrops, element, format, labelled, scrollable, select } from "./dom.js";
 import { Panel, toPython } from "./panel.js";
 
 const EXAMPLE = `CC(=O)Oc1ccccc1C(=O)O aspirin
@@ -60,7 +60,7 @@ export class MoleculesPanel extends Panel {
       this.busy,
       this.error,
     );
-    this.table = element("div", { className: "scroll" });
+    this.table = scrollable("Answers");
     this.detail = element("div");
     const share = this.shareButtons({
       path: "/classify",

@@ -80,6 +80,11 @@ class MirroredGraph:
             body["edges"] = _name_edges([self._add_edge(list(self.nodes))])
         return {name: rows for name, rows in body.items() if rows}
 
+    def touch(self, node_id: str) -> Row:
+        """Change the features of a node, and return the body that does."""
+        self.nodes[node_id] = self._draw()
+        return {"nodes": self._name_nodes([node_id])}
+
     def score(self) -> dict[str, float]:
         """Return the probability of each node of a graph that is built from nothing."""
         ids = list(self.nodes)

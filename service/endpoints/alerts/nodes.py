@@ -87,10 +87,13 @@ class NodeWatcher:
             renewing.cancel()
 
     async def _renew_claims(self) -> None:
-        """Keep the claims while a part takes long."""
+        """Keep the claims while a part takes long; not where this server fails, and another may
+        not."""
         while True:
             await asyncio.sleep(_LEASE_S / 3)
             for graph in list(self._backlogs):
+                if self._failures.is_paused(graph):
+                    continue
                 with suppress(Problem):  # the store has logged why
                     await self._context.graphs.alerts.claim(graph.place, "scoring", _LEASE_S)
 

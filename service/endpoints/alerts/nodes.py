@@ -13,7 +13,7 @@ import structlog
 from models.base import StepControl
 from service.context import AppContext
 from service.endpoints.alerts.backlog import Backlog, NodeQueue
-from service.endpoints.anomaly.infer import Scored, results, score_all, size_of, workload_of
+from service.endpoints.anomaly.infer import Scored, results, score_all, workload_of
 from service.endpoints.anomaly.parse import (
     ScoreInputs,
     StoredScoreInputs,
@@ -225,7 +225,8 @@ def _build_part(
     if watch.threshold is not None:
         decision = AlertRule.model_validate({"threshold": watch.threshold})
     fixed = _reach_of(watch), Dynamics.model_validate({}), frozenset[str](), decision
-    taken, refused, count, size = list[ScoreInputs](), list[Problem](), 0, 0
+    taken, refused, count = list[ScoreInputs](), list[Problem](), 0
+    nodes = edges = 0
     for node_id in islice(queue, _MAX_TARGETS):
         try:
             sent = StoredScoreInputs(model, graph_id, [node_id], *fixed)
@@ -234,8 +235,10 @@ def _build_part(
             if all(fault.code != "unknown_node" for fault in problem.faults):
                 refused.append(problem)
         else:
-            size += size_of(inputs)
-            if taken and size > _MAX_SIZE:
+            nodes += inputs.graph.num_nodes
+            edges += inputs.graph.edge_index.shape[1]
+            is_large = nodes > settings.max_nodes or edges > settings.max_edges
+            if taken and (is_large or nodes + edges > _MAX_SIZE):
                 break
             taken.append(inputs)
         count += 1

@@ -57,7 +57,7 @@ def put(
     edges: Edges = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Of transactions: probability from which on one raises an alert."),
+        typer.Option(help="Probability from which on a transaction or node raises an alert."),
     ] = None,
     daily_budget: Annotated[
         float | None,
@@ -67,8 +67,20 @@ def put(
         float | None,
         typer.Option(help="Of transactions: those older than the newest by more are forgotten."),
     ] = None,
-    webhook: Annotated[
-        str | None, typer.Option(help="Of transactions: URL to which each alert is sent.")
+    webhook: Annotated[str | None, typer.Option(help="URL to which each alert is sent.")] = None,
+    alerts: Annotated[
+        bool,
+        typer.Option(
+            "--alerts",
+            help="Of nodes: score them now and after each change, and raise alerts; implied by "
+            "--threshold, --webhook, --hops and --max-neighbors.",
+        ),
+    ] = False,
+    hops: Annotated[
+        int | None, typer.Option(help="Of nodes: reach of a score for alerts, in edges.")
+    ] = None,
+    max_neighbors: Annotated[
+        int | None, typer.Option(help="Of nodes: neighbors of each that are followed for alerts.")
     ] = None,
     drop: Drop = None,
     separator: Separator = None,
@@ -80,12 +92,13 @@ def put(
     is empty at first."""
     if (nodes is None) != (edges is None):
         raise typer.BadParameter("--nodes and --edges go together.")
-    if nodes is not None and any(
-        value is not None for value in (threshold, daily_budget, keep, webhook)
-    ):
+    if nodes is not None and (daily_budget is not None or keep is not None):
         raise typer.BadParameter(
-            "--threshold, --daily-budget, --keep and --webhook are of transactions: leave out "
-            "--nodes."
+            "--daily-budget and --keep are of transactions: leave out --nodes."
+        )
+    if nodes is None and (alerts or hops is not None or max_neighbors is not None):
+        raise typer.BadParameter(
+            "--alerts, --hops and --max-neighbors are of nodes and edges: give --nodes and --edges."
         )
     with connect(_require_server(server), key) as client:
         if nodes is None or edges is None:
@@ -104,7 +117,16 @@ def put(
                 read_table(path, separator=separator, encoding=encoding).frame
                 for path in (nodes, edges)
             ]
-            stored = client.store_graph(graph, tuple(tables), drop=drop or (), model=model)
+            given = {"threshold": threshold, "webhook": webhook}
+            given |= {"hops": hops, "max_neighbors": max_neighbors}
+            options: Any = {name: value for name, value in given.items() if value is not None}
+            stored = client.store_graph(
+                graph,
+                tuple(tables),
+                drop=drop or (),
+                model=model,
+                alerts=options if options or alerts else None,
+            )
     _tell_size(stored)
 
 
@@ -242,7 +264,7 @@ def watch(
     server: Server = None,
     key: Key = None,
 ) -> None:
-    """Print the alerts of a graph of transactions, one JSON object a line, and those to come."""
+    """Print the alerts of a graph, one JSON object a line, and those to come."""
     with connect(_require_server(server), key) as client:
         for alert in islice(client.watch_alerts(graph, after=after), count):
             print(json.dumps(alert, ensure_ascii=False), flush=True)

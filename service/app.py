@@ -19,11 +19,12 @@ from service.auth.keys import ADMIN_PREFIX as OPERATORS
 from service.auth.middleware import AuthMiddleware
 from service.context import AppContext
 from service.endpoints import openapi
+from service.endpoints.alerts.nodes import NodeWatcher
+from service.endpoints.alerts.webhooks import WebhookSender
 from service.endpoints.open_inference.errors import OipErrorMiddleware
 from service.endpoints.open_inference.tensors import HEADER
 from service.endpoints.routers import ADMIN, INFERENCE, ROUTERS, WORKER
 from service.endpoints.transactions.pending import PendingScorer
-from service.endpoints.transactions.webhooks import WebhookSender
 from service.errors import Problem
 from service.http.error_handlers import (
     handle_http_exception,
@@ -72,6 +73,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         watching.append(asyncio.create_task(trim_periodically()))
         if not worker:
             watching.append(asyncio.create_task(PendingScorer(context).run()))
+            watching.append(asyncio.create_task(NodeWatcher(context).run()))
             if settings.webhook_origins:
                 watching.append(asyncio.create_task(WebhookSender(context).run()))
         try:

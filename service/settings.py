@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     )
     webhook_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_words)] = Field(
         default=(),
-        description="origins to which alerts of transactions may be sent, as https://hooks.site, "
+        description="origins to which alerts may be sent, as https://hooks.site, "
         "separated by spaces; none by default",
     )
     webhook_secret: SecretStr | None = Field(

@@ -24,6 +24,7 @@ _LONG = (
     "tests/service/endpoints/test_schemathesis.py",
     "tests/service/endpoints/jobs/",
     "tests/service/endpoints/transactions/",
+    "tests/service/endpoints/alerts/",
     "tests/service/engine/",
 )
 

@@ -9,7 +9,7 @@ from basin_client.client import AsyncClient, Client
 from basin_client.errors import BasinError, InputError, ProblemError, UnreachableError
 from basin_client.graphs import Graph
 from basin_client.jobs import AsyncJob, Job
-from basin_client.request import AlertRule, Dynamics, Request, Resonance
+from basin_client.request import AlertOptions, AlertRule, Dynamics, Request, Resonance
 from basin_client.results import (
     ClassificationResult,
     CompletionResult,
@@ -22,6 +22,7 @@ from basin_client.results import (
 )
 
 __all__ = [
+    "AlertOptions",
     "AlertRule",
     "AsyncClient",
     "AsyncJob",

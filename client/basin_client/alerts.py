@@ -1,4 +1,4 @@
-"""Follow the alerts of a graph of transactions over breaks of the connection."""
+"""Follow the alerts of a graph over breaks of the connection."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ class Client(BaseClient):
             raise unreachable_error(error) from error
 
     def watch_alerts(self, graph: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the alerts of a graph of transactions, and go on with those to come; connects again
-        where the stream ends.
+        """Yield the alerts of a graph, and go on with those to come; connects again where the
+        stream ends.
 
         Args:
             after: `event_id` of an alert: those that follow it. By default all that are kept.
@@ -201,7 +201,7 @@ class Client(BaseClient):
     add_transactions = _method(transaction_operations.add_transactions)
     store_transactions = _method(transaction_operations.store_transactions)
     add_labels = _method(transaction_operations.add_labels)
-    alerts = _method(transaction_operations.alerts)
+    alerts = _method(graph_operations.alerts)
     graphs = _method(graph_operations.graphs)
     graph = _method(graph_operations.graph)
     models = _method(operations.models)
@@ -325,7 +325,7 @@ class AsyncClient(BaseClient):
     add_transactions = _async_method(transaction_operations.add_transactions)
     store_transactions = _async_method(transaction_operations.store_transactions)
     add_labels = _async_method(transaction_operations.add_labels)
-    alerts = _async_method(transaction_operations.alerts)
+    alerts = _async_method(graph_operations.alerts)
     graphs = _async_method(graph_operations.graphs)
     graph = _async_method(graph_operations.graph)
     models = _async_method(operations.models)

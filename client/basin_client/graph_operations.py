@@ -12,6 +12,7 @@ from basin_client.graphs import Graph, needs_schema, to_graph, to_node_id
 from basin_client.operations import scores_parser
 from basin_client.request import (
     SAFETENSORS,
+    AlertOptions,
     AlertRule,
     Dynamics,
     Include,
@@ -34,6 +35,7 @@ def store_graph(
     features: Sequence[str] | None = None,
     drop: str | Sequence[str] = (),
     model: str | None = None,
+    alerts: AlertOptions | None = None,
 ) -> Request[dict[str, Any]]:
     """Store a graph under an id. Replaces a graph of this id.
 
@@ -41,11 +43,17 @@ def store_graph(
         graph: a graph that `to_graph` can convert.
         features, drop: as in `basin_client.operations.score`.
         model: the model that names the features of the nodes and the relations of the edges.
+        alerts: if given, even as {}, the model scores all nodes, and after each change those that
+            it may have touched; `alerts` and `watch_alerts` tell which cross the threshold.
     """
     path = quote_path("graphs", id)
 
+    fields: dict[str, Any] = {} if model is None else {"model": model}
+    if alerts is not None:
+        fields["alerts"] = dict(alerts)
+
     def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
-        return _store_request(path, to_graph(graph, features, schema=schema, drop=drop), model)
+        return _store_request(path, to_graph(graph, features, schema=schema, drop=drop), fields)
 
     if not needs_schema(graph):
         return bind(None)
@@ -53,9 +61,8 @@ def store_graph(
     return Request("PUT", path, parse_json, schema_path=schema_path, bind=bind)
 
 
-def _store_request(path: str, graph: Graph, model: str | None) -> Request[dict[str, Any]]:
-    fields: dict[str, Any] = {} if model is None else {"model": model}
-    fields |= graph.names()
+def _store_request(path: str, graph: Graph, fields: dict[str, Any]) -> Request[dict[str, Any]]:
+    fields = fields | graph.names()
     arrays = graph.arrays()
     if graph.node_ids is not None and all(map(_is_int64, graph.node_ids)):
         arrays["node_ids"] = np.array(graph.node_ids, np.int64)
@@ -133,6 +140,17 @@ def score_nodes(
         fields["neighborhood"] = neighborhood
     request = json_request("/anomaly/score", fields, scores_parser(node_ids))
     return request.with_headers({"accept": SAFETENSORS}).with_timeout(timeout_s)
+
+
+def alerts(
+    graph: str, *, after: str | None = None, limit: int | None = None
+) -> Request[list[dict[str, Any]]]:
+    """Return alerts of a graph in the order in which they were raised: the first that are kept, or
+    those that follow the one with the `event_id` `after`."""
+    params = {"after": after, "limit": None if limit is None else str(limit)}
+    given = {name: value for name, value in params.items() if value is not None}
+    path = f"{quote_path('graphs', graph)}/alerts"
+    return Request("GET", path, lambda response: response.json()["alerts"], params=given)
 
 
 def graphs() -> Request[list[dict[str, Any]]]:

@@ -68,6 +68,19 @@ class AlertRule(TypedDict, total=False):
     cost_ratio: float
 
 
+class AlertOptions(TypedDict, total=False):
+    """When the nodes of a stored graph raise alerts; what is left out is that of the model.
+
+    `threshold` is a probability, `hops` and `max_neighbors` are those of `score_nodes`, and
+    `webhook` is a URL to which each alert is sent, on an origin that the server allows.
+    """
+
+    threshold: float
+    hops: int
+    max_neighbors: int
+    webhook: str
+
+
 @dataclass(frozen=True)
 class Request(Generic[T]):
     """An HTTP request, and the function that parses a successful response.

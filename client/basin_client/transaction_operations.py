@@ -169,17 +169,6 @@ def add_labels(graph: str, labels: Mapping[Any, int]) -> Request[dict[str, Any]]
     return json_request(f"{quote_path('graphs', graph)}/labels", {"labels": rows}, parse_json)
 
 
-def alerts(
-    graph: str, *, after: str | None = None, limit: int | None = None
-) -> Request[list[dict[str, Any]]]:
-    """Return alerts of a graph of transactions in the order in which they were raised: the first
-    that are kept, or those that follow the one with the `event_id` `after`."""
-    params = {"after": after, "limit": None if limit is None else str(limit)}
-    given = {name: value for name, value in params.items() if value is not None}
-    path = f"{quote_path('graphs', graph)}/alerts"
-    return Request("GET", path, lambda response: response.json()["alerts"], params=given)
-
-
 def _transactions_path(graph: str) -> str:
     return f"{quote_path('graphs', graph)}/transactions"
 

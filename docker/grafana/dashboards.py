@@ -291,6 +291,28 @@ DASHBOARDS = (
                 quiet=True,
             ),
             Panel(
+                "Nodes of watched graphs scored after changes",
+                [
+                    (_rate("basin_watched_nodes_total", "model", _OF), "{{model}}"),
+                    (
+                        f"{_rate('basin_alerts_total', 'model', _OF)} and "
+                        f"{_rate('basin_watched_nodes_total', 'model', _OF)}",
+                        "alerts, {{model}}",
+                    ),
+                ],
+                "ops",
+                quiet=True,
+            ),
+            Panel(
+                "Nodes of watched graphs that wait",
+                [
+                    ("basin_watched_nodes_waiting", "{{instance}}"),
+                    ("basin_watched_graphs_failing", "graphs that fail, {{instance}}"),
+                ],
+                about="Requests go first. Why graphs fail is in the server log.",
+                quiet=True,
+            ),
+            Panel(
                 "Inputs without an answer",
                 [(_rate("basin_item_errors_total", "model, code"), "{{code}}, {{model}}")],
                 "ops",

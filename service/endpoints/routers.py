@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from service.endpoints import admin, health, metrics
+from service.endpoints.alerts import routes as alerts
 from service.endpoints.anomaly import routes as anomaly
 from service.endpoints.classify import routes as classify
 from service.endpoints.complete import routes as complete
@@ -15,7 +16,6 @@ from service.endpoints.models import routes as models
 from service.endpoints.open_inference import routes as open_inference
 from service.endpoints.page import routes as page
 from service.endpoints.sample import routes as sample
-from service.endpoints.transactions import alert_routes as alerts
 from service.endpoints.transactions import routes as transactions
 
 INFERENCE: tuple[APIRouter, ...] = (

@@ -108,7 +108,7 @@ class Metrics:
         )
         self.alerts = Counter(
             "basin_alerts",
-            "Stored transactions whose probability reached the threshold.",
+            "Alerts of stored transactions and of nodes of watched graphs.",
             ["model"],
             registry=registry,
         )
@@ -121,6 +121,22 @@ class Metrics:
         self.pending_transactions = Gauge(
             "basin_transactions_pending",
             "Stored transactions that should have been scored by now.",
+            registry=registry,
+        )
+        self.watched_nodes = Counter(
+            "basin_watched_nodes",
+            "Nodes of watched graphs that were scored after a change.",
+            ["model"],
+            registry=registry,
+        )
+        self.waiting_nodes = Gauge(
+            "basin_watched_nodes_waiting",
+            "Nodes of watched graphs that this server is about to score.",
+            registry=registry,
+        )
+        self.failing_graphs = Gauge(
+            "basin_watched_graphs_failing",
+            "Watched graphs whose nodes this server cannot score.",
             registry=registry,
         )
         self.residual = Histogram(
@@ -291,6 +307,16 @@ class Metrics:
         """Count transactions that were stored and scored, and those that raised an alert."""
         self._of(self.transactions, model).inc(transactions)
         self._of(self.alerts, model).inc(alerts)
+
+    def count_watched(self, model: str, nodes: int, alerts: int) -> None:
+        """Count nodes that were scored after a change, and those that raised an alert."""
+        self._of(self.watched_nodes, model).inc(nodes)
+        self._of(self.alerts, model).inc(alerts)
+
+    def set_watched(self, waiting_nodes: int, failing_graphs: int) -> None:
+        """Set what waits to be scored, and what cannot be."""
+        self.waiting_nodes.set(waiting_nodes)
+        self.failing_graphs.set(failing_graphs)
 
     def observe(self, model: str, num_nodes: int, convergence: Mapping[str, Any]) -> None:
         """Count one relaxed graph, window or image."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 
-from service.endpoints.transactions.schemas import AlertList, TransactionScores
+from service.endpoints.alerts.schemas import AlertList
+from service.endpoints.transactions.schemas import TransactionScores
 
 MODEL = "cdat-payments"
 SETTINGS = {"models": MODEL, "default_anomaly_model": MODEL}

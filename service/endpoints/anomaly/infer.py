@@ -116,10 +116,11 @@ def batchable(task: ScoreInputs) -> BatchableRequest | None:
         return None
     params = replace(task.params, seed=0) if task.params.seed else task.params
     key = id(task.model.network), params
-    return BatchableRequest(key, task, _score_all)
+    return BatchableRequest(key, task, score_all)
 
 
-def _score_all(tasks: Sequence[ScoreInputs], control: StepControl) -> list[Scored | Problem]:
+def score_all(tasks: Sequence[ScoreInputs], control: StepControl) -> list[Scored | Problem]:
+    """Run a model on the graphs of several tasks side by side; all have its `params`."""
     network, params = tasks[0].model.network, [task.params for task in tasks]
     batch = network.pack([task.graph for task in tasks])
     output = network.infer(batch, params, control)

@@ -50,8 +50,6 @@ from service.validation.safetensors_body import (
 from service.validation.schema_errors import make_request_problem, validate_fields
 from service.validation.transaction_rows import parse_transaction_graph
 
-USUAL_REACH = 2, 32
-"""`hops` and `max_neighbors` where neither the request nor the model says."""
 _IN_JSON = (
     ArrayScoreRequest.model_fields
     | RowScoreRequest.model_fields
@@ -106,7 +104,7 @@ class StoredScoreInputs:
             Problem: the graph is not one for this model, a target is not in it, or too much is
                 around them.
         """
-        _require_same(stored.schema, self.model)
+        require_same_schema(stored.schema, self.model)
         decision = self.decision
         if isinstance(stored, TransactionGraph):
             if self.neighborhood is not None:
@@ -118,7 +116,9 @@ class StoredScoreInputs:
             decision = decision or rule_of(stored)
         else:
             assert isinstance(stored, DynamicGraph)
-            reach = self._resolve_reach()
+            reach = (self.neighborhood or NeighborhoodKnobs.model_validate({})).resolve(
+                self.model.manifest
+            )
             around = stored.sample_neighborhood(
                 self.targets,
                 **reach,
@@ -144,16 +144,6 @@ class StoredScoreInputs:
             decision,
             subgraph | {"num_nodes": nodes, "num_edges": edges},
         )
-
-    def _resolve_reach(self) -> dict[str, int]:
-        """`hops` and `max_neighbors` of the request, else of the model, else the usual."""
-        of_model = self.model.manifest.neighborhood
-        hops, neighbors = (of_model.hops, of_model.max_neighbors) if of_model else USUAL_REACH
-        given = self.neighborhood or NeighborhoodKnobs.model_validate({})
-        return {
-            "hops": hops if given.hops is None else given.hops,
-            "max_neighbors": neighbors if given.max_neighbors is None else given.max_neighbors,
-        }
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,12 @@ def rule_of(graph: TransactionGraph) -> AlertRule | None:
     return None if threshold is None else AlertRule.model_validate({"threshold": threshold})
 
 
-def _require_same(stored: Schema, model: Scorer) -> None:
+def require_same_schema(stored: Schema, model: Scorer) -> None:
+    """Check that a model reads what a graph holds.
+
+    Raises:
+        Problem: it has other features or relations, or reads the other kind of graph.
+    """
     for what, has, reads in (
         ("features", stored.features, model.features),
         ("relations", stored.relations, model.relations),

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from models.checkpoint import Manifest
 from service.endpoints.common.alert_rule import AlertRule
 from service.endpoints.common.graph_schemas import (
     AttributedEdgeRow,
@@ -27,6 +28,9 @@ from service.endpoints.common.schemas import (
 )
 from service.registry.model_ref import ModelRef
 from service.validation.ids import NodeId
+
+_USUAL_REACH = 2, 32
+"""`hops` and `max_neighbors` where neither the request nor the model says."""
 
 
 class ScoreEnvelope(Envelope):
@@ -75,6 +79,15 @@ class NeighborhoodKnobs(Strict):
         description="neighbours that are followed of each node; of one with more, by chance",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of that chance")
+
+    def resolve(self, manifest: Manifest) -> dict[str, int]:
+        """Return `hops` and `max_neighbors`, where they are not given those of the model."""
+        usual = manifest.neighborhood
+        hops, max_neighbors = (usual.hops, usual.max_neighbors) if usual else _USUAL_REACH
+        return {
+            "hops": hops if self.hops is None else self.hops,
+            "max_neighbors": max_neighbors if self.max_neighbors is None else self.max_neighbors,
+        }
 
 
 class StoredGraphRef(Strict):

@@ -12,7 +12,12 @@ import orjson
 
 from models.inputs.transactions import TransactionRecipe
 from service.endpoints.common.alert_rule import find_daily_threshold
-from service.endpoints.graphs.schemas import GraphOf, StoreTransactions
+from service.endpoints.graphs.schemas import (
+    AlertSettings,
+    GraphOf,
+    GraphOfNodes,
+    StoreTransactions,
+)
 from service.errors import FieldError, Problem, unknown_fields
 from service.media_types import JSON
 from service.registry.handles import Scorer
@@ -27,6 +32,7 @@ from service.storage.graphs import (
     StreamSettings,
     TransactionGraph,
     Update,
+    WatchSettings,
 )
 from service.validation.arrays import (
     PointerFn,
@@ -70,11 +76,11 @@ def parse_graph(
     """
     if media_type == JSON:
         fields, tensors = parse_json_object(body, "invalid-json"), None
-        known = (*StoreTransactions.model_fields, *_SHAPES)
+        known = (*StoreTransactions.model_fields, *GraphOfNodes.model_fields, *_SHAPES)
     else:
         tensors, metadata = parse_safetensors(body, TENSORS_OF_GRAPH)
         fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
-        known = (*GraphOf.model_fields, "node_ids", "feature_names", "relation_names")
+        known = (*GraphOfNodes.model_fields, "node_ids", "feature_names", "relation_names")
     if faults := unknown_fields(fields, known):
         raise make_request_problem(faults)
     name = validate_fields(GraphOf, fields).model or settings.default_anomaly_model
@@ -86,7 +92,10 @@ def parse_graph(
     of_transactions = StoreTransactions.model_fields.keys() - GraphOf.model_fields.keys()
     if given := sorted(name for name in of_transactions if fields.get(name) is not None):
         rule = f"The model {model.name!r} reads graphs, not transactions. Leave it out."
+        if given[0] in AlertSettings.model_fields:
+            rule += " Alerts of nodes have it within `alerts`."
         raise make_request_problem([FieldError(f"/{given[0]}", "not_read", rule)])
+    watch = _parse_watch(fields, model.name, settings.webhook_origins)
     as_arrays = tensors is not None or fields.get("nodes") is None
     if tensors is None:
         parsed = parse_json_graph(fields, model, settings)
@@ -111,7 +120,7 @@ def parse_graph(
         ids, pointer_builder("node_ids") if as_arrays else pointer_builder("nodes", tail="id")
     )
     schema = Schema(model.features, model.relations)
-    return DynamicGraph(schema, GraphSnapshot(parsed.graph, ids, 0))
+    return DynamicGraph(schema, GraphSnapshot(parsed.graph, ids, 0), watch)
 
 
 def find_origin(url: str) -> str:
@@ -139,17 +148,18 @@ def _make_transaction_graph(
             "send rows to POST /graphs/{id}/transactions."
         )
         raise make_graph_problem_at("/model", "not_read", detail)
+    if fields.get("alerts") is not None:
+        rule = (
+            f"The model {model.name!r} reads transactions, which raise alerts anyway. Send "
+            "`threshold` or `webhook` beside `model`."
+        )
+        raise make_request_problem([FieldError("/alerts", "not_read", rule)])
     options = validate_fields(StoreTransactions, fields)
     keep = 2 * recipe.reach if options.keep is None else options.keep
     if keep < recipe.reach:
         rule = f"Must be at least {recipe.reach:g}: over that time rows change a score."
         raise make_request_problem([FieldError("/keep", "out_of_range", rule)])
-    if options.webhook is not None and find_origin(options.webhook) not in origins:
-        rule = (
-            "The origin of this URL is not allowed. Allowed are: "
-            f"{', '.join(origins) or 'none'} (BASIN_WEBHOOK_ORIGINS)."
-        )
-        raise make_request_problem([FieldError("/webhook", "not_allowed", rule)])
+    _require_allowed(options.webhook, origins, "/webhook")
     threshold = options.threshold
     if options.daily_budget is not None:
         if threshold is not None:
@@ -158,6 +168,31 @@ def _make_transaction_graph(
         threshold = find_daily_threshold(model.manifest, options.daily_budget, "/daily_budget")
     settings = StreamSettings(model.name, recipe, threshold, keep, options.webhook)
     return TransactionGraph(settings, None, -math.inf, 0)
+
+
+def _parse_watch(
+    fields: Mapping[str, Any], model: str, origins: Collection[str]
+) -> WatchSettings | None:
+    """Return the settings of `alerts`; None if nodes raise none."""
+    given = fields.get("alerts")
+    if isinstance(given, dict) and (
+        faults := unknown_fields(given, AlertSettings.model_fields, "alerts")
+    ):
+        raise make_request_problem(faults)
+    options = validate_fields(GraphOfNodes, fields).alerts
+    if options is None:
+        return None
+    _require_allowed(options.webhook, origins, "/alerts/webhook")
+    return WatchSettings(model, **options.model_dump())
+
+
+def _require_allowed(webhook: str | None, origins: Collection[str], where: str) -> None:
+    if webhook is not None and find_origin(webhook) not in origins:
+        rule = (
+            "The origin of this URL is not allowed. Allowed are: "
+            f"{', '.join(origins) or 'none'} (BASIN_WEBHOOK_ORIGINS)."
+        )
+        raise make_request_problem([FieldError(where, "not_allowed", rule)])
 
 
 def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:

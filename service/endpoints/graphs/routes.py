@@ -17,6 +17,7 @@ from service.endpoints.common.api_docs import (
 )
 from service.endpoints.graphs.parse import TENSORS_OF_GRAPH, parse_graph, parse_update
 from service.endpoints.graphs.schemas import (
+    AlertSettings,
     EdgesToAdd,
     GraphBody,
     GraphDetail,
@@ -37,7 +38,7 @@ _WRITING = problems(400, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
 _BODY = json_or_tensors_body(
     f"JSON, or a safetensors file with the tensors {list_tensors(TENSORS_OF_GRAPH)}, of which "
     "`edge_type` and `node_ids` may be left out. The entry `request` of its `__metadata__` "
-    "holds `model`, `feature_names` and `relation_names` as JSON text. `node_ids` are "
+    "holds `model`, `alerts`, `feature_names` and `relation_names` as JSON text. `node_ids` are "
     "numbers, or a list of names as JSON in bytes.",
     StoreArrays,
     StoreRows,
@@ -71,7 +72,8 @@ async def store_graph(
     """The answer is 201 where there was none of this id, and 200 where one was replaced.
 
     The body is that of `POST /anomaly/score`, without what is to be done with the graph. Nodes
-    without ids go by their row numbers; an edge that comes twice is there once. With the name of a
+    without ids go by their row numbers; an edge that comes twice is there once. With `alerts` its
+    nodes are scored now and after each change, and raise alerts. With the name of a
     model that reads transactions it is `model`, `threshold` and `keep`, and the graph is empty.
     """
     media_type = require_media_type(request, (JSON, SAFETENSORS), f"{JSON} and {SAFETENSORS}")
@@ -103,7 +105,11 @@ async def describe_graph(
     head = await context.graphs.get_metadata(id)
     body = _body(id, head).model_dump()
     if head.model is None:
-        return GraphDetail.model_validate(body)
+        if head.watch is None:
+            return GraphDetail(**body)
+        scored = await context.graphs.alerts.find_scored_revision(id, head)
+        alerts = AlertSettings.from_watch(head.watch)
+        return GraphDetail(**body, alerts=alerts, scored_revision=scored)
     settings = (await context.graphs.get_transactions(id)).settings
     return GraphDetail(
         **body,
@@ -202,5 +208,5 @@ def _body(id: str, head: GraphMetadata) -> GraphBody:
         num_nodes=head.num_nodes,
         num_edges=head.num_edges,
         revision=head.revision,
-        model=head.model,
+        model=head.model if head.watch is None else head.watch.model,
     )

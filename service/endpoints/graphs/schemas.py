@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
@@ -9,6 +11,7 @@ from models.inputs.transactions import TransactionRecipe
 from service.endpoints.common.graph_schemas import ArrayGraph, EdgeRow, NodeRow
 from service.endpoints.common.reason_schemas import absent
 from service.endpoints.common.schemas import Strict
+from service.storage.graphs import WatchSettings
 from service.validation.ids import NodeId
 
 
@@ -23,13 +26,47 @@ class GraphOf(Strict):
     )
 
 
-class StoreArrays(GraphOf):
+class AlertSettings(Strict):
+    """When the nodes of a graph raise alerts; what is left out is that of the model."""
+
+    threshold: float | None = Field(
+        None, ge=0, le=1, description="probability from which on a node raises an alert"
+    )
+    hops: int | None = Field(
+        None, ge=0, le=8, description="as in `neighborhood` of POST /anomaly/score"
+    )
+    max_neighbors: int | None = Field(None, ge=1, le=1_000_000, description="the same")
+    webhook: str | None = Field(
+        None,
+        max_length=512,
+        description="URL to which each alert is sent, on one of the origins in "
+        "BASIN_WEBHOOK_ORIGINS",
+    )
+
+    @classmethod
+    def from_watch(cls, watch: WatchSettings) -> Self:
+        """Return what is stored of them."""
+        return cls(**{name: getattr(watch, name) for name in cls.model_fields})
+
+
+class GraphOfNodes(GraphOf):
+    """Fields of a graph of nodes and edges besides these."""
+
+    alerts: AlertSettings | None = Field(
+        None,
+        description="if given, even as {}, `model` scores all nodes, and after each change those "
+        "that it may have touched; a node whose probability reaches the threshold raises an alert "
+        "(GET /graphs/{id}/alerts)",
+    )
+
+
+class StoreArrays(GraphOfNodes):
     """A graph to store, as arrays."""
 
     graph: ArrayGraph
 
 
-class StoreRows(GraphOf):
+class StoreRows(GraphOfNodes):
     """A graph to store, row by row."""
 
     nodes: list[NodeRow] = Field(min_length=1)
@@ -99,14 +136,26 @@ class GraphBody(BaseModel):
     revision: int = Field(description="incremented with each change of the graph")
     model: str | SkipJsonSchema[None] = Field(
         None,
-        description="that scores its transactions; absent of a graph of nodes and edges",
+        description="that scores its transactions, or its nodes for alerts; absent of a graph of "
+        "nodes and edges that raises none",
         json_schema_extra=absent,
     )
 
 
 class GraphDetail(GraphBody):
-    """A graph that is stored, and what was said of its transactions."""
+    """A graph that is stored, and what was said of its transactions or alerts."""
 
+    alerts: AlertSettings | SkipJsonSchema[None] = Field(
+        None,
+        description="of a graph of nodes and edges, if it raises alerts",
+        json_schema_extra=absent,
+    )
+
+    scored_revision: int | SkipJsonSchema[None] = Field(
+        None,
+        description="of such a graph: alerts of all changes up to this revision are raised",
+        json_schema_extra=absent,
+    )
     transactions: TransactionRecipe | SkipJsonSchema[None] = Field(
         None,
         description="columns of its transactions, and the features made of them",

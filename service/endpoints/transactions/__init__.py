@@ -1,1 +1,1 @@
-"""`/graphs/{id}/transactions` and `/graphs/{id}/alerts`: rows that come in, and what they raise."""
+"""`/graphs/{id}/transactions`: rows that are stored and scored as they come in."""

@@ -6,10 +6,9 @@ import asyncio
 import time
 from typing import final
 
-import structlog
-
 from service.context import AppContext
 from service.endpoints.anomaly.infer import pack_if_large, results, score, workload_of
+from service.endpoints.common.failures import FailurePauses
 from service.endpoints.transactions.score import (
     build_inputs,
     find_scorer,
@@ -17,13 +16,12 @@ from service.endpoints.transactions.score import (
     record_alerts,
 )
 from service.errors import Problem
-from service.storage.graphs import GraphKey, PendingScore
+from service.storage.graphs import PendingScore
 from service.validation.arrays import pointer_builder
 
 _EVERY_S = 2.0
 _GRACE_S = 5.0  # after its deadline a request may still be about to record its alerts
 _GONE = frozenset({"unknown_node", "expired"})  # can never be scored: the rows are gone
-_PAUSE_S = 30.0  # of a graph, after a failure
 
 
 @final
@@ -36,12 +34,11 @@ class PendingScorer:
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
-        self._failed = dict[GraphKey, tuple[str, float]]()  # why, and until when to wait
+        self._failures = FailurePauses("transactions not scored")
         self._grace_s = context.settings.deadline_s + _GRACE_S
 
     async def run(self) -> None:
         """Look for pending transactions until cancelled."""
-        log = structlog.get_logger()
         # No other request will score what is found at the start, unless servers share the log.
         grace_s = self._grace_s if self._context.graphs.is_shared else 0.0
         while True:
@@ -55,25 +52,14 @@ class PendingScorer:
             count = sum(len(each.node_ids) for each in overdue)
             self._context.metrics.pending_transactions.set(count)
             for each in overdue:
-                reason, until = self._failed.get(each.place, ("", 0.0))
-                if time.monotonic() < until:
+                if self._failures.is_paused(each.place):
                     continue
                 try:
                     await self._score(each)
                 except Exception as error:  # of these: others are still to be scored
-                    is_problem = isinstance(error, Problem)
-                    text = error.detail if is_problem else repr(error)
-                    self._failed[each.place] = text, time.monotonic() + _PAUSE_S
-                    if text != reason:
-                        exc_info = None if is_problem else error
-                        log.error(
-                            "transactions not scored",
-                            graph=each.place.id,
-                            reason=text,
-                            exc_info=exc_info,
-                        )
+                    self._failures.note_failure(each.place, each.place.id, error)
                 else:
-                    self._failed.pop(each.place, None)
+                    self._failures.note_success(each.place)
             grace_s = self._grace_s
 
     async def _score(self, pending: PendingScore) -> None:

@@ -1,14 +1,13 @@
-"""Request and response schemas of transactions that are stored, and of their alerts."""
+"""Request and response schemas of transactions that are stored."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, FailFast, Field
 
 from service.endpoints.anomaly.schemas import NodeScore, ScoreDetails
 from service.endpoints.common.schemas import Include, Strict
-from service.registry.model_ref import ModelRef
 from service.validation.ids import NodeId
 
 MAX_ROWS = 10_000
@@ -90,23 +89,3 @@ class TransactionScores(ScoreDetails):
 
     results: list[TransactionScore]
     added: int = Field(description="transactions that were not stored before")
-
-
-class Alert(BaseModel):
-    """A transaction whose probability reached the threshold; it is raised once."""
-
-    node_id: NodeId
-    score: float = Field(description="raw logit")
-    probability: float
-    threshold: float
-    transaction: dict[str, Any] = Field(description="its columns, as they were sent")
-    model: ModelRef
-    scored_at: str = Field(description="time of the server")
-    event_id: str = Field(description="as Last-Event-ID, or as `after`, for those that follow")
-
-
-class AlertList(BaseModel):
-    """Alerts in the order in which they were raised."""
-
-    alerts: list[Alert]
-    last_event_id: str = Field(description="of the last of them, else what was sent as `after`")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 
 from service.context import AppContext
 from service.endpoints.anomaly.parse import ScoreInputs, rule_of
+from service.endpoints.common.alerts import encode_alert
 from service.endpoints.common.include import require_max_explained, require_supported_includes
 from service.endpoints.common.schemas import Dynamics
 from service.errors import Problem
@@ -105,14 +104,10 @@ def make_alerts(
     """Return the alerts of those of the `results` that have label 1, as JSON, by id."""
     raised = [result for result in scored if result["label"] == 1]
     rows = graph.describe([result["node_id"] for result in raised])
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    alerts = dict[NodeId, bytes]()
-    for result, row in zip(raised, rows, strict=True):
-        names = ("node_id", "score", "probability", "threshold")
-        alert: dict[str, Any] = {name: result[name] for name in names}
-        alert |= {"transaction": row, "model": inputs.model.ref_dict, "scored_at": now}
-        alerts[result["node_id"]] = orjson.dumps(alert, option=orjson.OPT_SERIALIZE_NUMPY)
-    return alerts
+    return {
+        result["node_id"]: encode_alert(result, inputs.model.ref_dict, transaction=row)
+        for result, row in zip(raised, rows, strict=True)
+    }
 
 
 async def record_alerts(

@@ -2,8 +2,8 @@
 
 `dynamic_graph` holds a graph of nodes and edges, `transaction_graph` one of transactions; both are
 a `stored_graph`. `base` is the interface of the log that makes them last, in SQLite (`sqlite`) or
-Redis (`redis`); `writer` is the one thread that writes; `store` has all graphs, `alerts` what their
-transactions raised.
+Redis (`redis`); `writer` is the one thread that writes; `store` has all graphs, `alerts` what they
+raised.
 """
 
 from service.storage.graphs.alerts import AddedTransactions
@@ -13,6 +13,9 @@ from service.storage.graphs.base import (
     GraphLog,
     GraphMetadata,
     PendingScore,
+    ScoredNodes,
+    WatchedGraph,
+    WatchSettings,
     Webhook,
 )
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood
@@ -38,10 +41,13 @@ __all__ = [
     "NewTransactions",
     "PendingScore",
     "Schema",
+    "ScoredNodes",
     "SqliteGraphLog",
     "StoredGraph",
     "StreamSettings",
     "TransactionGraph",
     "Update",
+    "WatchSettings",
+    "WatchedGraph",
     "Webhook",
 ]

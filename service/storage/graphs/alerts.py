@@ -1,4 +1,4 @@
-"""Alerts of stored transactions: what is to be scored, what was raised, what was delivered."""
+"""Alerts of stored graphs: what is to be scored, what was raised, what was delivered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from typing import TypeVar, final
 from weakref import WeakSet
 
 from service.errors import Problem
-from service.storage.graphs.base import GraphKey, GraphLog, GraphMetadata, PendingScore, Webhook
+from service.storage.graphs.base import (
+    ChangedNodes,
+    GraphKey,
+    GraphLog,
+    GraphMetadata,
+    PendingScore,
+    ScoredNodes,
+    SharedWork,
+    WatchedGraph,
+    Webhook,
+)
 from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.writer import GroupCommitWriter
 from service.validation.ids import NodeId
@@ -39,10 +49,15 @@ class AddedTransactions:
 
 @final
 class AlertSignals:
-    """Events of one event loop, which end with those who hold them."""
+    """Events of one event loop; those of `watch` end with those who hold them.
+
+    Attributes:
+        changed: set when this server has changed a watched graph.
+    """
 
     def __init__(self) -> None:
         self._watchers = defaultdict[GraphKey, WeakSet[asyncio.Event]](WeakSet)
+        self.changed = asyncio.Event()
 
     def watch(self, place: GraphKey) -> asyncio.Event:
         event = asyncio.Event()
@@ -52,6 +67,10 @@ class AlertSignals:
     def notify(self, place: GraphKey) -> None:
         for event in self._watchers.get(place, ()):
             event.set()
+
+    def notify_change(self, head: GraphMetadata) -> None:
+        if head.watch is not None:
+            self.changed.set()
 
 
 @final
@@ -104,10 +123,39 @@ class AlertStore:
         """Return the webhooks of all owners that may have alerts to deliver."""
         return await self._run(self._log.list_all_webhooks)
 
-    async def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
-        """Whether this server may deliver for so long: no other one does."""
-        return await self._run(lambda: self._log.claim_webhook(webhook, seconds))
+    async def claim(self, place: GraphKey, work: SharedWork, seconds: float) -> bool:
+        """Whether this server may do the work for so long: no other one does. A claim that this
+        server has is renewed."""
+        return await self._run(lambda: self._log.claim(place, work, seconds))
 
     async def mark_delivered(self, webhook: Webhook, number: int) -> None:
         """Store that the alert of this number was delivered, and end the claim."""
         await self._run(lambda: self._log.mark_delivered(webhook, number))
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set when this server has changed a watched graph, of any owner; other servers do not set
+        it."""
+        return self._signals.changed
+
+    async def list_changed_graphs(self) -> list[WatchedGraph]:
+        """Return the watched graphs of all owners that have nodes to be scored."""
+        return await self._run(self._log.list_changed_graphs)
+
+    async def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
+        """Return what the revisions after this one changed and is to be scored, in order."""
+        return await self._run(lambda: self._log.read_changed(graph, after))
+
+    async def find_scored_revision(self, id: str, head: GraphMetadata) -> int:
+        """Return the last revision up to which everything of a watched graph is scored."""
+        graph = WatchedGraph(GraphKey(self._owner, id), head.tag)
+        changes = await self.read_changed(graph, 0)
+        return changes[0].revision - 1 if changes else head.revision
+
+    async def record_scores(self, scored: ScoredNodes) -> int | None:
+        """Store the alerts of nodes that are above the threshold and were not before; return how
+        many, None if the graph is gone or another server scores it now."""
+        raised = await self._run(lambda: self._log.record_scores(scored))
+        if raised:
+            self._signals.notify(scored.graph.place)
+        return raised

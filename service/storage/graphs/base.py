@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, auto
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import orjson
 
 from service.validation.ids import NodeId
 
 KEPT_ALERTS = 100_000  # of each graph
+SharedWork = Literal["delivering", "scoring"]
+"""What one of several servers does at a time for a graph."""
 
 
 class GraphKey(NamedTuple):
@@ -25,12 +27,30 @@ class GraphKey(NamedTuple):
 
 
 @dataclass(frozen=True)
+class WatchSettings:
+    """How the nodes of a graph are scored after each change.
+
+    Attributes:
+        threshold: probability from which on a node raises an alert; None for that of the model.
+        hops, max_neighbors: the neighbourhood in which a node is scored; None for the model's.
+        webhook: URL to which alerts are sent.
+    """
+
+    model: str
+    threshold: float | None = None
+    hops: int | None = None
+    max_neighbors: int | None = None
+    webhook: str | None = None
+
+
+@dataclass(frozen=True)
 class GraphMetadata:
     """Schema, size and version of a graph.
 
     `revision` counts updates and replacements; `since` is the revision of the snapshot that the
     updates are based on; `tag` distinguishes a graph from the one that replaced it; `model` scores
-    its transactions, and is None of a graph of nodes and edges.
+    its transactions, and is None of a graph of nodes and edges; `watch` says how the nodes of such
+    a graph are scored, and is None if they raise no alerts.
     """
 
     features: tuple[str, ...]
@@ -41,6 +61,7 @@ class GraphMetadata:
     since: int = 0
     tag: str = field(default_factory=lambda: secrets.token_hex(8))
     model: str | None = None
+    watch: WatchSettings | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -48,7 +69,10 @@ class GraphMetadata:
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
         found = orjson.loads(text)
-        return cls(**found | {name: tuple(found[name]) for name in ("features", "relations")})
+        names = {name: tuple(found[name]) for name in ("features", "relations")}
+        if (watch := found.get("watch")) is not None:
+            found["watch"] = WatchSettings(**watch)
+        return cls(**found | names)
 
     def next_revision(self, num_nodes: int, num_edges: int) -> GraphMetadata:
         """Return the metadata after one more update."""
@@ -85,6 +109,56 @@ class PendingScore:
     revision: int
     node_ids: list[NodeId]
     at: float
+
+
+@dataclass(frozen=True)
+class TouchedNodes:
+    """Nodes whose features or edges an update changes, and nodes that it deletes."""
+
+    node_ids: list[NodeId]
+    deleted: list[NodeId]
+
+
+class WatchedGraph(NamedTuple):
+    """A graph whose nodes raise alerts; one that took its place has another tag."""
+
+    place: GraphKey
+    tag: str
+
+
+@dataclass(frozen=True)
+class ChangedNodes:
+    """Nodes of a watched graph that a revision changed or deleted; None for all of them. What
+    depends on them is to be scored."""
+
+    revision: int
+    node_ids: list[NodeId] | None
+
+
+@dataclass(frozen=True)
+class ScoredNodes:
+    """Scores of some nodes of a watched graph.
+
+    Attributes:
+        revision: all of them include the changes up to it.
+        above: alerts of the nodes at or above the threshold.
+        below: the other nodes.
+        finished: revisions of which everything that depends on them is scored now.
+    """
+
+    graph: WatchedGraph
+    revision: int
+    above: Mapping[NodeId, bytes]
+    below: Sequence[NodeId]
+    finished: Sequence[int]
+
+    def without(self, later: Iterable[ChangedNodes]) -> ScoredNodes:
+        """Return it without the nodes that later revisions change: those are scored again, and one
+        that was deleted, or deleted and added anew, is not to be remembered as it was."""
+        changed = {node_id for each in later for node_id in each.node_ids or ()}
+        above = {node_id: alert for node_id, alert in self.above.items() if node_id not in changed}
+        below = [node_id for node_id in self.below if node_id not in changed]
+        return replace(self, above=above, below=below)
 
 
 @dataclass(frozen=True)
@@ -136,7 +210,8 @@ class GraphLog(ABC):
         room: GraphLimits,
         webhook: str | None = None,
     ) -> tuple[WriteResult, int]:
-        """Store or replace a graph; return its revision: 1, or one above the replaced one."""
+        """Store or replace a graph; return its revision: 1, or one above the replaced one. All
+        nodes of one with `head.watch` are to be scored."""
 
     @abstractmethod
     def append(
@@ -147,9 +222,11 @@ class GraphLog(ABC):
         update: bytes,
         room: GraphLimits,
         pending: list[NodeId] | None = None,
+        touched: TouchedNodes | None = None,
     ) -> WriteResult:
         """Store an update of the graph whose metadata is `before`; with it that the `pending`
-        transactions are to be scored."""
+        transactions, or what depends on the `touched` nodes, are to be scored. Whether a deleted
+        node was above the threshold is forgotten."""
 
     @abstractmethod
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -185,12 +262,27 @@ class GraphLog(ABC):
         """Return the webhooks of all owners that may have alerts to deliver."""
 
     @abstractmethod
-    def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
-        """Whether this server may deliver for so long: no other one does."""
+    def claim(self, place: GraphKey, work: SharedWork, seconds: float) -> bool:
+        """Whether this server may do the work for so long: no other one does. A claim that this
+        server has is renewed."""
 
     @abstractmethod
     def mark_delivered(self, webhook: Webhook, number: int) -> None:
         """Store that the alert of this number was delivered, and end the claim."""
+
+    @abstractmethod
+    def list_changed_graphs(self) -> list[WatchedGraph]:
+        """Return the watched graphs of all owners that have nodes to be scored."""
+
+    @abstractmethod
+    def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
+        """Return what the revisions after this one changed and is to be scored, in order."""
+
+    @abstractmethod
+    def record_scores(self, scored: ScoredNodes) -> int | None:
+        """Store the alerts of nodes that are above the threshold and were not before, and which
+        nodes are; return how many alerts. None, and nothing is stored, if another graph took the
+        place of this one, or another server scores it."""
 
 
 def check_limits(

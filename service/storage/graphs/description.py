@@ -91,6 +91,8 @@ class GraphDescription:
             limit = MAX_EDGES if is_small else 0
             self._is_complete = self._means.update(changed, x, live, graph.edges.count, limit)
             changed, x = changed[:0], x[:0]
+        else:
+            self._is_complete = False  # until `sum_outside` computes what depends on them
         if self._is_complete:
             self.revision = graph.revision
         later = None

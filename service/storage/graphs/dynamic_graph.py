@@ -12,7 +12,8 @@ import numpy as np
 
 from models.inputs.graph import Graph
 from models.inputs.neighbor_means import NeighborRule
-from service.errors import FieldError, Problem, pointer
+from service.errors import FieldError, pointer
+from service.storage.graphs.base import TouchedNodes, WatchSettings
 from service.storage.graphs.description import GraphArrays, GraphDescription
 from service.storage.graphs.half_edges import (
     INWARD_BIT,
@@ -24,12 +25,12 @@ from service.storage.graphs.half_edges import (
     count_outward,
     is_among,
 )
-from service.storage.graphs.node_hash import hash_node, hash_nodes, mix
+from service.storage.graphs.node_hash import hash_node, hash_nodes
+from service.storage.graphs.reach import Links, make_size_problem
 from service.storage.graphs.stored_graph import Schema, StoredGraph
 from service.storage.graphs.update import Edge, Update
 from service.validation.arrays import (
     make_graph_problem,
-    make_graph_problem_at,
     make_graph_problem_where,
     pointer_builder,
 )
@@ -86,11 +87,13 @@ def warm_up() -> None:
 
 @final
 class DynamicGraph(StoredGraph):
-    """A graph of nodes and edges."""
+    """A graph of nodes and edges, which raise alerts if it has `watch`."""
 
-    def __init__(self, schema: Schema, whole: GraphSnapshot) -> None:
+    def __init__(
+        self, schema: Schema, whole: GraphSnapshot, watch: WatchSettings | None = None
+    ) -> None:
         graph = whole.graph
-        self.schema, self.revision = schema, whole.revision
+        self.schema, self.revision, self.watch = schema, whole.revision, watch
         self._ids: list[NodeId | None] = list(whole.node_ids)
         self._rows = dict(zip(whole.node_ids, range(graph.num_nodes), strict=True))
         self._x = np.array(graph.x, np.float32)
@@ -162,7 +165,7 @@ class DynamicGraph(StoredGraph):
             self.num_edges, self.revision = change.num_edges, revision
 
     def compacted(self) -> DynamicGraph:
-        return DynamicGraph(self.schema, self.snapshot())
+        return DynamicGraph(self.schema, self.snapshot(), self.watch)
 
     def apply_logged(self, text: bytes) -> None:
         change = self.plan(Update.from_json(text, len(self.schema.features)))
@@ -223,6 +226,33 @@ class DynamicGraph(StoredGraph):
             graph = replace(near.graph, outside=outside)
             return replace(near, graph=graph, means_revision=description.revision)
 
+    def list_touched(self, change: Change) -> TouchedNodes:
+        """Return the nodes whose features or edges are others after a planned `change`, and those
+        that it deletes."""
+        deleted, new = dict(change.deleted), {row: id for id, row in change.new}
+        rows = np.setdiff1d(self._touched(change), list(deleted.values())).tolist()
+        ids = [new[row] if row in new else self._ids[row] for row in rows]
+        return TouchedNodes([id for id in ids if id is not None], list(deleted))
+
+    def list_dependents(
+        self,
+        changed: Iterable[NodeId] | None,
+        rule: NeighborRule,
+        hops: int,
+        max_neighbors: int,
+    ) -> list[NodeId]:
+        """Return the nodes whose scores may be others after these nodes changed, as
+        `Links.find_dependents`; all of them for None. Nodes that are no more are ignored."""
+        with self._lock:
+            if changed is None:
+                return list(self._rows)
+            known = {row for id in changed if (row := self._rows.get(id)) is not None}
+            links = Links(self._edges.copy(), self._dead.copy(), self._order)
+        rows = np.array(sorted(known), np.int64)
+        found = links.find_dependents(rows, rule, hops, max_neighbors).tolist()
+        with self._lock:
+            return [id for row in found if (id := self._ids[row]) is not None]
+
     def _take(
         self,
         targets: Sequence[NodeId],
@@ -235,11 +265,12 @@ class DynamicGraph(StoredGraph):
         """The neighbourhood, and the rows of its nodes."""
         found = [self._targets(targets)]
         self._place[found[0]] = np.arange(len(found[0]))
-        count = len(found[0])
+        count, links = len(found[0]), Links(self._edges, self._dead, self._order)
         try:
             for _ in range(hops):
                 parts = self._parts(found[-1], max_edges)
-                near = np.unique(self._followed(found[-1], parts, max_neighbors, seed))
+                _, near = links.follow(found[-1], parts, max_neighbors, seed)
+                near = np.unique(near)
                 new = near[self._place[near] < 0]
                 if not len(new):
                     break
@@ -247,7 +278,7 @@ class DynamicGraph(StoredGraph):
                 found.append(new)
                 self._place[new] = np.arange(count, count + len(new))
                 if (count := count + len(new)) > max_nodes:
-                    raise _too_much(max_nodes, "nodes")
+                    raise make_size_problem(max_nodes, "nodes")
             rows = np.concatenate(found)
             ids = [id for row in rows.tolist() if (id := self._ids[row]) is not None]
             parts = self._parts(rows, max_edges)
@@ -296,32 +327,8 @@ class DynamicGraph(StoredGraph):
     def _parts(self, rows: np.ndarray, max_entries: int) -> list[np.ndarray]:
         parts = [self._edges.at(row) for row in rows.tolist()]
         if sum(map(len, parts)) > 2 * max_entries:  # an edge has two ends
-            raise _too_much(max_entries, "edges")
+            raise make_size_problem(max_entries, "edges")
         return parts
-
-    def _followed(
-        self, rows: np.ndarray, parts: list[np.ndarray], max_entries: int, seed: int
-    ) -> np.ndarray:
-        """Neighbours of `rows`, whose edges are `parts`; a bounded number of each."""
-        sizes = np.array([len(part) for part in parts])
-        crowded = np.flatnonzero(sizes > max_entries)
-        few = [part for part, size in zip(parts, sizes, strict=True) if size <= max_entries]
-        close = np.concatenate([NO_HALF_EDGES, *few]) >> ROW_SHIFT
-        close = close[~self._dead[close]]
-        if not len(crowded):
-            return close
-        owner = np.repeat(crowded, sizes[crowded])
-        pairs = owner << 32 | np.concatenate([parts[i] for i in crowded.tolist()]) >> ROW_SHIFT
-        pairs = np.unique(pairs)  # two nodes may have several edges
-        owner, near = pairs >> 32, pairs & 0xFFFFFFFF
-        others = (rows[owner] != near) & ~self._dead[near]
-        owner, near = owner[others], near[others]
-        chance = mix(self._order[rows[owner]] + np.uint64(seed))
-        chance = mix(self._order[near] ^ chance)
-        by_chance = np.lexsort((chance, owner))
-        owner, near = owner[by_chance], near[by_chance]
-        rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-        return np.concatenate([close, near[rank < max_entries]])
 
     def _ends(
         self, edges: Iterable[Edge], deleted: Container[NodeId], new: dict[NodeId, int]
@@ -385,11 +392,3 @@ class DynamicGraph(StoredGraph):
         self._order = np.concatenate([self._order, np.zeros(more, np.uint64)])
         self._place = np.concatenate([self._place, np.full(more, -1, np.int32)])
         self._dead = np.concatenate([self._dead, np.zeros(more, bool)])
-
-
-def _too_much(max_entries: int, of: str) -> Problem:
-    rule = (
-        f"The neighborhood has more than {max_entries} {of} (BASIN_MAX_NEIGHBORHOOD_{of.upper()}). "
-        "Send a `neighborhood` with lower `hops` or `max_neighbors`."
-    )
-    return make_graph_problem_at("/neighborhood", f"too_many_{of}", rule)

@@ -10,17 +10,23 @@ from dataclasses import replace
 from typing import Any, final
 
 import orjson
+from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import WatchError
 
 from service.storage.graphs.base import (
     KEPT_ALERTS,
+    ChangedNodes,
     GraphKey,
     GraphLimits,
     GraphLog,
     GraphMetadata,
     LogContents,
     PendingScore,
+    ScoredNodes,
+    SharedWork,
+    TouchedNodes,
+    WatchedGraph,
     Webhook,
     WriteResult,
     check_limits,
@@ -32,6 +38,7 @@ from service.validation.ids import NodeId
 _TRIES = 64
 _PENDING = f"{PREFIX}graphs-pending"
 _WEBHOOKS = f"{PREFIX}graphs-webhooks"
+_WATCHED = f"{PREFIX}graphs-watched"
 # Only of the graph that raised the alert, and the claim only if it is that of this server.
 _DELIVERED = """
 local webhook = redis.call('HGET', KEYS[1], ARGV[1])
@@ -40,24 +47,39 @@ if webhook and cjson.decode(webhook)[3] == ARGV[2] then
 end
 if redis.call('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
 """
+# A stream whose entries are numbered 1, 2, 3, ...; XADD keeps the last id of a trimmed one.
+_ADD_ALERTS = """
+local function add_alerts(stream, kept, first)
+  local last = 0
+  if redis.call('EXISTS', stream) == 1 then
+    local info = redis.call('XINFO', 'STREAM', stream)
+    for i = 1, #info, 2 do
+      if info[i] == 'last-generated-id' then
+        last = tonumber(string.match(info[i + 1], '^(%d+)'))
+      end
+    end
+  end
+  for i = first, #ARGV do
+    last = last + 1
+    redis.call('XADD', stream, 'MAXLEN', kept, last .. '-0', 'alert', ARGV[i])
+  end
+end
+"""
 # One server of several records the alerts of a revision: the one that removes it from the pending
-# ones. A stream whose entries are numbered 1, 2, 3, ...; XADD keeps the last id of a trimmed one.
-_RECORD = """
+# ones.
+_RECORD = f"""{_ADD_ALERTS}
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 local head = redis.call('HGET', KEYS[3], ARGV[2])
 if not head or cjson.decode(head)['tag'] ~= ARGV[3] then return 0 end
-if #ARGV == 4 then return 1 end
-local last = 0
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  local info = redis.call('XINFO', 'STREAM', KEYS[2])
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then last = tonumber(string.match(info[i + 1], '^(%d+)')) end
-  end
-end
-for i = 5, #ARGV do
-  last = last + 1
-  redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[4], last .. '-0', 'alert', ARGV[i])
-end
+if #ARGV > 4 then add_alerts(KEYS[2], ARGV[4], 5) end
+return 1
+"""
+_ADD = f"{_ADD_ALERTS} add_alerts(KEYS[1], ARGV[1], 2)"
+# Take or renew a claim, unless another server has it.
+_CLAIM = """
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 
@@ -103,11 +125,16 @@ class RedisGraphLog(GraphLog):
                 pipeline.delete(_log(place))
                 if before is not None:
                     pipeline.delete(_alerts(place, before.tag))
+                    self._unwatch(pipeline, WatchedGraph(place, before.tag))
                 self._forget_pending(pipeline, place)
                 pipeline.hdel(_WEBHOOKS, _field(place))
                 if webhook is not None:
                     entry = orjson.dumps([*place, head.tag, webhook, 0])
                     pipeline.hset(_WEBHOOKS, _field(place), entry)
+                if head.watch is not None:
+                    graph = WatchedGraph(place, head.tag)
+                    pipeline.hset(_WATCHED, _field(place), orjson.dumps([*place, head.tag]))
+                    pipeline.hset(_changed(graph), str(revision), orjson.dumps(None))
                 stored = replace(head, revision=revision, since=revision)
                 pipeline.hset(_of(place.owner), place.id, stored.to_json())
                 if _done(pipeline):
@@ -122,6 +149,7 @@ class RedisGraphLog(GraphLog):
         update: bytes,
         room: GraphLimits,
         pending: list[NodeId] | None = None,
+        touched: TouchedNodes | None = None,
     ) -> WriteResult:
         with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
             heads = _watched(pipeline, place.owner)
@@ -138,6 +166,12 @@ class RedisGraphLog(GraphLog):
                 values = [*place, after.tag, after.revision, pending, time.time()]
                 field = _pending(place, after.tag, after.revision)
                 pipeline.hset(_PENDING, field, orjson.dumps(values))
+            if touched is not None:
+                graph = WatchedGraph(place, after.tag)
+                node_ids = orjson.dumps(touched.node_ids + touched.deleted)
+                pipeline.hset(_changed(graph), str(after.revision), node_ids)
+                if touched.deleted:
+                    pipeline.srem(_above(graph), *map(orjson.dumps, touched.deleted))
             return found if _done(pipeline) else WriteResult.STALE
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -191,6 +225,7 @@ class RedisGraphLog(GraphLog):
             pipeline.delete(_base(place), _log(place))
             if (before := heads.get(place.id)) is not None:
                 pipeline.delete(_alerts(place, before.tag))
+                self._unwatch(pipeline, WatchedGraph(place, before.tag))
             self._forget_pending(pipeline, place)
             pipeline.hdel(_WEBHOOKS, _field(place))
             return bool(pipeline.execute()[0])
@@ -224,18 +259,65 @@ class RedisGraphLog(GraphLog):
             entries = map(orjson.loads, self._redis.blocking_client.hvals(_WEBHOOKS))
         return [Webhook(GraphKey(owner, id), *rest) for owner, id, *rest in entries]
 
-    def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
+    def claim(self, place: GraphKey, work: SharedWork, seconds: float) -> bool:
         with self._asking():
-            claim, ms = _claim(webhook.place), int(1e3 * seconds)
-            return bool(self._redis.blocking_client.set(claim, self._token, nx=True, px=ms))
+            arguments = [_claim(place, work), self._token, int(1e3 * seconds)]
+            return bool(self._redis.blocking_client.eval(_CLAIM, 1, *arguments))
 
     def mark_delivered(self, webhook: Webhook, number: int) -> None:
         place = webhook.place
         after = orjson.dumps([*place, webhook.tag, webhook.url, number])
         with self._asking():
-            keys = [_WEBHOOKS, _claim(place)]
+            keys = [_WEBHOOKS, _claim(place, "delivering")]
             arguments = [_field(place), webhook.tag, after, self._token]
             self._redis.blocking_client.eval(_DELIVERED, len(keys), *keys, *arguments)
+
+    def list_changed_graphs(self) -> list[WatchedGraph]:
+        with self._asking(), self._redis.blocking_client.pipeline(transaction=False) as pipeline:
+            entries = map(orjson.loads, self._redis.blocking_client.hvals(_WATCHED))
+            graphs = [WatchedGraph(GraphKey(owner, id), tag) for owner, id, tag in entries]
+            for graph in graphs:
+                pipeline.exists(_changed(graph))
+            found = pipeline.execute()
+        return [graph for graph, is_changed in zip(graphs, found, strict=True) if is_changed]
+
+    def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
+        with self._asking():
+            return _read_changed(self._redis.blocking_client, graph, after)
+
+    def record_scores(self, scored: ScoredNodes) -> int | None:
+        graph, place = scored.graph, scored.graph.place
+        heads, claim = _of(place.owner), _claim(place, "scoring")
+        for _ in range(_TRIES):
+            with self._asking(), self._redis.blocking_client.pipeline() as pipeline:
+                pipeline.watch(heads, claim)
+                text, claimed_by = pipeline.hget(heads, place.id), pipeline.get(claim)
+                if text is None or claimed_by != self._token.encode():
+                    return None
+                if GraphMetadata.from_json(text).tag != graph.tag:
+                    return None
+                valid = scored.without(_read_changed(pipeline, graph, scored.revision))
+                above = {orjson.dumps(node_id): alert for node_id, alert in valid.above.items()}
+                known: Any = pipeline.smismember(_above(graph), list(above)) if above else ()
+                alerts = [
+                    alert for alert, known in zip(above.values(), known, strict=True) if not known
+                ]
+                pipeline.multi()
+                if above:
+                    pipeline.sadd(_above(graph), *above)
+                if valid.below:
+                    pipeline.srem(_above(graph), *map(orjson.dumps, valid.below))
+                if valid.finished:
+                    pipeline.hdel(_changed(graph), *map(str, valid.finished))
+                if alerts:
+                    pipeline.eval(_ADD, 1, _alerts(place, graph.tag), KEPT_ALERTS, *alerts)
+                if _done(pipeline):
+                    return len(alerts)
+        raise StoreError("other servers keep changing graphs")
+
+    def _unwatch(self, pipeline: Pipeline, graph: WatchedGraph) -> None:
+        pipeline.hdel(_WATCHED, _field(graph.place))
+        pipeline.delete(_changed(graph), _above(graph))
 
     def _forget_pending(self, pipeline: Pipeline, place: GraphKey) -> None:
         names: Any = self._redis.blocking_client.hkeys(_PENDING)
@@ -288,8 +370,22 @@ def _field(place: GraphKey) -> str:
     return f"{place.owner}/{place.id}"
 
 
-def _claim(place: GraphKey) -> str:
-    return f"{PREFIX}graph:{place.owner}/{place.id}:delivering"
+def _read_changed(client: Redis | Pipeline, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
+    entries: Any = client.hgetall(_changed(graph))
+    found = sorted((int(revision), node_ids) for revision, node_ids in entries.items())
+    return [ChangedNodes(number, orjson.loads(ids)) for number, ids in found if number > after]
+
+
+def _changed(graph: WatchedGraph) -> str:
+    return f"{PREFIX}graph:{_field(graph.place)}:changed:{graph.tag}"
+
+
+def _above(graph: WatchedGraph) -> str:
+    return f"{PREFIX}graph:{_field(graph.place)}:above:{graph.tag}"
+
+
+def _claim(place: GraphKey, work: SharedWork) -> str:
+    return f"{PREFIX}graph:{_field(place)}:{work}"
 
 
 def _pending(place: GraphKey, tag: str, revision: int) -> str:

@@ -46,7 +46,8 @@ def restore_graph(stored: LogContents) -> StoredGraph:
         )
         node_ids = orjson.loads(arrays["node_ids"].tobytes())
         schema = Schema(metadata.features, metadata.relations)
-        graph = DynamicGraph(schema, GraphSnapshot(whole, node_ids, metadata.since))
+        snapshot = GraphSnapshot(whole, node_ids, metadata.since)
+        graph = DynamicGraph(schema, snapshot, metadata.watch)
     for update in stored.updates:
         graph.apply_logged(update)
     return graph

@@ -14,12 +14,17 @@ import orjson
 
 from service.storage.graphs.base import (
     KEPT_ALERTS,
+    ChangedNodes,
     GraphKey,
     GraphLimits,
     GraphLog,
     GraphMetadata,
     LogContents,
     PendingScore,
+    ScoredNodes,
+    SharedWork,
+    TouchedNodes,
+    WatchedGraph,
     Webhook,
     WriteResult,
     check_limits,
@@ -44,10 +49,22 @@ _ALERT_TABLES = (
     "CREATE TABLE alerts (owner TEXT, id TEXT, tag TEXT, number INTEGER, alert BLOB NOT NULL,"
     " PRIMARY KEY (owner, id, tag, number)) WITHOUT ROWID",
 )
+# Of version 3.
+_WATCH_TABLES = (
+    "CREATE TABLE changed (owner TEXT, id TEXT, tag TEXT, revision INTEGER, node_ids BLOB NOT NULL,"
+    " PRIMARY KEY (owner, id, tag, revision)) WITHOUT ROWID",
+    "CREATE TABLE above (owner TEXT, id TEXT, tag TEXT, node_id BLOB,"
+    " PRIMARY KEY (owner, id, tag, node_id)) WITHOUT ROWID",
+)
 _MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
 _KIND = SchemaVersion(
-    0x42617367, 2, "graphs", (*_TABLES, *_ALERT_TABLES), {1: _ALERT_TABLES}
-)  # "Basg"
+    0x42617367,  # "Basg"
+    3,
+    "graphs",
+    (*_TABLES, *_ALERT_TABLES, *_WATCH_TABLES),
+    {1: (*_ALERT_TABLES, *_WATCH_TABLES), 2: _WATCH_TABLES},
+)
+_HERE = "WHERE owner = ? AND id = ? AND tag = ?"
 
 
 @final
@@ -99,6 +116,8 @@ class SqliteGraphLog(GraphLog):
                 self._ask(
                     "INSERT INTO webhooks VALUES (?, ?, ?, ?, 0)", [*place, head.tag, webhook]
                 )
+            if head.watch is not None:
+                self._add_changed(WatchedGraph(place, head.tag), ChangedNodes(revision, None))
         return found, revision
 
     def append(
@@ -109,6 +128,7 @@ class SqliteGraphLog(GraphLog):
         update: bytes,
         room: GraphLimits,
         pending: list[NodeId] | None = None,
+        touched: TouchedNodes | None = None,
     ) -> WriteResult:
         found = check_limits(self.list_metadata(place.owner), place, after, room)
         if found is WriteResult.DONE:
@@ -117,6 +137,10 @@ class SqliteGraphLog(GraphLog):
             if pending:
                 row = [*place, after.tag, after.revision, orjson.dumps(pending), time.time()]
                 self._ask("INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?)", row)
+            if touched is not None:
+                graph, node_ids = WatchedGraph(place, after.tag), touched.node_ids + touched.deleted
+                self._add_changed(graph, ChangedNodes(after.revision, node_ids))
+                self._forget(graph, touched.deleted)
         return found
 
     def replace_snapshot(self, place: GraphKey, head: GraphMetadata, base: bytes) -> bool:
@@ -140,7 +164,7 @@ class SqliteGraphLog(GraphLog):
         )
 
     def delete(self, place: GraphKey) -> bool:
-        for table in ("updates", "bases", "pending", "alerts", "webhooks"):
+        for table in ("updates", "bases", "pending", "alerts", "webhooks", "changed", "above"):
             self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
         statement = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
         return bool(self._ask(statement, [*place]))
@@ -156,24 +180,17 @@ class SqliteGraphLog(GraphLog):
 
     def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
         # `put` and `delete` remove what is pending: the graph with this tag is there if that is.
-        of_graph, here = [*pending.place, pending.tag], "WHERE owner = ? AND id = ? AND tag = ?"
-        done = f"DELETE FROM pending {here} AND revision = ? RETURNING revision"
-        if not self._ask(done, [*of_graph, pending.revision]):
+        done = f"DELETE FROM pending {_HERE} AND revision = ? RETURNING revision"
+        if not self._ask(done, [*pending.place, pending.tag, pending.revision]):
             return False
-        if alerts:
-            ((last,),) = self._ask(f"SELECT MAX(number) FROM alerts {here}", of_graph)
-            for number, alert in enumerate(alerts, (last or 0) + 1):
-                self._ask("INSERT INTO alerts VALUES (?, ?, ?, ?, ?)", [*of_graph, number, alert])
-            oldest = (last or 0) + len(alerts) - KEPT_ALERTS
-            self._ask(f"DELETE FROM alerts {here} AND number <= ?", [*of_graph, oldest])
+        self._add_alerts(WatchedGraph(pending.place, pending.tag), alerts)
         return True
 
     def read_alerts(
         self, place: GraphKey, tag: str, after: int, limit: int
     ) -> list[tuple[int, bytes]]:
         return self._ask(
-            "SELECT number, alert FROM alerts WHERE owner = ? AND id = ? AND tag = ? "
-            "AND number > ? ORDER BY number LIMIT ?",
+            f"SELECT number, alert FROM alerts {_HERE} AND number > ? ORDER BY number LIMIT ?",
             [*place, tag, after, limit],
         )
 
@@ -186,14 +203,63 @@ class SqliteGraphLog(GraphLog):
         )
         return [Webhook(GraphKey(owner, id), *rest) for owner, id, *rest in rows]
 
-    def claim_webhook(self, webhook: Webhook, seconds: float) -> bool:
+    def claim(self, place: GraphKey, work: SharedWork, seconds: float) -> bool:
         return True  # there is no other server
 
     def mark_delivered(self, webhook: Webhook, number: int) -> None:
         self._ask(
-            "UPDATE webhooks SET delivered = ? WHERE owner = ? AND id = ? AND tag = ?",
-            [number, *webhook.place, webhook.tag],
+            f"UPDATE webhooks SET delivered = ? {_HERE}", [number, *webhook.place, webhook.tag]
         )
+
+    def list_changed_graphs(self) -> list[WatchedGraph]:
+        rows = self._ask("SELECT DISTINCT owner, id, tag FROM changed", [])
+        return [WatchedGraph(GraphKey(owner, id), tag) for owner, id, tag in rows]
+
+    def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
+        rows = self._ask(
+            f"SELECT revision, node_ids FROM changed {_HERE} AND revision > ? ORDER BY revision",
+            [*graph.place, graph.tag, after],
+        )
+        return [ChangedNodes(revision, orjson.loads(node_ids)) for revision, node_ids in rows]
+
+    def record_scores(self, scored: ScoredNodes) -> int | None:
+        graph = scored.graph
+        heads = self._ask("SELECT head FROM heads WHERE owner = ? AND id = ?", [*graph.place])
+        if not heads or GraphMetadata.from_json(heads[0][0]).tag != graph.tag:
+            return None
+        scored = scored.without(self.read_changed(graph, scored.revision))
+        of_graph = [*graph.place, graph.tag]
+        insert = "INSERT INTO above VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING node_id"
+        alerts = [
+            alert
+            for node_id, alert in scored.above.items()
+            if self._ask(insert, [*of_graph, orjson.dumps(node_id)])
+        ]
+        self._forget(graph, scored.below)
+        self._add_alerts(graph, alerts)
+        for revision in scored.finished:
+            self._ask(f"DELETE FROM changed {_HERE} AND revision = ?", [*of_graph, revision])
+        return len(alerts)
+
+    def _add_changed(self, graph: WatchedGraph, changed: ChangedNodes) -> None:
+        row = [*graph.place, graph.tag, changed.revision, orjson.dumps(changed.node_ids)]
+        self._ask("INSERT INTO changed VALUES (?, ?, ?, ?, ?)", row)
+
+    def _forget(self, graph: WatchedGraph, node_ids: Sequence[NodeId]) -> None:
+        """Forget that nodes were above the threshold."""
+        for node_id in node_ids:
+            row = [*graph.place, graph.tag, orjson.dumps(node_id)]
+            self._ask(f"DELETE FROM above {_HERE} AND node_id = ?", row)
+
+    def _add_alerts(self, graph: WatchedGraph, alerts: list[bytes]) -> None:
+        if not alerts:
+            return
+        of_graph = [*graph.place, graph.tag]
+        ((last,),) = self._ask(f"SELECT MAX(number) FROM alerts {_HERE}", of_graph)
+        for number, alert in enumerate(alerts, (last or 0) + 1):
+            self._ask("INSERT INTO alerts VALUES (?, ?, ?, ?, ?)", [*of_graph, number, alert])
+        oldest = (last or 0) + len(alerts) - KEPT_ALERTS
+        self._ask(f"DELETE FROM alerts {_HERE} AND number <= ?", [*of_graph, oldest])
 
     def _set(self, place: GraphKey, head: GraphMetadata) -> None:
         self._ask("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [*place, head.to_json()])

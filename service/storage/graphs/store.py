@@ -20,9 +20,11 @@ from service.storage.graphs.base import (
     GraphLog,
     GraphMetadata,
     PendingScore,
+    TouchedNodes,
     WriteResult,
 )
-from service.storage.graphs.dynamic_graph import DynamicGraph
+from service.storage.graphs.dynamic_graph import Change, DynamicGraph
+from service.storage.graphs.limits import require_room
 from service.storage.graphs.new_transactions import NewLabels, NewTransactions
 from service.storage.graphs.snapshot_file import encode_snapshot, restore_graph
 from service.storage.graphs.stored_graph import Schema, StoredChange, StoredGraph
@@ -187,20 +189,24 @@ class GraphStore:
             )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         place, schema = GraphKey(self._owner, id), graph.schema
-        stream = graph.settings if isinstance(graph, TransactionGraph) else None
-        model, webhook = (stream.model, stream.webhook) if stream is not None else (None, None)
-        sizes = graph.num_nodes, graph.num_edges
-        head = GraphMetadata(schema.features, schema.relations, *sizes, model=model)
+        head = GraphMetadata(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
+        webhook = None
+        if isinstance(graph, TransactionGraph):
+            head, webhook = replace(head, model=graph.settings.model), graph.settings.webhook
+        elif isinstance(graph, DynamicGraph) and graph.watch is not None:
+            head, webhook = replace(head, watch=graph.watch), graph.watch.webhook
 
         def work() -> tuple[GraphMetadata, bool]:
             outcome, revision = self._log.put(place, head, base, self._room, webhook)
-            self._require_done(outcome)
+            require_room(outcome, self._room)
             graph.revision = revision
             stored = replace(head, revision=revision, since=revision)
             self._hold(place, _CachedGraph(graph, stored, 0, len(base), time.monotonic()))
             return stored, revision == 1
 
-        return await asyncio.wrap_future(self._writer.submit(work))
+        stored = await asyncio.wrap_future(self._writer.submit(work))
+        self._signals.notify_change(head)
+        return stored
 
     async def update(self, id: str, schema: Schema, update: Update) -> GraphMetadata:
         """Apply an update atomically.
@@ -215,6 +221,7 @@ class GraphStore:
         place = self._place(id)
         work = partial(self._update, place, schema, update)
         head, _, _ = await asyncio.wrap_future(self._writer.submit(work))
+        self._signals.notify_change(head)
         return head
 
     async def add_transactions(
@@ -340,10 +347,11 @@ class GraphStore:
                 change.update.to_json(),
             )
             pending = _new_ids(change) if scored else None
-            outcome = self._log.append(place, entry.head, after, made, self._room, pending)
+            touched = _list_touched(entry.live, change)
+            outcome = self._log.append(place, entry.head, after, made, self._room, pending, touched)
             if outcome is WriteResult.STALE:
                 continue
-            self._require_done(outcome)
+            require_room(outcome, self._room)
             entry.live.commit(change, after.revision)
             entry.head, entry.logged = after, entry.logged + len(made)
             if entry.logged > max(entry.base_bytes, _LOG_BYTES):
@@ -383,28 +391,16 @@ class GraphStore:
                 break
             taken -= self._cache.pop(other).live.nbytes
 
-    def _require_done(self, outcome: WriteResult) -> None:
-        room = self._room
-        detail = {
-            WriteResult.TOO_MANY_GRAPHS: (
-                f"At most {room.max_graphs} graphs (BASIN_MAX_STORED_GRAPHS) may be stored. "
-                "Delete one first."
-            ),
-            WriteResult.TOO_MANY_NODES: (
-                f"Stored graphs may have at most {room.max_nodes} nodes together "
-                "(BASIN_MAX_STORED_NODES). Delete a graph or some nodes first."
-            ),
-            WriteResult.TOO_MANY_EDGES: (
-                f"Stored graphs may have at most {room.max_edges} edges together "
-                "(BASIN_MAX_STORED_EDGES). Delete a graph or some edges first."
-            ),
-        }.get(outcome)
-        if detail is not None:
-            raise Problem("store-full", detail)
-
 
 def _new_ids(change: StoredChange | None) -> list[NodeId]:
     return change.update.node_ids if isinstance(change, Addition) else []
+
+
+def _list_touched(graph: StoredGraph, change: StoredChange) -> TouchedNodes | None:
+    """Return what of a watched graph is to be scored; None of other graphs."""
+    if isinstance(graph, DynamicGraph) and isinstance(change, Change) and graph.watch is not None:
+        return graph.list_touched(change)
+    return None
 
 
 def _unknown(at: str) -> Problem:

@@ -6,8 +6,6 @@ import io
 import json
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import numpy as np
@@ -18,6 +16,7 @@ from basin_client.alerts import AlertWatch
 from typer.testing import CliRunner
 
 from basin.cli import app
+from tests.support.events import read_events
 from tests.support.live_transactions import (
     GRAPH,
     MODEL,
@@ -28,21 +27,6 @@ from tests.support.live_transactions import (
     score_at_once,
 )
 from tests.support.server import Server, gauge
-
-
-def read_events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Id and data of the alerts of a stream."""
-    fields = dict[str, str]()
-    for line in response.iter_lines():
-        if line:
-            name, _, value = line.partition(": ")
-            fields[name] = value
-        elif "data" in fields:
-            assert fields["event"] == "alert"
-            yield fields["id"], json.loads(fields["data"])
-            fields = {}
-        else:
-            fields = {}
 
 
 def test_a_stream_has_each_alert_once_and_goes_on_where_it_ended(client, rows) -> None:

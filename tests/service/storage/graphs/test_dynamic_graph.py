@@ -174,6 +174,11 @@ def test_what_depends_on_too_much_is_computed_later_and_told(
     current = take()
     assert (current.revision, current.means_revision) == (2, 2)
     np.testing.assert_allclose(describe(current.graph, rule), whole(), atol=1e-7)
+    now += 1000  # long after the pause, where all was complete
+    update(graph, Update(("1",), np.array([[-7.0, 1.0]], np.float32), ()))
+    current = take()
+    assert (current.revision, current.means_revision) == (3, 3)
+    np.testing.assert_allclose(describe(current.graph, rule), whole(), atol=1e-7)
 
 
 def test_what_failed_halfway_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:

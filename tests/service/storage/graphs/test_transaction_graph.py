@@ -227,10 +227,12 @@ def test_another_graph_has_nothing_of_the_one_before(opened, deleted):
             await store.alerts.mark_delivered(first, 1)
             [second] = await store.alerts.list_all_webhooks()
             assert (second.tag, second.delivered) == (after.head.tag, 0)
-            assert await store.alerts.claim_webhook(second, 60)
+            assert await store.alerts.claim(second.place, "delivering", 60)
             await store.alerts.mark_delivered(second, 1)
             assert [each.delivered for each in await store.alerts.list_all_webhooks()] in ([], [1])
-            assert await store.alerts.claim_webhook(second, 60)  # the one before has ended
+            assert await store.alerts.claim(
+                second.place, "delivering", 60
+            )  # the one before has ended
 
     play(work)
 
@@ -242,12 +244,12 @@ def test_one_server_at_a_time_delivers(redis_server):
         async with in_redis(server, ROOM, 1 << 30) as one, in_redis(server, ROOM, 1 << 30) as two:
             await put(one, hook)
             [webhook] = await two.alerts.list_all_webhooks()
-            assert await one.alerts.claim_webhook(webhook, 60)
-            assert not await two.alerts.claim_webhook(webhook, 60)
+            assert await one.alerts.claim(webhook.place, "delivering", 60)
+            assert not await two.alerts.claim(webhook.place, "delivering", 60)
             await two.alerts.mark_delivered(webhook, 0)  # ends no claim but its own
-            assert not await two.alerts.claim_webhook(webhook, 60)
+            assert not await two.alerts.claim(webhook.place, "delivering", 60)
             await one.alerts.mark_delivered(webhook, 0)
-            assert await two.alerts.claim_webhook(webhook, 60)
+            assert await two.alerts.claim(webhook.place, "delivering", 60)
 
     play(work)
 
@@ -275,16 +277,18 @@ def test_what_is_not_scored_is_not_forgotten(opened):
     play(work)
 
 
-def test_a_file_of_the_version_before_is_opened(tmp_path):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_a_version_before_is_opened(tmp_path, version):
     path = tmp_path / "g.sqlite"
 
     async def work():
         async with in_sqlite(path, ROOM, 1 << 30) as store:
             await store.put("ring", *await store.build(lambda: ring(3)))
         with closing(sqlite3.connect(path)) as file:
-            for table in ("pending", "alerts", "webhooks"):
+            of_first = ("pending", "alerts", "webhooks") if version == 1 else ()
+            for table in (*of_first, "changed", "above"):
                 file.execute(f"DROP TABLE {table}")
-            file.execute("PRAGMA user_version = 1")
+            file.execute(f"PRAGMA user_version = {version}")
         async with in_sqlite(path, ROOM, 1 << 30) as store:
             assert (await store.get_nodes_and_edges("ring")).num_nodes == 3
             await put(store)

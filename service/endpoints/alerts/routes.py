@@ -11,15 +11,15 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.context import AppContext, get_context
+from service.endpoints.alerts.schemas import AlertList
 from service.endpoints.common.api_docs import problems
-from service.endpoints.transactions.schemas import AlertList
 from service.errors import Problem, make_problem
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, KEEPALIVE_COMMENT, SILENCE_S, event
 from service.media_types import JSON
 from service.storage.graphs import GraphStore
 
-router = APIRouter(tags=["transactions"])
+router = APIRouter(tags=["graphs"])
 _PAGE = 100
 _MAX_DIGITS = 18  # what SQLite takes as an integer
 _POLL_S = 1.0  # where other servers may record alerts too
@@ -28,7 +28,7 @@ _POLL_S = 1.0  # where other servers may record alerts too
 @router.get(
     "/graphs/{id}/alerts",
     response_model=AlertList,
-    summary="The alerts of stored transactions",
+    summary="The alerts of a graph",
     responses=problems(404, 406, 422, 429, 500, 503)
     | {200: {"content": {EVENTS: {"schema": {"type": "string"}}}}},
 )
@@ -55,8 +55,11 @@ async def list_alerts(
     anew.
     """
     graph = await context.graphs.get_metadata(id)
-    if graph.model is None:
-        detail = "This graph holds nodes and edges, which raise no alerts."
+    if graph.model is None and graph.watch is None:
+        detail = (
+            "This graph raises no alerts. Store it anew with PUT /graphs/{id} and `alerts`: then "
+            "its nodes are scored after each change."
+        )
         raise make_problem("invalid-request", "/id", "not_allowed", detail)
     position = last_event_id or after
     number = _parse_position(position, graph.tag)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -24,57 +17,17 @@ from tests.support.live_transactions import (
     list_alerts,
 )
 from tests.support.server import gauge
+from tests.support.watched_graphs import MODEL, MirroredGraph, wait_for_scores
+from tests.support.watched_graphs import list_alerts as list_node_alerts
+from tests.support.webhook_receiver import SECRET, Receiver
 from training.datasets.payments import simulate_payments
-
-KEY = bytes(range(32))
-SECRET = "whsec_" + base64.b64encode(KEY).decode()
-
-
-class Receiver:
-    """Accepts alerts, after it has refused the first ones."""
-
-    def __init__(self, refusals: int) -> None:
-        self.accepted = list[tuple[str, dict[str, Any]]]()
-        self.refused = 0
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if receiver.refused < refusals:
-                    receiver.refused += 1
-                    self.send_response(302 if receiver.refused % 2 else 500)
-                    self.send_header("location", "/elsewhere")
-                elif receiver.accept(self.path, dict(self.headers), body):
-                    self.send_response(204)
-                else:  # or cut off, by kill -9
-                    self.send_response(401)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.origin = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def accept(self, path: str, headers: dict[str, str], body: bytes) -> bool:
-        """Keep an alert, if its signature is right."""
-        headers = {name.lower(): value for name, value in headers.items()}
-        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
-        expected = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()
-        if (path, headers["webhook-signature"]) != ("/hook?token=t", f"v1,{expected}"):
-            return False
-        self.accepted.append((headers["webhook-id"], json.loads(body)))
-        return True
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     one = Receiver(refusals=2)
     yield one
-    one.server.shutdown()
-    one.server.server_close()
+    one.close()
 
 
 def test_each_alert_is_delivered_over_refusals_and_kill(
@@ -111,6 +64,24 @@ def test_each_alert_is_delivered_over_refusals_and_kill(
     assert list(sent) == [alert["event_id"] for alert in alerts]
     assert list(sent.values()) == [alert | {"graph": "g", "key": ""} for alert in alerts]
     assert all(body["probability"] >= THRESHOLD for body in sent.values())
+
+
+def test_alerts_of_nodes_are_delivered(start, wait, answers, checkpoints, receiver) -> None:
+    mirror = MirroredGraph(checkpoints, seed=8)
+    settings = {"webhook_origins": receiver.origin, "webhook_secret": SECRET}
+    one = start(checkpoints=checkpoints, default_anomaly_model=MODEL, **settings)
+    wait(lambda: answers(one, "/health/ready", 200))
+    body = mirror.to_body(webhook=f"{receiver.origin}/hook?token=t")
+    with one.client() as client:
+        assert client.put("/graphs/g", json=body).status_code == 201
+        assert client.get("/graphs/g").json()["alerts"] == body["alerts"]
+        for _ in range(5):
+            assert client.patch("/graphs/g", json=mirror.change()).status_code == 200
+        wait_for_scores(one)
+        alerts = list_node_alerts(client)
+        wait(lambda: len(receiver.accepted) == len(alerts) > 5)
+    expected = [(alert["event_id"], alert | {"graph": "g", "key": ""}) for alert in alerts]
+    assert receiver.accepted == expected
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import orjson
 import structlog
 
 from service.context import AppContext
+from service.endpoints.alerts.routes import name_alert
 from service.endpoints.graphs.parse import find_origin
-from service.endpoints.transactions.alert_routes import name_alert
 from service.errors import Problem
 from service.media_types import JSON
 from service.settings import decode_webhook_secret
@@ -84,7 +84,7 @@ class WebhookSender:
             tag = webhook.tag
             alerts = await graphs.alerts.read(graph_id, tag, webhook.delivered, _AT_A_TIME)
             for number, alert in alerts:
-                if not await graphs.alerts.claim_webhook(webhook, _CLAIM_S):
+                if not await graphs.alerts.claim(webhook.place, "delivering", _CLAIM_S):
                     return  # another server delivers
                 names = {"graph": graph_id, "key": webhook.place.owner}
                 body = orjson.dumps(name_alert(tag, number, alert) | names)

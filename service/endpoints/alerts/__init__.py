@@ -1,0 +1,1 @@
+"""Alerts of stored graphs: pages, events, webhooks, and the scores that raise those of nodes."""

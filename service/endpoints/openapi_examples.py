@@ -48,7 +48,9 @@ def add_examples(document: dict[str, Any], context: AppContext) -> None:
     _examples_of(document, "post", "/sample")["vectors"] = {"value": sample}
     _add_open_inference(document, list(context.registry), defaults)
     _set_parameter(document, "id", _ID)
-    shown = (model.name for model in context.registry if list_galleries(model.network))
+    shown = (
+        model.name for model in context.registry if "memories" in list_galleries(model.network)
+    )
     if (name := next(shown, None)) is not None:
         _set_parameter(document, "name", name, "/models/{name}/memories")
 

@@ -11,11 +11,12 @@ WITH_ID = ("/graphs/", "/memories/{id}", "/jobs/")
 
 def execute(page: Any, operation: dict[str, Any], example: str | None, id: str = "") -> int:
     """Try an operation as it stands, or with one of its examples and an id; return the status."""
-    name = operation["operationId"]
-    block = page.locator(f"[id='operations-{operation['tags'][0]}-{name}']")
-    if not block.locator(".opblock-body").count():
-        block.locator(".opblock-summary-control").click()
-        block.get_by_role("button", name="Try it out").click()
+    tag = operation["tags"][0].replace(" ", "_")
+    block = page.locator(f"[id='operations-{tag}-{operation['operationId']}']")
+    block.locator(".opblock-summary-control").click()
+    block.locator(".opblock-body").wait_for()
+    if (start := block.get_by_role("button", name="Try it out")).count():
+        start.click()
     choice = block.locator(".examples-select-element")
     if example is not None and choice.count():
         choice.select_option(example)
@@ -55,7 +56,7 @@ def test_every_example_is_answered(server: Server, open_page) -> None:
 
         def try_one(method: str, path: str, example: str | None, id: str = "") -> None:
             operation = operations[method, path]
-            if (tag := operation["tags"][0]) not in opened:
+            if (tag := operation["tags"][0].replace(" ", "_")) not in opened:
                 page.locator(f"[id='operations-tag-{tag}']").click()
                 opened.append(tag)
             status = execute(page, operation, example, id)

@@ -15,11 +15,13 @@ import pytest
 from PIL import Image
 
 from tests.support.api_keys import Ring
+from tests.support.paths import REPO
 
 COUNT_PAINTED = """canvas => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   return data.filter((value, place) => place % 4 === 3 && value).length;
 }"""
+PHOTO = REPO / "examples" / "photo.jpg"
 TABS = ("Molecules", "Pictures", "Graphs", "Energy", "Memories")
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
@@ -97,21 +99,27 @@ def decode(text: str) -> np.ndarray:
 
 @pytest.mark.parametrize("model", ["et-photos", "et-mnist"])
 def test_a_painted_hole_is_filled_and_the_rest_stays(server, open_page, model: str) -> None:
-    with open_page(server.url, "/#pictures") as page:
+    size = {"width": 1200, "height": 1000}
+    with open_page(server.url, "/#pictures", viewport=size) as page:
         wait_until_true(page, "document.querySelector('.stage canvas')?.width > 1")
         page.get_by_label("Model").locator("visible=true").select_option(model)
         page.get_by_role("button", name="Example").click()
         page.wait_for_timeout(500)
+        if model == "et-photos":
+            page.get_by_label("Picture (or drop one below)").set_input_files(PHOTO)
+            page.wait_for_timeout(500)
         page.get_by_role("button", name="Clear").click()
         page.locator("form:visible button.main").click()  # nothing is painted
         page.get_by_text("Nothing is painted.").wait_for()
         hole = page.locator(".stage canvas").nth(1)
         hole.scroll_into_view_if_needed()
         box = hole.bounding_box()
-        page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 3)
-        page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=5)
-        page.mouse.up()
+        for down in (0.35, 0.45):
+            page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + down * box["height"])
+            page.mouse.down()
+            end = box["x"] + 0.75 * box["width"], box["y"] + (down + 0.15) * box["height"]
+            page.mouse.move(*end, steps=5)
+            page.mouse.up()
         page.get_by_role("button", name="Complete").click()
         page.get_by_text("Download").wait_for()
         page.get_by_role("button", name="Copy as curl").click()
@@ -122,7 +130,8 @@ def test_a_painted_hole_is_filled_and_the_rest_stays(server, open_page, model: s
             page.get_by_text("Download").click()
         completed = np.asarray(Image.open(downloaded.value.path()).convert("RGB"))
         if model == "et-photos" and (path := os.environ.get("BASIN_SCREENSHOT")):
-            page.screenshot(path=path)
+            page.evaluate("scrollTo(0, 0)")
+            page.screenshot(path=path, type="jpeg", quality=85)
     mask = decode(sent["mask"])[..., 0] > 127
     assert 0 < mask.mean() < 0.5
     before = decode(sent["image"])

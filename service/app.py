@@ -93,6 +93,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         version="0.1.0",
         description="Inference for energy transformers.",
         lifespan=lifespan,
+        openapi_url=None,  # see `endpoints.openapi`
         docs_url=None,  # see `endpoints.page`
         redoc_url=None,
         redirect_slashes=False,
@@ -102,7 +103,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
         _configure_app(app, context, WORKER)
     else:
         answers = app
-        openapi.install(app, context)
+        openapi.install(app, settings)
     _configure_app(answers, context, ROUTERS)
     return app
 

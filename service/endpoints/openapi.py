@@ -5,14 +5,15 @@ What one route takes and returns stands beside the route, made by `endpoints.com
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+import orjson
+from fastapi import Depends, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service.auth.middleware import PUBLIC_PATHS
-from service.context import AppContext
+from service.context import AppContext, get_context
 from service.endpoints.classify.schemas import GraphsRequest, SmilesRequest
 from service.endpoints.common.api_docs import DOCUMENTED_MODELS, REF, problems
 from service.endpoints.images.schemas import AnswerImagesRequest, ClassifyImagesRequest
@@ -44,9 +45,8 @@ _TOLD = {
 }
 
 
-def install(app: FastAPI, context: AppContext) -> None:
-    """Make `app` describe itself in full, with requests to the models that are served."""
-    settings = context.settings
+def install(app: FastAPI, settings: Settings) -> None:
+    """Make `app` describe itself in full, at /openapi.json."""
 
     def describe() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -78,8 +78,14 @@ def install(app: FastAPI, context: AppContext) -> None:
                 _, several = schemas[request.__name__]["properties"]["image"]["anyOf"]
                 several["maxItems"] = settings.max_images
             app.openapi_schema = document
-        add_examples(app.openapi_schema, context)
         return app.openapi_schema
+
+    async def show(context: Annotated[AppContext, Depends(get_context)]) -> Response:
+        document = describe()
+        add_examples(document, context)  # of the models that the key may use
+        return Response(orjson.dumps(document), media_type=JSON)
+
+    app.add_api_route("/openapi.json", show, include_in_schema=False)
 
     app.openapi = describe  # type: ignore[method-assign]
 

@@ -23,8 +23,9 @@ def add_examples(document: dict[str, Any], context: AppContext) -> None:
     for operations in document["paths"].values():
         for operation in operations.values():
             operation.get("requestBody", {}).get("content", {}).get(JSON, {}).pop("examples", None)
+    models = context.registry.list_models()  # none while they are loaded
     defaults = dict[str, str]()
-    for model in context.registry:
+    for model in models:
         examples = _examples_of(document, "post", model.route)
         examples[model.name] = {"value": make_example(model)}
         defaults.setdefault(model.route, model.name)
@@ -42,15 +43,13 @@ def add_examples(document: dict[str, Any], context: AppContext) -> None:
             ordered = {name: examples.pop(name)} | examples
             examples.clear()
             examples.update(ordered)
-    _add_graphs(document, [model for model in context.registry if isinstance(model, Scorer)])
+    _add_graphs(document, [model for model in models if isinstance(model, Scorer)])
     _examples_of(document, "put", "/memories/{id}")["vectors"] = {"value": _MEMORY}
     sample = {"memory": _MEMORY, "beta": [1, 20], "num_samples": 5, "steps": 200}
     _examples_of(document, "post", "/sample")["vectors"] = {"value": sample}
-    _add_open_inference(document, list(context.registry), defaults)
+    _add_open_inference(document, models, defaults)
     _set_parameter(document, "id", _ID)
-    shown = (
-        model.name for model in context.registry if "memories" in list_galleries(model.network)
-    )
+    shown = (model.name for model in models if "memories" in list_galleries(model.network))
     if (name := next(shown, None)) is not None:
         _set_parameter(document, "name", name, "/models/{name}/memories")
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 
 import orjson
 
+from service.storage.graphs.stored_graph import Schema
 from service.validation.ids import NodeId
 
 KEPT_ALERTS = 100_000  # of each graph
@@ -41,6 +42,13 @@ class GraphMetadata:
     since: int = 0
     tag: str = field(default_factory=lambda: secrets.token_hex(8))
     model: str | None = None
+    edge_features: tuple[str, ...] = ()
+
+    @classmethod
+    def from_schema(cls, schema: Schema, num_nodes: int, num_edges: int, model: str | None) -> Self:
+        """Return the metadata of a new graph."""
+        names = schema.features, schema.relations
+        return cls(*names, num_nodes, num_edges, model=model, edge_features=schema.edge_features)
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -48,7 +56,8 @@ class GraphMetadata:
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
         found = orjson.loads(text)
-        return cls(**found | {name: tuple(found[name]) for name in ("features", "relations")})
+        names = ("features", "relations", "edge_features")
+        return cls(**found | {name: tuple(found.get(name, ())) for name in names})
 
     def next_revision(self, num_nodes: int, num_edges: int) -> GraphMetadata:
         """Return the metadata after one more update."""

@@ -188,8 +188,7 @@ class GraphStore:
         place, schema = GraphKey(self._owner, id), graph.schema
         stream = graph.settings if isinstance(graph, TransactionGraph) else None
         model, webhook = (stream.model, stream.webhook) if stream is not None else (None, None)
-        sizes = graph.num_nodes, graph.num_edges
-        head = GraphMetadata(schema.features, schema.relations, *sizes, model=model)
+        head = GraphMetadata.from_schema(schema, graph.num_nodes, graph.num_edges, model)
 
         def work() -> tuple[GraphMetadata, bool]:
             outcome, revision = self._log.put(place, head, base, self._room, webhook)

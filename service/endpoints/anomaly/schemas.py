@@ -9,8 +9,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from service.endpoints.common.alert_rule import AlertRule
 from service.endpoints.common.graph_schemas import (
+    ArrayGraph,
     AttributedEdgeRow,
-    AttributedGraph,
     EdgeFeatureNames,
     FeatureNames,
     NodeIds,
@@ -48,7 +48,7 @@ class GraphRequest(ScoreEnvelope):
 class ArrayScoreRequest(GraphRequest):
     """Score the nodes of a graph given as arrays."""
 
-    graph: AttributedGraph
+    graph: ArrayGraph
 
 
 class RowScoreRequest(GraphRequest):

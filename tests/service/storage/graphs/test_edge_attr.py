@@ -27,7 +27,7 @@ from tests.support.graph_stores import (
 
 PAID = replace(SCHEMA, edge_features=("amount", "hour"))
 # What float32 has and few decimals do not: a third, the least number, and the greatest.
-NUMBERS = np.float32([1 / 3, 1e-45, 3.4e38, -0.1, 2**24 + 2, 7e-5])
+NUMBERS = np.array([1 / 3, 1e-45, 3.4e38, -0.1, 2**24 + 2, 7e-5], np.float32)
 
 
 def draw_numbers(edges: int, seed: int = 0) -> np.ndarray:
@@ -86,7 +86,7 @@ def test_an_edge_that_comes_again_takes_the_numbers_that_come_with_it(opened):
     async def work():
         async with opened() as store:
             await put(store, "g", paid_ring(4))
-            one, other = np.float32([[1, 2]]), np.float32([[1, 3]])
+            one, other = np.array([[1, 2]], np.float32), np.array([[1, 3]], np.float32)
             head = await store.update("g", PAID, pay((0, 1), numbers=one))
             assert (head.revision, head.num_edges) == (2, 4)
             same = await store.update("g", PAID, pay((0, 1), numbers=one))

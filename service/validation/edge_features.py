@@ -81,7 +81,8 @@ def require_same_if_repeated(
         conflict[order[1:][is_other]] = True
         rule = (
             "An edge before this one has the same source, target and type, and other features. A "
-            "stored graph has one such edge: send it once."
+            "stored graph has one such edge. Put the two together, or send the graph to POST "
+            "/anomaly/score."
         )
         raise make_graph_problem_where(conflict, at, "conflict", rule)
 

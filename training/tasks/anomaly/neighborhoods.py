@@ -81,20 +81,20 @@ def choose_neighborhood(
 
 
 def compute_request_energies(
-    network: NodeScorer, graph: Graph, nodes: np.ndarray, reach: NeighborhoodDefaults | None
+    network: NodeScorer, graph: Graph, nodes: np.ndarray, reach: NeighborhoodDefaults
 ) -> EnergyReference:
     """Quantiles of the final energy per node, by degree, of what a client sends to ask about one of
-    `nodes`: mostly small neighbourhoods, some larger ones, and some with all edges, as far as
-    `reach` or else the least far of `REACHES`."""
+    `nodes`: mostly small neighbourhoods, some larger ones, and some with all edges."""
     batch = network.pack([graph])
     sampler = InducedSampler(network, graph, batch)
-    hops, max_neighbors = REACHES[0] if reach is None else (reach.hops, reach.max_neighbors)
     few, many = draw_sample(nodes, _REFERENCES), draw_sample(nodes, _REFERENCES // 4)
     sampled = (
         sample_neighborhoods(batch, few),
         sample_neighborhoods(batch, many, LARGE_FANOUTS),
         (
-            network.pack([replace(sampler.sample(node[None], hops, max_neighbors), outside=None)])
+            network.pack(
+                [replace(sampler.sample(node[None], reach.hops, reach.max_neighbors), outside=None)]
+            )
             for node in many
         ),
     )

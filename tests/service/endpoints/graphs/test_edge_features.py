@@ -218,7 +218,7 @@ def test_what_does_not_fit_the_graph_is_refused(client: httpx.Client, one: Sampl
         refused(send(path, json={"edges": [EDGE | {"hour": None}]}), "/edges/0/hour")
         refused(send(path, json={"edges": [EDGE | {"hour": 1e39}]}), "/edges/0/hour")
         twice = {"edges": [EDGE, EDGE | {"type": "follows"}, EDGE | {"hour": 2}]}
-        refused(send(path, json=twice), "/edges/2", "send it once")
+        refused(send(path, json=twice), "/edges/2", "Put the two together")
     deletion = client.patch("/graphs/g", json={"delete_edges": [EDGE]})
     refused(deletion, "/delete_edges/0/amount", "source, target, type")
     assert told(client.get("/graphs/g")) == before
@@ -249,7 +249,7 @@ def test_an_edge_has_one_set_of_numbers(
     assert told(put(client, getattr(again, shape)())).num_edges == one.edge_index.shape[1]
     assert again.edge_attr is not None
     again.edge_attr[3, 1] += 1
-    refused(put(client, getattr(again, shape)()), where, "send it once")
+    refused(put(client, getattr(again, shape)()), where, "Put the two together")
 
 
 def test_models_that_read_others_are_refused(client: httpx.Client, one: Sample) -> None:

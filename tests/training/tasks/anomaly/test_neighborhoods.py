@@ -67,6 +67,7 @@ def test_training_takes_what_the_server_takes(graph, network, most) -> None:
         assert one == pytest.approx(other, abs=1e-5)
 
 
+@pytest.mark.parametrize("graph", [0], indirect=True, ids=["plain"])
 def test_the_least_reach_that_gives_the_labels_of_the_whole_graph(graph, network) -> None:
     logits = network.infer(network.pack([graph]), [DynamicsParams()]).logits.numpy()
     calibration = Calibration(slope=1.0, intercept=-float(np.median(logits)))

@@ -28,7 +28,10 @@ Nodes = Annotated[
     Path | None, typer.Option(help="Table with `id` and one column per feature; - is stdin.")
 ]
 Edges = Annotated[
-    Path | None, typer.Option(help="Table with `source`, `target` and optionally `type`.")
+    Path | None,
+    typer.Option(
+        help="Table with `source`, `target`, optionally `type`, and a column per feature of edges."
+    ),
 ]
 
 

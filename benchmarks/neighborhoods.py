@@ -70,7 +70,8 @@ def compare(name: str) -> None:
     chosen = np.random.default_rng(1).choice(split.train, count, replace=False)
     sent = [score(loaded, part)[1] for part in sample_neighborhoods(batch, chosen)]
     print(f"  neighbourhoods as clients send them: out of distribution {100 * np.mean(sent):.1f} %")
-    schema = Schema(network.config.features, network.config.relations)
+    config = network.config
+    schema = Schema(config.features, config.relations, edge_features=config.edge_features)
     whole_graph = GraphSnapshot(graph, list(range(graph.num_nodes)), 0)
     stored, reach = DynamicGraph(schema, whole_graph), manifest.neighborhood
     for knobs in KNOBS:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from basin_client.errors import InputError
 from basin_client.graphs import Graph, needs_schema, to_graph, to_node_id
 from basin_client.operations import scores_parser
 from basin_client.request import (
@@ -27,6 +28,8 @@ from basin_client.request import (
 from basin_client.results import Scores
 from basin_client.schema import GraphSchema
 
+_ENDS = ("source", "target", "type")
+
 
 def store_graph(
     id: str,
@@ -42,7 +45,7 @@ def store_graph(
     Args:
         graph: a graph that `to_graph` can convert.
         features, drop: as in `basin_client.operations.score`.
-        model: the model that names the features of the nodes and the relations of the edges.
+        model: the model that names the features of nodes and edges, and the relations.
         alerts: if given, even as {}, the model scores all nodes, and after each change those that
             it may have touched; `alerts` and `watch_alerts` tell which cross the threshold.
     """
@@ -90,21 +93,26 @@ def change_graph(
     Args:
         nodes: to add or replace: a frame with `id` and the features, or a mapping of these per
             node.
-        edges: to add: a frame with `source`, `target` and optionally `type`, or a mapping or a
-            tuple of these per edge.
+        edges: to add: a frame with `source`, `target`, optionally `type`, and the features that
+            edges of the graph have, or a mapping of these per edge; without features also a tuple.
+            An edge that is there takes the features that come with it.
         delete_nodes: ids.
-        delete_edges: as `edges`.
+        delete_edges: as `edges`, of which features are not sent.
 
     Raises:
         TypeError: `delete_nodes` is a single string.
+        InputError: a value in a frame is missing or no number.
     """
     if isinstance(delete_nodes, str):
         raise TypeError("delete_nodes is a string: pass a list of node ids.")
     changes = {
-        "nodes": [_node_fields(node) for node in _records(nodes)],
-        "edges": [_edge_fields(edge) for edge in _records(edges)],
+        "nodes": [_row_fields(node, ("id",)) for node in _records(nodes, "nodes", ("id",))],
+        "edges": [_row_fields(edge, _ENDS) for edge in _records(edges, "edges", _ENDS)],
         "delete_nodes": [to_node_id(node) for node in delete_nodes],
-        "delete_edges": [_edge_fields(edge) for edge in _records(delete_edges)],
+        "delete_edges": [
+            {name: value for name, value in _row_fields(edge, _ENDS).items() if name in _ENDS}
+            for edge in _records(delete_edges, "delete_edges", _ENDS)
+        ],
     }
     fields = {name: rows for name, rows in changes.items() if rows}
     return json_request(quote_path("graphs", id), fields, parse_json, "PATCH")
@@ -168,25 +176,37 @@ def forget_graph(id: str) -> Request[None]:
     return Request("DELETE", quote_path("graphs", id), parse_nothing)
 
 
-def _records(rows: Any) -> list[Any]:
-    """Return rows as a list; relations in a frame are names."""
+def _records(rows: Any, name: str, ids: Sequence[str]) -> list[Any]:
+    """Return rows as a list. In a frame the columns `ids` are ids, relations are names, and text in
+    other columns is numbers, as in all tables."""
     if not hasattr(rows, "to_dict"):
         return list(rows)
-    if "type" in rows.columns:
-        from basin_client.columns import to_ids
+    import pandas as pd
 
-        rows = rows.assign(type=to_ids(rows["type"], "edges", "type").to_numpy())
-    return rows.to_dict("records")
+    from basin_client.columns import read_numbers, to_ids
+
+    columns = dict[str, Any]()
+    for column in rows.columns:
+        values = rows[column]
+        if column in ids:
+            columns[column] = to_ids(values, name, column) if column == "type" else values
+            continue
+        if pd.api.types.is_string_dtype(values):
+            values = pd.Series(read_numbers(values, name), values.index)
+        if (missing := values.isna().to_numpy()).any():
+            raise InputError(
+                f"{name}: row {missing.argmax() + 1}, column {column!r}: the value is missing "
+                f"({missing.sum()} in this column). Fill it in, or remove the row."
+            )
+        columns[column] = values
+    return pd.DataFrame(columns, rows.index).to_dict("records")
 
 
-def _node_fields(node: Mapping[str, Any]) -> dict[str, Any]:
+def _row_fields(row: Any, ids: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a node or an edge; an edge may be a tuple of `ids`."""
+    fields = row if isinstance(row, Mapping) else dict(zip(ids, row, strict=False))
     return {
-        name: to_node_id(value) if name == "id" else np.asarray(value).tolist()
-        for name, value in node.items()
+        name: to_node_id(value) if name in ids else np.asarray(value).tolist()
+        for name, value in fields.items()
+        if value is not None
     }
-
-
-def _edge_fields(edge: Any) -> dict[str, Any]:
-    names = ("source", "target", "type")
-    fields = edge if isinstance(edge, Mapping) else dict(zip(names, edge, strict=False))
-    return {name: to_node_id(value) for name, value in fields.items() if value is not None}

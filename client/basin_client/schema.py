@@ -35,12 +35,14 @@ class GraphSchema:
                 f"The model {name} does not score the nodes of a graph. `basin models` lists the "
                 "models of each route."
             )
-        features = [f if isinstance(f, str) else f["name"] for f in detail["features"]]
+        features, edge_features = (
+            tuple(f if isinstance(f, str) else f["name"] for f in detail.get(field, ()))
+            for field in ("features", "edge_features")
+        )
         undirected = bool(detail.get("undirected", True))
         relations = tuple(detail["relations"])
-        edge_features = tuple(f["name"] for f in detail.get("edge_features", ()))
         return cls(
-            *(name, tuple(features), relations, undirected, detail.get("transactions")),
+            *(name, features, relations, undirected, detail.get("transactions")),
             edge_features=edge_features,
         )
 

@@ -132,22 +132,44 @@ def describe_edges(batch: GraphBatch) -> Tensor:
     """Return mean and standard deviation of each feature over the edges into each node, and then
     over those out of it, of each relation: float64 (N, 4 P relations), zero where there are none.
 
-    Edges out of a node count where edges are seen from both ends.
+    Edges out of a node count where edges are seen from both ends. Edges to neighbours outside of
+    the graphs count too.
     """
     attr_eP, nodes = batch.edge_attr_eP, len(batch.x_NF)
     assert attr_eP is not None
     columns = list[Tensor]()
-    for relation, instances in zip(batch.relations, batch.instances, strict=True):
+    for index, (relation, instances) in enumerate(
+        zip(batch.relations, batch.instances, strict=True)
+    ):
         values_IP = attr_eP[instances.edge_I]
         # Of each node those seen from it as the target, and those as the source.
         group_I = 2 * relation.receivers_E[instances.entry_I] + instances.is_backward_I
-        count_G = torch.bincount(group_I, minlength=2 * nodes).clamp(min=1)[:, None]
-        zeros_GP = values_IP.new_zeros(2 * nodes, values_IP.shape[1])
-        mean_GP = zeros_GP.index_add(0, group_I, values_IP) / count_G
-        away_IP = values_IP - mean_GP[group_I]
-        deviation_GP = (zeros_GP.index_add(0, group_I, away_IP.square()) / count_G).sqrt()
+        outside_G1, outside_mean_GP, outside_squares_GP = _outside_edges(batch, index)
+        count_G1 = outside_G1 + torch.bincount(group_I, minlength=2 * nodes)[:, None]
+        sum_GP = (outside_G1 * outside_mean_GP).index_add(0, group_I, values_IP)
+        mean_GP = sum_GP / count_G1.clamp(min=1)
+        # Squared deviations from the mean of all edges, of those outside and then of the others.
+        squares_GP = outside_squares_GP + outside_G1 * (outside_mean_GP - mean_GP).square()
+        squares_GP.index_add_(0, group_I, (values_IP - mean_GP[group_I]).square())
+        deviation_GP = (squares_GP / count_G1.clamp(min=1)).sqrt()
         columns.append(torch.cat([mean_GP, deviation_GP], 1).view(nodes, -1))
     return torch.cat(columns, 1)
+
+
+def _outside_edges(batch: GraphBatch, relation: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the number of edges to neighbours outside (2 N, 1), the mean of their features and the
+    sum of squared deviations from it (2 N, P): of each node those into it, then those out of it."""
+    attr_eP, groups = batch.edge_attr_eP, 2 * len(batch.x_NF)
+    assert attr_eP is not None
+    if batch.outside is None or batch.outside.edges is None:
+        none_GP = attr_eP.new_zeros(groups, attr_eP.shape[1])
+        return none_GP[:, :1], none_GP, none_GP
+    edges = batch.outside.edges
+    count_G1, mean_GP, squares_GP = (
+        torch.from_numpy(values[relation]).to(attr_eP).view(groups, -1)
+        for values in (edges.count, edges.mean, edges.squares)
+    )
+    return count_G1, mean_GP, squares_GP
 
 
 def _mean(

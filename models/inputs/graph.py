@@ -19,6 +19,23 @@ class Column:
 
 
 @dataclass(frozen=True)
+class OutsideEdges:
+    """The features of the edges to nodes that a graph leaves out, as part of a larger one.
+
+    Of each relation and node those into it, then those out of it.
+
+    Attributes:
+        count: how many edges there are, float64 (R, N, 2).
+        mean: of their features (R, N, 2, P).
+        squares: sums of the squared deviations from the mean (R, N, 2, P).
+    """
+
+    count: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+
+
+@dataclass(frozen=True)
 class OutsideNeighbors:
     """What the neighbours that a graph leaves out, as part of a larger one, add to its nodes.
 
@@ -28,11 +45,13 @@ class OutsideNeighbors:
         count: of each relation and node how many there are, float64 (R, N).
         sums: what they add to the sums over neighbours at each hop (R, N, hops, F + 1).
         squares: the sums of their squares at the first hop (R, N, F + 1).
+        edges: features of the edges to them, where edges have any.
     """
 
     count: np.ndarray
     sums: np.ndarray
     squares: np.ndarray
+    edges: OutsideEdges | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.inputs.graph import Graph, OutsideNeighbors
+from models.inputs.graph import Graph, OutsideEdges, OutsideNeighbors
 from models.layouts import EdgeList
 
 
@@ -179,7 +179,7 @@ def pack_graphs(
         for edges in joined
     )
     x = np.concatenate([np.asarray(graph.x, dtype=np.float32) for graph in graphs])
-    outside = _join_outside(graphs, num_relations)
+    outside = _join_outside(graphs, num_relations, edge_features)
     if not edge_features:
         return GraphBatch(torch.from_numpy(x), layouts, outside)
     types = [
@@ -228,21 +228,31 @@ def _find_entries(
     return place[is_entry], is_entry
 
 
-def _join_outside(graphs: Sequence[Graph], num_relations: int) -> OutsideNeighbors | None:
+def _join_outside(
+    graphs: Sequence[Graph], num_relations: int, edge_features: int
+) -> OutsideNeighbors | None:
     """What is outside of all graphs, nothing for those that are whole."""
     shape = next((graph.outside.sums.shape[2:] for graph in graphs if graph.outside), None)
     if shape is None:
         return None
-
-    def outside_of(graph: Graph) -> OutsideNeighbors:
+    parts, edges = list[OutsideNeighbors](), list[OutsideEdges]()
+    for graph in graphs:
         nodes = num_relations, graph.num_nodes
-        return graph.outside or OutsideNeighbors(
+        part = graph.outside or OutsideNeighbors(
             np.zeros(nodes), np.zeros((*nodes, *shape)), np.zeros((*nodes, shape[1]))
         )
-
-    parts = [outside_of(graph) for graph in graphs]
+        parts.append(part)
+        none = np.zeros((*nodes, 2, edge_features))
+        edges.append(part.edges or OutsideEdges(np.zeros((*nodes, 2)), none, none))
     return OutsideNeighbors(
         np.concatenate([part.count for part in parts], 1),
         np.concatenate([part.sums for part in parts], 1),
         np.concatenate([part.squares for part in parts], 1),
+        OutsideEdges(
+            np.concatenate([part.count for part in edges], 1),
+            np.concatenate([part.mean for part in edges], 1),
+            np.concatenate([part.squares for part in edges], 1),
+        )
+        if edge_features
+        else None,
     )

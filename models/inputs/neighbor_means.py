@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.inputs.graph import OutsideNeighbors
+from models.inputs.graph import OutsideEdges, OutsideNeighbors
 from models.kernels import node_features as kernels
 
 Csr = tuple[np.ndarray, np.ndarray]
@@ -23,6 +23,36 @@ class NeighborRule:
     relations: int
     undirected: bool
     self_loops: bool
+
+
+def sum_outside_edges(
+    rule: NeighborRule,
+    num_nodes: int,
+    node_e: np.ndarray,
+    relation_e: np.ndarray,
+    is_outward_e: np.ndarray,
+    attr_eP: np.ndarray,
+) -> OutsideEdges:
+    """Sum up the edges from the N nodes of a part of a graph to others.
+
+    Args:
+        node_e: the end of each edge that is in the part; `is_outward_e`: whether it is the source.
+    """
+    seen_e = rule.undirected | ~is_outward_e
+    group_e = ((relation_e * num_nodes + node_e) * 2 + is_outward_e)[seen_e]
+    attr_eP = np.asarray(attr_eP[seen_e], np.float64)
+    shape = rule.relations, num_nodes, 2
+    groups = 2 * rule.relations * num_nodes
+
+    def sum_groups(values_eP: np.ndarray) -> np.ndarray:
+        return np.stack([np.bincount(group_e, v_e, groups) for v_e in values_eP.T], 1)
+
+    count_G = np.bincount(group_e, minlength=groups).astype(float)
+    mean_GP = sum_groups(attr_eP) / np.maximum(count_G, 1)[:, None]
+    squares_GP = sum_groups(np.square(attr_eP - mean_GP[group_e]))
+    return OutsideEdges(
+        count_G.reshape(shape), mean_GP.reshape(*shape, -1), squares_GP.reshape(*shape, -1)
+    )
 
 
 class NeighborMeans:

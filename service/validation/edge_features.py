@@ -11,6 +11,7 @@ from service.validation.arrays import (
     PointerFn,
     join_names,
     make_graph_problem_at,
+    make_graph_problem_where,
     parse_feature_matrix,
     require_list,
     require_width,
@@ -60,14 +61,30 @@ def edge_attr_from_tensor(
     return to_float32(attr, at)
 
 
-def require_no_edge_features(model: str, features: Sequence[str], at: str) -> None:
-    """Refuse a model that reads features of edges where the graph is a stored one."""
-    if features:
-        detail = (
-            f"The model {model!r} reads features of edges, which stored graphs do not have. Send "
-            "the graph to POST /anomaly/score, or choose another model."
+def require_same_if_repeated(
+    ends: np.ndarray, relation: np.ndarray | None, attr: np.ndarray, at: PointerFn
+) -> None:
+    """Require of edges that come again in one request the features that they came with.
+
+    Args:
+        ends: numbers of source and target, int64 (2, E).
+        relation: of each edge (E,); None if all have one.
+        attr: float32 (E, P).
+        at: pointer to one of the edges.
+    """
+    keys = ends if relation is None else np.concatenate([ends, relation[None]])
+    order = np.lexsort(keys)
+    is_again = (keys[:, order[1:]] == keys[:, order[:-1]]).all(0)
+    is_other = is_again & (attr[order[1:]] != attr[order[:-1]]).any(1)
+    if is_other.any():
+        conflict = np.zeros(len(attr), bool)
+        conflict[order[1:][is_other]] = True
+        rule = (
+            "An edge before this one has the same source, target and type, and other features. A "
+            "stored graph has one such edge. Put the two together, or send the graph to POST "
+            "/anomaly/score."
         )
-        raise make_graph_problem_at(at, "not_read", detail)
+        raise make_graph_problem_where(conflict, at, "conflict", rule)
 
 
 def _check_presence(attr: object, num_edges: int, features: Sequence[str], at: PointerFn) -> None:

@@ -181,7 +181,7 @@ def _from_rows(
     )
     attr = None
     if model.edge_features:
-        attr = _parse_named_features(edges, model.edge_features, "edge")
+        attr = parse_named_features(edges, model.edge_features, "edge")
     return Graph(x, edge_index, types, attr), node_ids, rows
 
 
@@ -194,7 +194,7 @@ def parse_nodes(
     fields = ("id", *(features if by_name else ["x"]))
     _require_fields(nodes, fields, "nodes")
     if by_name:
-        x = _parse_named_features(nodes, features, "node")
+        x = parse_named_features(nodes, features, "node")
     else:
         x = parse_feature_matrix(
             [node["x"] for node in nodes], features, pointer_builder("nodes", tail="x")
@@ -219,7 +219,7 @@ def parse_edge_types(
     return parse_relations(types, relations, len(edges), pointer_builder(where, tail="type"))
 
 
-def _parse_named_features(
+def parse_named_features(
     rows: list[dict[str, Any]], features: tuple[str, ...], of: str
 ) -> np.ndarray:
     """Convert the features of rows of nodes or edges (`of`: node, edge), each under its own name,

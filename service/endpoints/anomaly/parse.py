@@ -37,7 +37,6 @@ from service.validation.arrays import (
     pointer_builder,
     require_list,
 )
-from service.validation.edge_features import require_no_edge_features
 from service.validation.ids import NodeId, index_ids
 from service.validation.json_body import parse_json_object
 from service.validation.json_graph import ParsedGraph, check_graph_size, parse_json_graph
@@ -181,11 +180,12 @@ def require_same_schema(stored: Schema, model: Scorer) -> None:
     for what, has, reads in (
         ("features", stored.features, model.features),
         ("relations", stored.relations, model.relations),
+        ("edge features", stored.edge_features, model.edge_features),
     ):
         if has != reads and stored.recipe is None:
             rule = (
-                f"The stored graph does not have the {what} of this model ({join_names(reads)}). "
-                "Choose another model or graph."
+                f"The {what} of the stored graph are {join_names(has) or 'none'}, those of this "
+                f"model {join_names(reads) or 'none'}. Choose another model or graph."
             )
             raise make_graph_problem_at("/graph_id", "not_read", rule)
     if stored.recipe != model.recipe:
@@ -295,7 +295,6 @@ def _stored(
         raise make_graph_problem_at(
             "", "one_of", "Send either a graph, or the `graph_id` of a stored graph."
         )
-    require_no_edge_features(model.name, model.edge_features, "/graph_id")
     at = pointer_builder("targets")
     targets = require_list(fields.get("targets"), at)
     if not targets:

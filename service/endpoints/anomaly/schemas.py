@@ -10,8 +10,8 @@ from pydantic.json_schema import SkipJsonSchema
 from models.checkpoint import Manifest
 from service.endpoints.common.alert_rule import AlertRule
 from service.endpoints.common.graph_schemas import (
+    ArrayGraph,
     AttributedEdgeRow,
-    AttributedGraph,
     EdgeFeatureNames,
     FeatureNames,
     NodeIds,
@@ -52,7 +52,7 @@ class GraphRequest(ScoreEnvelope):
 class ArrayScoreRequest(GraphRequest):
     """Score the nodes of a graph given as arrays."""
 
-    graph: AttributedGraph
+    graph: ArrayGraph
 
 
 class RowScoreRequest(GraphRequest):

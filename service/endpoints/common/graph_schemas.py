@@ -53,21 +53,16 @@ class ArrayGraph(Strict):
         "place in the model's `relations`. Required by models with several relations, not allowed "
         "by those trained on edges without types",
     )
-    node_ids: NodeIds | None = None
-    feature_names: FeatureNames | None = None
-    relation_names: RelationNames | None = None
-
-
-class AttributedGraph(ArrayGraph):
-    """A graph as arrays, with features of edges where the model has `edge_features`."""
-
     edge_attr: list[list[float]] | None = Field(
         None,
         description="features of each edge, in the order of `edge_feature_names`, or of the "
         "model's `edge_features` without them. Required by models that have any, not allowed by "
         "others",
     )
+    node_ids: NodeIds | None = None
+    feature_names: FeatureNames | None = None
     edge_feature_names: EdgeFeatureNames | None = None
+    relation_names: RelationNames | None = None
 
 
 class NodeRow(BaseModel):
@@ -97,7 +92,8 @@ class EdgeRow(Strict):
 
 
 class AttributedEdgeRow(EdgeRow):
-    """An edge between named nodes, with each of the model's `edge_features` under its name."""
+    """An edge between named nodes, with each of the `edge_features` of the model, or of the stored
+    graph, under its name."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore

@@ -42,10 +42,15 @@ from service.validation.arrays import (
     require_list,
     require_types,
 )
-from service.validation.edge_features import require_no_edge_features
+from service.validation.edge_features import require_same_if_repeated
 from service.validation.ids import NodeId, index_ids
 from service.validation.json_body import parse_json_object
-from service.validation.json_graph import parse_edge_types, parse_json_graph, parse_nodes
+from service.validation.json_graph import (
+    parse_edge_types,
+    parse_json_graph,
+    parse_named_features,
+    parse_nodes,
+)
 from service.validation.safetensors_body import (
     GRAPH_TENSORS,
     INTEGER_DTYPES,
@@ -56,12 +61,13 @@ from service.validation.safetensors_body import (
 from service.validation.schema_errors import make_request_problem, validate_fields
 
 TENSORS_OF_GRAPH: TensorSpecs = {
-    **{name: GRAPH_TENSORS[name] for name in ("x", "edge_index", "edge_type")},
+    **{name: GRAPH_TENSORS[name] for name in ("x", "edge_index", "edge_type", "edge_attr")},
     "node_ids": ({**INTEGER_DTYPES, "U8": np.uint8}, (1,)),
 }
 MAX_CHANGES = 10_000
 """Nodes and edges of one update; other updates wait while it is applied."""
 _SHAPES = ("graph", "nodes", "edges")
+_NAMES = ("feature_names", "edge_feature_names", "relation_names")
 _MAX_ID = 64
 _RULE = "Must be the id of a node."
 
@@ -80,12 +86,11 @@ def parse_graph(
     else:
         tensors, metadata = parse_safetensors(body, TENSORS_OF_GRAPH)
         fields = parse_json_object(metadata.get("request", "{}").encode(), "invalid-safetensors")
-        known = (*GraphOfNodes.model_fields, "node_ids", "feature_names", "relation_names")
+        known = (*GraphOfNodes.model_fields, "node_ids", *_NAMES)
     if faults := unknown_fields(fields, known):
         raise make_request_problem(faults)
     name = validate_fields(GraphOf, fields).model or settings.default_anomaly_model
     model = registry.get_of_kind(Scorer, name)
-    require_no_edge_features(model.name, model.edge_features, "/model")
     if model.recipe is not None:
         origins = settings.webhook_origins
         return _make_transaction_graph(fields, tensors is not None, model, model.recipe, origins)
@@ -96,7 +101,11 @@ def parse_graph(
             rule += " Alerts of nodes have it within `alerts`."
         raise make_request_problem([FieldError(f"/{given[0]}", "not_read", rule)])
     watch = _parse_watch(fields, model.name, settings.webhook_origins)
-    as_arrays = tensors is not None or fields.get("nodes") is None
+    if tensors is None and fields.get("nodes") is not None:
+        at_ids, at_edges = pointer_builder("nodes", tail="id"), pointer_builder("edges")
+    else:
+        where = () if tensors is not None else ("graph",)
+        at_ids, at_edges = (pointer_builder(*where, name) for name in ("node_ids", "edge_attr"))
     if tensors is None:
         parsed = parse_json_graph(fields, model, settings)
     else:
@@ -106,7 +115,7 @@ def parse_graph(
                 detail = "Send node ids either as a tensor or as a list in `request`, not both."
                 raise make_graph_problem_at("/node_ids", "one_of", detail)
             node_ids = _ids_of(tensors["node_ids"])
-        names = {name: fields.get(name) for name in ("feature_names", "relation_names")}
+        names = {name: fields.get(name) for name in _NAMES}
         parsed = graph_from_tensors(tensors, names | {"node_ids": node_ids}, model, settings)
     if parsed.graph.num_nodes > settings.max_stored_nodes:
         detail = (
@@ -116,11 +125,12 @@ def parse_graph(
         )
         raise Problem("store-full", detail)
     ids: list[NodeId] = parsed.node_ids or list(range(parsed.graph.num_nodes))
-    _require_short(
-        ids, pointer_builder("node_ids") if as_arrays else pointer_builder("nodes", tail="id")
-    )
-    schema = Schema(model.features, model.relations)
-    return DynamicGraph(schema, GraphSnapshot(parsed.graph, ids, 0), watch)
+    _require_short(ids, at_ids)
+    graph = parsed.graph
+    if model.edge_features and graph.edge_attr is not None:
+        require_same_if_repeated(graph.edge_index, graph.edge_type, graph.edge_attr, at_edges)
+    schema = Schema(model.features, model.relations, edge_features=model.edge_features)
+    return DynamicGraph(schema, GraphSnapshot(graph, ids, 0), watch)
 
 
 def find_origin(url: str) -> str:
@@ -222,12 +232,14 @@ def parse_update(body: bytes, schema: Schema, parts: Collection[str]) -> Update:
         _require_short(node_ids, pointer_builder("nodes", tail="id"))
     deleted = given.get("delete_nodes", [])
     index_ids(deleted, pointer_builder("delete_nodes"))
+    edges, attr = _edges(given, "edges", schema, schema.edge_features), None
+    if edges and schema.edge_features:
+        attr = parse_named_features(given["edges"], schema.edge_features, "edge")
+        numbers = {id: i for i, id in enumerate({id for edge in edges for id in edge[:2]})}
+        keys = np.array([(numbers[a], numbers[b], relation) for a, b, relation in edges], np.int64)
+        require_same_if_repeated(keys[:, :2].T, keys[:, 2], attr, pointer_builder("edges"))
     return Update(
-        tuple(node_ids),
-        x,
-        _edges(given, "edges", schema),
-        tuple(deleted),
-        _edges(given, "delete_edges", schema),
+        tuple(node_ids), x, edges, tuple(deleted), _edges(given, "delete_edges", schema), attr
     )
 
 
@@ -256,9 +268,11 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
     return [] if value is None else require_list(value, pointer_builder(name))
 
 
-def _edges(given: Mapping[str, list[Any]], part: str, schema: Schema) -> tuple[Edge, ...]:
+def _edges(
+    given: Mapping[str, list[Any]], part: str, schema: Schema, features: tuple[str, ...] = ()
+) -> tuple[Edge, ...]:
     rows = given.get(part, [])
-    types = parse_edge_types(rows, schema.relations, part)
+    types = parse_edge_types(rows, schema.relations, part, features)
     ends = [[row[end] for row in rows] for end in ("source", "target")]
     for end, ids in zip(("source", "target"), ends, strict=True):
         require_types(ids, {int, str}, pointer_builder(part, tail=end), _RULE)

@@ -8,7 +8,12 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from models.inputs.transactions import TransactionRecipe
-from service.endpoints.common.graph_schemas import ArrayGraph, EdgeRow, NodeRow
+from service.endpoints.common.graph_schemas import (
+    ArrayGraph,
+    AttributedEdgeRow,
+    EdgeRow,
+    NodeRow,
+)
 from service.endpoints.common.reason_schemas import absent
 from service.endpoints.common.schemas import Strict
 from service.storage.graphs import WatchSettings
@@ -21,8 +26,8 @@ class GraphOf(Strict):
     model: str | None = Field(
         None,
         max_length=64,
-        description="a model with these node features and relations; all models with the same "
-        "features and relations may score the graph. By default that of POST /anomaly/score",
+        description="a model with these features of nodes and edges, and these relations; all "
+        "models with the same ones may score the graph. By default that of POST /anomaly/score",
     )
 
 
@@ -70,7 +75,7 @@ class StoreRows(GraphOfNodes):
     """A graph to store, row by row."""
 
     nodes: list[NodeRow] = Field(min_length=1)
-    edges: list[EdgeRow]
+    edges: list[AttributedEdgeRow]
 
 
 class StoreTransactions(GraphOf):
@@ -110,19 +115,22 @@ class NodesToSet(Strict):
 
 
 class EdgesToAdd(Strict):
-    edges: list[EdgeRow] = Field(
+    edges: list[AttributedEdgeRow] = Field(
         min_length=1,
-        description="edges between stored nodes; duplicates are ignored",
+        description="edges between stored nodes, with all `edge_features` of the graph. One that "
+        "is there already takes the features that come with it",
     )
 
 
 class GraphUpdate(Strict):
     """An atomic update of 1 to 10,000 nodes and edges, applied in the order below."""
 
-    delete_edges: list[EdgeRow] = Field([], description="edges to delete; unknown ones are ignored")
+    delete_edges: list[EdgeRow] = Field(
+        [], description="edges to delete, without features; unknown ones are ignored"
+    )
     delete_nodes: list[NodeId] = Field([], description="nodes to delete, with all their edges")
     nodes: list[NodeRow] = Field([], description="as in POST /graphs/{id}/nodes")
-    edges: list[EdgeRow] = Field([], description="as in POST /graphs/{id}/edges")
+    edges: list[AttributedEdgeRow] = Field([], description="as in POST /graphs/{id}/edges")
 
 
 class GraphBody(BaseModel):
@@ -130,6 +138,7 @@ class GraphBody(BaseModel):
 
     id: str
     features: list[str]
+    edge_features: list[str] = Field(description="of each edge; empty if edges have none")
     relations: list[str]
     num_nodes: int
     num_edges: int

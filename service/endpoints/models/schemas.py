@@ -87,9 +87,7 @@ class ModelDetail(ModelSummary):
 class ScorerDetail(ModelDetail):
     """Everything there is to know about a model of POST /anomaly/score but its weights."""
 
-    edge_features: list[Feature] = Field(
-        description="columns of `edge_attr`, in order; models that have any score no stored graphs"
-    )
+    edge_features: list[Feature] = Field(description="columns of `edge_attr`, in order")
     relations: list[str] = Field(
         description="names of the relations of edges; `edge` alone if edges have no types"
     )

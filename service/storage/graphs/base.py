@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Self
 
 import orjson
 
+from service.storage.graphs.stored_graph import Schema
 from service.validation.ids import NodeId
 
 KEPT_ALERTS = 100_000  # of each graph
@@ -62,6 +63,13 @@ class GraphMetadata:
     tag: str = field(default_factory=lambda: secrets.token_hex(8))
     model: str | None = None
     watch: WatchSettings | None = None
+    edge_features: tuple[str, ...] = ()
+
+    @classmethod
+    def from_schema(cls, schema: Schema, num_nodes: int, num_edges: int) -> Self:
+        """Return the metadata of a new graph."""
+        names = schema.features, schema.relations
+        return cls(*names, num_nodes, num_edges, edge_features=schema.edge_features)
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -69,7 +77,8 @@ class GraphMetadata:
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
         found = orjson.loads(text)
-        names = {name: tuple(found[name]) for name in ("features", "relations")}
+        columns = ("features", "relations", "edge_features")
+        names = {name: tuple(found.get(name, ())) for name in columns}
         if (watch := found.get("watch")) is not None:
             found["watch"] = WatchSettings(**watch)
         return cls(**found | names)

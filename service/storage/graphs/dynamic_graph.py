@@ -20,10 +20,9 @@ from service.storage.graphs.half_edges import (
     NO_HALF_EDGES,
     ROW_SHIFT,
     HalfEdges,
+    NodeEdges,
+    RowEdges,
     add_half_edges,
-    build_induced_graph,
-    count_outward,
-    is_among,
 )
 from service.storage.graphs.node_hash import hash_node, hash_nodes
 from service.storage.graphs.reach import Links, make_size_problem
@@ -68,7 +67,7 @@ class Change:
     """What an update makes of a graph: of some rows their edges, and who comes and goes."""
 
     update: Update
-    halves: dict[int, np.ndarray]
+    halves: dict[int, RowEdges]
     deleted: list[tuple[NodeId, int]]
     new: list[tuple[NodeId, int]]
     rows: np.ndarray
@@ -121,7 +120,7 @@ class DynamicGraph(StoredGraph):
         return sum(a.nbytes for a in arrays) + self._edges.nbytes + means + ids
 
     def plan(self, update: Update) -> Change | None:
-        drops, adds = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        drops, adds = defaultdict[int, dict[int, int]](dict), defaultdict[int, dict[int, int]](dict)
         for source, target, relation in update.delete_edges:
             ends = self._rows.get(source), self._rows.get(target)
             if ends[0] is not None and ends[1] is not None:
@@ -129,16 +128,23 @@ class DynamicGraph(StoredGraph):
         deleted = {id: self._rows[id] for id in update.delete_nodes if id in self._rows}
         fresh = [id for id in update.nodes if id in deleted or id not in self._rows]
         new = dict(zip(fresh, range(len(self._ids), len(self._ids) + len(fresh)), strict=True))
-        for (source, target), relation in self._ends(update.edges, deleted, new):
-            add_half_edges(adds, source, target, relation)
-        halves, more = self._merged(drops, adds)
+        for i, (source, target, relation) in enumerate(self._ends(update.edges, deleted, new)):
+            add_half_edges(adds, source, target, relation, i)
+        if (attr := update.edge_attr) is None:  # edges have no features, or there are none
+            width = 0 if update.edges else len(self.schema.edge_features)
+            attr = np.empty((len(update.edges), width), np.float32)
+        halves, more = dict[int, RowEdges](), 0
+        for row in drops.keys() | adds.keys():
+            if merged := self._edges.merge(row, drops.get(row, ()), adds.get(row, {}), attr):
+                halves[row] = merged[0]
+                more += merged[1]
         rows = np.array([new[id] if id in new else self._rows[id] for id in update.nodes], int)
         if not (halves or deleted or new) and np.array_equal(self._x[rows], update.x):
             return None
         less = self._leaving(list(deleted.values()), halves)
         return Change(
             update,
-            halves | dict.fromkeys(deleted.values(), NO_HALF_EDGES),
+            halves | dict.fromkeys(deleted.values(), RowEdges(NO_HALF_EDGES, attr[:0])),
             list(deleted.items()),
             list(new.items()),
             rows,
@@ -168,7 +174,8 @@ class DynamicGraph(StoredGraph):
         return DynamicGraph(self.schema, self.snapshot(), self.watch)
 
     def apply_logged(self, text: bytes) -> None:
-        change = self.plan(Update.from_json(text, len(self.schema.features)))
+        widths = len(self.schema.features), len(self.schema.edge_features)
+        change = self.plan(Update.from_json(text, *widths))
         if change is None:  # each was a change when it was written
             self.revision += 1
         else:
@@ -183,10 +190,8 @@ class DynamicGraph(StoredGraph):
             place = np.full(len(self._ids), -1, np.int64)
         place[rows] = np.arange(len(rows))
         parts = [halves.at(row) for row in rows.tolist()]
-        half = np.concatenate([NO_HALF_EDGES, *parts])
-        graph = build_induced_graph(
-            x, parts, half, place[half >> ROW_SHIFT], len(self.schema.relations)
-        )
+        among = NodeEdges.from_rows(halves, rows, parts, place)
+        graph = among.build_graph(x, len(self.schema.relations))
         assert graph.edge_index.shape[1] == edges
         return GraphSnapshot(graph, ids, revision)
 
@@ -219,10 +224,16 @@ class DynamicGraph(StoredGraph):
         description = self._describe(rule)
         with description.lock:
             with self._lock:
-                near, rows = self._take(*wanted)
+                near, rows, edges = self._take(*wanted)
                 arrays = GraphArrays(self._x, self._edges, self._dead, self.revision)
                 part = description.read(arrays, rows)
+                left_out = None
+                if edges.attr is not None:
+                    is_live = ~self._dead[edges.half >> ROW_SHIFT]
+                    left_out = edges.select((edges.other < 0) & is_live)
             outside = description.sum_outside(part)
+            if left_out is not None:
+                outside = replace(outside, edges=left_out.sum_attr(rule, len(rows)))
             graph = replace(near.graph, outside=outside)
             return replace(near, graph=graph, means_revision=description.revision)
 
@@ -261,8 +272,8 @@ class DynamicGraph(StoredGraph):
         seed: int,
         max_nodes: int,
         max_edges: int,
-    ) -> tuple[Neighborhood, np.ndarray]:
-        """The neighbourhood, and the rows of its nodes."""
+    ) -> tuple[Neighborhood, np.ndarray, NodeEdges]:
+        """The neighbourhood, the rows of its nodes, and all edges of these."""
         found = [self._targets(targets)]
         self._place[found[0]] = np.arange(len(found[0]))
         count, links = len(found[0]), Links(self._edges, self._dead, self._order)
@@ -282,14 +293,13 @@ class DynamicGraph(StoredGraph):
             rows = np.concatenate(found)
             ids = [id for row in rows.tolist() if (id := self._ids[row]) is not None]
             parts = self._parts(rows, max_edges)
-            half = np.concatenate([NO_HALF_EDGES, *parts])
-            target = self._place[half >> ROW_SHIFT]
+            edges = NodeEdges.from_rows(self._edges, rows, parts, self._place)
         finally:
             for part in found:
                 self._place[part] = -1
-        x, relations = self._x[rows], len(self.schema.relations)
-        graph = build_induced_graph(x, parts, half, target, relations)
-        return Neighborhood(graph, ids, self.revision, self.revision), rows
+        graph = edges.build_graph(self._x[rows], len(self.schema.relations))
+        near = Neighborhood(graph, ids, self.revision, self.revision)
+        return near, rows, edges
 
     def _describe(self, rule: NeighborRule) -> GraphDescription:
         """What nodes are described by; that of a rule which was not asked for lately is dropped."""
@@ -332,7 +342,7 @@ class DynamicGraph(StoredGraph):
 
     def _ends(
         self, edges: Iterable[Edge], deleted: Container[NodeId], new: dict[NodeId, int]
-    ) -> Iterator[tuple[tuple[int, int], int]]:
+    ) -> Iterator[tuple[int, int, int]]:
         faults = list[FieldError]()
         for i, (*ends, relation) in enumerate(edges):
             rows = [
@@ -349,35 +359,13 @@ class DynamicGraph(StoredGraph):
                 if row < 0
             ]
             if not faults:
-                yield (rows[0], rows[1]), relation
+                yield rows[0], rows[1], relation
         if faults:
             raise make_graph_problem(faults)
 
-    def _merged(
-        self, drops: dict[int, list[int]], adds: dict[int, list[int]]
-    ) -> tuple[dict[int, np.ndarray], int]:
-        """What becomes of the edges of rows, where it is something else; by how many more.
-
-        Nothing here depends on the order in which edges are kept: what is written is what is read.
-        """
-        halves, more = dict[int, np.ndarray](), 0
-        for row in drops.keys() | adds.keys():
-            before = self._edges.at(row)
-            dropped, added = (
-                np.unique(np.array(named.get(row, ()), np.int64)) for named in (drops, adds)
-            )
-            present = before[is_among(before, np.union1d(dropped, added))]
-            arriving = added[~np.isin(added, present)]
-            leaving = dropped[np.isin(dropped, present) & ~np.isin(dropped, added)]
-            if len(arriving) or len(leaving):
-                unchanged = before[~is_among(before, leaving)] if len(leaving) else before
-                halves[row] = np.concatenate([unchanged, arriving])
-                more += count_outward(arriving) - count_outward(leaving)
-        return halves, more
-
-    def _leaving(self, deleted: list[int], halves: dict[int, np.ndarray]) -> int:
+    def _leaving(self, deleted: list[int], halves: dict[int, RowEdges]) -> int:
         """How many edges go with rows that are deleted, where some have new `halves`."""
-        parts = [halves.get(row, self._edges.at(row)) for row in deleted]
+        parts = [halves[row].half if row in halves else self._edges.at(row) for row in deleted]
         half = np.concatenate([NO_HALF_EDGES, *parts])
         other = half >> ROW_SHIFT
         half, other = half[~self._dead[other]], other[~self._dead[other]]

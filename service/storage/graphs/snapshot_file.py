@@ -26,6 +26,8 @@ def encode_snapshot(graph: StoredGraph) -> bytes:
     }
     if whole.graph.edge_type is not None:
         arrays["edge_type"] = np.ascontiguousarray(whole.graph.edge_type, np.int16)
+    if whole.graph.edge_attr is not None:
+        arrays["edge_attr"] = np.ascontiguousarray(whole.graph.edge_attr)
     return safetensors.numpy.save(arrays)
 
 
@@ -43,9 +45,10 @@ def restore_graph(stored: LogContents) -> StoredGraph:
             arrays["x"],
             arrays["edge_index"].astype(np.int64),
             None if relation is None else relation.astype(np.int64),
+            arrays.get("edge_attr"),
         )
         node_ids = orjson.loads(arrays["node_ids"].tobytes())
-        schema = Schema(metadata.features, metadata.relations)
+        schema = Schema(metadata.features, metadata.relations, edge_features=metadata.edge_features)
         snapshot = GraphSnapshot(whole, node_ids, metadata.since)
         graph = DynamicGraph(schema, snapshot, metadata.watch)
     for update in stored.updates:

@@ -189,7 +189,7 @@ class GraphStore:
             )
             raise make_problem("invalid-request", "/id", "not_allowed", rule)
         place, schema = GraphKey(self._owner, id), graph.schema
-        head = GraphMetadata(schema.features, schema.relations, graph.num_nodes, graph.num_edges)
+        head = GraphMetadata.from_schema(schema, graph.num_nodes, graph.num_edges)
         webhook = None
         if isinstance(graph, TransactionGraph):
             head, webhook = replace(head, model=graph.settings.model), graph.settings.webhook

@@ -11,11 +11,13 @@ from models.inputs.transactions import TransactionRecipe
 
 @dataclass(frozen=True)
 class Schema:
-    """What the columns of x and the relations of edges are; of transactions, their recipe too."""
+    """What the columns of x, the relations and the features of edges are; of transactions, their
+    recipe too."""
 
     features: tuple[str, ...]
     relations: tuple[str, ...]
     recipe: TransactionRecipe | None = None
+    edge_features: tuple[str, ...] = ()
 
 
 class StoredUpdate(Protocol):

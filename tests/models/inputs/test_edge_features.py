@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -14,8 +15,9 @@ from models.base import DynamicsParams
 from models.inputs import edge_features
 from models.inputs.edge_features import EdgeBias, EdgeFeatures
 from models.inputs.features import describe_edges
-from models.inputs.graph import Graph
+from models.inputs.graph import Graph, OutsideNeighbors
 from models.inputs.graph_batch import GraphBatch, pack_graphs
+from models.inputs.neighbor_means import NeighborRule, sum_outside_edges
 from models.tasks.node_scorer import NodeConfig, NodeScorer
 from training.tasks.anomaly.neighbor_sampler import NeighborSampler
 
@@ -94,6 +96,42 @@ def test_a_node_has_mean_and_deviation_of_the_edges_into_it_and_out_of_it(undire
                 np.testing.assert_allclose(
                     parts[node, relation, direction], [mean, deviation], atol=1e-5
                 )
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_a_part_is_described_as_in_the_whole_beside_a_graph_that_is_one(undirected: bool) -> None:
+    graph, other = make_graph(), make_graph(1)
+    assert graph.edge_attr is not None
+    assert graph.edge_type is not None
+    attr = graph.edge_attr + np.float32(1e6)  # of which squares would lose the deviation
+    graph = replace(graph, edge_attr=attr)
+    part = 5  # the first nodes
+    source, target = graph.edge_index
+    inside = (source < part) & (target < part)
+    into, out_of = (target < part) & (source >= part), (source < part) & (target >= part)
+    rule = NeighborRule(0, RELATIONS, undirected, self_loops=False)
+    left_out = np.r_[np.flatnonzero(into), np.flatnonzero(out_of)]
+    edges = sum_outside_edges(
+        rule,
+        part,
+        np.r_[target[into], source[out_of]],
+        graph.edge_type[left_out],
+        np.repeat([False, True], [into.sum(), out_of.sum()]),
+        attr[left_out],
+    )
+    none = np.zeros((RELATIONS, part))
+    outside = OutsideNeighbors(
+        none, np.zeros((*none.shape, 0, 6)), np.zeros((*none.shape, 6)), edges
+    )
+    near = Graph(
+        graph.x[:part], graph.edge_index[:, inside], graph.edge_type[inside], attr[inside], outside
+    )
+    loops = {"undirected": undirected, "self_loops": False}
+    both = pack_graphs([other, near], num_relations=RELATIONS, edge_features=2, **loops)
+    described = describe_edges(both).numpy()
+    expected = describe_edges(pack(graph, **loops)).numpy()[:part]
+    np.testing.assert_allclose(described[NODES:], expected, rtol=1e-12, atol=1e-6)
+    np.testing.assert_array_equal(described[:NODES], describe_edges(pack(other, **loops)).numpy())
 
 
 @pytest.mark.parametrize("kind", [CDAT, ET])

@@ -185,8 +185,7 @@ def anomaly(
             progress=progress,
         )
     if fabric.is_global_zero:
-        if not source.edge_features:
-            console.print("Choosing what of a stored graph a score reads: minutes in dense graphs.")
+        console.print("Choosing what of a stored graph a score reads: minutes in dense graphs.")
         written = export_node_scorer(folder, name, source, chosen_split, result, seed=seed)
         for part, metrics in result.evaluation.parts.items():
             console.print(

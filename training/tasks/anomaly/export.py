@@ -23,9 +23,7 @@ def export_node_scorer(
     """Write `folder`: weights, manifest and model card, read back and verified."""
     network, evaluation = run.network, run.evaluation
     graph, threshold = dataset.graph, evaluation.threshold
-    reach = None
-    if not dataset.edge_features:  # graphs with features of edges are not stored
-        reach = choose_neighborhood(network, graph, split.train, threshold, evaluation.calibration)
+    reach = choose_neighborhood(network, graph, split.train, threshold, evaluation.calibration)
     manifest = build_manifest(
         network,
         dataset,

@@ -16,9 +16,9 @@ from models.checkpoint import (
     EnergyReference,
     NeighborhoodDefaults,
 )
-from models.inputs.graph import Graph
+from models.inputs.graph import Graph, OutsideEdges
 from models.inputs.graph_batch import GraphBatch
-from models.inputs.neighbor_means import NeighborMeans
+from models.inputs.neighbor_means import NeighborMeans, sum_outside_edges
 from models.layouts import EdgeList
 from models.tasks.node_scorer import NodeScorer
 from training.datasets.nodes import draw_sample
@@ -81,20 +81,20 @@ def choose_neighborhood(
 
 
 def compute_request_energies(
-    network: NodeScorer, graph: Graph, nodes: np.ndarray, reach: NeighborhoodDefaults | None
+    network: NodeScorer, graph: Graph, nodes: np.ndarray, reach: NeighborhoodDefaults
 ) -> EnergyReference:
     """Quantiles of the final energy per node, by degree, of what a client sends to ask about one of
-    `nodes`: mostly small neighbourhoods, some larger ones, and some with all edges, as far as
-    `reach` or else the least far of `REACHES`."""
+    `nodes`: mostly small neighbourhoods, some larger ones, and some with all edges."""
     batch = network.pack([graph])
     sampler = InducedSampler(network, graph, batch)
-    hops, max_neighbors = REACHES[0] if reach is None else (reach.hops, reach.max_neighbors)
     few, many = draw_sample(nodes, _REFERENCES), draw_sample(nodes, _REFERENCES // 4)
     sampled = (
         sample_neighborhoods(batch, few),
         sample_neighborhoods(batch, many, LARGE_FANOUTS),
         (
-            network.pack([replace(sampler.sample(node[None], hops, max_neighbors), outside=None)])
+            network.pack(
+                [replace(sampler.sample(node[None], reach.hops, reach.max_neighbors), outside=None)]
+            )
             for node in many
         ),
     )
@@ -154,8 +154,8 @@ class InducedSampler:
     def __init__(self, network: NodeScorer, graph: Graph, batch: GraphBatch) -> None:
         self._graph, self._rule = graph, network.neighbor_rule
         self._source, self._target = np.asarray(graph.edge_index, np.int64)
-        self._by_source = np.argsort(self._source, kind="stable")
-        self._first = np.searchsorted(self._source[self._by_source], np.arange(graph.num_nodes + 1))
+        self._outward = _group_edges(self._source, graph.num_nodes)
+        self._inward = _group_edges(self._target, graph.num_nodes)
         around = EdgeList.from_edges(graph.edge_index, graph.num_nodes)
         self._around = _csr(around)
         self._seen = [_csr(relation) for relation in batch.relations]
@@ -180,24 +180,41 @@ class InducedSampler:
             parts.append(new)
             count += len(new)
         rows = np.concatenate(parts)
-        edges = np.concatenate(
-            [self._by_source[self._first[row] : self._first[row + 1]] for row in rows.tolist()]
-        )
-        edges = edges[self._place[self._target[edges]] >= 0]
+        outward = _select_edges(self._outward, rows)
+        edges = outward[self._place[self._target[outward]] >= 0]
         ends = self._place[self._source[edges]], self._place[self._target[edges]]
         kind, attr = self._graph.edge_type, self._graph.edge_attr
+        outside = self._means.sum_outside(
+            [self._neighbors(rows, relation, True) for relation in range(self._rule.relations)],
+            self._place >= 0,
+        )
+        if attr is not None:
+            outside = replace(outside, edges=self._sum_outside_edges(rows, outward, attr))
         part = Graph(
             self._graph.x[rows],
             np.stack(ends).astype(np.int64),
             None if kind is None else kind[edges],
             None if attr is None else attr[edges],
-            outside=self._means.sum_outside(
-                [self._neighbors(rows, relation, True) for relation in range(self._rule.relations)],
-                self._place >= 0,
-            ),
+            outside=outside,
         )
         self._place[rows] = -1
         return part
+
+    def _sum_outside_edges(
+        self, rows: np.ndarray, outward: np.ndarray, attr: np.ndarray
+    ) -> OutsideEdges:
+        inward = _select_edges(self._inward, rows)
+        inward = inward[self._place[self._source[inward]] < 0]
+        outward = outward[self._place[self._target[outward]] < 0]
+        edges, kind = np.concatenate([inward, outward]), self._graph.edge_type
+        return sum_outside_edges(
+            self._rule,
+            len(rows),
+            self._place[np.concatenate([self._target[inward], self._source[outward]])],
+            np.zeros(len(edges), np.int64) if kind is None else kind[edges],
+            np.repeat([False, True], [len(inward), len(outward)]),
+            attr[edges],
+        )
 
     def _followed(self, row: int, max_neighbors: int, rng: np.random.Generator) -> np.ndarray:
         indptr, indices = self._around
@@ -214,6 +231,17 @@ class InducedSampler:
         size = indptr[rows + 1] - indptr[rows]
         ends = np.r_[0, np.cumsum(size)]
         return ends, indices[np.repeat(indptr[rows] - ends[:-1], size) + np.arange(ends[-1])]
+
+
+def _group_edges(ends: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offset of each node (N + 1) and the edges (E,) in order of `ends`."""
+    order = np.argsort(ends, kind="stable")
+    return np.searchsorted(ends[order], np.arange(nodes + 1)), order
+
+
+def _select_edges(grouped: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -> np.ndarray:
+    first, order = grouped
+    return np.concatenate([order[first[row] : first[row + 1]] for row in rows.tolist()])
 
 
 def _csr(edges: EdgeList) -> tuple[np.ndarray, np.ndarray]:

@@ -76,6 +76,7 @@ def test_a_stored_graph_scores_as_one_that_is_sent(client, sample, model, shape)
     assert found == GraphBody(
         id="g",
         features=list(FEATURES),
+        edge_features=[],
         relations=relations,
         num_nodes=40,
         num_edges=len(np.unique(edges, axis=0)),
@@ -312,22 +313,6 @@ def test_what_cannot_be_scored(client, sample, rest, kind, where):
     told(put(client, sample(3).rows()), 201)
     body = {"graph_id": "g", "targets": ["n1"], **rest}
     refused(client.post("/anomaly/score", json=body), 422, kind, where)
-
-
-def test_models_that_read_features_of_edges_have_no_stored_graphs(client, sample):
-    one = sample(3, 2, edge_features=2)
-    for send in (one.arrays, one.rows):
-        answer = put(client, send(model="et-edges"))
-        refused(answer, 422, "invalid-graph", "/model")
-        assert "which stored graphs do not have" in answer.text
-    plain = sample(3, 2)
-    refused(put(client, plain.tensors(model="et-edges")), 422, "invalid-graph", "/model")
-    told(put(client, plain.tensors(model="cdat-small")), 201)
-    refused(score(client, ["n1"], model="et-edges"), 422, "invalid-graph", "/graph_id")
-    attr = one.arrays(model="cdat-small")
-    refused(put(client, attr), 422, "invalid-graph", "/graph/edge_attr")
-    refused(put(client, one.rows(model="cdat-small")), 422, "invalid-graph", "/edges/0/amount")
-    refused(put(client, one.tensors(model="cdat-small")), 422, "invalid-graph", "/edge_attr")
 
 
 def test_a_neighbourhood_without_a_graph_is_refused(client, sample):

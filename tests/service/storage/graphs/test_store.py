@@ -17,9 +17,6 @@ from tests.support.graph_stores import (
     MANY,
     NONE,
     NONE_OF_ONE,
-    ROOM,
-    in_redis,
-    in_sqlite,
     listed,
     node,
     play,
@@ -27,15 +24,6 @@ from tests.support.graph_stores import (
     ring,
     update,
 )
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def opened(request, tmp_path):
-    """Opens a store, the same one each time."""
-    if request.param == "sqlite":
-        return lambda room=ROOM, memory=1 << 30: in_sqlite(tmp_path / "g.sqlite", room, memory)
-    server = request.getfixturevalue("redis_server")()
-    return lambda room=ROOM, memory=1 << 30: in_redis(server, room, memory)
 
 
 def test_what_is_stored_and_changed_is_there_after_a_restart(opened):

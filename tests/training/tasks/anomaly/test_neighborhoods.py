@@ -21,12 +21,15 @@ from training.tasks.anomaly.neighborhoods import (
 NODES, RELATIONS = 300, ("a", "b")
 
 
-@pytest.fixture(scope="module")
-def graph() -> Graph:
+@pytest.fixture(scope="module", params=[0, 2], ids=["plain", "edge_attr"])
+def graph(request) -> Graph:
     rng = np.random.default_rng(0)
     edges = (NODES * rng.random((2, 900)) ** 1.5).astype(np.int64)
     x = rng.standard_normal((NODES, 3)).astype(np.float32)
-    return Graph(x, edges, rng.integers(0, 2, 900))
+    kind = rng.integers(0, 2, 900)
+    _, first = np.unique(np.r_[edges, kind[None]], axis=1, return_index=True)  # a store has no more
+    attr = rng.lognormal(3, 1, (len(first), request.param)).astype(np.float32)
+    return Graph(x, edges[:, first], kind[first], attr if request.param else None)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,7 @@ def network(graph: Graph) -> NodeScorer:
     config = ETConfig(
         features=("x", "y", "z"), relations=RELATIONS, combine="concat", dim=8, heads=2, head_dim=4,
         memories=8, blocks=1, steps=2, step_size=0.5, hops=3, bins=4,
+        edge_features=() if graph.edge_attr is None else ("amount", "hour"),
     )  # fmt: skip
     built, _ = ET.from_data(config, [graph], 0)
     assert isinstance(built, NodeScorer)
@@ -42,9 +46,9 @@ def network(graph: Graph) -> NodeScorer:
 
 @pytest.mark.parametrize("most", [1000, 2])
 def test_training_takes_what_the_server_takes(graph, network, most) -> None:
-    stored = DynamicGraph(
-        Schema(network.config.features, RELATIONS), GraphSnapshot(graph, list(range(NODES)), 0)
-    )
+    config = network.config
+    schema = Schema(config.features, RELATIONS, edge_features=config.edge_features)
+    stored = DynamicGraph(schema, GraphSnapshot(graph, list(range(NODES)), 0))
     sampler = InducedSampler(network, graph, network.pack([graph]))
     for node in (0, 17, 299):
         ours = sampler.sample(np.array([node]), 2, most)
@@ -63,6 +67,7 @@ def test_training_takes_what_the_server_takes(graph, network, most) -> None:
         assert one == pytest.approx(other, abs=1e-5)
 
 
+@pytest.mark.parametrize("graph", [0], indirect=True, ids=["plain"])
 def test_the_least_reach_that_gives_the_labels_of_the_whole_graph(graph, network) -> None:
     logits = network.infer(network.pack([graph]), [DynamicsParams()]).logits.numpy()
     calibration = Calibration(slope=1.0, intercept=-float(np.median(logits)))

@@ -18,6 +18,7 @@ from models.checkpoint import load_checkpoint
 from models.tasks.node_scorer import NodeScorer
 from training.__main__ import app
 from training.datasets import NodeDataset, Split, load_node_tables
+from training.tasks.anomaly import neighborhoods
 
 
 def test_command_line_trains_your_own_tables(command: list[str], tmp_path: Path) -> None:
@@ -42,11 +43,13 @@ def test_amounts_on_edges_are_read_where_they_are_named(
     with pytest.raises(InputError, match="Name numbers with --edge-features"):
         CliRunner().invoke(app, command, catch_exceptions=False)
     named = [*command, "--edge-features", "amount", "--name", "flows"]
+    monkeypatch.setattr(neighborhoods, "_TRIED", 50)
+    monkeypatch.setattr(neighborhoods, "_REFERENCES", 50)
     assert CliRunner().invoke(app, named, catch_exceptions=False).exit_code == 0
     loaded = load_checkpoint(tmp_path / "checkpoint")
     [feature] = loaded.manifest.edge_features
     assert (feature.name, feature.maximum) == ("amount", pytest.approx(amounts.max()))
-    assert loaded.manifest.neighborhood is None
+    assert loaded.manifest.neighborhood is not None
     # By parts as the whole.
     monkeypatch.setenv("BASIN_CHECKPOINTS", str(tmp_path))
     tables = tmp_path / "My n.csv", tmp_path / "e.csv"

@@ -9,6 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from models.inputs.transactions import account_features
 from models.inputs.transactions.rows import Transactions
 
 _MAX_VALUES = 32  # of a category that have a feature of their own
@@ -53,6 +54,13 @@ class TransactionRecipe(BaseModel):
     accounts_pay_and_are_paid: bool = Field(
         description="sources and targets are accounts of one kind, seen on either side"
     )
+    scores: Literal["transactions", "accounts"] = Field(
+        default="transactions", description="what `POST /anomaly/score` has a result for"
+    )
+    account_sides: tuple[Literal["source", "target"], ...] = Field(
+        default=("source", "target"),
+        description="where `scores` is accounts: those that occur on one of these sides",
+    )
     neighbors: int = Field(
         default=3, ge=1, le=16, description="earlier transactions of each kind that are linked"
     )
@@ -67,6 +75,8 @@ class TransactionRecipe(BaseModel):
             raise ValueError("A column called `id` can only be the id of the rows. Rename it.")
         if list(self.windows) != sorted({*self.windows}) or self.windows[0] <= 0:
             raise ValueError("Windows must be distinct positive numbers, in order.")
+        if self.scores == "accounts" and not self.accounts_pay_and_are_paid:
+            raise ValueError("A model of accounts has accounts on both sides.")
         for names in (columns, list(self.features)):
             if len({*names}) < len(names):
                 again = next(name for name in names if names.count(name) > 1)
@@ -81,7 +91,7 @@ class TransactionRecipe(BaseModel):
     @property
     def reach(self) -> float:
         """How far back rows change a score: features of linked transactions reach further back."""
-        return self.memory * (2 if self.hops else 1)
+        return self.memory * (2 if self.hops or self.scores == "accounts" else 1)
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -121,7 +131,25 @@ class TransactionRecipe(BaseModel):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of all features, in order."""
+        """Names of all features of a node, in order."""
+        if self.scores == "transactions":
+            return self.transaction_features
+        return (*account_features.KINDS, *self.transaction_features, *self.account_features)
+
+    @property
+    def account_features(self) -> tuple[str, ...]:
+        """Features of an account, where accounts are scored."""
+        return account_features.list_features(map(self._format_window, self.windows))
+
+    @property
+    def own_features(self) -> range:
+        """Places in `features` of those that tell one target from another."""
+        end = len(self.features)
+        return range(end - len(self.account_features) if self.scores == "accounts" else 0, end)
+
+    @property
+    def transaction_features(self) -> tuple[str, ...]:
+        """Names of all features of a transaction, in order."""
         series = [f"{view}_{name}" for view in self.views for name in self.view_features]
         return (*self.row_features, "source_targets", "target_sources", *series)
 

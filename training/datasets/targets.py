@@ -80,7 +80,8 @@ def find_accounts(
     Args:
         rows: N of them, in order of time.
         row_labels: (N,).
-        split: of the labelled rows; a part lasts until the first row of the next one.
+        split: of the labelled rows; a part lasts until the first row of the next one, and rows of
+            that time that are in no part have no label.
         sides: those whose accounts are scored.
 
     Returns:
@@ -97,6 +98,9 @@ def find_accounts(
         )
     codes, names = pd.factorize(np.concatenate([rows.source, rows.target]))
     ends = {"source": codes[: len(rows)], "target": codes[len(rows) :]}
+    used = np.full(len(rows), -1)
+    for places in split.parts().values():
+        used[places] = row_labels[places]
     labelled_sides = sides if labels.side == "both" else (labels.side,)
     of_table = None
     if labels.table is not None:
@@ -111,7 +115,7 @@ def find_accounts(
             np.maximum.at(last, of_part, 2 * np.arange(begin, end) + number)
             is_scored[of_part] |= side in sides
             if side in labelled_sides:
-                np.maximum.at(label, of_part, row_labels[begin:end])
+                np.maximum.at(label, of_part, used[begin:end])
         chosen = np.flatnonzero((last >= 0) & is_scored)
         if of_table is not None:
             label, new = of_table, chosen[~is_known[chosen]]

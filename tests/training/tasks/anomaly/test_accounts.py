@@ -113,6 +113,11 @@ def test_with_labels_by_account_each_is_in_the_part_of_its_first_row() -> None:
     }
 
 
+def test_labels_of_rows_that_are_not_used_do_not_count() -> None:
+    described = describe_rows(AccountLabels(), replace(SPLIT, val=np.array([4, 6])))
+    assert list_examples(described)["val"] == {"A": (6, 0), "D": (7, 0)}
+
+
 def test_parts_follow_each_other_in_time() -> None:
     mixed = Split("group:source", np.array([0, 5]), np.array([1, 6]), np.array([2, 9]))
     with pytest.raises(ValueError, match="do not follow each other in time"):

@@ -117,7 +117,7 @@ def _fit_trees(
     measured, labels = described.measured, described.targets.labels
     best: tuple[float, str, TransactionEvaluation] | None = None
     for name, select in (
-        ("own", described.describe),
+        ("own", lambda rows: described.describe(rows)[:, described.recipe.own_features]),
         ("own and linked", partial(_append_means, described)),
     ):
         tables = {part: select(rows) for part, rows in measured.items()}
@@ -137,7 +137,9 @@ def _fit_trees(
 
 
 def _append_means(described: DescribedTransactions, rows: np.ndarray) -> np.ndarray:
-    """Features of targets beside their means over what is linked with them, (n, 2 F)."""
+    """Features of targets beside their means over what is linked with them, (n, F)."""
+    own_features = described.recipe.own_features
+    linked_features = slice(own_features.start or None)  # of accounts those of transactions
     parts = []
     for start in range(0, len(rows), _AT_A_TIME):
         graph, own = described.build_graph(rows[start : start + _AT_A_TIME])
@@ -145,10 +147,12 @@ def _append_means(described: DescribedTransactions, rows: np.ndarray) -> np.ndar
         place = np.full(graph.num_nodes, -1)
         place[own] = np.arange(len(own))
         source, place = source[place[target] >= 0], place[target][place[target] >= 0]
-        sums = np.zeros((len(own), graph.x.shape[1]))
-        np.add.at(sums, place, graph.x[source])
+        linked = graph.x[source, linked_features]
+        sums = np.zeros((len(own), linked.shape[1]))
+        np.add.at(sums, place, linked)
         counts = np.maximum(np.bincount(place, minlength=len(own)), 1)[:, None]
-        parts.append(np.concatenate([graph.x[own], (sums / counts).astype(np.float32)], 1))
+        means = (sums / counts).astype(np.float32)
+        parts.append(np.concatenate([graph.x[own][:, own_features], means], 1))
     return np.concatenate(parts)
 
 

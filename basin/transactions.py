@@ -1,7 +1,8 @@
-"""`basin score-transactions`: score the rows of a table of transactions."""
+"""`basin score-transactions`: score the rows of a table of transactions, or their accounts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 import typer
 from basin_client import InputError
 from basin_client.command_line import Decimal, Drop, Encoding, Separator
+from basin_client.schema import scores_accounts
 from basin_client.tables import Table, read_table
 from basin_client.transaction_tables import (
     TransactionColumns,
@@ -26,7 +28,7 @@ Unlabelled = Annotated[
     typer.Option(help="Value of the label that means unknown, where the model reads labels."),
 ]
 _MAX_ROWS = 20_000  # of one request
-_AT_A_TIME = 2048
+_AT_A_TIME = {"transactions": 2048, "accounts": 512}  # rows
 
 
 def score_transactions(
@@ -52,7 +54,8 @@ def score_transactions(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score transactions, each by its own row and by the rows before it.
+    """Score transactions, each by its own row and by the rows before it; or accounts, each by the
+    rows up to its last one, where the model scores these.
 
     A table should reach back by two of the longest windows of the model. Columns that are left
     out with --drop are printed beside the scores.
@@ -68,7 +71,7 @@ def score_transactions(
         "unlabelled": unlabelled,
     }
     if bulk:
-        read, scores = _score_locally(source, model, options, last)
+        recipe, read, scores = _score_locally(source, model, options, last)
     else:
         if len(source.frame) > _MAX_ROWS:
             raise InputError(
@@ -80,11 +83,11 @@ def score_transactions(
             columns = TransactionColumns.from_recipe(recipe, **options)
             read = read_transactions(source, columns)
             require_kind_of_time(read, recipe)
-            rows = _select_rows(read, last)
+            rows = _select_targets(recipe, read, last)
             # Named by place: ids are printed as the table has them.
             result = client.score_transactions(
                 source.frame,
-                rows.tolist(),
+                None if rows is None else rows.tolist(),
                 drop="*",
                 decimal=decimal,
                 unlabelled=unlabelled,
@@ -93,25 +96,42 @@ def score_transactions(
         scores = result.to_pandas()
     for note in read.notes:
         tell(note)
-    rows = _select_rows(read, last)
-    scores["node_id"] = read.ids[rows]
-    others = source.frame.drop(columns=id_column or []).iloc[rows]
-    write_table(add_columns(scores, others), out, as_json=as_json)
+    rows = _select_targets(recipe, read, last)
+    if rows is not None:
+        scores["node_id"] = read.ids[rows]
+        scores = add_columns(scores, source.frame.drop(columns=id_column or []).iloc[rows])
+    write_table(scores, out, as_json=as_json)
 
 
-def _select_rows(read: TransactionTable, last: int | None) -> np.ndarray:
-    """Return the rows to print: all, or the last ones of the table."""
-    return np.arange(len(read))[-(last or len(read)) :]
+def _select_targets(
+    recipe: Mapping[str, Any], read: TransactionTable, last: int | None
+) -> np.ndarray | None:
+    """Return the rows to print: all, or the last ones of the table; None for all accounts.
+
+    Raises:
+        InputError: `last` of a model that scores accounts.
+    """
+    if not scores_accounts(recipe):
+        return np.arange(len(read))[-(last or len(read)) :]
+    if last is not None:
+        raise InputError("--last is of transactions, and this model scores accounts: leave it out.")
+    return None
 
 
 def _score_locally(
     source: Table, model: str | None, options: dict[str, Any], last: int | None
-) -> tuple[TransactionTable, pd.DataFrame]:
-    """Score in this process, some thousand transactions at a time."""
+) -> tuple[Mapping[str, Any], TransactionTable, pd.DataFrame]:
+    """Score in this process, some thousand transactions at a time; return the columns of the model
+    too."""
     from basin.bulk.tables import find_model
     from models.base import DynamicsParams
     from models.checkpoint import load_checkpoint
-    from models.inputs.transactions import RollingHistory, TransactionError, Transactions
+    from models.inputs.transactions import (
+        RollingHistory,
+        TransactionError,
+        Transactions,
+        find_last_states,
+    )
     from models.tasks.node_scorer import NodeScorer
     from service.endpoints.anomaly.infer import labelled
 
@@ -119,9 +139,10 @@ def _score_locally(
     recipe = manifest.transactions
     if recipe is None:
         raise InputError(f"The model {manifest.name} reads graphs, not transactions.")
-    columns = TransactionColumns.from_recipe(recipe.model_dump(), **options)
-    read = read_transactions(source, columns)
-    require_kind_of_time(read, recipe.model_dump())
+    fields = recipe.model_dump()
+    read = read_transactions(source, TransactionColumns.from_recipe(fields, **options))
+    require_kind_of_time(read, fields)
+    wanted = _select_targets(fields, read, last)
     network = load_checkpoint(folder).network
     assert isinstance(network, NodeScorer)
     labels = None if read.labels is None else read.labels.astype(np.int8)
@@ -132,19 +153,28 @@ def _score_locally(
         rolling = RollingHistory(recipe, rows, order)
     except TransactionError as error:
         raise InputError(f"{source.name}: {error}") from None
-    is_wanted = np.zeros(len(rows), bool)
-    is_wanted[_select_rows(read, last)] = True
-    logits_N = np.empty(len(rows), np.float32)
-    for start in with_progress_bar(range(0, len(rows), _AT_A_TIME), "transactions"):
-        chosen = order[start : start + _AT_A_TIME]
-        to_score = is_wanted[chosen]
-        places = rolling.advance(start + len(chosen))[to_score]
-        if len(places):
-            graph, _, nodes = rolling.history.build_graph(places)
+    if wanted is None:
+        states = find_last_states(rows, order, recipe)
+        names, numbers = list(states), np.array(list(states.values()))
+    else:
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        names, numbers = wanted, rank[wanted]
+    per_row, step = rolling.history.targets_per_row, _AT_A_TIME[recipe.scores]
+    by_time = np.argsort(numbers)
+    place_T = numbers[by_time] // per_row
+    logits_T = np.empty(len(numbers), np.float32)
+    for start in with_progress_bar(range(0, len(rows), step), "transactions"):
+        [first, *_] = rolling.advance(min(start + step, len(rows)))
+        chosen = by_time[slice(*np.searchsorted(place_T, [start, start + step]))]
+        if len(chosen):
+            graph, _, nodes = rolling.history.build_graph(
+                numbers[chosen] + per_row * (first - start)
+            )
             output = network.infer(network.pack([graph]), [DynamicsParams()])
-            logits_N[chosen[to_score]] = output.logits.cpu().numpy()[nodes]
-    logits_N = logits_N[is_wanted]
-    if not np.isfinite(logits_N).all():
+            logits_T[chosen] = output.logits.cpu().numpy()[nodes]
+    if not np.isfinite(logits_T).all():
         raise InputError(f"{source.name}: a score is not finite. Check the units of its columns.")
-    results = labelled(manifest, logits_N, np.arange(len(logits_N)))
-    return read, pd.DataFrame(results).rename(columns={"row": "node_id"})
+    results = pd.DataFrame(labelled(manifest, logits_T, np.arange(len(logits_T))))
+    scores = results.rename(columns={"row": "node_id"})
+    return fields, read, scores.assign(node_id=names)

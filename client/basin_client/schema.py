@@ -71,6 +71,11 @@ class GraphSchema:
             )
 
 
+def scores_accounts(recipe: Mapping[str, Any]) -> bool:
+    """Whether a model that reads transactions has a score for each account, not for each row."""
+    return recipe.get("scores") == "accounts"
+
+
 def require_relation(name: str, schema: GraphSchema, where: str) -> int:
     """Return the place of a relation of the model.
 

@@ -21,7 +21,7 @@ from basin_client.request import (
     quote_path,
 )
 from basin_client.results import Convergence, Scores
-from basin_client.schema import GraphSchema
+from basin_client.schema import GraphSchema, scores_accounts
 
 _COLUMNS = ("score", "probability", "label", "rank")
 
@@ -40,14 +40,15 @@ def score_transactions(
     decision: AlertRule | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
-    """Score transactions, each by its own row and by the rows before it.
+    """Score transactions, each by its own row and by the rows before it; or accounts, each by the
+    rows up to its last one, where the model scores these.
 
     Args:
         transactions: path of a table, or a pandas frame, with the columns that the model was
             trained on; earlier rows of the same accounts must come along, of the last two
             longest windows of the model.
-        targets: ids of the transactions to return, or their row numbers from 0 where `id` is None;
-            all if None.
+        targets: ids of the transactions to return, or their row numbers from 0 where `id` is None,
+            or ids of accounts; all if None.
         id: column of the id.
         drop: columns to leave out; `*` is all that the model does not read.
         decimal: the decimal point of numbers in text.
@@ -63,8 +64,10 @@ def score_transactions(
         rows = _read_rows(schema, transactions, id, drop, decimal, unlabelled)
         fields = common_fields(model, dynamics, include, decision=decision) | rows
         if targets is not None:
+            assert schema is not None
+            is_text = id is not None or scores_accounts(schema.require_transactions())
             fields["targets"] = [
-                str(target) if id is not None else operator.index(target) for target in targets
+                str(target) if is_text else operator.index(target) for target in targets
             ]
         return json_request("/anomaly/score", fields, _parse_scores)
 

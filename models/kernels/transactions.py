@@ -172,24 +172,10 @@ def collect(
         oldest = time[chosen[r]] - memory
         nodes.append(chosen[r])
         place[chosen[r]] = start
-        level = start
-        for _ in range(hops):
-            stop = len(nodes)
-            for at in range(level, stop):
-                for v in range(len(chain_of)):
-                    near = head[nodes[at], v]
-                    for _ in range(neighbors):
-                        if near == NONE or time[near] <= oldest:
-                            break
-                        if place[near] == NONE and len(nodes) - start < max_each:
-                            place[near] = len(nodes)
-                            nodes.append(np.int64(near))
-                        if place[near] != NONE and linked[near] != at:
-                            linked[near] = at
-                            sources.append(np.int64(place[near]))
-                            targets.append(np.int64(at))
-                        near = before[near, chain_of[v]]
-            level = stop
+        follow_links(
+            nodes, sources, targets, start, start, oldest, hops, neighbors, time, chain_of,
+            before, head, place, linked, max_each,
+        )  # fmt: skip
         for at in range(start, len(nodes)):
             place[nodes[at]] = linked[nodes[at]] = NONE
         bounds[r + 1] = len(nodes)
@@ -200,6 +186,37 @@ def collect(
     for e in range(len(sources)):
         edges[0, e], edges[1, e] = sources[e], targets[e]
     return np.array(nodes), bounds, edges
+
+
+@njit(nogil=True, cache=True)
+def follow_links(
+    nodes, sources, targets, start, level, oldest, hops, neighbors, time, chain_of,
+    before, head, place, linked, max_each,
+):  # fmt: skip
+    """Add to a neighbourhood what is linked with its nodes from `level` on, up to `hops` steps.
+
+    Args:
+        nodes, sources, targets: lists of the nodes and edges of all neighbourhoods, see `collect`.
+        start: the first node of this one.
+        oldest: no transaction of that time or an earlier one is added.
+    """
+    for _ in range(hops):
+        stop = len(nodes)
+        for at in range(level, stop):
+            for v in range(len(chain_of)):
+                near = head[nodes[at], v]
+                for _ in range(neighbors):
+                    if near == NONE or time[near] <= oldest:
+                        break
+                    if place[near] == NONE and len(nodes) - start < max_each:
+                        place[near] = len(nodes)
+                        nodes.append(np.int64(near))
+                    if place[near] != NONE and linked[near] != at:
+                        linked[near] = at
+                        sources.append(np.int64(place[near]))
+                        targets.append(np.int64(at))
+                    near = before[near, chain_of[v]]
+        level = stop
 
 
 @njit(nogil=True, cache=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, final
@@ -17,7 +18,7 @@ from models.inputs.graph import Column, Graph, OutsideNeighbors
 from models.inputs.images import ImageInput
 from models.inputs.molecules import ATOM_COLUMNS, BOND_COLUMNS
 from models.inputs.questions import ANSWERS, QUESTION_WIDTH, QUESTIONS
-from models.inputs.transactions import TransactionHistory, TransactionRecipe, Transactions
+from models.inputs.transactions import TransactionRecipe, Transactions, find_history_kind
 from models.layouts import Layout
 from models.tasks.completer import CompletionConfig, CompletionNetwork
 from models.tasks.graph_classifier import ClassificationTask, GraphClassifier
@@ -122,13 +123,19 @@ class Scorer(Model[NodeScorer]):
         """How transactions become its features; None where it reads graphs."""
         return self.manifest.transactions
 
+    @property
+    def explained_features(self) -> Sequence[int]:
+        """Places of the features that tell one target from another: of accounts their own."""
+        recipe = self.recipe
+        return range(len(self.features)) if recipe is None else recipe.own_features
+
     def warm_up(self) -> None:
         super().warm_up()
         if self.recipe is None:  # as part of a stored graph, which has kernels of its own
             part = replace(self._dummy_input(), outside=self._no_neighbors())
             self.network.infer(self.network.pack([part]), [DynamicsParams()])
         else:
-            history = TransactionHistory(self.recipe)
+            history = find_history_kind(self.recipe)(self.recipe)
             zero, text = np.zeros(1), np.array(["a"], object)
             history.append(
                 Transactions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,13 @@ def index_ids(ids: list[Any], at: PointerFn) -> dict[NodeId, int]:
     return rows
 
 
-def find_rows(ids: list[Any], rows: dict[NodeId, int], at: PointerFn) -> np.ndarray:
+def find_rows(
+    ids: list[Any],
+    rows: Mapping[Any, int],
+    at: PointerFn,
+    rule: str = "Must be the id of a node.",
+) -> np.ndarray:
     """Return the rows (int64) of nodes by their ids."""
-    rule = "Must be the id of a node."
     require_types(ids, {int, str}, at, rule)
     numbers = np.array([rows.get(name, -1) for name in ids], np.int64)
     require_range(numbers, len(rows), at, "unknown_node", rule)

@@ -11,9 +11,10 @@ import numpy as np
 from models.inputs.transactions import (
     NeighborhoodTooLargeError,
     TransactionError,
-    TransactionHistory,
     TransactionRecipe,
     Transactions,
+    find_history_kind,
+    find_last_states,
     parse_timestamp,
 )
 from service.errors import FieldError, pointer, unknown_fields
@@ -24,7 +25,7 @@ from service.validation.arrays import (
     require_list,
     require_types,
 )
-from service.validation.ids import NodeId, index_ids, parse_targets
+from service.validation.ids import NodeId, check_targets, find_rows, index_ids, parse_targets
 from service.validation.json_graph import GraphSizeLimits, ParsedGraph, check_graph_size
 
 ID = "id"
@@ -165,11 +166,12 @@ def _read_text(value: Any) -> str:
 def parse_transaction_graph(
     body: Mapping[str, Any], recipe: TransactionRecipe, limits: GraphSizeLimits
 ) -> ParsedGraph:
-    """Return the neighbourhoods of the transactions to score, side by side.
+    """Return the neighbourhoods of the transactions or accounts to score, side by side.
 
-    Rows count in order of time, those of equal time in the order sent. `targets` are ids, or places
-    in the list where no row has one; all rows if left out. A node is called after its transaction,
-    so one that is near several targets stands for several nodes.
+    Rows count in order of time, those of equal time in the order sent. `targets` are ids of
+    transactions, or places in the list where no row has one, or ids of accounts where the model
+    scores these; all if left out. A node is called after its transaction or account, so a
+    transaction that is near several targets stands for several nodes.
 
     Raises:
         Problem: the rows or targets are not valid, or too much is around the targets.
@@ -179,23 +181,46 @@ def parse_transaction_graph(
             "", "one_of", "Send either `transactions` or a graph, not both."
         )
     rows, ids = parse_transactions(body.get("transactions"), recipe, limits.max_nodes)
-    places = None if ids is None else dict(zip(ids, range(len(ids)), strict=True))
-    targets = parse_targets(body.get("targets"), places, len(rows))
+    states, given = dict[str, int](), body.get("targets")
+    if recipe.scores == "accounts":
+        states = find_last_states(rows, np.argsort(rows.time, kind="stable"), recipe)
+        targets = _parse_accounts(given, list(states))
+    else:
+        places = None if ids is None else dict(zip(ids, range(len(ids)), strict=True))
+        targets = parse_targets(given, places, len(rows))
     try:
-        history, rank = TransactionHistory.from_rows(recipe, rows)
+        history, rank = find_history_kind(recipe).from_rows(recipe, rows)
     except TransactionError as error:
         at_row = pointer("transactions", error.row, error.column)
         raise make_graph_problem_at(at_row, error.code, error.rule) from None
-    scored = rank if targets is None else rank[targets]
+    numbers = np.array(list(states.values())) if recipe.scores == "accounts" else rank
+    scored = numbers if targets is None else numbers[targets]
     at = _AT() if targets is None else "/targets"
     try:
         graph, nodes, own = history.build_graph(scored, limits.max_nodes)
     except NeighborhoodTooLargeError:
         detail = (
-            f"The neighbourhoods of the {len(scored)} transactions have more than "
+            f"The neighbourhoods of the {len(scored)} {recipe.scores} have more than "
             f"{limits.max_nodes} nodes (BASIN_MAX_NODES). Score fewer at a time."
         )
         raise make_graph_problem_at(at, "too_many_nodes", detail) from None
     check_graph_size(graph.num_nodes, graph.edge_index.shape[1], limits, at, at)
     called = np.argsort(rank)[nodes].tolist()
-    return ParsedGraph(graph, called if ids is None else [ids[place] for place in called], own)
+    node_ids = called if ids is None else [ids[place] for place in called]
+    if recipe.scores == "accounts":
+        accounts = list(states)
+        chosen = range(len(accounts)) if targets is None else targets.tolist()
+        for node, account in zip(own.tolist(), chosen, strict=True):
+            node_ids[node] = accounts[account]
+    return ParsedGraph(graph, node_ids, own)
+
+
+def _parse_accounts(given: object, accounts: list[str]) -> np.ndarray | None:
+    """Return the places in `accounts` of the targets; None for all. An integer is its text."""
+    at = pointer_builder("targets")
+    if given is None:
+        return None
+    names = [str(name) if type(name) is int else name for name in require_list(given, at)]
+    places = dict(zip(accounts, range(len(accounts)), strict=True))
+    rule = "Must be the id of an account of `transactions` that the model scores."
+    return check_targets(find_rows(names, places, at, rule), len(accounts))

@@ -39,10 +39,11 @@ def choose_transaction_split(data: TransactionData, table: Table, split: str) ->
 
 def find_leaks(described: DescribedTransactions) -> list[str]:
     """Return warnings of what makes figures better than they will be, one line each."""
-    data, split, labels = described.data, described.split, described.data.labels
+    rows, targets, split = described.data.rows, described.targets, described.split
+    labels = targets.labels
     warnings = list[str]()
     train = described.measured["train"]
-    x, y = described.history.x_NF[train], labels[train]
+    x, y = described.describe(train), labels[train]
     if 0 < y.sum() < len(y):
         for name, values in zip(described.recipe.features, x.T, strict=True):
             auc = float(roc_auc_score(y, values))
@@ -52,7 +53,7 @@ def find_leaks(described: DescribedTransactions) -> list[str]:
                 warnings.append(
                     f"The feature {name!r} alone tells the labels of the training part (ROC-AUC "
                     f"{max(auc, 1 - auc):.3f}, or nearly all that have it are fraud): is it known "
-                    "when a transaction is scored?"
+                    "when a score is asked for?"
                 )
     ordered = labels[labels >= 0]
     if (np.diff(ordered) >= 0).all() or (np.diff(ordered) <= 0).all():
@@ -62,41 +63,53 @@ def find_leaks(described: DescribedTransactions) -> list[str]:
             f"{earlier} of {len(split.test)} rows of the test part are earlier than the last one "
             "to train on: the figures do not say how good the model is on the time that follows."
         )
-    for side, accounts in (("source", data.rows.source), ("target", data.rows.target)):
-        warnings += _find_known_accounts(described, side, accounts)
+    if targets.accounts is not None:
+        if _know_accounts(described, targets.accounts):
+            warnings.append(
+                "An account's label in the training part tells that in the validation part. "
+                "Figures on accounts that are not known yet need labels by account (--accounts)."
+            )
+        return warnings
+    for side, accounts in (("source", rows.source), ("target", rows.target)):
+        if auc := _know_accounts(described, accounts):
+            warnings.append(
+                "An account's labels in the training part tell those of its rows in the validation "
+                f"part (ROC-AUC {auc:.3f} by {side}): labels belong to accounts. Figures on "
+                f"accounts that are not known yet need --split group:{side}."
+            )
     return warnings
 
 
 def describe_overlap(described: DescribedTransactions) -> str:
     """Return a sentence about the accounts that are in the training and the test part."""
-    rows, split = described.data.rows, described.split
+    rows, split, accounts = described.data.rows, described.split, described.targets.accounts
+    sides = (rows.source, rows.target) if accounts is None else (accounts,)
     shares = [
         100 * np.isin(codes[split.test], codes[split.train]).mean()
-        for codes, _ in (pd.factorize(rows.source), pd.factorize(rows.target))
+        for codes, _ in map(pd.factorize, sides)
     ]
+    if accounts is not None:
+        return f"Of the accounts of the test part, {shares[0]:.0f} % are in the training part too."
     return (
         f"Of the rows of the test part, {shares[0]:.0f} % have a payer and {shares[1]:.0f} % a "
         "payee that is in the training part too."
     )
 
 
-def _find_known_accounts(
-    described: DescribedTransactions, side: str, accounts: np.ndarray
-) -> list[str]:
-    """Warn where an account's share of fraud in training tells its labels in validation."""
-    split, labels = described.split, described.data.labels
+def _know_accounts(described: DescribedTransactions, accounts: np.ndarray) -> float | None:
+    """Return the ROC-AUC by which an account's share of fraud in training tells its labels in
+    validation, if it is suspicious.
+
+    Args:
+        accounts: (T,) that of each target.
+    """
+    split, labels = described.split, described.targets.labels
     codes, names = pd.factorize(accounts)
     count = np.bincount(codes[split.train], minlength=len(names))
     frauds = np.bincount(codes[split.train], labels[split.train], len(names))
     share = np.divide(frauds, count, out=np.full(len(names), np.nan), where=count > 0)
     val = split.val[~np.isnan(share[codes[split.val]])]
     if len(val) < len(split.val) / 2 or not 0 < labels[val].sum() < len(val):
-        return []
+        return None
     auc = float(roc_auc_score(labels[val], share[codes[val]]))
-    if auc < _NEARLY_ALL:
-        return []
-    return [
-        f"An account's labels in the training part tell those of its rows in the validation part "
-        f"(ROC-AUC {auc:.3f} by {side}): labels belong to accounts. Figures on accounts that are "
-        f"not known yet need --split group:{side}."
-    ]
+    return None if auc < _NEARLY_ALL else auc

@@ -1,5 +1,6 @@
 """From rows of transactions to features and graphs, by a recipe that is part of a checkpoint."""
 
+from models.inputs.transactions.accounts import find_history_kind, find_last_states
 from models.inputs.transactions.history import (
     NeighborhoodTooLargeError,
     TransactionError,
@@ -18,6 +19,8 @@ __all__ = [
     "TransactionHistory",
     "TransactionRecipe",
     "Transactions",
+    "find_history_kind",
+    "find_last_states",
     "fit_recipe",
     "parse_timestamp",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Self, final
+from collections.abc import Hashable, Iterator
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -36,13 +36,19 @@ class NeighborhoodTooLargeError(ValueError):
         self.limit = limit
 
 
-@final
 class TransactionHistory:
     """Transactions as they came, each described by its own row and the ones before.
 
+    A target, what is scored, is called by a number: here the place of a transaction.
+
     Transactions that are added later change neither the features `x_NF` nor the neighbourhoods of
     earlier ones.
+
+    Attributes:
+        targets_per_row: numbers of targets to a row, whose own are the next ones.
     """
+
+    targets_per_row: ClassVar[int] = 1
 
     def __init__(self, recipe: TransactionRecipe) -> None:
         self.recipe = recipe
@@ -65,7 +71,7 @@ class TransactionHistory:
             "before": np.empty((0, chains), np.int32),
             "after": np.empty((0, chains), np.int32),
             "head": np.empty((0, num_views), np.int32),
-            "x": np.empty((0, len(recipe.features)), np.float32),
+            "x": np.empty((0, len(recipe.transaction_features)), np.float32),
             "place": np.empty(0, np.int32),  # scratch of `collect_neighborhoods`
             "linked": np.empty(0, np.int32),
             "known": np.empty(0, np.int8),
@@ -215,16 +221,29 @@ class TransactionHistory:
         return collected
 
     def build_graph(
-        self, rows: np.ndarray, max_nodes: int = 2**31 - 1
+        self, targets: np.ndarray, max_nodes: int = 2**31 - 1
     ) -> tuple[Graph, np.ndarray, np.ndarray]:
-        """Return the neighbourhoods of `rows` side by side, not joined, as one graph; the
-        transaction (n,) that each of its nodes is; and the nodes of `rows` themselves.
+        """Return the neighbourhoods of `targets` side by side, not joined, as one graph; the
+        transaction (n,) that each of its nodes is; and the nodes of `targets` themselves.
 
         Raises:
             NeighborhoodTooLargeError: the graph would have more than `max_nodes` nodes.
         """
-        nodes, bounds, edges = self.collect_neighborhoods(rows, max_nodes)
+        nodes, bounds, edges = self.collect_neighborhoods(targets, max_nodes)
         return Graph(self._rows["x"][nodes], edges), nodes, bounds[:-1]
+
+    def describe(self, targets: np.ndarray) -> np.ndarray:
+        """Return the features of the nodes of `targets`, float32 (n, `recipe.features`)."""
+        return self._rows["x"][targets]
+
+    def describe_kinds(self, targets: np.ndarray) -> np.ndarray:
+        """Return the features of nodes of each kind, as encoders are fitted to them, float32
+        (m, `recipe.features`)."""
+        return self.describe(targets)
+
+    def list_columns(self, targets: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the values of each feature, of nodes of the kind that has it."""
+        return (values[targets] for values in self.x_NF.T)
 
     def require_valid(self, rows: Transactions) -> None:
         """Check rows that are in order of time, whatever was added before.

@@ -9,6 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from models.inputs.transactions import account_features
 from models.inputs.transactions.rows import Transactions
 
 _MAX_VALUES = 32  # of a category that have a feature of their own
@@ -65,6 +66,13 @@ class TransactionRecipe(BaseModel):
         description="how much later than its row a label is known: seconds, or the unit of the "
         "time",
     )
+    scores: Literal["transactions", "accounts"] = Field(
+        default="transactions", description="what `POST /anomaly/score` has a result for"
+    )
+    account_sides: tuple[Literal["source", "target"], ...] = Field(
+        default=("source", "target"),
+        description="where `scores` is accounts: those that occur on one of these sides",
+    )
     neighbors: int = Field(
         default=3, ge=1, le=16, description="earlier transactions of each kind that are linked"
     )
@@ -86,6 +94,8 @@ class TransactionRecipe(BaseModel):
                 f"Labels are known after {self.known_after:g}, and nothing older than the longest "
                 f"window, {self.memory:g}, counts. Give a longer window, or a shorter delay."
             )
+        if self.scores == "accounts" and not self.accounts_pay_and_are_paid:
+            raise ValueError("A model of accounts has accounts on both sides.")
         for names in (columns, list(self.features)):
             if len({*names}) < len(names):
                 again = next(name for name in names if names.count(name) > 1)
@@ -100,7 +110,7 @@ class TransactionRecipe(BaseModel):
     @property
     def reach(self) -> float:
         """How far back rows change a score: features of linked transactions reach further back."""
-        return self.memory * (2 if self.hops else 1)
+        return self.memory * (2 if self.hops or self.scores == "accounts" else 1)
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -141,7 +151,25 @@ class TransactionRecipe(BaseModel):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of all features, in order."""
+        """Names of all features of a node, in order."""
+        if self.scores == "transactions":
+            return self.transaction_features
+        return (*account_features.KINDS, *self.transaction_features, *self.account_features)
+
+    @property
+    def account_features(self) -> tuple[str, ...]:
+        """Features of an account, where accounts are scored."""
+        return account_features.list_features(map(self._format_window, self.windows))
+
+    @property
+    def own_features(self) -> range:
+        """Places in `features` of those that tell one target from another."""
+        end = len(self.features)
+        return range(end - len(self.account_features) if self.scores == "accounts" else 0, end)
+
+    @property
+    def transaction_features(self) -> tuple[str, ...]:
+        """Names of all features of a transaction, in order."""
         series = [f"{view}_{name}" for view in self.views for name in self.view_features]
         return (*self.row_features, "source_targets", "target_sources", *series)
 

@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from models.inputs.transactions.history import TransactionHistory
+from models.inputs.transactions.accounts import find_history_kind
 from models.inputs.transactions.recipe import TransactionRecipe
 from models.inputs.transactions.rows import Transactions
 
@@ -29,7 +29,7 @@ class RollingHistory:
         Raises:
             TransactionError: a value is missing or too large.
         """
-        self.history = TransactionHistory(recipe)
+        self.history = find_history_kind(recipe)(recipe)
         self.history.require_valid(rows)
         self._rows, self._order, self._times = rows, order, rows.time[order]
         self._first = self._end = 0
@@ -43,7 +43,7 @@ class RollingHistory:
         cut = int(np.searchsorted(self._times, self._times[begin] - recipe.reach, side="right"))
         expired = cut - self._first
         if expired > max(_MIN_EXPIRED, (begin - self._first) // 2):
-            self.history = TransactionHistory(recipe)
+            self.history = find_history_kind(recipe)(recipe)
             self.history.append(self._rows.take(self._order[cut:begin]))
             self._first = cut
         self.history.append(self._rows.take(self._order[begin:end]))

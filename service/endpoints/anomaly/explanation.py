@@ -38,7 +38,7 @@ def explained_score(
         occlusion.attribute, value, np.array([logit]), np.array([1 if suspicious else -1])
     )
     others = occlusion.find_neighbours(graph, node)
-    features = task.model.manifest.features
+    features, own_features = task.model.manifest.features, task.model.explained_features
     instead_F = np.array([feature.mean for feature in features], np.float32)
     memories = occlusion.list_memories(fired)
 
@@ -48,7 +48,8 @@ def explained_score(
         )
 
     def plain(parts: Sequence[int]) -> Perturbation:
-        return Perturbation(occlusion.replace_features(graph, node, parts, instead_F))
+        columns = [own_features[part] for part in parts]
+        return Perturbation(occlusion.replace_features(graph, node, columns, instead_F))
 
     def quiet(parts: Sequence[int]) -> Perturbation:
         return Perturbation(graph, tuple(memories[part] for part in sorted(parts)))
@@ -58,12 +59,13 @@ def explained_score(
         return {"node_id": other if task.node_ids is None else task.node_ids[other]}
 
     def feature(part: int) -> dict[str, Any]:
-        name, value = features[part].name, float(graph.x[node, part])
-        return {"feature": name, "value": value, "instead": float(instead_F[part])}
+        column = own_features[part]
+        name, value = features[column].name, float(graph.x[node, column])
+        return {"feature": name, "value": value, "instead": float(instead_F[column])}
 
     trying = occlusion.select_neighbours(network, graph, params, node, others)
     [neighbours] = cause(apart, len(others), trying)
-    [own] = cause(plain, len(features), range(len(features)))
+    [own] = cause(plain, len(own_features), range(len(own_features)))
     [stored] = cause(quiet, len(memories), occlusion.select_memories(fired, place))
     return {
         "method": "occlusion",

@@ -104,14 +104,17 @@ class StoredScoreRequest(ScoreEnvelope, StoredGraphRef):
 
 
 class TransactionScoreRequest(GraphRequest):
-    """Score rows of a table of transactions, each by its own values and the rows before it."""
+    """Score rows of a table of transactions, each by its own values and the rows before it; or
+    their accounts, as of the last row of each, where `transactions` of GET /models/{name} says
+    `scores: accounts`."""
 
     transactions: list[dict[str, str | float | None]] = Field(
         min_length=1,
         description="rows, in any order, with the columns that `transactions` of GET "
         "/models/{name} names; times are timestamps (ISO 8601, UTC without a zone) or numbers, as "
         "in training. `id` calls a row in `targets` and the answer; without ids rows go by their "
-        "place, from 0. Earlier rows of the same accounts must come along, of the last two longest "
+        "place, from 0. Where accounts are scored `targets` are ids of accounts, by default all. "
+        "Earlier rows of the same accounts must come along, of the last two longest "
         "windows: without them it is another score",
         examples=[[{"time": "2026-01-31T23:59:59Z", "source": "A", "target": "B", "amount": 9.5}]],
     )

@@ -19,8 +19,8 @@ class DecisionRule:
     """How a threshold is chosen.
 
     - `macro_f1`: the best macro-F1 on the labelled part.
-    - `budget`: the share `value` of all transactions, labelled or not, is above it.
-    - `daily_budget`: `value` transactions of a day, on average.
+    - `budget`: the share `value` of all targets, labelled or not, is above it.
+    - `daily_budget`: `value` targets of a day, on average.
     - `precision`: the lowest with a precision of `value` at least on the labelled part.
     - `cost`: the probability `value`, cost of an alert / cost of a missed fraud, where an alert and
       none cost the same on average (Elkan 2001, "The foundations of cost-sensitive learning",
@@ -33,7 +33,7 @@ class DecisionRule:
 
 @dataclass(frozen=True)
 class Population:
-    """All transactions of the time to choose by, labelled or not, or some drawn at random.
+    """All targets of the time to choose by, labelled or not, or some drawn at random.
 
     Attributes:
         probabilities: (m,) of those drawn.
@@ -42,6 +42,7 @@ class Population:
 
     probabilities: np.ndarray
     daily: float | None = None
+    unit: str = "transactions"
 
 
 def choose_threshold(
@@ -50,7 +51,7 @@ def choose_threshold(
     """Choose the threshold by `rule`.
 
     Args:
-        probabilities, labels: (n,) of the labelled transactions to choose by.
+        probabilities, labels: (n,) of the labelled targets to choose by.
 
     Raises:
         ValueError: no threshold satisfies the rule.
@@ -83,12 +84,12 @@ def _find_threshold(
     if rule.rule == "cost":
         return value
     if rule.rule == "budget":
-        return _find_share_threshold(value, "--budget", population.probabilities)
+        return _find_share_threshold(value, "--budget", population)
     if rule.rule == "daily_budget":
         if population.daily is None:
             raise ValueError("--daily-budget needs timestamps; times are numbers. Use --budget.")
         share = min(value / population.daily, 1.0)
-        return _find_share_threshold(share, "--daily-budget", population.probabilities)
+        return _find_share_threshold(share, "--daily-budget", population)
     order = np.argsort(-probabilities, kind="stable")
     ranked, hits = probabilities[order], labels[order] == 1
     precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
@@ -104,15 +105,16 @@ def _find_threshold(
     return _find_midpoint(float(ranked[last]), float(lower))
 
 
-def _find_share_threshold(share: float, option: str, population: np.ndarray) -> float:
-    count = int(share * len(population) + 1e-9)
-    lowest = find_budget_threshold(population, count)
+def _find_share_threshold(share: float, option: str, population: Population) -> float:
+    probabilities = population.probabilities
+    count = int(share * len(probabilities) + 1e-9)
+    lowest = find_budget_threshold(probabilities, count)
     if lowest is None:
         raise ValueError(
-            f"A budget of {share:g} of the {len(population)} transactions of the validation "
-            f"part is {count}, and more have the highest probability. Choose a larger {option}."
+            f"A budget of {share:g} of the {len(probabilities)} {population.unit} of the validation"
+            f" part is {count}, and more have the highest probability. Choose a larger {option}."
         )
-    below = population[population < lowest]
+    below = probabilities[probabilities < lowest]
     return _find_midpoint(lowest, float(below.max()) if len(below) else 0.0)
 
 

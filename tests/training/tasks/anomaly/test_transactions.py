@@ -196,9 +196,9 @@ def test_a_day_has_as_many_transactions_whatever_the_split(payments: pd.DataFram
     data = load(some)
     by_group = describe(data, choose_transaction_split(data, Table(some, "p.csv"), "group:source"))
     split = by_group.split
-    in_time = describe(data, by_time(data)).daily_transactions
+    in_time = describe(data, by_time(data)).daily_targets
     assert in_time is not None
-    assert by_group.daily_transactions == pytest.approx(in_time, rel=0.2)
+    assert by_group.daily_targets == pytest.approx(in_time, rel=0.2)
     labelled = data.labels[by_group.population] >= 0
     assert np.array_equal(by_group.population[labelled], split.val)
     assert 0.4 < labelled.mean() < 0.6
@@ -256,9 +256,9 @@ def test_an_epoch_of_many_rows_has_the_frauds_and_other_rows_at_random(
     assert set(epochs[0]) != set(epochs[1])
     assert float(task.weight) == pytest.approx((300 - frauds) / frauds)
     # Where there are fewer others than half of an epoch, there are more frauds.
-    mostly = replace(data, labels=1 - data.labels)
+    mostly = replace(described.targets, labels=1 - data.labels)
     task = TransactionTrainingTask(
-        replace(described, data=mostly), network, config, torch.device("cpu")
+        replace(described, targets=mostly), network, config, torch.device("cpu")
     )
     rows = np.concatenate([step[3] for step in task.batches(0, cpu)])
     assert np.bincount(mostly.labels[rows]).tolist() == [frauds, 300 - frauds]

@@ -43,6 +43,14 @@ from training.tasks.anomaly.transactions.export import (
     export_transaction_scorer,
     show_time,
 )
+from training.tasks.anomaly.transactions.scored import (
+    AccountId,
+    AccountLabel,
+    Accounts,
+    AccountSide,
+    Score,
+    ScoredOptions,
+)
 from training.tasks.anomaly.transactions.train import (
     train_transaction_scorer,
     transaction_train_config,
@@ -53,7 +61,9 @@ Time = Annotated[str, typer.Option(help="column of the time: timestamps, or numb
 Source = Annotated[str, typer.Option(help="column of who pays")]
 Target = Annotated[str, typer.Option(help="column of who is paid")]
 Amount = Annotated[str, typer.Option(help="column of the amount")]
-Label = Annotated[str, typer.Option(help="column of the label: 1 fraud, 0 none, blank unknown")]
+Label = Annotated[
+    str | None, typer.Option(help="column of the label: 1 fraud, 0 none, blank unknown")
+]
 Unlabelled = Annotated[str | None, typer.Option(help="value of --label that means unknown")]
 Id = Annotated[str | None, typer.Option("--id", help="column of the id; else the row number")]
 Category = Annotated[list[str] | None, typer.Option(help="column of a category; repeat for more")]
@@ -72,7 +82,14 @@ Windows = Annotated[
 Neighbors = Annotated[
     int, typer.Option(help="earlier transactions that are linked, of each kind", min=1, max=16)
 ]
-Hops = Annotated[int, typer.Option(help="steps to linked transactions", min=0, max=2)]
+Hops = Annotated[
+    int | None,
+    typer.Option(
+        help="steps to linked transactions: 1 unless given, 0 from those of an account",
+        min=0,
+        max=2,
+    ),
+]
 KnownAfter = Annotated[
     float | None,
     typer.Option(
@@ -95,34 +112,54 @@ def _describe(
     split_option: str,
     windows: str | None,
     neighbors: int,
-    hops: int,
+    hops: int | None,
     known_after: float | None,
+    scored: ScoredOptions,
 ) -> DescribedTransactions:
     """Read, split and describe a table, and print what was left out, assumed or is suspicious."""
     spans = None if windows is None else _parse_windows(windows)
     table = read_table(path, separator=separator, encoding=encoding)
     columns = _drop_split_column(table, columns, split_option)
+    accounts, columns = scored.read_labels(table, columns, separator, encoding)
+    hops = int(accounts is None) if hops is None else hops
     data = TransactionData.from_table(read_transactions(table, columns), columns)
     if data.note:
         console.print(data.note, markup=False, highlight=False)
     split = choose_transaction_split(data, table, split_option)
     del table  # some GiB of millions of rows
     described = describe(
-        data, split, windows=spans, neighbors=neighbors, hops=hops, known_after=known_after
+        data,
+        split,
+        windows=spans,
+        neighbors=neighbors,
+        hops=hops,
+        known_after=known_after,
+        accounts=accounts,
     )
-    recipe = described.recipe
+    recipe, targets = described.recipe, described.targets
     unit = "timestamps" if recipe.calendar else "numbers"
 
     def show(row: int) -> str:
         return show_time(float(data.rows.time[row]), recipe.calendar)
 
-    accounts = "accounts on both sides" if recipe.accounts_pay_and_are_paid else "of two kinds"
+    kinds = "accounts on both sides" if recipe.accounts_pay_and_are_paid else "of two kinds"
+    if targets.accounts is not None:
+        unlabelled = int((targets.labels < 0).sum())
+        sides = " and ".join(recipe.account_sides)
+        kinds = f"accounts, of which those in {sides} are scored"
+        console.print(
+            f"{len(targets.labels)} accounts, each once in every part where it is an example; "
+            f"{unlabelled} of them are not labelled, {int((targets.labels == 1).sum())} are fraud.",
+            markup=False,
+            highlight=False,
+        )
     console.print(
         f"{len(data)} transactions, {len(recipe.features)} features. Times are {unit}; windows "
-        f"{', '.join(f'{w:g}' for w in recipe.windows)}. Sources and targets are {accounts}. "
+        f"{', '.join(f'{w:g}' for w in recipe.windows)}. Sources and targets are {kinds}. "
         f"Validation begins at {show(split.val[0])}, test at {show(split.test[0])}. "
         f"{describe_overlap(described)} "
-        f"To score a transaction, send the rows of the last {recipe.reach:g}.",
+        f"To score {'a transaction' if accounts is None else 'an account'}, send the rows of the "
+        f"last {recipe.reach:g}.",
         markup=False,
         highlight=False,
     )
@@ -142,7 +179,7 @@ def _drop_split_column(table: Table, columns: TransactionColumns, split: str) ->
 
 def transactions(
     table: TableFile,
-    label: Label,
+    label: Label = None,
     model: Annotated[str, typer.Option(help="cdat or et")] = "cdat",
     time: Time = "time",
     source: Source = "source",
@@ -160,13 +197,18 @@ def transactions(
     split: Split = "time",
     windows: Windows = None,
     neighbors: Neighbors = 3,
-    hops: Hops = 1,
+    hops: Hops = None,
     known_after: KnownAfter = None,
+    score: Score = "transactions",
+    account_side: AccountSide = None,
+    accounts: Accounts = None,
+    account_id: AccountId = "id",
+    account_label: AccountLabel = "label",
     budget: Annotated[
-        float | None, typer.Option(help="alert on this share of all transactions, as 0.01")
+        float | None, typer.Option(help="alert on this share of all of them, as 0.01")
     ] = None,
     daily_budget: Annotated[
-        float | None, typer.Option(help="alert on this number of transactions a day, as 50")
+        float | None, typer.Option(help="alert on this number a day, as 50")
     ] = None,
     precision_goal: Annotated[
         float | None, typer.Option(help="alert with this precision at least, as 0.9")
@@ -180,18 +222,18 @@ def transactions(
     name: Name = None,
     out: Out = None,
     split_out: Annotated[
-        Path | None, typer.Option(help="write the id and part of each labelled row, as CSV")
+        Path | None, typer.Option(help="write the id and part of each row that is split, as CSV")
     ] = None,
     run: RunFolder = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "32-true",
     smoke: SmokeOption = False,
 ) -> None:
-    """Train a checkpoint that scores transactions, from a table of them.
+    """Train a checkpoint that scores transactions, or accounts, from a table of transactions.
 
     Unless --split says otherwise, the labelled rows are split by time: 60 % to train, 20 % to
     validate, the last 20 % to test. The features of a transaction come from its own row and the
-    rows before it.
+    rows before it, those of an account from the rows up to its last one of the part.
     """
     rule = _choose_rule(budget, daily_budget, precision_goal, cost_ratio)
     columns = TransactionColumns(
@@ -199,17 +241,19 @@ def transactions(
         *(unlabelled, id_column, drop or (), decimal),
     )
     name, folder = checkpoint_folder(name or f"{model}-{table.name.partition('.')[0]}", out)
+    scored = ScoredOptions(score, account_side, accounts, account_id, account_label)
     described = _describe(
-        table, columns, separator, encoding, split, windows, neighbors, hops, known_after
+        table, columns, separator, encoding, split, windows, neighbors, hops, known_after, scored
     )
-    recipe = transaction_train_config(model, len(described.split.train), smoke=smoke)
+    num_train, unit = len(described.split.train), described.targets.unit
+    recipe = transaction_train_config(model, num_train, unit, smoke=smoke)
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
     if split_out is not None:
-        write_split(split_out, described.data.ids, described.split)
+        write_split(split_out, described.data.ids, described.row_split)
     if run is None:
-        data = described.data.fingerprint(described.split)
-        run = run_folder(name, recipe, seed, data + described.recipe.model_dump_json())
+        data = described.fingerprint + described.recipe.model_dump_json()
+        run = run_folder(name, recipe, seed, data)
     fabric = create_fabric(device, precision)
     with Progress(console=console, disable=not fabric.is_global_zero) as progress:
         result = train_transaction_scorer(
@@ -224,14 +268,14 @@ def transactions(
     if not fabric.is_global_zero:
         return
     written = export_transaction_scorer(folder, name, described, result, seed=seed)
-    for line in describe_evaluation(result.evaluation, described.recipe.calendar):
+    for line in describe_evaluation(result.evaluation, described.recipe.calendar, unit):
         console.print(line, highlight=False)
     typer.echo(f"{folder} {written.sha256}")
 
 
 def transactions_table(
     table: TableFile,
-    label: Label,
+    label: Label = None,
     models: Annotated[str, typer.Option(help="comma-separated")] = ",".join(results_table.MODELS),
     time: Time = "time",
     source: Source = "source",
@@ -249,8 +293,13 @@ def transactions_table(
     split: Split = "time",
     windows: Windows = None,
     neighbors: Neighbors = 3,
-    hops: Hops = 1,
+    hops: Hops = None,
     known_after: KnownAfter = None,
+    score: Score = "transactions",
+    account_side: AccountSide = None,
+    accounts: Accounts = None,
+    account_id: AccountId = "id",
+    account_label: AccountLabel = "label",
     seeds: Annotated[int, typer.Option(help="number of seeds", min=1)] = 5,
     out: ResultsLogOption = None,
     device: DeviceOption = "auto",
@@ -262,8 +311,9 @@ def transactions_table(
         *(time, source, target, amount, category or (), shared or (), number or (), label),
         *(unlabelled, id_column, drop or (), decimal),
     )
+    scored = ScoredOptions(score, account_side, accounts, account_id, account_label)
     described = _describe(
-        table, columns, separator, encoding, split, windows, neighbors, hops, known_after
+        table, columns, separator, encoding, split, windows, neighbors, hops, known_after, scored
     )
     path = out or Path("runs/tables") / f"{_name_results(described, smoke)}.jsonl"
     fabric = create_fabric(device, precision)
@@ -301,7 +351,8 @@ def _parse_windows(text: str) -> tuple[float, ...]:
 
 def _name_results(described: DescribedTransactions, smoke: bool) -> str:
     split = re.sub(r"[^a-zA-Z0-9.-]+", "-", described.split.name)
-    return f"{described.data.name}-{split}{'-smoke' * smoke}"
+    accounts = "-accounts" * (described.targets.accounts is not None)
+    return f"{described.data.name}{accounts}-{split}{'-smoke' * smoke}"
 
 
 def _choose_rule(

@@ -18,10 +18,14 @@ from training.tasks.anomaly.neighborhoods import compute_quantiles_by_degree
 from training.tasks.anomaly.transactions.train import TransactionEvaluation, TransactionRun
 
 _PROTOCOL = (
-    "features of a transaction from its own row and the rows before it; encoders from the rows up "
-    "to the last one to train on, without other parts; weights from the training part; epoch, "
-    "calibration and threshold from the validation part; the test part measured once, at the end"
+    "features of {what} before it; encoders from the rows up to the last one to train on, without "
+    "other parts; weights from the training part; epoch, calibration and threshold from the "
+    "validation part; the test part measured once, at the end"
 )
+_DESCRIBED_BY = {
+    "transactions": "a transaction from its own row and the rows",
+    "accounts": "an account from its last row of the part and the rows",
+}
 
 
 def export_transaction_scorer(
@@ -31,7 +35,8 @@ def export_transaction_scorer(
     network, evaluation = run.network, run.evaluation
     split, data, recipe = described.split, described.data, described.recipe
     columns = [Column(feature) for feature in recipe.features]
-    fitted = (values[described.fitted] for values in described.history.x_NF.T)
+    fitted = described.history.list_columns(described.targets.numbers[described.fitted])
+    unit = described.targets.unit
     manifest = build_manifest(
         network,
         data,
@@ -39,9 +44,9 @@ def export_transaction_scorer(
         run,
         name=name,
         seed=seed,
-        unit="transactions",
-        fingerprint=data.fingerprint(split),
-        protocol=_PROTOCOL,
+        unit=unit,
+        fingerprint=described.fingerprint,
+        protocol=_PROTOCOL.format(what=_DESCRIBED_BY[unit]),
         features=describe_columns(columns, fitted),
         threshold=evaluation.decision.threshold,
         decision=evaluation.decision,
@@ -54,7 +59,7 @@ def export_transaction_scorer(
     return save_checkpoint(folder, network, manifest, _card(manifest, described, evaluation))
 
 
-def describe_evaluation(evaluation: TransactionEvaluation, calendar: bool) -> list[str]:
+def describe_evaluation(evaluation: TransactionEvaluation, calendar: bool, unit: str) -> list[str]:
     """Return lines about the figures, the threshold, and how both hold over the test part."""
     lines = [
         f"{part:5} ROC-AUC {metrics.all.roc_auc:.4f}  PR-AUC {metrics.all.pr_auc:.4f}  "
@@ -65,7 +70,7 @@ def describe_evaluation(evaluation: TransactionEvaluation, calendar: bool) -> li
     decision = evaluation.decision
     lines.append(
         f"label 1 from {decision.threshold:.4f} on ({decision.rule}), which gave "
-        f"{_describe_decision(decision)}"
+        f"{_describe_decision(decision, unit)}"
     )
     for period in evaluation.by_time:
         lines.append(
@@ -76,12 +81,10 @@ def describe_evaluation(evaluation: TransactionEvaluation, calendar: bool) -> li
     return lines
 
 
-def _describe_decision(decision: Decision) -> str:
+def _describe_decision(decision: Decision, unit: str) -> str:
     """What the threshold gave on the validation part."""
     precision = "-" if decision.precision is None else f"{decision.precision:.4f}"
-    text = (
-        f"alerts on {100 * decision.alert_share:.2f} % of the transactions of the validation part"
-    )
+    text = f"alerts on {100 * decision.alert_share:.2f} % of the {unit} of the validation part"
     if decision.daily is not None:
         text += f" ({decision.alert_share * decision.daily.inputs:.4g} a day)"
     text += f", precision {precision} and recall {decision.recall:.4f} of the labelled ones"
@@ -100,10 +103,10 @@ def show_time(time: float, calendar: bool) -> str:
 def _compute_energy_reference(
     network: NodeScorer, described: DescribedTransactions
 ) -> EnergyReference:
-    """Quantiles of final energy per node over neighbourhoods of training transactions, which are
-    what a server scores them in."""
+    """Quantiles of final energy per node over neighbourhoods of training targets, which are what
+    a server scores them in."""
     rows = draw_sample(described.split.train, 2000)
-    graphs = (described.history.build_graph(np.array([row]))[0] for row in rows)
+    graphs = (described.build_graph(np.array([row]))[0] for row in rows)
     return compute_quantiles_by_degree(network, (network.pack([graph]) for graph in graphs))
 
 
@@ -112,7 +115,7 @@ def _card(
 ) -> str:
     recipe, decision, training = described.recipe, manifest.decision, manifest.training
     assert decision is not None
-    labels = described.data.labels
+    labels, unit = described.targets.labels, described.targets.unit
     rows = "\n".join(
         f"| {part} | "
         + " | ".join(
@@ -134,27 +137,33 @@ def _card(
         for period in evaluation.by_time
     )
     linked = ", ".join(recipe.views)
+    scores, scored_by = "transactions for fraud", "its row and by the rows\nbefore it"
+    neighborhood = f"the last {recipe.neighbors} transactions of each of {linked}"
+    if unit == "accounts":
+        scores, scored_by = "accounts for fraud", "the transactions it sent\nand received"
+        neighborhood = (
+            f"the last {recipe.neighbors} transactions sent and received; of each, {neighborhood}"
+        )
     return f"""# {manifest.name}
 
-{manifest.architecture.upper()} that scores transactions for fraud, each by its row and by the rows
-before it.
+{manifest.architecture.upper()} that scores {scores}, each by {scored_by}.
 
-- **Data**: {training["dataset"]}, {len(labels)} transactions, {int((labels >= 0).sum())} of them
+- **Data**: {training["dataset"]}, {len(labels)} {unit}, {int((labels >= 0).sum())} of them
   labelled, {100 * float((labels == 1).sum() / (labels >= 0).sum()):.2f} % of these fraud.
   {training["note"]}
-- **Split**: `{training["split"]}`: {training["train_transactions"]} labelled transactions to train,
-  {training["val_transactions"]} to validate, {training["test_transactions"]} to test.
+- **Split**: `{training["split"]}`: {training[f"train_{unit}"]} labelled {unit} to train,
+  {training[f"val_{unit}"]} to validate, {training[f"test_{unit}"]} to test.
 - **Protocol**: {training["protocol"]}.
 - **Columns**: time `{recipe.time}` ({"timestamps" if recipe.calendar else "numbers"}), source
   `{recipe.source}`, target `{recipe.target}`, amount `{recipe.amount}`; categories:
   {", ".join(recipe.categories) or "none"}; shared: {", ".join(recipe.shared) or "none"}; numbers:
   {", ".join(recipe.numbers) or "none"}.
-- **Neighbourhood**: the last {recipe.neighbors} transactions of each of {linked}, over
+- **Neighbourhood**: {neighborhood}, over
   {recipe.hops} step(s); windows {", ".join(map(str, recipe.windows))}.
 - **Dynamics**: {manifest.knobs.steps} steps of {manifest.knobs.step_size} in each of
   {len(manifest.knobs.beta)} block(s).
 - **Decision**: `label` is 1 from a probability of {manifest.threshold:.4f} on, by the rule
-  `{decision.rule}`{value}: {_describe_decision(decision)}.
+  `{decision.rule}`{value}: {_describe_decision(decision, unit)}.
 
 | part | ROC-AUC | PR-AUC | precision@1% | recall@1% | macro-F1 | Brier | labelled | fraud |
 |---|---|---|---|---|---|---|---|---|

@@ -30,6 +30,7 @@ from training.tasks.anomaly.transactions.train import (
 from training.trainer import count_parameters
 
 MODELS = (*DYNAMICS, *GRAPH_BASELINES, *TREE_MODELS)
+_AT_A_TIME = 4096
 _COLUMNS = {
     "roc_auc": "ROC-AUC",
     "pr_auc": "PR-AUC",
@@ -55,7 +56,7 @@ def compute_rows(
     """
     if unknown := [model for model in models if model not in MODELS]:
         raise ValueError(f"unknown model {unknown[0]!r}; known are {', '.join(MODELS)}")
-    data = [described.data.fingerprint(described.split), described.recipe.model_dump(mode="json")]
+    data = [described.fingerprint, described.recipe.model_dump(mode="json")]
     jobs: list[tuple[ResultKey, Callable[[], ResultRow]]] = []
     for seed in seeds:
         for model in models:
@@ -70,7 +71,8 @@ def compute_rows(
 def _recipe(described: DescribedTransactions, model: str, smoke: bool) -> NodeTrainConfig:
     """An architecture's own recipe; a baseline gets CDAT's."""
     known = model if model in DYNAMICS else "cdat"
-    return transaction_train_config(known, len(described.split.train), smoke=smoke)
+    num_train, unit = len(described.split.train), described.targets.unit
+    return transaction_train_config(known, num_train, unit, smoke=smoke)
 
 
 def _compute_row(
@@ -110,13 +112,12 @@ def _compute_row(
 def _fit_trees(
     described: DescribedTransactions, kind: str, seed: int, rule: DecisionRule, smoke: bool
 ) -> tuple[TransactionEvaluation, float, str]:
-    """Trees on a transaction's features alone, and on them beside the means over the earlier
-    transactions that a network would see; the better by validation PR-AUC."""
-    measured, labels = described.measured, described.data.labels
-    own = described.history.x_NF
+    """Trees on a target's features alone, and on them beside the means over the earlier
+    transactions that it is linked with; the better by validation PR-AUC."""
+    measured, labels = described.measured, described.targets.labels
     best: tuple[float, str, TransactionEvaluation] | None = None
     for name, select in (
-        ("own", own.__getitem__),
+        ("own", lambda rows: described.describe(rows)[:, described.recipe.own_features]),
         ("own and linked", partial(_append_means, described)),
     ):
         tables = {part: select(rows) for part, rows in measured.items()}
@@ -136,13 +137,23 @@ def _fit_trees(
 
 
 def _append_means(described: DescribedTransactions, rows: np.ndarray) -> np.ndarray:
-    """Features of transactions beside their means over what is linked with them, (n, 2 F)."""
-    history = described.history
-    nodes, bounds, _ = history.collect_neighborhoods(rows)
-    sums = np.add.reduceat(history.x_NF[nodes].astype(np.float64), bounds[:-1], axis=0)
-    own = history.x_NF[rows]
-    counts = np.maximum(np.diff(bounds) - 1, 1)[:, None]
-    return np.concatenate([own, ((sums - own) / counts).astype(np.float32)], 1)
+    """Features of targets beside their means over what is linked with them, (n, F)."""
+    own_features = described.recipe.own_features
+    linked_features = slice(own_features.start or None)  # of accounts those of transactions
+    parts = []
+    for start in range(0, len(rows), _AT_A_TIME):
+        graph, own = described.build_graph(rows[start : start + _AT_A_TIME])
+        source, target = graph.edge_index
+        place = np.full(graph.num_nodes, -1)
+        place[own] = np.arange(len(own))
+        source, place = source[place[target] >= 0], place[target][place[target] >= 0]
+        linked = graph.x[source, linked_features]
+        sums = np.zeros((len(own), linked.shape[1]))
+        np.add.at(sums, place, linked)
+        counts = np.maximum(np.bincount(place, minlength=len(own)), 1)[:, None]
+        means = (sums / counts).astype(np.float32)
+        parts.append(np.concatenate([graph.x[own][:, own_features], means], 1))
+    return np.concatenate(parts)
 
 
 def _predict_logits(trees: Any, table: np.ndarray) -> np.ndarray:
@@ -155,7 +166,7 @@ def format_table(
 ) -> str:
     """The table in Markdown, with the protocol and the machines under it."""
     lines = [
-        f"| {described.data.name}, split {described.split.name} | "
+        f"| {described.data.name}, {described.targets.unit}, split {described.split.name} | "
         + " | ".join(_COLUMNS.values())
         + " | val |",
         "|---|" + "---|" * (len(_COLUMNS) + 1),
@@ -164,10 +175,10 @@ def format_table(
         cells = [_cell([row["test"][name] for row in rows]) for name in _COLUMNS]
         cells.append(_cell([row["val_pr_auc"] for row in rows]))
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    measured = described.measured
+    measured, unit = described.measured, described.targets.unit
     count = len(next(iter(results.values())))
     lines.append(
-        f"\nTest part: {len(measured['test'])} labelled transactions. Mean ± std in "
+        f"\nTest part: {len(measured['test'])} labelled {unit}. Mean ± std in "
         f"percent over {count} seeds; epoch, trees, calibration and threshold by the validation "
         f"part ({len(measured['val'])}), whose PR-AUC is the last column. {described.data.note} "
         f"{format_machines(row for rows in results.values() for row in rows)}"

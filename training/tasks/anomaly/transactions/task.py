@@ -1,4 +1,4 @@
-"""Labels of transactions: what the loop trains on."""
+"""Labels of transactions, or of their accounts: what the loop trains on."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from training.datasets.transactions import DescribedTransactions
 from training.tasks.anomaly.task import NodeTrainConfig
 from training.trainer import TrainingTask, split_between_processes
 
-_AT_A_TIME = 4096
+_AT_A_TIME = {"transactions": 4096, "accounts": 512}  # about as many nodes
 _EPOCH_ROWS = 100_000  # to train on; more of them would train longer, and not better
 _VALIDATED_ROWS = 50_000  # after each epoch
 
 Step = tuple[GraphBatch, Tensor, Tensor, np.ndarray]
-"""(neighbourhoods, encoding of their nodes, nodes that are scored, the transactions these are)"""
+"""(neighbourhoods, encoding of their nodes, nodes that are scored, the targets these are)"""
 
 
 @final
 class TransactionTrainingTask(TrainingTask):
-    """Weighted cross entropy of training transactions, each in the neighbourhood of the ones
+    """Weighted cross entropy of training targets, each in the neighbourhood of the transactions
     before it; PR-AUC on the validation part."""
 
     measure = "val_pr_auc"
@@ -42,7 +42,7 @@ class TransactionTrainingTask(TrainingTask):
     ) -> None:
         self.described, self.architecture = described, architecture
         self.recipe, self.device = recipe, device
-        labels = described.data.labels
+        labels = described.targets.labels
         self.target_N = torch.from_numpy(labels).float()
         train = described.split.train
         self.frauds, self.others = train[labels[train] == 1], train[labels[train] == 0]
@@ -55,13 +55,13 @@ class TransactionTrainingTask(TrainingTask):
         described = self.described
         return {
             "split": described.split.name,
-            "data": described.data.fingerprint(described.split),
+            "data": described.fingerprint,
             "features": described.recipe.model_dump(mode="json"),
         }
 
     def build_step(self, rows: np.ndarray) -> Step:
-        """Return the neighbourhoods of transactions as a network takes them."""
-        graph, _, places = self.described.history.build_graph(rows)
+        """Return the neighbourhoods of targets as a network takes them."""
+        graph, places = self.described.build_graph(rows)
         batch = self.architecture.pack([graph])
         encoded = self.architecture.features(batch).to(self.device)
         return batch.to(self.device), encoded, torch.from_numpy(places).to(self.device), rows
@@ -93,15 +93,15 @@ class TransactionTrainingTask(TrainingTask):
     def validate(self, network: nn.Module) -> float:
         val = draw_sample(self.described.measured["val"], _VALIDATED_ROWS)
         return float(
-            average_precision_score(self.described.data.labels[val], self.predict(network, val))
+            average_precision_score(self.described.targets.labels[val], self.predict(network, val))
         )
 
     @torch.no_grad()
     def predict(self, network: nn.Module, rows: np.ndarray) -> np.ndarray:
-        """Return the logits (n,) of transactions, in evaluation mode."""
+        """Return the logits (n,) of targets, in evaluation mode."""
         network.eval()
-        parts = []
-        for start in range(0, len(rows), _AT_A_TIME):
-            batch, encoded, places, _ = self.build_step(rows[start : start + _AT_A_TIME])
+        parts, size = [], _AT_A_TIME[self.described.targets.unit]
+        for start in range(0, len(rows), size):
+            batch, encoded, places, _ = self.build_step(rows[start : start + size])
             parts.append(network(batch, None, encoded)[places].float().cpu().numpy())
         return np.concatenate(parts)

@@ -29,7 +29,7 @@ from training.trainer import TrainResult, fit
 _FEW_ROWS = 50_000  # labelled, to train on
 _FITTED_ROWS = 50_000  # whose quantiles are the bins of the features
 _PERIODS = 5
-BUDGET = 0.01  # share of transactions that `TransactionMetrics` looks at
+BUDGET = 0.01  # share of targets that `TransactionMetrics` looks at
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TransactionMetrics:
 
 @dataclass(frozen=True)
 class PeriodMetrics:
-    """Labelled transactions from one time to another: is the probability what it says, and how many
+    """Labelled targets from one time to another: is the probability what it says, and how many
     alerts does the threshold make?"""
 
     begin: float
@@ -84,9 +84,10 @@ class TransactionRun:
 
 
 def transaction_train_config(
-    model: str, train_rows: int, *, smoke: bool = False
+    model: str, train_rows: int, unit: str = "transactions", *, smoke: bool = False
 ) -> NodeTrainConfig:
-    """The recipe of `model` ("cdat" or "et"), by the number of labelled rows to train on.
+    """The recipe of `model` ("cdat" or "et"), by the number of labelled targets to train on, and
+    whether they are transactions or accounts, of which there are fewer to a table.
 
     Features of the neighbours are in the series of each transaction, so none are averaged. With few
     rows the network is small and its training short: what it learns beyond that does not last until
@@ -100,6 +101,7 @@ def transaction_train_config(
     small = {"dim": 16, "heads": 2, "head_dim": 8, "memories": 16, "hidden": 16, "encoder": 16}
     large = {"dim": 64, "heads": 4, "head_dim": 16, "memories": 128, "hidden": 64, "encoder": 128}
     few = smoke or train_rows < _FEW_ROWS
+    are_accounts = unit == "accounts"
     config = {
         **{"hops": 0, "bins": 16, "self_loops": True, "dropout": 0.4, "state_dropout": 0.2},
         **{"blocks": 1, "steps": 2},
@@ -108,10 +110,10 @@ def transaction_train_config(
     return NodeTrainConfig(
         model,
         DYNAMICS[model] | config,
-        epochs=2 if smoke else 4 if few else 12,
+        epochs=2 if smoke else 4 if few and not are_accounts else 12,
         learning_rate=1e-3,
         weight_decay=0.1,
-        batch_nodes=512,
+        batch_nodes=128 if are_accounts else 512,
         check_every=1,
     )
 
@@ -131,18 +133,19 @@ def train_transaction_scorer(
     and neighbourhoods with the same loop.
 
     Raises:
-        ValueError: a part of the split has transactions of one label only.
+        ValueError: a part of the split has targets of one label only.
     """
-    split, data = described.split, described.data
-    split.require_both_labels(data.labels)
-    Split(split.name, **described.measured).require_both_labels(data.labels)
+    split, labels = described.split, described.targets.labels
+    split.require_both_labels(labels)
+    Split(split.name, **described.measured).require_both_labels(labels)
     kind = cast(type[NodeScorer], find_architectures()[recipe.model])
     values: dict[str, Any] = {"features": described.recipe.features}
     config = cast(NodeConfig, kind.config_type.model_validate(values | recipe.config))
     rows = described.fitted
     if len(rows) > _FITTED_ROWS:
         rows = np.sort(np.random.default_rng(seed).choice(rows, _FITTED_ROWS, replace=False))
-    alone = Graph(described.history.x_NF[rows], np.zeros((2, 0), np.int64))
+    x_NF = described.history.describe_kinds(described.targets.numbers[rows])
+    alone = Graph(x_NF, np.zeros((2, 0), np.int64))
     architecture = cast(NodeScorer, kind.from_data(config, [alone], seed)[0])
     network: nn.Module = architecture
     if baseline is not None:
@@ -169,14 +172,15 @@ def evaluate(
         logits: of `described.measured`.
         population: logits of `described.population`.
     """
-    labels = {part: described.data.labels[rows] for part, rows in described.measured.items()}
+    targets = described.targets
+    labels = {part: targets.labels[rows] for part, rows in described.measured.items()}
     calibration = fit_calibration(logits["val"], labels["val"])
     probabilities = {part: calibration(values) for part, values in logits.items()}
     decision = choose_threshold(
         rule,
         probabilities["val"],
         labels["val"],
-        Population(calibration(population), described.daily_transactions),
+        Population(calibration(population), described.daily_targets, targets.unit),
     )
     parts = {}
     for part, values in probabilities.items():
@@ -188,7 +192,7 @@ def evaluate(
             float(truth[top].sum() / truth.sum()),
         )
     by_time = _measure_periods(
-        described.data.rows.time[described.measured["test"]],
+        targets.times[described.measured["test"]],
         *(probabilities["test"], labels["test"], decision.threshold),
     )
     return TransactionEvaluation(calibration, decision, parts, by_time)

@@ -23,6 +23,7 @@ _LONG = (
     "tests/docker/",
     "tests/service/endpoints/test_schemathesis.py",
     "tests/service/endpoints/jobs/",
+    "tests/service/endpoints/page/",
     "tests/service/endpoints/transactions/",
     "tests/service/endpoints/alerts/",
     "tests/service/engine/",

@@ -164,3 +164,14 @@ def test_a_key_for_the_protocol_is_for_its_models_alone(ask) -> None:
     assert protocol.post("/anomaly/score", json=sample.arrays()).status_code == 403
     refused = ask("scorer").post(at.format("et-small"), json={"inputs": inputs})
     assert (refused.status_code, list(refused.json())) == (403, ["error"])
+
+
+def test_examples_name_the_models_of_the_key_alone(ask) -> None:
+    documented = ask("all").get("/openapi.json")
+    assert '"cdat-small"' in documented.text
+    ask("all").get("/openapi.json")
+    check(httpx.get(documented.url), 401, "unauthenticated")
+    limited = ask("viewer").get("/openapi.json")
+    assert limited.status_code == 200
+    assert '"et-small"' in limited.text
+    assert '"cdat-small"' not in limited.text

@@ -18,7 +18,8 @@ from tests.support.api_keys import Ring, bearer
 from tests.support.server import Server
 
 PROBES = {"/health/live", "/health/ready"}
-OPEN = PROBES | {f"/v2{path}" for path in PROBES}
+PAGES = {"/", "/docs", "/assets/{path:path}"}
+OPEN = PROBES | PAGES | {f"/v2{path}" for path in PROBES}
 
 
 def routes_of(app, routers) -> list[tuple[str, str]]:
@@ -93,9 +94,10 @@ def test_every_route_lets_its_key_in(guarded, ring: Ring) -> None:
                 assert answer.status_code not in (401, 403, 429), (name, verb, path)
 
 
-def test_probes_need_no_key(guarded) -> None:
+def test_probes_and_pages_need_no_key(guarded) -> None:
     for port, paths in ((guarded[0].port, OPEN), (guarded[1], PROBES)):
         for path in paths:
+            path = path.replace("{path:path}", "page.js")
             assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 200
 
 

@@ -161,3 +161,13 @@ def test_an_exception_is_told_without_its_reason():
 def test_settings_are_described():
     assert all(field.description for field in Settings.model_fields.values())
     assert Settings.model_config.get("env_prefix") == "BASIN_"
+
+
+def test_every_model_answers_its_example(client):
+    document = client.get("/openapi.json").json()
+    for model in client.get("/models").json()["models"]:
+        example = client.get(f"/models/{model['name']}").json()["example"]
+        answer = client.post(model["route"], json=example)
+        assert answer.status_code == 200, (model["name"], answer.text)
+        content = document["paths"][model["route"]]["post"]["requestBody"]["content"]
+        assert content["application/json"]["examples"][model["name"]] == {"value": example}

@@ -178,7 +178,7 @@ def test_graphs_of_two_tables_are_ranked_and_explained(server, open_page) -> Non
         threshold = page.get_by_label("Threshold")
         threshold.fill("0")
         page.get_by_text(f"{len(nodes)} of {len(nodes)} are alerts.").wait_for()
-        assert page.locator(".graph canvas").count() > 0
+        page.locator(".graph canvas").first.wait_for(state="attached")
         page.get_by_role("button", name="n3", exact=True).click()
         page.get_by_text("What moves the score of n3").wait_for()
         with page.expect_download() as downloaded:

@@ -4,6 +4,7 @@ until SIGTERM. `python -m service key`: create an API key."""
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -17,7 +18,13 @@ from uvicorn.main import STARTUP_FAILURE
 
 from service.auth import cli
 from service.auth.key_store import ApiKeyFileError
-from service.http.server import SecondaryServer, prepare_process, settings_or_exit, uvicorn_config
+from service.http.server import (
+    SecondaryServer,
+    prepare_process,
+    settings_or_exit,
+    uvicorn_config,
+    warn_of_unknown_settings,
+)
 from service.observability import logs
 from service.observability.malloc import limit_malloc_arenas
 
@@ -39,6 +46,7 @@ def main() -> None:
     if settings.tracing and find_spec("opentelemetry") is None:
         sys.exit("BASIN_TRACING needs OpenTelemetry: pip install 'basin[trace]'")
     logs.configure(settings.log_level)
+    warn_of_unknown_settings(os.environ)
     limit_malloc_arenas()
     sys.setswitchinterval(_SWITCH_S)
     settings = prepare_process(settings)

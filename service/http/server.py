@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import gc
 import resource
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from service.settings import Settings
 
 _HANDSHAKE_S = 10.0  # of TLS; a connection counts once its handshake is complete
+_OF_OTHERS = {"BASIN_URL", "BASIN_KEY", "BASIN_DATA"}  # the command line, and tests
 _OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
 
 
@@ -29,6 +31,17 @@ def settings_or_exit() -> Settings:
         return Settings()
     except ValidationError as error:
         sys.exit("\n".join(_describe_fault(fault) for fault in error.errors(include_input=False)))
+
+
+def warn_of_unknown_settings(environment: Iterable[str]) -> None:
+    """Log each variable that looks like a setting and is none, with the nearest that is one."""
+    known = {f"BASIN_{name.upper()}" for name in Settings.model_fields}
+    for name in sorted(environment):
+        if name.startswith("BASIN_") and name not in known and name not in _OF_OTHERS:
+            nearest = difflib.get_close_matches(name, known, 1)
+            structlog.get_logger().warning(
+                "unknown setting", name=name, nearest=nearest[0] if nearest else None
+            )
 
 
 def prepare_process(settings: Settings) -> Settings:

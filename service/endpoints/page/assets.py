@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,10 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Asset:
+    """A file, as it is and compressed once, so that no request compresses it beside others."""
+
     content: bytes
+    compressed: bytes
     media_type: str
     etag: str
 
@@ -33,5 +37,6 @@ def load_assets() -> dict[str, Asset]:
         if (media_type := _TYPES.get(path.suffix)) is not None:
             content = path.read_bytes()
             etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            assets[path.relative_to(_FOLDER).as_posix()] = Asset(content, media_type, etag)
+            name = path.relative_to(_FOLDER).as_posix()
+            assets[name] = Asset(content, gzip.compress(content, 6, mtime=0), media_type, etag)
     return assets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -51,34 +52,38 @@ async def show_index(
     """The page where `Accept` prefers HTML, as browsers do; JSON else."""
     has_page = context.settings.ui
     if has_page and select_media_type(request, (JSON, HTML)) == HTML:
-        return _respond_with_asset(request, "index.html")
+        return await _respond_with_asset(request, "index.html")
     index = Index(name=request.app.title, version=request.app.version, links=_LINKS)
     return Response(index.model_dump_json(), media_type=JSON, headers={"vary": "accept"})
 
 
 @router.get("/docs", include_in_schema=False)
 async def show_docs(request: Request) -> Response:
-    return _respond_with_asset(request, "docs.html")
+    return await _respond_with_asset(request, "docs.html")
 
 
 @router.get("/assets/{path:path}", include_in_schema=False)
 async def get_asset(path: str, request: Request) -> Response:
-    return _respond_with_asset(request, path)
+    return await _respond_with_asset(request, path)
 
 
-def _respond_with_asset(request: Request, path: str) -> Response:
+async def _respond_with_asset(request: Request, path: str) -> Response:
     """
     Raises:
         Problem: there is no such file.
     """
-    if (asset := load_assets().get(path)) is None:
+    assets = await asyncio.to_thread(load_assets)  # the first time it takes a tenth of a second
+    if (asset := assets.get(path)) is None:
         raise Problem("not-found", "The page has no such file. GET / is the page.")
     headers = {
         "cache-control": "no-cache",  # asked for again with the tag, which costs no body
         "content-security-policy": _POLICY,
         "etag": asset.etag,
-        "vary": "accept",
+        "vary": "accept, accept-encoding",
     }
     if asset.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(asset.content, media_type=asset.media_type, headers=headers)
+    content = asset.content
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        content, headers["content-encoding"] = asset.compressed, "gzip"
+    return Response(content, media_type=asset.media_type, headers=headers)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import resource
 
 import pytest
+from structlog.testing import capture_logs
 
 from service.http import server
-from service.http.server import prepare_process, settings_or_exit
+from service.http.server import prepare_process, settings_or_exit, warn_of_unknown_settings
 from service.settings import Settings
 
 
@@ -39,3 +40,12 @@ def test_a_limit_that_suffices_changes_no_setting(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(server.resource, "setrlimit", lambda *_: None)
     settings = Settings(max_connections=1000)
     assert prepare_process(settings).max_connections == 1000
+
+
+def test_a_misspelt_setting_is_told_with_the_nearest() -> None:
+    with capture_logs() as logs:
+        warn_of_unknown_settings(["BASIN_PRT", "BASIN_PORT", "BASIN_URL", "PORT", "BASIN_ZZZZZZ"])
+    assert [(log["name"], log["nearest"]) for log in logs] == [
+        ("BASIN_PRT", "BASIN_PORT"),
+        ("BASIN_ZZZZZZ", None),
+    ]

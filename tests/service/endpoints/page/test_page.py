@@ -44,6 +44,9 @@ def test_the_index_is_a_page_for_browsers_and_json_for_others(server) -> None:
             assert first.status_code == 200
             again = client.get(path, headers={"if-none-match": first.headers["etag"]})
             assert (again.status_code, again.content) == (304, b"")
+            plain = client.get(path, headers={"accept-encoding": "identity"})
+            assert "content-encoding" not in plain.headers
+            assert plain.content == first.content
         for path in ("/assets/no.js", "/assets/../routes.py", "/assets/%2e%2e/routes.py"):
             assert client.get(path).status_code == 404
         assert client.get("/", headers={"accept": "image/png"}).status_code == 406

@@ -21,6 +21,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from service.settings import Settings
 
 _HANDSHAKE_S = 10.0  # of TLS; a connection counts once its handshake is complete
+_PREFIX = "BASIN_"
 _OF_OTHERS = {"BASIN_URL", "BASIN_KEY", "BASIN_DATA"}  # the command line, and tests
 _OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
 
@@ -35,12 +36,13 @@ def settings_or_exit() -> Settings:
 
 def warn_of_unknown_settings(environment: Iterable[str]) -> None:
     """Log each variable that looks like a setting and is none, with the nearest that is one."""
-    known = {f"BASIN_{name.upper()}" for name in Settings.model_fields}
+    known = {name.upper(): f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name in sorted(environment):
-        if name.startswith("BASIN_") and name not in known and name not in _OF_OTHERS:
-            nearest = difflib.get_close_matches(name, known, 1)
+        setting = name.removeprefix(_PREFIX)
+        if setting != name and setting not in known and name not in _OF_OTHERS:
+            nearest = difflib.get_close_matches(setting, known, 1)
             structlog.get_logger().warning(
-                "unknown setting", name=name, nearest=nearest[0] if nearest else None
+                "unknown setting", name=name, nearest=known[nearest[0]] if nearest else None
             )
 
 

@@ -5,7 +5,19 @@ PORT ?= $(or $(BASIN_PORT),8000)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-slow check audit setup train bench docs clean
+.PHONY: help serve test test-slow check audit setup train bench docs clean
+
+help:
+	@echo 'make serve      set everything up and serve the shipped checkpoints on port $(PORT) (PORT=...)'
+	@echo 'make test       set everything up and run the tests'
+	@echo 'make test-slow  the tests that take most of a minute each'
+	@echo 'make check      formatting, lint, imports, types'
+	@echo 'make audit      known weaknesses of what is installed'
+	@echo 'make setup      the environment for development, in .venv'
+	@echo 'make train      train the shipped checkpoints anew, from the datasets'
+	@echo 'make bench      the benchmarks'
+	@echo 'make docs       the documentation as a site'
+	@echo 'make clean      remove .venv'
 
 serve: $(VENV)/.serve
 	BASIN_PORT=$(PORT) exec $(BIN)/python -m service

@@ -20,8 +20,8 @@ export class GraphsPanel extends Panel {
     }
     this.model = select(models.map((model) => model.name), state.model);
     this.model.addEventListener("change", () => this.run(() => this.choose(), ""));
-    this.nodes = this.buildDrop("Nodes: a CSV with `id` and the features", "nodes");
-    this.edges = this.buildDrop("Edges: a CSV with `source` and `target`", "edges");
+    this.nodes = this.buildDrop("Nodes: a CSV with id and the features", "nodes");
+    this.edges = this.buildDrop("Edges: a CSV with source and target", "edges");
     this.read = element("p", { className: "note" });
     const form = element(
       "form",

@@ -41,8 +41,15 @@ export class Panel {
       this.code.textContent = text;
       navigator.clipboard?.writeText(text).catch(() => {});
     };
+    const copy = async (make) => {
+      try {
+        show(await make());
+      } catch (error) {
+        this.error.textContent = error.message;
+      }
+    };
     const button = (text, make) =>
-      element("button", { type: "button", onclick: () => this.run(async () => show(await make()), "") }, text);
+      element("button", { type: "button", onclick: () => copy(make) }, text);
     return element(
       "div",
       { className: "row" },

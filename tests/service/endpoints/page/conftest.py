@@ -21,9 +21,10 @@ def server(start, wait, answers, tmp_path_factory) -> Server:
     return one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """The browser that the system has."""
+    """The browser that the system has. While it is open, no other event loop can run in this
+    process, so it is closed with the module."""
     playwright = pytest.importorskip("playwright.sync_api")
     if (path := shutil.which("chromium") or shutil.which("google-chrome")) is None:
         pytest.skip("no chromium: install it to test the pages")

@@ -61,10 +61,10 @@ export class GraphsPanel extends Panel {
         "print(answer.json())",
       state: () => ({ model: this.model.value }),
     });
+    await this.choose(); // before there is anything to drop a table on, which it would forget
     this.root.append(
       element("div", { className: "columns" }, element("div", {}, form, share, this.code), this.results),
     );
-    await this.choose();
   }
 
   buildDrop(text, name) {

@@ -26,6 +26,9 @@ export class Panel {
     } catch (error) {
       if (!running.signal.aborted) {
         this.error.textContent = error.message;
+        if (!this.error.isConnected) {
+          this.root.append(this.error); // building the panel failed
+        }
       }
     } finally {
       if (this.running === running) {

@@ -20,12 +20,12 @@ from tests.support.server import Server
 
 MODEL = "et-edges"
 SAMPLE = make_sample(8, 2, edge_features=2)
-FIRST = np.unique(np.r_[SAMPLE.edge_index, SAMPLE.edge_type[None]], axis=1, return_index=True)[1]  # pyright: ignore
+FIRST = np.unique(np.r_[SAMPLE.edge_index, SAMPLE.edge_type[None]], axis=1, return_index=True)[1]
 GRAPH = Graph(
     SAMPLE.x,
     SAMPLE.edge_index[:, FIRST],
-    SAMPLE.edge_type[FIRST],  # pyright: ignore
-    SAMPLE.edge_attr[FIRST],  # pyright: ignore
+    SAMPLE.edge_type[FIRST],
+    SAMPLE.edge_attr[FIRST],
     node_ids=SAMPLE.node_ids,
 )
 

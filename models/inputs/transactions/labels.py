@@ -48,8 +48,8 @@ class KnownLabels:
 
     def without_rows(self, count: int) -> KnownLabels:
         """Return those that are left when the first `count` transactions are forgotten."""
-        kept = self.select(self.row >= count)
-        return KnownLabels(kept.row - count, kept.label, kept.time, kept.position - count)
+        rest = self.select(self.row >= count)
+        return KnownLabels(rest.row - count, rest.label, rest.time, rest.position - count)
 
 
 @final

@@ -193,8 +193,8 @@ class NodeWatcher:
             if taken:
                 named = {node_id for each in taken for node_id in each.node_ids or ()}
                 changed = None if is_whole else named
-                found = await asyncio.to_thread(stored.list_dependents, changed, rule, **reach)
-                queue.add(found, [each.revision for each in taken])
+                dependents = await asyncio.to_thread(stored.list_dependents, changed, rule, **reach)
+                queue.add(dependents, [each.revision for each in taken])
         if changes:
             backlog.seen = changes[-1].revision
 

@@ -260,9 +260,9 @@ class DynamicGraph(StoredGraph):
             known = {row for id in changed if (row := self._rows.get(id)) is not None}
             links = Links(self._edges.copy(), self._dead.copy(), self._order)
         rows = np.array(sorted(known), np.int64)
-        found = links.find_dependents(rows, rule, hops, max_neighbors).tolist()
+        dependents = links.find_dependents(rows, rule, hops, max_neighbors).tolist()
         with self._lock:
-            return [id for row in found if (id := self._ids[row]) is not None]
+            return [id for row in dependents if (id := self._ids[row]) is not None]
 
     def _take(
         self,

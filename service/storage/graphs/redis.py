@@ -278,8 +278,8 @@ class RedisGraphLog(GraphLog):
             graphs = [WatchedGraph(GraphKey(owner, id), tag) for owner, id, tag in entries]
             for graph in graphs:
                 pipeline.exists(_changed(graph))
-            found = pipeline.execute()
-        return [graph for graph, is_changed in zip(graphs, found, strict=True) if is_changed]
+            have_changed = pipeline.execute()
+        return [graph for graph, is_changed in zip(graphs, have_changed, strict=True) if is_changed]
 
     def read_changed(self, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
         with self._asking():
@@ -372,8 +372,8 @@ def _field(place: GraphKey) -> str:
 
 def _read_changed(client: Redis | Pipeline, graph: WatchedGraph, after: int) -> list[ChangedNodes]:
     entries: Any = client.hgetall(_changed(graph))
-    found = sorted((int(revision), node_ids) for revision, node_ids in entries.items())
-    return [ChangedNodes(number, orjson.loads(ids)) for number, ids in found if number > after]
+    changes = sorted((int(revision), node_ids) for revision, node_ids in entries.items())
+    return [ChangedNodes(number, orjson.loads(ids)) for number, ids in changes if number > after]
 
 
 def _changed(graph: WatchedGraph) -> str:

@@ -42,7 +42,7 @@ def test_a_limit_that_suffices_changes_no_setting(monkeypatch: pytest.MonkeyPatc
     assert prepare_process(settings).max_connections == 1000
 
 
-def test_a_misspelt_setting_is_told_with_the_nearest() -> None:
+def test_a_misspelt_setting_is_logged_with_the_nearest_one() -> None:
     with capture_logs() as logs:
         warn_of_unknown_settings(["BASIN_PRT", "BASIN_PORT", "BASIN_URL", "PORT", "BASIN_ZZZZZZ"])
     assert [(log["name"], log["nearest"]) for log in logs] == [

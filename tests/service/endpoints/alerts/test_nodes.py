@@ -70,8 +70,8 @@ def test_alerts_are_those_of_scoring_everything_after_each_change(pair, checkpoi
             wait_for_scores(one)
             raised = list_alerts((second, client)[step % 2], last)
             expected = mirror.raise_alerts()
-            found = {alert["node_id"]: alert["probability"] for alert in raised}
-            assert found == pytest.approx(expected, abs=1e-5), step
+            probabilities = {alert["node_id"]: alert["probability"] for alert in raised}
+            assert probabilities == pytest.approx(expected, abs=1e-5), step
             assert len(raised) == len(expected)
             assert all(alert["revision"] == step + 1 for alert in raised)
             assert all(alert["threshold"] == mirror.threshold for alert in raised)

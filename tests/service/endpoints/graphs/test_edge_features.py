@@ -141,13 +141,13 @@ def refused(answer: httpx.Response, where: str, words: str = "") -> None:
 def test_a_stored_graph_scores_as_one_that_is_sent(
     client: httpx.Client, one: Sample, shape: str
 ) -> None:
-    found = told(put(client, SHAPES[shape](one)))
-    assert found.edge_features == list(EDGE_FEATURES)
-    assert found.features == list(FEATURES)
-    assert found.relations == list(RELATIONS)
-    assert found.num_edges == one.edge_index.shape[1]
-    assert told(client.get("/graphs/g")) == found
-    assert found in [GraphBody(**g) for g in client.get("/graphs").json()["graphs"]]
+    graph = told(put(client, SHAPES[shape](one)))
+    assert graph.edge_features == list(EDGE_FEATURES)
+    assert graph.features == list(FEATURES)
+    assert graph.relations == list(RELATIONS)
+    assert graph.num_edges == one.edge_index.shape[1]
+    assert told(client.get("/graphs/g")) == graph
+    assert graph in [GraphBody(**g) for g in client.get("/graphs").json()["graphs"]]
     stored = score_stored(client, one.node_ids[:5], neighborhood=EVERYTHING)
     assert stored["graph"]["num_nodes"] == 40
     sent = score(client, one.arrays(targets=one.node_ids[:5]))

@@ -253,8 +253,8 @@ def test_nothing_serious_stands_in_the_way_of_anyone(server, open_page, look: st
             )
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= 420, title
-            found = axe.run(page).response["violations"]
-            serious = [v for v in found if v["impact"] in ("serious", "critical")]
+            violations = axe.run(page).response["violations"]
+            serious = [v for v in violations if v["impact"] in ("serious", "critical")]
             assert serious == [], (title, [(v["id"], v["nodes"][0]["html"]) for v in serious])
 
 

@@ -14,7 +14,6 @@ from tests.service.storage.graphs.test_transaction_graph import (
     AT,
     RECIPE,
     make_rows,
-    opened,  # noqa: F401 (a fixture)
 )
 from tests.support.graph_stores import play
 
@@ -44,7 +43,7 @@ def features(graph: TransactionGraph, names: list[str]) -> np.ndarray:
     return graph.build_neighborhoods(names, 10_000, AT)[0].x[: len(names)]
 
 
-def test_labels_last_and_no_feature_changes(opened, monkeypatch) -> None:  # noqa: F811
+def test_labels_last_and_no_feature_changes(opened, monkeypatch) -> None:
     monkeypatch.setattr("service.storage.graphs.store._LOG_BYTES", 2000)
     rows = make_labelled()
 

@@ -34,15 +34,15 @@ def make_update(rng: np.random.Generator, graph: DynamicGraph) -> Update:
 
     what = rng.random(4) < 0.4
     deleted = (choose(),) if what[0] else ()
-    kept = [node_id for node_id in ids if node_id not in deleted]
-    nodes: tuple[NodeId, ...] = (kept[0], f"new{rng.integers(1000)}") if what[1] else ()
+    rest = [node_id for node_id in ids if node_id not in deleted]
+    nodes: tuple[NodeId, ...] = (rest[0], f"new{rng.integers(1000)}") if what[1] else ()
     if what[1] and deleted and rng.random() < 0.5:
         nodes = (*nodes, *deleted)  # comes back without its edges
     x = rng.standard_normal((len(nodes), 2)).astype(np.float32)
-    ends = [kept[int(rng.integers(len(kept)))] for _ in range(4)]
+    ends = [rest[int(rng.integers(len(rest)))] for _ in range(4)]
     added = ((ends[0], ends[1], 0), (ends[2], ends[3], 1)) if what[2] else ()
     if what[1]:
-        added = (*added, (nodes[1], kept[-1], 1))
+        added = (*added, (nodes[1], rest[-1], 1))
     gone = ()
     if what[3] and edges:
         place = int(rng.integers(len(edges)))
@@ -82,7 +82,7 @@ def test_a_score_that_may_change_is_found_and_most_others_are_not(
     rule: NeighborRule, hops: int, max_neighbors: int, edges: int
 ) -> None:
     rng = np.random.default_rng(edges)
-    found_count = changed_count = 0
+    num_dependents = changed_count = 0
     for _ in range(12):
         graph = make_graph(rng, edges)
         touched = set[NodeId]()
@@ -96,12 +96,15 @@ def test_a_score_that_may_change_is_found_and_most_others_are_not(
                 touched |= {*listed.node_ids, *listed.deleted}
         after = list_inputs(graph, hops, max_neighbors, rule)
         changed = {node_id for node_id, inputs in after.items() if before.get(node_id) != inputs}
-        found = set(graph.list_dependents(touched, rule, hops, max_neighbors))
-        assert changed <= found
-        assert found <= after.keys()
-        found_count, changed_count = found_count + len(found), changed_count + len(changed)
+        dependents = set(graph.list_dependents(touched, rule, hops, max_neighbors))
+        assert changed <= dependents
+        assert dependents <= after.keys()
+        num_dependents, changed_count = (
+            num_dependents + len(dependents),
+            changed_count + len(changed),
+        )
     # Exact but for what changed and came out the same, and for what earlier changes touched.
-    assert found_count <= 1.3 * changed_count + 12
+    assert num_dependents <= 1.3 * changed_count + 12
 
 
 def test_all_nodes_are_found_where_all_are_new() -> None:

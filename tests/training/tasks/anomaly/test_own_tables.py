@@ -27,7 +27,7 @@ def test_command_line_trains_your_own_tables(command: list[str], tmp_path: Path)
     checkpoint = load_checkpoint(tmp_path / "checkpoint")
     assert checkpoint.manifest.name == "et-my-n"
     assert [feature.name for feature in checkpoint.manifest.features] == ["a", "b", "c"]
-    assert checkpoint.manifest.metrics["test"]["nodes"] == 240  # type: ignore[index]
+    assert checkpoint.manifest.metrics["test"]["nodes"] == 240
     assert list((tmp_path / "run").glob("events.out.tfevents.*"))
     levels = checkpoint.manifest.energy.values
     assert list(levels) == sorted(levels)

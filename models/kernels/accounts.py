@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from models.kernels.transactions import NONE, PAIR, follow_links
+from models.kernels.transactions import NONE, PAIR, follow_links, to_edges
 
 
 @njit(nogil=True, cache=True)
@@ -104,7 +104,4 @@ def collect(
         if len(nodes) > max_total:
             bounds[r + 2 :] = len(nodes)
             break
-    edges = np.empty((2, len(sources)), np.int64)
-    for e in range(len(sources)):
-        edges[0, e], edges[1, e] = sources[e], targets[e]
-    return np.array(nodes), bounds, edges
+    return np.array(nodes), bounds, to_edges(sources, targets)

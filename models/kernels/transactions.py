@@ -182,10 +182,7 @@ def collect(
         if len(nodes) > max_total:
             bounds[r + 2 :] = len(nodes)
             break
-    edges = np.empty((2, len(sources)), np.int64)
-    for e in range(len(sources)):
-        edges[0, e], edges[1, e] = sources[e], targets[e]
-    return np.array(nodes), bounds, edges
+    return np.array(nodes), bounds, to_edges(sources, targets)
 
 
 @njit(nogil=True, cache=True)
@@ -222,3 +219,12 @@ def follow_links(
 @njit(nogil=True, cache=True)
 def _log_scale(value):
     return np.sign(value) * np.log1p(abs(value))
+
+
+@njit(nogil=True, cache=True)
+def to_edges(sources, targets):
+    """Return lists of nodes as edges (2, E)."""
+    edges = np.empty((2, len(sources)), np.int64)
+    for e in range(len(sources)):
+        edges[0, e], edges[1, e] = sources[e], targets[e]
+    return edges

@@ -39,16 +39,6 @@ def url(folder: Path, start, wait, answers) -> str:
     return server.url
 
 
-@pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
-    return simulate_payments(1000, fraud_share=0.05, seed=5).drop(columns=["is_fraud", "typology"])
-
-
-@pytest.fixture(scope="module")
-def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return frame.to_dict("records")
-
-
 def post(url: str, **fields: Any) -> httpx.Response:
     return httpx.post(f"{url}/anomaly/score", json={"model": MODEL, **fields}, timeout=60)
 

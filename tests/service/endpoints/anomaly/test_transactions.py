@@ -18,7 +18,6 @@ from models.base import DynamicsParams
 from models.checkpoint import load_checkpoint
 from models.inputs.transactions import TransactionHistory, Transactions
 from tests.support.paths import CHECKPOINTS
-from training.datasets.payments import simulate_payments
 
 MODEL = "cdat-payments"
 
@@ -28,16 +27,6 @@ def url(start, wait, answers) -> str:
     server = start(models=MODEL, default_anomaly_model=MODEL)
     wait(lambda: answers(server, "/health/ready", 200))
     return server.url
-
-
-@pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
-    return simulate_payments(1000, fraud_share=0.05, seed=5).drop(columns=["is_fraud", "typology"])
-
-
-@pytest.fixture(scope="module")
-def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return frame.to_dict("records")
 
 
 def post(url: str, **fields: Any) -> httpx.Response:

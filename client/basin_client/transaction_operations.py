@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from basin_client.graphs import to_node_id
+from basin_client.errors import InputError
 from basin_client.request import (
     AlertRule,
     Dynamics,
@@ -127,7 +127,7 @@ def add_transactions(
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
-        fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled)
+        fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled, is_part=True)
         if include:
             fields["include"] = list(include)
         return json_request(_transactions_path(graph), fields, _parse_scores)
@@ -152,7 +152,7 @@ def store_transactions(
     many were `added`. Arguments are those of `add_transactions`, of up to 10,000 rows."""
 
     def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
-        fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled)
+        fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled, is_part=True)
         return json_request(_transactions_path(graph), fields, parse_json)
 
     path, schema_path = _transactions_path(graph), quote_path("graphs", graph)
@@ -167,8 +167,15 @@ def add_labels(graph: str, labels: Mapping[Any, int]) -> Request[dict[str, Any]]
     Args:
         graph: id of a graph of `store_transaction_graph`, whose model reads labels.
         labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
+
+    Raises:
+        InputError: a label is something else.
     """
-    rows = [{"id": to_node_id(id), "label": int(label)} for id, label in labels.items()]
+    for id, label in labels.items():
+        if label not in (0, 1):
+            raise InputError(f"The label of {id!r} is {label!r}. Use 1 for fraud, 0 for none.")
+    # Ids are text, as in `add_transactions`.
+    rows = [{"id": str(id), "label": int(label)} for id, label in labels.items()]
     return json_request(f"{quote_path('graphs', graph)}/labels", {"labels": rows}, parse_json)
 
 
@@ -183,8 +190,10 @@ def _read_rows(
     drop: str | Sequence[str],
     decimal: str,
     unlabelled: str | None,
+    *,
+    is_part: bool = False,
 ) -> dict[str, Any]:
-    """Return the rows of a table as fields of a request."""
+    """Return the rows of a table, or of a part of one, as fields of a request."""
     from basin_client.tables import Table, read_table
     from basin_client.transaction_tables import (
         TransactionColumns,
@@ -205,7 +214,7 @@ def _read_rows(
     columns = TransactionColumns.from_recipe(
         recipe, id=id, drop=dropped, decimal=decimal, unlabelled=unlabelled
     )
-    read = read_transactions(table, columns)
+    read = read_transactions(table, columns, is_part=is_part)
     require_kind_of_time(read, recipe)
     return {"transactions": to_rows(read, columns)}
 

@@ -115,8 +115,13 @@ class TransactionTable:
         return len(self.time)
 
 
-def read_transactions(table: Table, columns: TransactionColumns) -> TransactionTable:
+def read_transactions(
+    table: Table, columns: TransactionColumns, *, is_part: bool = False
+) -> TransactionTable:
     """Read the columns of a table of transactions.
+
+    Args:
+        is_part: the rows are a part of a table, which need not have every value.
 
     Raises:
         InputError: naming the table, the row and the column.
@@ -132,7 +137,7 @@ def read_transactions(table: Table, columns: TransactionColumns) -> TransactionT
     numbers = {name: _read_finite(table, name, columns.decimal) for name in columns.number}
     labels = None
     if columns.label is not None:
-        labels = read_known_labels(table, columns.label, columns.unlabelled)
+        labels = read_known_labels(table, columns.label, columns.unlabelled, is_part=is_part)
     ids = np.arange(1, len(table.frame) + 1).astype(object)
     if columns.id is not None:
         ids = to_ids(table.column(columns.id), table.name, columns.id).to_numpy(object)
@@ -294,11 +299,14 @@ def _read_finite(table: Table, name: str, decimal: str) -> np.ndarray:
     return values
 
 
-def read_known_labels(table: Table, label: str, unlabelled: str | None) -> np.ndarray:
+def read_known_labels(
+    table: Table, label: str, unlabelled: str | None, *, is_part: bool = False
+) -> np.ndarray:
     """Return labels, int64 (n,): 1, 0, or -1 where the value is blank or `unlabelled`.
 
     Raises:
-        InputError: a value is something else, or none is `unlabelled`.
+        InputError: a value is something else, or none is `unlabelled`, unless it `is_part` of a
+            table.
     """
     if unlabelled is None:
         return read_labels(table, label)
@@ -306,7 +314,7 @@ def read_known_labels(table: Table, label: str, unlabelled: str | None) -> np.nd
     # A typed column with blanks holds floats: 2.0 is 2.
     texts = [str(value).strip().removesuffix(".0") for value in column]
     is_unlabelled = np.array(texts) == unlabelled.removesuffix(".0")
-    if not is_unlabelled.any():
+    if not is_part and not is_unlabelled.any():
         raise InputError(f"{table.name}: no row has {unlabelled!r} in {label!r} (--unlabelled).")
     masked = pd.DataFrame({label: column.astype(object).mask(is_unlabelled, None)})
     return read_labels(Table(masked, table.name), label)

@@ -19,10 +19,14 @@ _MEMORY = {"patterns": [[1, 0, 0, 1], [0, 1, 1, 0], [1, 1, 0, 0]]}
 
 
 def add_examples(document: dict[str, Any], context: AppContext) -> None:
-    """Set the examples of bodies and of parameters, of the models that are served now."""
+    """Set the examples of bodies and of parameters, of the models that are served now, in place of
+    those that the document has."""
     for operations in document["paths"].values():
         for operation in operations.values():
             operation.get("requestBody", {}).get("content", {}).get(JSON, {}).pop("examples", None)
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path":
+                    parameter.pop("example", None)
     models = context.registry.list_models()  # none while they are loaded
     defaults = dict[str, str]()
     for model in models:
@@ -60,6 +64,8 @@ def _add_graphs(document: dict[str, Any], scorers: list[Scorer]) -> None:
         example = make_example(model)
         stored = _examples_of(document, "put", "/graphs/{id}")
         if model.recipe is not None:
+            if model.recipe.scores != "transactions":
+                continue  # no stored graph has such a model
             stored[model.name] = {"value": {"model": model.name}}
             rows = {"transactions": example["transactions"]}
             added = _examples_of(document, "post", "/graphs/{id}/transactions")

@@ -22,7 +22,7 @@ from service.settings import Settings
 
 _HANDSHAKE_S = 10.0  # of TLS; a connection counts once its handshake is complete
 _PREFIX = "BASIN_"
-_OF_OTHERS = {"BASIN_URL", "BASIN_KEY", "BASIN_DATA"}  # the command line, and tests
+_OTHER_VARIABLES = {"BASIN_URL", "BASIN_KEY", "BASIN_DATA"}  # the command line, and tests
 _OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
 
 
@@ -39,7 +39,7 @@ def warn_of_unknown_settings(environment: Iterable[str]) -> None:
     known = {name.upper(): f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name in sorted(environment):
         setting = name.removeprefix(_PREFIX)
-        if setting != name and setting not in known and name not in _OF_OTHERS:
+        if setting != name and setting not in known and name not in _OTHER_VARIABLES:
             nearest = difflib.get_close_matches(setting, known, 1)
             structlog.get_logger().warning(
                 "unknown setting", name=name, nearest=known[nearest[0]] if nearest else None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 from basin_client import InputError
 from basin_client.tables import Table
+from basin_client.transaction_operations import add_labels
 from basin_client.transaction_tables import TransactionColumns, read_transactions, to_rows
 
 FRAME = pd.DataFrame(
@@ -105,3 +108,20 @@ def test_dropped_columns_are_noted() -> None:
     table = read(columns=TransactionColumns(drop=("*",)))
     assert table.labels is None
     assert any("not read: place, fraud" in note for note in table.notes)
+
+
+def test_a_part_of_a_table_need_not_have_every_value() -> None:
+    labelled = Table(FRAME.assign(fraud=["1", "0", "1"]), "t.csv")
+    with pytest.raises(InputError, match="no row has '2'"):
+        read_transactions(labelled, COLUMNS)
+    assert read_transactions(labelled, COLUMNS, is_part=True).labels.tolist() == [1, 0, 1]
+
+
+def test_labels_of_transactions_are_0_or_1_by_the_text_of_their_id() -> None:
+    request = add_labels("g", {7: 1, "8": False})
+    assert json.loads(request.content)["labels"] == [
+        {"id": "7", "label": 1},
+        {"id": "8", "label": 0},
+    ]
+    with pytest.raises(InputError, match=r"label of 'p' is 0\.9"):
+        add_labels("g", {"p": 0.9})

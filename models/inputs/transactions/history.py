@@ -125,7 +125,8 @@ class TransactionHistory:
     def nbytes(self) -> int:
         """Bytes of its arrays; keys by name come on top."""
         arrays = (*self._rows.values(), *self._series.values())
-        return sum(array.nbytes for array in arrays) + _BYTES_OF_A_KEY * len(self._keys)
+        keys = _BYTES_OF_A_KEY * len(self._keys)
+        return sum(array.nbytes for array in arrays) + self._labels.nbytes + keys
 
     @property
     def last_time(self) -> float:
@@ -179,7 +180,7 @@ class TransactionHistory:
         r["time"][begin:end], r["amount"][begin:end] = rows.time, rows.amount
         own = self._num_own
         described = np.empty((end - begin, r["x"].shape[1] - own))
-        due = self._labels.find_due(rows.time[-1])
+        due = self._labels.take_due(rows.time[-1])
         counted = kernels.update(
             *(begin, end, r["time"], r["amount"], r["key"]),
             *(self._chain_of, self._member, self._windows),
@@ -189,7 +190,7 @@ class TransactionHistory:
             *(self.recipe.label is not None, r["known"], s["frauds"], s["labelled"]),
             *(due.row, due.label, due.time, due.position),
         )
-        self._labels.remove_first(counted)
+        self._labels.put_back(due.select(slice(counted, None)))
         r["x"][begin:end, :own] = self.recipe.describe_rows(rows)
         r["x"][begin:end, own:] = described
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+
+_MIN_MERGED = 4096  # new labels that are not worth sorting all that wait again
 
 
 @dataclass(frozen=True)
@@ -33,18 +36,27 @@ class KnownLabels:
         rows = np.empty(0, np.int64)
         return cls(rows, np.empty(0, np.int8), np.empty(0), rows)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[KnownLabels]) -> KnownLabels:
+        return cls(
+            np.concatenate([part.row for part in parts]),
+            np.concatenate([part.label for part in parts]),
+            np.concatenate([part.time for part in parts]),
+            np.concatenate([part.position for part in parts]),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in vars(self).values())
+
     def select(self, places: np.ndarray | slice) -> KnownLabels:
         return KnownLabels(
             self.row[places], self.label[places], self.time[places], self.position[places]
         )
 
-    def join(self, others: KnownLabels) -> KnownLabels:
-        return KnownLabels(
-            np.concatenate([self.row, others.row]),
-            np.concatenate([self.label, others.label]),
-            np.concatenate([self.time, others.time]),
-            np.concatenate([self.position, others.position]),
-        )
+    def sort(self) -> KnownLabels:
+        """Return them in order of time, and of position."""
+        return self.select(np.lexsort((self.position, self.time)))
 
     def without_rows(self, count: int) -> KnownLabels:
         """Return those that are left when the first `count` transactions are forgotten."""
@@ -58,32 +70,36 @@ class LabelQueue:
 
     def __init__(self) -> None:
         self._all = [KnownLabels.none()]
-        self._waiting = KnownLabels.none()  # in order of time, and of position
+        # Many labels may wait for long, and one may come with each transaction: those that came
+        # lately are not sorted in among the others before they are many.
+        self._sorted = self._recent = KnownLabels.none()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in (*self._all, self._sorted, self._recent))
 
     def add(self, labels: KnownLabels) -> None:
         if len(labels):
             self._all.append(labels)
-            waiting = self._waiting.join(labels)
-            self._waiting = waiting.select(np.lexsort((waiting.position, waiting.time)))
+            self.put_back(labels)
 
     def list_all(self) -> KnownLabels:
         """Return all that were added, in that order."""
-        joined = self._all[0]
-        if len(self._all) > 1:
-            parts = self._all
-            joined = KnownLabels(
-                *(
-                    np.concatenate([getattr(part, name) for part in parts])
-                    for name in ("row", "label", "time", "position")
-                )
-            )
-            self._all = [joined]
-        return joined
+        self._all = [KnownLabels.concatenate(self._all)]
+        return self._all[0]
 
-    def find_due(self, time: float) -> KnownLabels:
-        """Return those that are known by `time`, in order of time."""
-        return self._waiting.select(slice(np.searchsorted(self._waiting.time, time, side="right")))
+    def take_due(self, time: float) -> KnownLabels:
+        """Remove those that are known by `time`, and return them in order of time and position."""
+        count = np.searchsorted(self._sorted.time, time, side="right")
+        is_due = self._recent.time <= time
+        due = [self._sorted.select(slice(count)), self._recent.select(is_due)]
+        self._sorted = self._sorted.select(slice(count, None))
+        self._recent = self._recent.select(~is_due)
+        return KnownLabels.concatenate(due).sort()
 
-    def remove_first(self, count: int) -> None:
-        """Take the first ones off, once they are counted."""
-        self._waiting = self._waiting.select(slice(count, None))
+    def put_back(self, labels: KnownLabels) -> None:
+        """Let labels wait."""
+        self._recent = KnownLabels.concatenate([self._recent, labels])
+        if len(self._recent) > max(_MIN_MERGED, len(self._sorted) // 8):
+            self._sorted = KnownLabels.concatenate([self._sorted, self._recent]).sort()
+            self._recent = KnownLabels.none()

@@ -6,9 +6,11 @@ import base64
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from models.base import Architecture
 from models.inputs.graph import UNTYPED
 from models.inputs.quantile_bins import QuantileBins
 from models.inputs.questions import COLORS, list_example_questions
@@ -31,8 +33,14 @@ _RGB = np.array(  # of `COLORS`
 _NODES = 8
 
 
+_made = WeakKeyDictionary[Architecture, dict[str, Any]]()  # of each network
+
+
 def make_example(model: Model[Any]) -> dict[str, Any]:
-    """Return the body of a request to the route of the model, as JSON."""
+    """Return the body of a request to the route of the model, as JSON; made once, not to be
+    changed."""
+    if (example := _made.get(model.network)) is not None:
+        return example
     makers: dict[type, Callable[[Any], dict[str, Any]]] = {
         Scorer: _make_scores,
         Classifier: _make_graphs,
@@ -40,7 +48,8 @@ def make_example(model: Model[Any]) -> dict[str, Any]:
         ImageClassifier: _make_picture,
         VisualQuestionModel: _make_question,
     }
-    return {"model": model.name} | makers[type(model)](model)
+    example = _made[model.network] = {"model": model.name} | makers[type(model)](model)
+    return example
 
 
 def _make_scores(model: Scorer) -> dict[str, Any]:

@@ -203,6 +203,8 @@ class TransactionGraph(StoredGraph):
             differ |= _differ(ours, theirs)
         if sent.rows.labels is not None and stored.rows.labels is not None:
             other = (sent.rows.labels >= 0) & (sent.rows.labels != stored.rows.labels)
+            if other.any():  # one that it had before is a repetition too
+                other &= ~self._have_had(stored.node_ids, sent.rows.labels)
             if (other & ~differ).any():
                 rule = (
                     "This transaction is stored with another label, or without one. Send its label "
@@ -225,6 +227,14 @@ class TransactionGraph(StoredGraph):
             )
             raise make_graph_problem_where(differ, at, "conflict", rule)
 
+    def _have_had(self, node_ids: list[NodeId], labels: np.ndarray) -> np.ndarray:
+        """Mark the transactions (n,) that had this label at some time."""
+        rows = [self._rows[node_id] for node_id in node_ids]
+        known = self._history.list_labels()
+        known = known.select(np.isin(known.row, rows))
+        pairs = set(zip(known.row.tolist(), known.label.tolist(), strict=True))
+        return np.array([pair in pairs for pair in zip(rows, labels.tolist(), strict=True)])
+
     def commit(self, change: Addition | Labelling, revision: int) -> None:
         with self._lock:
             if isinstance(change, Labelling):
@@ -236,9 +246,11 @@ class TransactionGraph(StoredGraph):
 
     def apply_logged(self, text: bytes) -> None:
         update = parse_update(text)
-        if isinstance(update, NewLabels):  # each was a change when it was written
-            rows = np.array([self._rows[node_id] for node_id in update.node_ids], np.int64)
-            change = Labelling(update, rows, self.num_nodes)
+        if isinstance(update, NewLabels):
+            # Another server may have logged it that had not forgotten such a row yet.
+            rows = np.array([self._rows.get(node_id, -1) for node_id in update.node_ids], np.int64)
+            labels, here = update.labels[rows >= 0], rows[rows >= 0]
+            change = Labelling(NewLabels(update.node_ids, labels), here, self.num_nodes)
         else:
             change = Addition(update, self.num_nodes + len(update.node_ids))
         self.commit(change, self.revision + 1)

@@ -5,6 +5,10 @@ let key = "";
 /** Called where the server wants a key; resolves with one. */
 let askForKey = async () => "";
 
+export function hasKey() {
+  return key !== "";
+}
+
 export function onKeyNeeded(ask) {
   askForKey = ask;
 }
@@ -22,8 +26,9 @@ export class Refused extends Error {
 export async function request(method, path, { body, accept = "application/json", signal } = {}) {
   for (;;) {
     const headers = { accept };
-    if (key) {
-      headers.authorization = `Bearer ${key}`;
+    const used = key;
+    if (used) {
+      headers.authorization = `Bearer ${used}`;
     }
     if (body !== undefined) {
       headers["content-type"] = "application/json";
@@ -49,12 +54,15 @@ export async function request(method, path, { body, accept = "application/json",
     if (response.status !== 401) {
       throw new Refused(problem);
     }
-    key = await askForKey(key ? problem.detail : "");
+    if (key === used) {
+      // Otherwise another request has asked for a new key meanwhile.
+      key = await askForKey(used ? problem.detail : "");
+    }
   }
 }
 
-export async function getJson(path) {
-  return (await request("GET", path)).json();
+export async function getJson(path, signal) {
+  return (await request("GET", path, { signal })).json();
 }
 
 export async function postJson(path, body, signal) {
@@ -92,6 +100,6 @@ export async function listModels(route) {
   return chosen.sort((a, b) => b.default_for.length - a.default_for.length);
 }
 
-export function describeModel(name) {
-  return getJson(`/models/${encodeURIComponent(name)}`);
+export function describeModel(name, signal) {
+  return getJson(`/models/${encodeURIComponent(name)}`, signal);
 }

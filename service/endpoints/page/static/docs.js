@@ -2,16 +2,17 @@
 
 const form = document.getElementById("key");
 const secret = document.getElementById("secret");
+const failure = document.getElementById("failure");
 const refusal = document.getElementById("refusal");
 
 async function fetchInterface(key) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   const response = await fetch("/openapi.json", { headers });
-  const document = await response.json();
+  const described = await response.json();
   if (!response.ok) {
-    throw new Error(document.detail);
+    throw Object.assign(new Error(described.detail), { status: response.status });
   }
-  return document;
+  return described;
 }
 
 function show(spec, key) {
@@ -40,7 +41,9 @@ form.addEventListener("submit", async (event) => {
 
 try {
   show(await fetchInterface(""), "");
-} catch {
-  form.hidden = false;
+} catch (error) {
+  const needsKey = error.status === 401;
+  form.hidden = !needsKey;
+  failure.textContent = needsKey ? "" : error.message;
   secret.focus();
 }

@@ -35,10 +35,13 @@ export function select(options, chosen) {
 export function slider(text, { min, max, step, value, format = String }) {
   const field = element("input", { type: "range", min, max, step });
   field.value = value;
-  const output = element("output", {}, format(field.valueAsNumber));
-  field.addEventListener("input", () => {
+  const output = element("output");
+  const show = () => {
     output.textContent = format(field.valueAsNumber);
-  });
+    field.setAttribute("aria-valuetext", output.textContent);
+  };
+  field.addEventListener("input", show);
+  show();
   const row = element("div", { className: "row" }, ...labelled(text, field), output);
   return {
     row,
@@ -57,7 +60,32 @@ export function scrollable(title) {
   return made;
 }
 
-/** Read a dropped or chosen file by `read`. */
+/** A field for a file, which `read` gets. It is emptied, so that the same file can be chosen again. */
+export function fileField(accept, read) {
+  const field = element("input", {
+    type: "file",
+    accept,
+    onchange: () => {
+      const [file] = field.files;
+      if (file) {
+        read(file);
+      }
+    },
+    onclick: () => {
+      field.value = "";
+    },
+  });
+  return field;
+}
+
+/** Save a file under a name. */
+export function save(name, blob) {
+  const href = URL.createObjectURL(blob);
+  element("a", { download: name, href }).click();
+  URL.revokeObjectURL(href);
+}
+
+/** Read a dropped file by `read`. */
 export function acceptDrops(target, read) {
   target.addEventListener("dragover", (event) => {
     event.preventDefault();

@@ -3,7 +3,7 @@
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { describeModel, listModels, postJson } from "./api.js";
 import { element, format, labelled, scrollable, select, slider } from "./dom.js";
-import { Panel, toPython } from "./panel.js";
+import { Panel, postWithHttpx } from "./panel.js";
 
 const COLORS = ["#0b8794", "#d9731a", "#7a5cc7", "#c23b5a"];
 
@@ -19,21 +19,21 @@ export class EnergyPanel extends Panel {
     this.runs = [];
   }
 
-  async build(state) {
+  async build(state, signal) {
     const models = await listModels();
     if (!models.length) {
       throw new Error("This server has no model.");
     }
     this.model = select(models.map((model) => model.name), state.model);
-    this.model.addEventListener("change", () => this.run(() => this.choose(), ""));
+    this.model.addEventListener("change", () => this.run((choosing) => this.choose(choosing), ""));
     this.steps = slider("Steps of each block", { min: 0, max: 64, step: 1, value: 2 });
     const power = (value) => `× ${format(10 ** value)}`;
-    this.beta = slider("β", { min: -2, max: 2, step: 0.05, value: 0, format: power });
-    this.size = slider("Step size", { min: -2, max: 1, step: 0.05, value: 0, format: (v) => format(10 ** v) });
+    this.beta = slider("β", { min: -2, max: 2, step: "any", value: 0, format: power });
+    this.size = slider("Step size", { min: -2, max: 1, step: "any", value: 0, format: (v) => format(10 ** v) });
     this.solver = select(["euler", "nesterov"], state.solver);
     this.keep = element("input", { type: "checkbox" });
     this.chart = element("div");
-    this.told = scrollable("Runs");
+    this.table = scrollable("Runs");
     const form = element(
       "form",
       {
@@ -47,7 +47,7 @@ export class EnergyPanel extends Panel {
       this.beta.row,
       this.size.row,
       element("div", { className: "row" }, ...labelled("Solver", this.solver)),
-      element("div", { className: "row" }, this.keep, labelled("Lay over the run before", this.keep)[0]),
+      element("div", { className: "row" }, this.keep, labelled("Keep the previous run in the chart", this.keep)[0]),
       element("div", { className: "row" }, element("button", { className: "main" }, "Relax")),
       this.busy,
       this.error,
@@ -55,10 +55,7 @@ export class EnergyPanel extends Panel {
     const share = this.shareButtons({
       path: () => this.detail.route,
       body: () => this.body(),
-      python: (body) =>
-        "import httpx\n\n" +
-        `answer = httpx.post("${location.origin}${this.detail.route}", json=${toPython(body)})\n` +
-        "print(answer.json())",
+      python: (body) => postWithHttpx(this.detail.route, body),
       state: () => ({
         model: this.model.value,
         steps: this.steps.field.value,
@@ -71,11 +68,11 @@ export class EnergyPanel extends Panel {
       element(
         "div",
         { className: "columns" },
-        element("div", {}, form, share, this.code),
-        element("div", {}, this.chart, this.told),
+        element("div", {}, form, share, this.copied, this.code),
+        element("div", {}, this.chart, this.table),
       ),
     );
-    await this.choose();
+    await this.choose(signal);
     for (const [name, field] of Object.entries({ steps: this.steps, beta: this.beta, size: this.size })) {
       if (state[name] !== undefined) {
         field.set(state[name]);
@@ -83,8 +80,9 @@ export class EnergyPanel extends Panel {
     }
   }
 
-  async choose() {
-    this.detail = await describeModel(this.model.value);
+  /** Read the model, and set the sliders to what it was trained with. */
+  async choose(signal) {
+    this.detail = await describeModel(this.model.value, signal);
     this.steps.field.max = this.detail.limits.max_steps;
     this.steps.set(this.detail.knobs.steps);
     this.beta.set(0);
@@ -105,10 +103,13 @@ export class EnergyPanel extends Panel {
   }
 
   async relax(signal) {
+    if (this.detail.name !== this.model.value) {
+      await this.choose(signal);
+    }
     const body = this.body();
     const answer = await postJson(this.detail.route, body, signal);
     const { steps, beta_scale, solver } = body.dynamics;
-    const name = `${this.model.value}, ${steps} steps, β × ${format(beta_scale)}, ${solver}`;
+    const name = `${body.model}, ${steps} steps, β × ${format(beta_scale)}, ${solver}`;
     this.runs = [...(this.keep.checked ? this.runs.slice(-1) : []), { name, convergence: findConvergence(answer) }];
     this.draw();
   }
@@ -138,8 +139,8 @@ export class EnergyPanel extends Panel {
     });
     const ink = getComputedStyle(document.body).color;
     const axis = { stroke: ink, grid: { stroke: "#8884" } };
-    this.chart.replaceChildren();
-    new uPlot(
+    this.plot?.destroy();
+    this.plot = new uPlot(
       {
         width: Math.max(260, Math.min(560, this.chart.clientWidth)),
         height: 320,
@@ -151,25 +152,26 @@ export class EnergyPanel extends Panel {
       this.chart,
     );
     const rows = this.runs.map(({ name, convergence }, place) => {
-      const rises = countRises(convergence.trace);
       const cells = [
         `${place + 1}: ${name}`,
         `${format(convergence.energy_initial, 5)} → ${format(convergence.energy_final, 5)}`,
         format(convergence.residual),
         convergence.stop_reason,
-        rises ? `${rises} of its steps raised it` : "fell at every step",
+        describeRises(convergence.trace),
       ];
       return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
     });
-    const titles = ["Run", "Energy", "Residual", "Stopped at", "Within the blocks"];
+    const titles = ["Run", "Energy", "Residual", "Stopped at", "Energy within the blocks"];
     const head = element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)));
-    this.told.replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+    this.table.replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
   }
 }
 
-function countRises(trace) {
-  return trace.filter((entry, place) => {
+function describeRises(trace) {
+  const steps = trace.filter((entry) => entry.step > 0).length;
+  const rises = trace.filter((entry, place) => {
     const before = trace[place - 1];
     return before && before.block === entry.block && entry.energy > before.energy;
   }).length;
+  return steps ? `rose in ${rises} of ${steps} steps` : "no step";
 }

@@ -1,8 +1,8 @@
 // Graphs and transactions: tables in, a ranked list out, and what moved the score of a node.
 
 import { describeModel, listModels, postJson } from "./api.js";
-import { acceptDrops, element, format, labelled, scrollable, select, slider } from "./dom.js";
-import { Panel, toPython } from "./panel.js";
+import { acceptDrops, element, fileField, format, labelled, save, scrollable, select, slider } from "./dom.js";
+import { Panel, postWithHttpx } from "./panel.js";
 import { parseCsv, toCsv, toNumber } from "./tables.js";
 
 const MAX_DRAWN = 400;
@@ -13,13 +13,13 @@ export class GraphsPanel extends Panel {
     super("graphs", "Graphs");
   }
 
-  async build(state) {
+  async build(state, signal) {
     const models = await listModels("/anomaly/score");
     if (!models.length) {
       throw new Error("This server has no model that scores graphs.");
     }
     this.model = select(models.map((model) => model.name), state.model);
-    this.model.addEventListener("change", () => this.run(() => this.choose(), ""));
+    this.model.addEventListener("change", () => this.run((choosing) => this.choose(choosing), ""));
     this.nodes = this.buildDrop("Nodes: a CSV with id and the features", "nodes");
     this.edges = this.buildDrop("Edges: a CSV with source and target", "edges");
     this.read = element("p", { className: "note" });
@@ -39,51 +39,62 @@ export class GraphsPanel extends Panel {
         "div",
         { className: "row" },
         element("button", { className: "main" }, "Score"),
-        element("button", { type: "button", onclick: () => this.run(() => this.choose(), "") }, "Example"),
+        element("button", { type: "button", onclick: () => this.run((choosing) => this.choose(choosing), "") }, "Example"),
       ),
       this.busy,
       this.error,
     );
-    this.threshold = slider("Threshold", { min: 0, max: 1, step: 0.001, value: 0.5, format: (v) => v.toFixed(3) });
+    this.threshold = slider("Threshold", { min: 0, max: 1, step: "any", value: 0.5, format: (v) => v.toFixed(3) });
     this.threshold.field.addEventListener("input", () => this.showAlerts());
     this.alerts = element("p", { role: "status" });
     this.canvas = element("div", { className: "graph" });
     this.list = scrollable("Scores");
     this.detail = element("div");
-    const save = element("button", { type: "button", onclick: () => this.save() }, "Save as CSV");
-    this.results = element("div", { hidden: true }, this.threshold.row, this.alerts, this.canvas, this.detail, save, this.list);
+    const saving = element("button", { type: "button", onclick: () => this.saveScores() }, "Save as CSV");
+    this.results = element("div", { hidden: true }, this.threshold.row, this.alerts, this.canvas, this.detail, saving, this.list);
     const share = this.shareButtons({
       path: "/anomaly/score",
-      body: () => this.body,
-      python: (body) =>
-        "import httpx\n\n" +
-        `answer = httpx.post("${location.origin}/anomaly/score", json=${toPython(body)})\n` +
-        "print(answer.json())",
+      body: () => this.requireBody(),
+      python: (body) => postWithHttpx("/anomaly/score", body),
       state: () => ({ model: this.model.value }),
     });
-    await this.choose(); // before there is anything to drop a table on, which it would forget
+    await this.choose(signal); // before there is anything to drop a table on, which it would forget
     this.root.append(
-      element("div", { className: "columns" }, element("div", {}, form, share, this.code), this.results),
+      element("div", { className: "columns" }, element("div", {}, form, share, this.copied, this.code), this.results),
     );
   }
 
   buildDrop(text, name) {
-    const field = element("input", { type: "file", accept: ".csv,.tsv,.txt" });
     const read = (file) =>
       this.run(async () => {
+        this.clear();
         this[`${name}Table`] = parseCsv(await file.text());
         this.useTables();
       }, "");
-    field.addEventListener("change", () => read(field.files[0]));
+    const field = fileField(".csv,.tsv,.txt", read);
     const [title] = labelled(text, field);
     const root = element("div", {}, title, field);
     acceptDrops(root, read);
     return { root, title, field };
   }
 
+  /** Forget the request and its scores, until there is a whole one. */
+  clear() {
+    this.body = null;
+    this.results.hidden = true;
+  }
+
+  requireBody() {
+    if (this.body === null) {
+      throw new Error(this.read.textContent || "Give a table first.");
+    }
+    return this.body;
+  }
+
   /** Take the example of the model. */
-  async choose() {
-    this.detailOfModel = await describeModel(this.model.value);
+  async choose(signal) {
+    this.detailOfModel = await describeModel(this.model.value, signal);
+    this.clear();
     this.body = this.detailOfModel.example;
     this.nodesTable = this.edgesTable = null;
     this.nodes.field.value = this.edges.field.value = "";
@@ -93,15 +104,16 @@ export class GraphsPanel extends Panel {
       ? `Transactions: a CSV with ${this.listColumns(transactions).join(", ")}`
       : "Nodes: a CSV with id and the features";
     this.read.textContent = "The example of the model: values that training has seen.";
-    this.results.hidden = true;
   }
 
   listColumns(recipe) {
     const named = [recipe.time, recipe.source, recipe.target, recipe.amount, ...recipe.numbers];
-    return [...new Set([...named, ...Object.keys(recipe.categories), ...recipe.shared])];
+    const label = recipe.label ? [recipe.label] : []; // known ones are read, blank ones are not known
+    return [...new Set([...named, ...Object.keys(recipe.categories), ...recipe.shared, ...label])];
   }
 
   useTables() {
+    this.read.textContent = "The tables cannot be used.";
     const notes = [];
     const leaveOut = (names, known) => {
       const extra = names.filter((name) => !known.includes(name));
@@ -113,7 +125,7 @@ export class GraphsPanel extends Panel {
     const { names, rows } = this.nodesTable ?? { names: [], rows: [] };
     if (transactions) {
       leaveOut(names, ["id", ...this.listColumns(transactions)]);
-      const numbers = [transactions.amount, ...transactions.numbers];
+      const numbers = [transactions.amount, ...transactions.numbers, transactions.label];
       const isNumber = (name) => numbers.includes(name) || (name === transactions.time && !transactions.calendar);
       const known = [...this.listColumns(transactions), ...(names.includes("id") ? ["id"] : [])];
       const listed = rows.map((row, place) =>
@@ -152,7 +164,11 @@ export class GraphsPanel extends Panel {
   }
 
   async score(signal) {
-    const answer = await postJson("/anomaly/score", this.body, signal);
+    if (this.detailOfModel.name !== this.model.value) {
+      await this.choose(signal);
+    }
+    this.scored = this.requireBody();
+    const answer = await postJson("/anomaly/score", this.scored, signal);
     this.scores = [...answer.results].sort((a, b) => a.rank - b.rank);
     this.results.hidden = false;
     this.detail.replaceChildren();
@@ -170,7 +186,7 @@ export class GraphsPanel extends Panel {
       element("table", {}, element("thead", {}, element("tr", {}, ...titles)), body),
       element("p", { className: "note" }, more),
     );
-    await this.draw();
+    await this.draw(signal);
     this.threshold.set(this.scores[0].threshold);
   }
 
@@ -184,15 +200,16 @@ export class GraphsPanel extends Panel {
   }
 
   /** Draw a graph of nodes and edges, if it is not too large to be read. */
-  async draw() {
+  async draw(signal) {
     this.drawn?.destroy();
     this.drawn = null;
-    const { nodes, edges } = this.body;
+    const { nodes, edges } = this.scored;
     this.canvas.hidden = !nodes || nodes.length > MAX_DRAWN;
     if (this.canvas.hidden) {
       return;
     }
     const { default: cytoscape } = await import("./vendor/cytoscape/cytoscape.esm.min.js");
+    signal.throwIfAborted(); // another run draws
     const probabilities = new Map(this.scores.map((result) => [String(result.node_id), result.probability]));
     const ink = getComputedStyle(document.body).color;
     this.drawn = cytoscape({
@@ -218,12 +235,12 @@ export class GraphsPanel extends Panel {
         { selector: "edge", style: { width: 1.5, "line-color": "#8a9aa3", "curve-style": "haystack" } },
       ],
     });
-    this.drawn.on("tap", "node", (event) => this.run((signal) => this.explain(event.target.id(), signal)));
+    this.drawn.on("tap", "node", (event) => this.run((running) => this.explain(event.target.id(), running)));
   }
 
   async explain(id, signal) {
     const result = this.scores.find((each) => String(each.node_id) === String(id));
-    const body = { ...this.body, targets: [result.node_id], include: ["explanation"] };
+    const body = { ...this.scored, targets: [result.node_id], include: ["explanation"] };
     const answer = await postJson("/anomaly/score", body, signal);
     const { neighbours, features } = answer.results[0].explanation;
     const list = (causes, toText) => {
@@ -241,11 +258,10 @@ export class GraphsPanel extends Panel {
     );
   }
 
-  save() {
+  saveScores() {
     const names = ["node_id", "score", "probability", "label", "rank"];
     const threshold = this.threshold.field.valueAsNumber;
     const rows = this.scores.map((result) => ({ ...result, label: Number(result.probability >= threshold) }));
-    const blob = new Blob([toCsv(names, rows)], { type: "text/csv" });
-    element("a", { download: "scores.csv", href: URL.createObjectURL(blob) }).click();
+    save("scores.csv", new Blob([toCsv(names, rows)], { type: "text/csv" }));
   }
 }

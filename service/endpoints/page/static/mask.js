@@ -3,7 +3,7 @@
 import { element } from "./dom.js";
 
 const COLOR = "rgb(224 122 31 / 75%)";
-const MAX_UNDO = 30;
+const MAX_UNDO_BYTES = 256e6;
 
 export class MaskPainter {
   constructor() {
@@ -11,7 +11,8 @@ export class MaskPainter {
     this.hole = element("canvas", { tabIndex: 0 });
     this.hole.setAttribute("aria-label", "Hole: paint with the mouse, or move with the arrow keys and paint with space");
     this.hole.getContext("2d", { willReadFrequently: true });
-    this.stage = element("div", { className: "stage" }, this.picture, this.hole);
+    this.ring = element("div", { className: "ring", hidden: true });
+    this.stage = element("div", { className: "stage" }, this.picture, this.hole, this.ring);
     this.brush = 12;
     this.erases = false;
     this.zoom = 1;
@@ -19,7 +20,9 @@ export class MaskPainter {
     this.cursor = null;
     this.hole.addEventListener("pointerdown", (event) => this.begin(event));
     this.hole.addEventListener("pointermove", (event) => this.move(event));
-    this.hole.addEventListener("pointerup", () => (this.last = null));
+    for (const end of ["pointerup", "pointercancel"]) {
+      this.hole.addEventListener(end, () => (this.last = null));
+    }
     this.hole.addEventListener("keydown", (event) => this.press(event));
   }
 
@@ -49,7 +52,8 @@ export class MaskPainter {
   remember() {
     const { width, height } = this.hole;
     this.past.push(this.hole.getContext("2d").getImageData(0, 0, width, height));
-    this.past.splice(0, this.past.length - MAX_UNDO);
+    const most = Math.max(1, Math.floor(MAX_UNDO_BYTES / (4 * width * height)));
+    this.past.splice(0, Math.max(0, this.past.length - most));
   }
 
   undo() {
@@ -70,6 +74,7 @@ export class MaskPainter {
 
   begin(event) {
     if (event.button === 0) {
+      this.ring.hidden = true;
       this.remember();
       this.hole.setPointerCapture(event.pointerId);
       this.last = this.place(event);
@@ -110,6 +115,7 @@ export class MaskPainter {
         Math.min(this.hole.width, Math.max(0, x + by[0] * step)),
         Math.min(this.hole.height, Math.max(0, y + by[1] * step)),
       ];
+      this.showCursor();
     } else if (event.key === " ") {
       event.preventDefault();
       this.remember();
@@ -119,6 +125,16 @@ export class MaskPainter {
       event.preventDefault();
       this.undo();
     }
+  }
+
+  /** Show where the keys paint. */
+  showCursor() {
+    const [x, y] = this.cursor;
+    const size = this.brush * this.zoom;
+    this.ring.hidden = false;
+    this.ring.style.width = this.ring.style.height = `${size}px`;
+    this.ring.style.left = `${x * this.zoom - size / 2}px`;
+    this.ring.style.top = `${y * this.zoom - size / 2}px`;
   }
 
   /** The hole as a PNG in base64, white where it is; null where nothing is painted. */

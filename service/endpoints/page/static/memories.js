@@ -3,7 +3,7 @@
 import { getJson, postJson } from "./api.js";
 import { element, format, labelled, select, slider } from "./dom.js";
 import { toBase64 } from "./mask.js";
-import { Panel, toPython } from "./panel.js";
+import { Panel, openClient, toPython } from "./panel.js";
 
 const BETAS = [200, 2000, 20000];
 
@@ -54,11 +54,10 @@ export class MemoriesPanel extends Panel {
     const share = this.shareButtons({
       path: "/sample",
       body: () => this.body(),
-      python: ({ memory, ...knobs }) => {
-        const given = Object.entries(knobs).map(([name, value]) => `${name}=${toPython(value)}`);
+      python: ({ memory, ...options }) => {
+        const entries = Object.entries(options).map(([name, value]) => `${name}=${toPython(value)}`);
         return (
-          `from basin_client import Client\n\nwith Client("${location.origin}") as client:\n` +
-          `    print(client.sample(${toPython(memory)}, ${given.join(", ")}).diagnostics)`
+          `${openClient()}    print(client.sample(${toPython(memory)}, ${entries.join(", ")}).diagnostics)`
         );
       },
       state: () => ({
@@ -68,7 +67,7 @@ export class MemoriesPanel extends Panel {
       }),
     });
     this.root.append(
-      element("div", { className: "columns" }, element("div", {}, form, share, this.code), this.result),
+      element("div", { className: "columns" }, element("div", {}, form, share, this.copied, this.code), this.result),
     );
   }
 
@@ -103,8 +102,8 @@ export class MemoriesPanel extends Panel {
       throw new Error("Recall is shown of images. Choose a memory of images.");
     }
     const seed = Math.floor(Math.random() * 1e6);
-    const asked = { memory: memory.id, beta: 1e6, num_samples: 1, steps: 50, seed };
-    const { samples } = await postJson("/sample", asked, signal);
+    const request = { memory: memory.id, beta: 1e6, num_samples: 1, steps: 50, seed };
+    const { samples } = await postJson("/sample", request, signal);
     const [pattern] = samples;
     const whole = drawPattern(pattern, memory);
     const [height, width] = memory.shape;

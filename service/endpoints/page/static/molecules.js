@@ -1,8 +1,8 @@
 // Molecules: SMILES in, a table of answers out, and of one of them what its answer rests on.
 
 import { describeModel, listModels, postJson } from "./api.js";
-import { acceptDrops, element, format, labelled, scrollable, select } from "./dom.js";
-import { Panel, toPython } from "./panel.js";
+import { acceptDrops, element, fileField, format, labelled, scrollable, select } from "./dom.js";
+import { Panel, openClient, toPython } from "./panel.js";
 
 const EXAMPLE = `CC(=O)Oc1ccccc1C(=O)O aspirin
 O=[N+]([O-])c1ccc(N)cc1 4-nitroaniline
@@ -35,16 +35,12 @@ export class MoleculesPanel extends Panel {
     }
     this.model = select(readers, state.model);
     this.text = element("textarea", { spellcheck: false, value: state.smiles ?? EXAMPLE });
-    acceptDrops(this.text, async (file) => {
-      this.text.value = await file.text();
-    });
-    const file = element("input", {
-      type: "file",
-      accept: ".smi,.txt,.csv",
-      onchange: async () => {
-        this.text.value = await file.files[0].text();
-      },
-    });
+    const read = (file) =>
+      this.run(async () => {
+        this.text.value = await file.text();
+      }, "");
+    acceptDrops(this.text, read);
+    const file = fileField(".smi,.txt,.csv", read);
     const form = element(
       "form",
       {
@@ -66,15 +62,14 @@ export class MoleculesPanel extends Panel {
       path: "/classify",
       body: () => this.body(),
       python: ({ model, smiles }) =>
-        `from basin_client import Client\n\nwith Client("${location.origin}") as client:\n` +
-        `    print(client.classify(${toPython(smiles)}, model=${toPython(model)}).raw)`,
+        `${openClient()}    print(client.classify(${toPython(smiles)}, model=${toPython(model)}).raw)`,
       state: () => ({ model: this.model.value, smiles: this.text.value }),
     });
     this.root.append(
       element(
         "div",
         { className: "columns" },
-        element("div", {}, form, share, this.code),
+        element("div", {}, form, share, this.copied, this.code),
         element("div", {}, this.table, this.detail),
       ),
     );
@@ -87,10 +82,11 @@ export class MoleculesPanel extends Panel {
 
   async classify(signal) {
     const rows = readLines(this.text.value);
-    const answer = await postJson("/classify", this.body(), signal);
+    const body = this.body();
+    const answer = await postJson("/classify", body, signal);
     const tasks = Object.keys(answer.results.find((each) => each.status === "ok")?.predictions ?? {});
-    const head = ["Id", "SMILES", ...tasks, "Training's range", ""];
-    const body = element("tbody");
+    const head = ["Id", "SMILES", ...tasks, "Within the training range?", ""];
+    const lines = element("tbody");
     this.detail.replaceChildren();
     answer.results.forEach((result, place) => {
       const row = rows[place];
@@ -103,41 +99,42 @@ export class MoleculesPanel extends Panel {
           cells.push(element("td", {}, `${label} `, meter, ` ${format(probability)}`));
         }
         const outside = result.convergence.out_of_distribution;
-        cells.push(element("td", {}, outside === null ? "not known" : outside ? "outside" : "inside"));
+        cells.push(element("td", {}, outside === null ? "not known" : outside ? "no" : "yes"));
         const why = element("button", { type: "button" }, "Why?");
         why.setAttribute("aria-label", `Why? ${row.id}`);
         const line = element("tr", {}, ...cells, element("td", {}, why));
         why.addEventListener("click", () => {
-          for (const other of body.children) {
+          for (const other of lines.children) {
             other.classList.toggle("chosen", other === line);
           }
-          this.run((running) => this.explain(row, running), "Leaving out one atom after another …");
+          this.run((running) => this.explain(body.model, row, running), "Leaving out one atom after another …");
         });
-        body.append(line);
+        lines.append(line);
       } else {
         const wrong = element("td", { colSpan: tasks.length + 2, className: "error" }, result.error.detail);
-        body.append(element("tr", {}, ...cells, wrong));
+        lines.append(element("tr", {}, ...cells, wrong));
       }
     });
     const titles = head.map((title) => element("th", { scope: "col" }, title));
-    this.table.replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, ...titles)), body));
+    this.table.replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, ...titles)), lines));
   }
 
-  async explain(row, signal) {
-    const asked = { model: this.model.value, smiles: [row.smiles], include: ["explanation"] };
-    const answer = await postJson("/classify", asked, signal);
+  async explain(model, row, signal) {
+    const request = { model, smiles: [row.smiles], include: ["explanation"] };
+    const answer = await postJson("/classify", request, signal);
     const [result] = answer.results;
     this.detail.replaceChildren(element("h2", {}, row.id));
-    for (const [task, told] of Object.entries(result.explanation)) {
+    for (const [task, explanation] of Object.entries(result.explanation)) {
       const image = element("img", { className: "drawing", alt: `${row.id}: atoms coloured by effect` });
-      image.src = URL.createObjectURL(new Blob([told.svg], { type: "image/svg+xml" }));
-      const { removed, moved, random, draws } = told.nodes.deletion;
+      image.onload = () => URL.revokeObjectURL(image.src);
+      image.src = URL.createObjectURL(new Blob([explanation.svg], { type: "image/svg+xml" }));
+      const { removed, moved, random, draws } = explanation.nodes.deletion;
       this.detail.append(
         image,
         element(
           "p",
           {},
-          `${task}: ${told.label}. Without the ${removed} atoms that support it most, its logit falls by ` +
+          `${task}: ${explanation.label}. Without the ${removed} atoms that support it most, its logit falls by ` +
             `${format(moved)}; without as many at random by ${format(random)} (mean of ${draws} draws).`,
         ),
       );

@@ -31,7 +31,7 @@ function show(panel, state = {}, focus = false) {
   }
   if (!built.has(panel)) {
     built.add(panel);
-    panel.run(() => panel.build(state), "Loading …");
+    panel.start(state).then((isBuilt) => isBuilt || built.delete(panel));
   }
 }
 
@@ -56,23 +56,25 @@ for (const [place, panel] of panels.entries()) {
 
 const form = document.getElementById("key");
 const secret = document.getElementById("secret");
-let asked = null;
+let waiting = null;
 
 onKeyNeeded((refusal) => {
   // Several requests may wait for one key.
-  asked ??= new Promise((resolve) => {
+  waiting ??= new Promise((resolve) => {
     document.getElementById("refusal").textContent = refusal;
     form.hidden = false;
     secret.focus();
     form.onsubmit = (event) => {
       event.preventDefault();
       form.hidden = true;
-      asked = null;
+      waiting = null;
       resolve(secret.value.trim());
     };
   });
-  return asked;
+  return waiting;
 });
+
+addEventListener("hashchange", () => location.reload()); // a link pasted into the open page
 
 const { name, state } = readHash();
 show(panels.find((panel) => panel.name === name) ?? panels[0], state);

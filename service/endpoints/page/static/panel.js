@@ -1,5 +1,6 @@
 // What every panel has: a button that runs, what went wrong, code to copy, a link that holds its state.
 
+import { hasKey } from "./api.js";
 import { element } from "./dom.js";
 
 export class Panel {
@@ -12,9 +13,20 @@ export class Panel {
     this.error = element("p", { className: "error", role: "alert" });
     this.busy = element("p", { className: "note", role: "status" });
     this.code = element("pre", { hidden: true, tabIndex: 0 });
+    this.copied = element("p", { className: "note", role: "status" });
+    this.root.append(this.busy, this.error);
   }
 
-  /** Run `work` with an AbortSignal; a second run ends the first. */
+  /** Build what the panel shows; return whether that worked. If not, it can be tried again. */
+  async start(state) {
+    const isBuilt = await this.run((signal) => this.build(state, signal), "Loading …");
+    if (!isBuilt) {
+      this.root.replaceChildren(this.busy, this.error);
+    }
+    return isBuilt;
+  }
+
+  /** Run `work` with an AbortSignal, and return whether it succeeded; a second run ends the first. */
   async run(work, message = "Computing …") {
     this.running?.abort();
     const running = new AbortController();
@@ -23,13 +35,12 @@ export class Panel {
     this.busy.textContent = message;
     try {
       await work(running.signal);
+      return true;
     } catch (error) {
       if (!running.signal.aborted) {
         this.error.textContent = error.message;
-        if (!this.error.isConnected) {
-          this.root.append(this.error); // building the panel failed
-        }
       }
+      return false;
     } finally {
       if (this.running === running) {
         this.busy.textContent = "";
@@ -39,14 +50,19 @@ export class Panel {
 
   /** Buttons that show the present request as code, and copy a link to the present state. */
   shareButtons({ path, body, python, state }) {
-    const show = (text) => {
+    const show = async (text) => {
       this.code.hidden = false;
       this.code.textContent = text;
-      navigator.clipboard?.writeText(text).catch(() => {});
+      try {
+        await navigator.clipboard.writeText(text);
+        this.copied.textContent = "Copied.";
+      } catch {
+        this.copied.textContent = "Select the text and copy it.";
+      }
     };
     const copy = async (make) => {
       try {
-        show(await make());
+        await show(await make());
       } catch (error) {
         this.error.textContent = error.message;
       }
@@ -68,8 +84,8 @@ export class Panel {
 }
 
 export function toHash(name, state) {
-  const given = Object.entries(state).filter(([, value]) => value !== "" && value !== null);
-  return `#${name}?${new URLSearchParams(given)}`;
+  const entries = Object.entries(state).filter(([, value]) => value !== "" && value !== null);
+  return `#${name}?${new URLSearchParams(entries)}`;
 }
 
 export function readHash() {
@@ -77,9 +93,25 @@ export function readHash() {
   return { name, state: Object.fromEntries(new URLSearchParams(query)) };
 }
 
+/** A command for a shell. The body is its input, as an argument may not be longer than 128 KiB. */
 function toCurl(path, body) {
-  const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
-  return `curl -s ${location.origin}${path} -H 'Content-Type: application/json' -d '${quoted}'`;
+  const key = hasKey() ? ' -H "Authorization: Bearer $BASIN_KEY"' : "";
+  const options = `${key} -H 'Content-Type: application/json' -d @-`;
+  return `curl -s ${location.origin}${path}${options} <<'END'\n${JSON.stringify(body)}\nEND`;
+}
+
+/** The lines of Python that open a client of this server. */
+export function openClient() {
+  const key = hasKey() ? ', key=os.environ["BASIN_KEY"]' : "";
+  const imports = hasKey() ? "import os\n\n" : "";
+  return `${imports}from basin_client import Client\n\nwith Client("${location.origin}"${key}) as client:\n`;
+}
+
+/** Lines of Python that post a body as it is. */
+export function postWithHttpx(path, body) {
+  const key = hasKey() ? ', headers={"authorization": "Bearer " + os.environ["BASIN_KEY"]}' : "";
+  const imports = hasKey() ? "import os\n\nimport httpx\n" : "import httpx\n";
+  return `${imports}\nbody = ${toPython(body)}\nanswer = httpx.post("${location.origin}${path}", json=body${key})\nprint(answer.json())`;
 }
 
 /** A literal of Python. */

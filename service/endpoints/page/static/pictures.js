@@ -1,9 +1,9 @@
 // Pictures: a photo, a hole painted over it, and how it is filled, frame by frame.
 
 import { Refused, describeModel, listModels, postForEvents } from "./api.js";
-import { acceptDrops, element, labelled, select, slider } from "./dom.js";
+import { acceptDrops, element, fileField, labelled, select, slider } from "./dom.js";
 import { MaskPainter, toBase64, toBlob } from "./mask.js";
-import { Panel } from "./panel.js";
+import { Panel, openClient } from "./panel.js";
 
 export class PicturesPanel extends Panel {
   constructor() {
@@ -18,11 +18,9 @@ export class PicturesPanel extends Panel {
     this.model = select(models.map((model) => model.name), state.model);
     this.painter = new MaskPainter();
     acceptDrops(this.painter.stage, (file) => this.run(() => this.open(file), ""));
-    const file = element("input", {
-      type: "file",
-      accept: "image/png,image/jpeg,image/webp",
-      onchange: () => this.run(() => this.open(file.files[0]), ""),
-    });
+    const file = fileField("image/png,image/jpeg,image/webp", (chosen) =>
+      this.run(() => this.open(chosen), ""),
+    );
     this.brush = slider("Brush", { min: 1, max: 100, step: 1, value: 12, format: (v) => `${v} px` });
     this.brush.field.addEventListener("input", () => (this.painter.brush = this.brush.field.valueAsNumber));
     this.zoom = slider("Zoom", { min: -3, max: 3, step: 0.25, value: 0, format: (v) => `${Math.round(100 * 2 ** v)} %` });
@@ -63,13 +61,12 @@ export class PicturesPanel extends Panel {
       path: "/complete",
       body: () => this.body(),
       python: ({ model }) =>
-        `from basin_client import Client\n\nwith Client("${location.origin}") as client:\n` +
-        `    answer = client.complete("photo.png", "mask.png", model=${JSON.stringify(model)})\n` +
+        `${openClient()}    answer = client.complete("photo.png", "mask.png", model=${JSON.stringify(model)})\n` +
         `    answer.images[0].save("completed.png")`,
       state: () => ({ model: this.model.value }),
     });
     this.root.append(
-      element("div", { className: "columns" }, element("div", {}, form, share, this.code), this.result),
+      element("div", { className: "columns" }, element("div", {}, form, share, this.copied, this.code), this.result),
     );
     await this.showExample();
   }
@@ -91,7 +88,7 @@ export class PicturesPanel extends Panel {
   async body() {
     const mask = await this.painter.encodeMask();
     if (mask === null) {
-      throw new Error("Nothing is painted. Paint over what shall be filled.");
+      throw new Error("Nothing is painted. Paint the area to fill.");
     }
     return { model: this.model.value, image: this.source, mask };
   }
@@ -100,8 +97,8 @@ export class PicturesPanel extends Panel {
     const body = await this.body();
     const after = element("img", { alt: "completed" });
     const before = element("img", { alt: "with the hole", src: this.drawHole() });
-    const told = element("p", { className: "note", role: "status" });
-    this.result.replaceChildren(element("h2", {}, "Completed"), element("div", { className: "compare" }, after, before), told);
+    const note = element("p", { className: "note", role: "status" });
+    this.result.replaceChildren(element("h2", {}, "Completed"), element("div", { className: "compare" }, after, before), note);
     for (const image of [after, before]) {
       image.style.width = this.painter.hole.style.width;
     }
@@ -114,7 +111,7 @@ export class PicturesPanel extends Panel {
       (name, data) => {
         if (name === "progress") {
           after.src = `data:image/png;base64,${data.b64_png}`;
-          told.textContent = `step ${data.step} of ${data.steps}, energy ${data.energy?.toFixed(1) ?? "–"}`;
+          note.textContent = `step ${data.step} of ${data.steps}, energy ${data.energy?.toFixed(1) ?? "–"}`;
         } else if (name === "done") {
           last = data;
         } else if (name === "failed") {
@@ -128,12 +125,12 @@ export class PicturesPanel extends Panel {
     }
     const [image] = last.images;
     after.src = `data:image/png;base64,${image.b64_png}`;
-    told.textContent =
+    note.textContent =
       `${image.convergence.windows} window(s), energy per patch ${image.convergence.energy_initial.toFixed(1)} → ` +
       `${image.convergence.energy_final.toFixed(1)}, ${Math.round(last.timings_ms.total)} ms. Known pixels are as they were.`;
     const share = slider("Before and after", { min: 0, max: 100, step: 1, value: 0, format: (v) => `${v} %` });
     share.field.addEventListener("input", () => cover(share.field.valueAsNumber));
-    const link = element("a", { download: "completed.png", href: URL.createObjectURL(toBlob(image.b64_png)) }, "Download");
+    const link = element("a", { download: "completed.png", href: after.src }, "Download");
     this.result.append(share.row, link);
   }
 

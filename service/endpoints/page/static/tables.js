@@ -45,6 +45,10 @@ export function parseCsv(text) {
     throw new Error("The table has no rows. It needs a header and at least one row.");
   }
   const names = head.map((name) => name.trim().replace(/^\uFEFF/, ""));
+  const repeated = names.find((name, place) => names.indexOf(name) !== place);
+  if (repeated !== undefined) {
+    throw new Error(`Two columns are called "${repeated}". Rename one.`);
+  }
   const uneven = body.findIndex((each) => each.length !== names.length);
   if (uneven >= 0) {
     throw new Error(`Row ${uneven + 1} has ${body[uneven].length} cells; the header has ${names.length}.`);

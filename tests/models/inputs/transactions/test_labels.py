@@ -15,6 +15,7 @@ from models.inputs.transactions import (
     rolling,
 )
 from models.inputs.transactions import history as history_module
+from models.inputs.transactions import labels as labels_module
 from tests.models.inputs.transactions.test_history import (
     make_recipe,
     make_rows,
@@ -65,7 +66,11 @@ def test_labels_count_once_they_are_known() -> None:
     assert compare_with_loop(recipe, rows, labels, describe(recipe, rows)) > 100
 
 
-def test_labels_that_come_later_count_for_the_rows_that_follow() -> None:
+@pytest.mark.parametrize("merged", [1, 1 << 12])
+def test_labels_that_come_later_count_for_the_rows_that_follow(
+    merged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labels_module, "_MIN_MERGED", merged)
     rows, recipe = make_labelled()
     rng = np.random.default_rng(3)
     history = TransactionHistory(recipe)

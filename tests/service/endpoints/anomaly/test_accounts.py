@@ -173,6 +173,14 @@ def test_wrong_requests_are_refused(url: str, rows, fields, pointer: str, words:
     assert words in error["detail"]
 
 
+def test_no_example_stores_a_graph_of_accounts(url: str) -> None:
+    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+    stored = paths["/graphs/{id}"]["put"]["requestBody"]["content"]["application/json"]
+    assert stored.get("examples", {}) == {}
+    scored = paths["/anomaly/score"]["post"]["requestBody"]["content"]["application/json"]
+    assert post(url, **scored["examples"][MODEL]["value"]).status_code == 200
+
+
 def test_a_stored_graph_of_accounts_says_what_to_do(url: str) -> None:
     response = httpx.put(f"{url}/graphs/g", json={"model": MODEL}, timeout=60)
     assert response.status_code == 422

@@ -23,8 +23,11 @@ def execute(page: Any, operation: dict[str, Any], example: str | None, id: str =
         choice.select_option(example)
     if id:
         block.locator("tr[data-param-name='id'] input").fill(id)
-    block.get_by_role("button", name="Execute").click()
+    if (clear := block.get_by_role("button", name="Clear", exact=True)).count():
+        clear.click()  # what was answered to the example before
     status = block.locator(".live-responses-table .response .response-col_status").first
+    status.wait_for(state="detached")
+    block.get_by_role("button", name="Execute").click()
     status.wait_for()
     answer = int(status.inner_text().split()[0])
     block.locator(".opblock-summary-control").click()  # the page is slow with many open

@@ -128,7 +128,7 @@ def test_a_painted_hole_is_filled_and_the_rest_stays(server, open_page, model: s
         page.get_by_role("button", name="Copy as curl").click()
         code = page.locator("#panel-pictures pre")
         code.wait_for()
-        sent = json.loads(re.search(r"-d '(.*)'", code.inner_text(), re.DOTALL)[1])
+        sent = json.loads(code.inner_text().splitlines()[1])
         with page.expect_download() as downloaded:
             page.get_by_text("Download").click()
         completed = np.asarray(Image.open(downloaded.value.path()).convert("RGB"))
@@ -192,6 +192,9 @@ def test_graphs_of_two_tables_are_ranked_and_explained(server, open_page) -> Non
         bad = {"name": "t.csv", "mimeType": "text/csv", "buffer": b"id,f0\na,x\n"}
         page.get_by_label("Nodes").set_input_files([bad])
         page.get_by_text('Row 1, column f0: "x" is not a number.').wait_for()
+        assert page.locator("#panel-graphs tbody tr").locator("visible=true").count() == 0
+        page.get_by_role("button", name="Score").click()  # not of the tables before
+        page.get_by_text("The tables cannot be used.").last.wait_for()
         page.get_by_label("Model").locator("visible=true").select_option("cdat-payments")
         page.get_by_label("Transactions").wait_for()
         page.get_by_role("button", name="Score").click()
@@ -202,16 +205,39 @@ def test_the_energy_of_two_runs_is_drawn(server, open_page) -> None:
     with open_page(server.url, "/#energy") as page:
         page.get_by_role("button", name="Relax").wait_for()
         page.get_by_label("Model").locator("visible=true").select_option("cdat-ames")
-        page.wait_for_timeout(300)
-        page.get_by_role("button", name="Relax").click()
+        page.get_by_role("button", name="Relax").click()  # at once: it waits for the model
         page.wait_for_selector(".uplot canvas")
         page.get_by_label("Steps of each block").fill("8")
-        page.get_by_label("Lay over the run before").check()
+        page.get_by_label("Keep the previous run in the chart").check()
         page.get_by_role("button", name="Relax").click()
         wait_until_true(
             page, "document.querySelectorAll('#panel-energy .scroll tbody tr').length === 2"
         )
-        assert "8 steps" in page.locator("#panel-energy .scroll tbody").inner_text()
+        runs = page.locator("#panel-energy .scroll tbody").inner_text()
+        assert runs.count("cdat-ames") == 2
+        assert "8 steps" in runs
+        # What was trained with is sent as it is, whatever the sliders can show.
+        with server.client() as client:
+            trained = client.get("/models/et-mnist").json()["knobs"]["step_size"]
+        page.get_by_label("Model").locator("visible=true").select_option("et-mnist")
+        with page.expect_request("**/complete") as sent:
+            page.get_by_role("button", name="Relax").click()
+        assert sent.value.post_data_json["dynamics"]["step_size"] == pytest.approx(
+            trained, rel=1e-5
+        )
+        assert sent.value.post_data_json["dynamics"]["beta_scale"] == 1
+
+
+def test_the_energy_of_every_model_is_drawn(server, open_page) -> None:
+    with server.client() as client:
+        models = [model["name"] for model in client.get("/models").json()["models"]]
+    with open_page(server.url, "/#energy") as page:
+        page.get_by_role("button", name="Relax").wait_for()
+        for name in models:
+            page.get_by_label("Model").locator("visible=true").select_option(name)
+            page.get_by_role("button", name="Relax").click()
+            page.locator("#panel-energy .scroll tbody").get_by_text(f"1: {name},").wait_for()
+            assert page.locator("#panel-energy .error").inner_text() == ""
 
 
 def test_memories_are_sampled_and_recalled(server, open_page) -> None:
@@ -251,6 +277,7 @@ def test_nothing_serious_stands_in_the_way_of_anyone(server, open_page, look: st
                 page,
                 "!document.querySelector('[role=tabpanel]:not([hidden]) [role=status]').innerText",
             )
+            assert page.locator("[role=tabpanel]:visible .error").inner_text() == ""
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= 420, title
             violations = axe.run(page).response["violations"]
@@ -273,5 +300,5 @@ def test_the_page_asks_for_the_key_and_sends_it(start, wait, answers, tmp_path, 
         classify(page)
     with open_page(server.url, "/docs", complaints=1) as page:
         page.get_by_label("API key").fill(secret)
-        page.get_by_role("button", name="Show the interface").click()
+        page.get_by_role("button", name="Show the API reference").click()
         page.wait_for_selector(".opblock-tag")

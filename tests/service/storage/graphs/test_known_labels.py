@@ -113,5 +113,32 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         graph.plan(replace(rows, rows=replace(rows.rows, labels=changed)))
     assert raised.value.faults[0].pointer == "/transactions/0/fraud"
     assert "POST /graphs/{id}/labels" in raised.value.faults[0].detail
+    # One that it had before is a repetition of the first request.
+    relabelled = graph.plan(NewLabels(rows.node_ids, changed))
+    assert relabelled is not None
+    graph.commit(relabelled, 2)
+    assert graph.plan(rows) is None
     unknown = replace(rows, rows=replace(rows.rows, labels=np.full(COUNT, -1, np.int8)))
     assert graph.plan(unknown) is None
+
+
+def test_a_label_of_a_row_that_this_server_has_forgotten_changes_nothing() -> None:
+    rows = make_labelled()
+    graph = TransactionGraph(SETTINGS, None, -math.inf, 0)
+    change = graph.plan(rows)
+    assert change is not None
+    graph.commit(change, 1)
+    short = graph.compacted()
+    assert rows.node_ids[0] not in short
+    described = short.describe(rows.node_ids[-2:-1])
+    # As another server logs it that has not compacted yet.
+    short.apply_logged(
+        NewLabels([rows.node_ids[0], rows.node_ids[-1]], np.ones(2, np.int8)).to_json()
+    )
+    assert short.revision == 2
+    assert short.describe(rows.node_ids[-2:-1]) == described
+    assert short.describe(rows.node_ids[-1:])[0]["fraud"] == 1
+    restored = TransactionGraph.from_file(short.to_file(), 2)
+    np.testing.assert_array_equal(
+        features(restored, rows.node_ids[-5:]), features(short, rows.node_ids[-5:])
+    )

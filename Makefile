@@ -68,10 +68,13 @@ ALL := .[train,dev]
 # uv takes a tenth of pip's time. It does not read pip's settings: where it finds no index, pip does.
 define install
 	UV_HTTP_TIMEOUT=15 $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python \
-	  --editable "$(1)" || $(BIN)/pip install --quiet --editable "$(1)"
+	  --editable ./client --editable "$(1)" || \
+	  $(BIN)/pip install --quiet --editable ./client --editable "$(1)"
 endef
 
-$(VENV)/.serve: pyproject.toml | $(BIN)/python
+SETUP := pyproject.toml setup.py client/pyproject.toml client/VERSION
+
+$(VENV)/.serve: $(SETUP) | $(BIN)/python
 	$(BIN)/pip install --quiet "$(TORCH)" uv
 	$(call install,.)
 	touch $@
@@ -82,6 +85,6 @@ $(VENV)/.kernels: $(VENV)/.serve $(shell find models -name '*.py')
 	$(BIN)/python -m tests.support.compile_kernels
 	touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.serve
+$(VENV)/.dev: $(SETUP) $(VENV)/.serve
 	$(call install,$(ALL))
 	touch $@

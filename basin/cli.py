@@ -1,67 +1,79 @@
-"""`basin`: use a server from a shell, or run one within this process."""
+"""Serve energy transformers, or use a server from a shell.
+
+Commands that need a server run one of their own without `--server`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import pandas as pd
 import typer
 from basin_client.command_line import run
 
-from basin.classify import classify
-from basin.complete import complete
-from basin.console import AsJson, Key, Out, Server, connect
-from basin.graphs import graphs
-from basin.io import require_table_suffix, write_table
-from basin.sample import sample
-from basin.score import score
-from basin.transactions import score_transactions
+from basin.jobs import jobs
+from basin.serve import serve, settings
 
-_MODEL_COLUMNS = ("name", "version", "architecture", "task", "route")
+# What reads or writes tables needs the extra `cli`: module and function, or group of functions.
+_TABLE_COMMANDS = {
+    "models": "basin.models:models",
+    "score": "basin.score:score",
+    "score-transactions": "basin.transactions:score_transactions",
+    "classify": "basin.classify:classify",
+    "complete": "basin.complete:complete",
+    "sample": "basin.sample:sample",
+}
+_TABLE_GROUPS = {"graphs": "basin.graphs:graphs", "images": "basin.images:images"}
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
-)
-
-
-@app.command()
-def serve(
-    port: Annotated[int, typer.Option(envvar="BASIN_PORT")] = 8000,
-    host: Annotated[str, typer.Option(envvar="BASIN_HOST")] = "127.0.0.1",
-) -> NoReturn:
-    """Run a server with the settings of the environment, until SIGTERM."""
-    environment = os.environ | {"BASIN_PORT": str(port), "BASIN_HOST": host}
-    os.execve(sys.executable, [sys.executable, "-m", "service"], environment)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"basin {version('basin-server')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def _import(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _require_tables(context: typer.Context) -> NoReturn:
+    """Needs pandas: pip install 'basin-server[cli]'"""
+    sys.exit(f"{context.info_name} needs pandas. Run: pip install 'basin-server[cli]'")
+
+
 def keys(context: typer.Context) -> NoReturn:
     """Create an API key of a server; the same as `python -m service key`."""
     os.execv(sys.executable, [sys.executable, "-m", "service", "key", *context.args])
 
 
-@app.command()
-def models(
-    server: Server = None, key: Key = None, out: Out = None, as_json: AsJson = False
-) -> None:
-    """List the models and memories of the server."""
-    require_table_suffix(out)
-    with connect(server, key) as client:
-        rows = [{name: model[name] for name in _MODEL_COLUMNS} for model in client.models()]
-        for memory in client.memories():
-            rows.append({"name": memory["id"], "task": "sample", "route": "/sample"})
-    write_table(pd.DataFrame(rows, columns=list(_MODEL_COLUMNS)), out, as_json=as_json)
+def train(context: typer.Context) -> NoReturn:
+    """Train a model; the same as `python -m training`. Needs the extra `train`."""
+    if find_spec("lightning_fabric") is None:
+        sys.exit("Training needs more libraries. Run: pip install 'basin-server[train]'")
+    os.execv(sys.executable, [sys.executable, "-m", "training", *context.args])
 
 
-app.add_typer(graphs, name="graphs")
-for command in (score, score_transactions, classify, complete, sample):
-    app.command()(command)
-
-
-@app.command()
 def onnx(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a checkpoint.")],
     out: Annotated[Path, typer.Argument(help="Folder for block-0.onnx and so on.")],
@@ -71,6 +83,22 @@ def onnx(
 
     for path in export_steps(checkpoint, out):
         print(path)
+
+
+app.command()(serve)
+app.command()(settings)
+app.command(context_settings=_PASSED_ON)(keys)
+app.command(context_settings=_PASSED_ON)(train)
+app.command()(onnx)
+app.add_typer(jobs, name="jobs")
+if find_spec("pandas") is not None:
+    for name, where in _TABLE_COMMANDS.items():
+        app.command(name)(_import(where))
+    for name, where in _TABLE_GROUPS.items():
+        app.add_typer(_import(where), name=name)
+else:
+    for name in [*_TABLE_COMMANDS, *_TABLE_GROUPS]:
+        app.command(name, context_settings=_PASSED_ON)(_require_tables)
 
 
 def main() -> None:

@@ -52,6 +52,15 @@ def exit_with(failures: Sequence[str]) -> None:
         raise typer.Exit(1)
 
 
+def require_server(server: str | None) -> str:
+    """Return the URL of the server, for commands about what a server stores."""
+    if server is None:
+        raise typer.BadParameter(
+            "Graphs and jobs are on a server: give --server, or set BASIN_URL."
+        )
+    return server
+
+
 @contextmanager
 def connect(server: str | None, key: str | None) -> Iterator[Client]:
     """Yield a client of the server, or of a new server in this process if there is no URL."""

@@ -1,4 +1,4 @@
-"""`basin graphs`: graphs that a server stores, their transactions and alerts."""
+"""Graphs that a server stores, their transactions and alerts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from basin_client.command_line import Decimal, Drop, Encoding, Separator
 from basin_client.tables import Table, read_table
 from basin_client.transaction_tables import read_known_labels
 
-from basin.console import AsJson, Key, Out, Server, connect, tell, with_progress_bar
+from basin.console import (
+    AsJson,
+    Key,
+    Out,
+    Server,
+    connect,
+    require_server,
+    tell,
+    with_progress_bar,
+)
 from basin.io import require_table_suffix, write_table
 from basin.transactions import Unlabelled
 
@@ -35,19 +44,13 @@ Edges = Annotated[
 ]
 
 
-def _require_server(server: str | None) -> str:
-    if server is None:
-        raise typer.BadParameter("Stored graphs are on a server: give --server, or set BASIN_URL.")
-    return server
-
-
 @graphs.command("list")
 def list_graphs(
     server: Server = None, key: Key = None, out: Out = None, as_json: AsJson = False
 ) -> None:
     """List the stored graphs."""
     require_table_suffix(out)
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         rows = [{name: graph.get(name) for name in _COLUMNS} for graph in client.graphs()]
     write_table(pd.DataFrame(rows, columns=list(_COLUMNS)), out, as_json=as_json)
 
@@ -103,7 +106,7 @@ def put(
         raise typer.BadParameter(
             "--alerts, --hops and --max-neighbors are of nodes and edges: give --nodes and --edges."
         )
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         if nodes is None or edges is None:
             if drop:
                 raise typer.BadParameter("--drop is of tables: give it with `basin graphs add`.")
@@ -155,7 +158,7 @@ def patch(
 
     if nodes is None and edges is None and not delete_node:
         raise typer.BadParameter("Give --nodes, --edges or --delete-node.")
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         changes = {"nodes": read(nodes), "edges": read(edges), "delete_nodes": delete_node or ()}
         _tell_size(client.change_graph(graph, **changes))
 
@@ -188,7 +191,7 @@ def add(
         "decimal": decimal,
         "unlabelled": unlabelled,
     }
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         order = _order_by_time(source, client.graph(graph), options)
         scores, added = list[pd.DataFrame](), 0
         starts = range(0, len(order), _AT_A_TIME)
@@ -230,7 +233,7 @@ def label(
     if len(known) < int((labels >= 0).sum()):
         raise InputError(f"{source.name}: an id in {id_column!r} has two labels. Give one.")
     items, changed = list(known.items()), 0
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         for start in range(0, len(items), _AT_A_TIME):
             part = dict(items[start : start + _AT_A_TIME])
             changed += client.add_labels(graph, part)["changed"]
@@ -249,7 +252,7 @@ def score_nodes(
 ) -> None:
     """Score nodes of a stored graph from their neighbourhood, or stored transactions."""
     require_table_suffix(out)
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         stored = client.graph(graph)
         scores = client.score_nodes(graph, targets, model=model or stored.get("model"))
     write_table(scores.to_pandas(), out, as_json=as_json)
@@ -268,7 +271,7 @@ def watch(
     key: Key = None,
 ) -> None:
     """Print the alerts of a graph, one JSON object a line, and those to come."""
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         for alert in islice(client.watch_alerts(graph, after=after), count):
             print(json.dumps(alert, ensure_ascii=False), flush=True)
 
@@ -276,7 +279,7 @@ def watch(
 @graphs.command()
 def delete(graph: GraphId, server: Server = None, key: Key = None) -> None:
     """Delete a stored graph, with its alerts."""
-    with connect(_require_server(server), key) as client:
+    with connect(require_server(server), key) as client:
         client.forget_graph(graph)
 
 

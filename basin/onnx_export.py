@@ -26,7 +26,9 @@ def export_steps(folder: Path, out: Path) -> Iterator[Path]:
 
         from models.onnx_backend.export import NotExportableError, export, form_of
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed. Run: pip install 'basin[cpu]'") from error
+        raise InputError(
+            f"{error.name} is not installed. Run: pip install 'basin-server[cpu]'"
+        ) from error
     try:
         model = handle_for(checkpoint.load_checkpoint(folder))
         graphs = []

@@ -10,6 +10,7 @@ import socket
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -27,7 +28,13 @@ from service.http.server import (
 )
 from service.observability import logs
 from service.observability.malloc import limit_malloc_arenas
+from service.version import VERSION
 
+if TYPE_CHECKING:
+    from service.context import AppContext
+
+NO_MODEL = 4
+"""Exit code of a server that could load no model."""
 _SWITCH_S = 0.0002
 """Switch interval of the interpreter. The compute thread needs the interpreter for microseconds
 between matrix products; with the default it would wait 5 ms each time while requests are parsed."""
@@ -44,8 +51,8 @@ def main() -> None:
     if worker and settings.redis_url is None:
         sys.exit("BASIN_REDIS_URL is not set; a worker reads jobs from the Redis of the servers")
     if settings.tracing and find_spec("opentelemetry") is None:
-        sys.exit("BASIN_TRACING needs OpenTelemetry: pip install 'basin[trace]'")
-    logs.configure(settings.log_level)
+        sys.exit("BASIN_TRACING needs OpenTelemetry: pip install 'basin-server[trace]'")
+    logs.configure(settings.log_level, settings.log_format)
     warn_of_unknown_settings(os.environ)
     limit_malloc_arenas()
     sys.setswitchinterval(_SWITCH_S)
@@ -74,6 +81,8 @@ def main() -> None:
     server = _Server(config, admin)
     with suppress(KeyboardInterrupt):
         server.run(sockets)
+    if server.has_no_model:
+        sys.exit(NO_MODEL)
     sys.exit(0 if server.started else STARTUP_FAILURE)
 
 
@@ -82,16 +91,45 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, admin: SecondaryServer | None) -> None:
         super().__init__(config)
+        self.has_no_model = False
         self._admin, self._beside = admin, None
+        self._has_loaded = False
+
+    @property
+    def _context(self) -> AppContext:
+        assert isinstance(self.config.app, FastAPI)
+        return self.config.app.state.context
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self._admin is not None and self.started:
             self._beside = asyncio.create_task(self._admin.serve([self._admin.socket]))
 
+    def _tell_what_is_served(self, context: AppContext) -> None:
+        scheme = "http" if self.config.ssl_certfile is None else "https"
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        structlog.get_logger().info(
+            "serving",
+            url=f"{scheme}://{shown}:{port}",
+            version=VERSION,
+            models=" ".join(model.name for model in context.registry.list_models()),
+        )
+
+    async def on_tick(self, counter: int) -> bool:
+        """As uvicorn calls it, ten times a second: whether to end."""
+        context = self._context
+        if not self._has_loaded and context.registry.loading_finished:
+            self._has_loaded = True
+            if context.registry.list_models():
+                self._tell_what_is_served(context)
+            elif not context.settings.wait_for_models:
+                self.has_no_model = True
+                return True
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        assert isinstance(self.config.app, FastAPI)
-        context = self.config.app.state.context
+        context = self._context
         context.jobs.drain()
         context.alert_streams.close()
         context.registry.stop_loading()

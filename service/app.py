@@ -38,6 +38,7 @@ from service.http.throttle import ThrottleMiddleware
 from service.media_types import SAFETENSORS
 from service.observability.malloc import trim_periodically
 from service.settings import Settings
+from service.version import VERSION
 
 _MIN_COMPRESSED_BYTES = 1 << 14  # a smaller response takes one or two packets either way
 _CORS: dict[str, Any] = {
@@ -90,7 +91,7 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
 
     app = FastAPI(
         title="Basin",
-        version="0.1.0",
+        version=VERSION,
         description="Inference for energy transformers.",
         lifespan=lifespan,
         openapi_url="/openapi.json" if worker else None,  # see `endpoints.openapi`
@@ -110,14 +111,14 @@ def create_app(settings: Settings, worker: bool = False) -> FastAPI:
 
 def create_health_app(context: AppContext) -> FastAPI:
     """Create the app that serves health and metrics of `context`, and nothing else."""
-    app = FastAPI(title="Basin, to be watched", version="0.1.0", openapi_url=None)
+    app = FastAPI(title="Basin, to be watched", version=VERSION, openapi_url=None)
     _configure_app(app, context, WORKER)
     return app
 
 
 def create_admin_app(context: AppContext) -> FastAPI:
     """Create the app of the admin port: loading and dropping models, health, metrics."""
-    app = FastAPI(title="Basin, for operators", version="0.1.0", redoc_url=None)
+    app = FastAPI(title="Basin, for operators", version=VERSION, redoc_url=None)
     _configure_app(app, context, ADMIN, OPERATORS)
     return app
 

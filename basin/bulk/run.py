@@ -112,7 +112,7 @@ def ray_executor(address: str) -> Iterator[PartExecutor]:
         import ray
         from ray.exceptions import RayError
     except ModuleNotFoundError:
-        raise BulkError("Ray is not installed. Run: pip install 'basin[ray]'") from None
+        raise BulkError("Ray is not installed. Run: pip install 'basin-server[ray]'") from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:

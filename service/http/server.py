@@ -18,10 +18,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from uvicorn.loops.auto import auto_loop_factory
 
-from service.settings import Settings
+from service.settings import PREFIX, Settings
 
 _HANDSHAKE_S = 10.0  # of TLS; a connection counts once its handshake is complete
-_PREFIX = "BASIN_"
 _OTHER_VARIABLES = {"BASIN_URL", "BASIN_KEY", "BASIN_DATA"}  # the command line, and tests
 _OWN_DESCRIPTORS = 128  # models, memories, processes that parse, Redis
 
@@ -36,9 +35,9 @@ def settings_or_exit() -> Settings:
 
 def warn_of_unknown_settings(environment: Iterable[str]) -> None:
     """Log each variable that looks like a setting and is none, with the nearest that is one."""
-    known = {name.upper(): f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    known = {name.upper(): f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name in sorted(environment):
-        setting = name.removeprefix(_PREFIX)
+        setting = name.removeprefix(PREFIX)
         if setting != name and setting not in known and name not in _OTHER_VARIABLES:
             nearest = difflib.get_close_matches(setting, known, 1)
             structlog.get_logger().warning(
@@ -68,7 +67,7 @@ def prepare_process(settings: Settings) -> Settings:
 
 def _describe_fault(fault: ErrorDetails) -> str:
     """A setting and what is wrong with it, without what it was set to."""
-    return ": ".join([*(f"BASIN_{part}".upper() for part in fault["loc"]), fault["msg"]])
+    return ": ".join([*(f"{PREFIX}{part}".upper() for part in fault["loc"]), fault["msg"]])
 
 
 def uvicorn_config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:

@@ -53,7 +53,7 @@ class ModelLoader:
             )
         is_installed = None not in (find_spec("onnxruntime"), find_spec("onnx"))
         if settings.backend == "onnx" and not is_installed:
-            raise BackendUnavailableError("BASIN_BACKEND: pip install 'basin[cpu]'")
+            raise BackendUnavailableError("BASIN_BACKEND: pip install 'basin-server[cpu]'")
         # Where both have several threads, they get in each other's way.
         onnx = {"auto": is_installed and settings.threads == 1, "torch": False, "onnx": True}
         by_onnx = onnx[settings.backend] and device == "cpu"

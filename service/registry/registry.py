@@ -95,7 +95,12 @@ class Registry:
             self._publish(models)
         self._shared.loaded = True
         if not models:
-            log.error("no model to serve", folder=str(folder))
+            log.error(
+                "no model to serve",
+                folder=str(folder),
+                advice="BASIN_CHECKPOINTS is a folder with a subfolder for each checkpoint. With "
+                "BASIN_WAIT_FOR_MODELS=true the server waits until an admin route loads one.",
+            )
 
     def replace(self, path: Path, name: str) -> Model[Any]:
         """Load and test the checkpoint at `path`, then replace the model of the same name.

@@ -143,6 +143,7 @@ def test_beyond_this_machine_with_keys_and_tls_for_one_site(
     server: Server = start(
         host="0.0.0.0",
         checkpoints=tmp_path,
+        wait_for_models=True,
         keys=ring.path,
         tls_certificate=made,
         tls_key=private,

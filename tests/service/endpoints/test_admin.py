@@ -148,7 +148,7 @@ def test_an_empty_server_tells_what_it_has(start: Start, tmp_path: Path) -> None
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = start(checkpoints=tmp_path, admin_port=port)
+    server = start(checkpoints=tmp_path, admin_port=port, wait_for_models=True)
     url = f"http://127.0.0.1:{port}/models"
     wait_until(lambda: answers_with(server, "/health/live", 200))
     wait_until(lambda: httpx.get(url).status_code == 200)

@@ -145,7 +145,7 @@ def test_no_models_no_service(start, tmp_path, sample, wait, answers):
     broken = tmp_path / "et-small"
     broken.mkdir()
     (broken / "manifest.json").write_text("{}")
-    server = start(checkpoints=tmp_path)
+    server = start(checkpoints=tmp_path, wait_for_models=True)
 
     wait(lambda: answers(server, "/health/live", 200))
     with server.client() as client:

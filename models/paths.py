@@ -1,0 +1,24 @@
+"""Where the files are that ship with Basin, and where a server keeps its state.
+
+In a checkout both are folders beside the code. In an installed wheel the files that ship are data
+of this package (`setup.py`), and the state goes to the platform's folder for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+_PACKAGE_DATA = Path(__file__).resolve().parent / "shipped"
+
+
+def find_shipped(folder: str) -> Path:
+    """Return the folder `checkpoints` or `memories` that ships with this installation."""
+    return (_PACKAGE_DATA if _PACKAGE_DATA.is_dir() else _CHECKOUT) / folder
+
+
+def find_state_folder() -> Path:
+    """Return the folder of what a server stores: `var/` of a checkout, else the platform's."""
+    return user_state_path("basin") if _PACKAGE_DATA.is_dir() else _CHECKOUT / "var"

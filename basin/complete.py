@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from basin_client import InputError, ProblemError
-from basin_client.tables import one_line
+from basin_client.errors import one_line
 
 from basin.console import (
     AsJson,

@@ -9,8 +9,8 @@ from typing import Annotated, Any, cast
 import pandas as pd
 import typer
 from basin_client import Client, InputError, ProblemError
+from basin_client.errors import one_line
 from basin_client.results import ImageResult
-from basin_client.tables import one_line
 
 from basin.console import (
     AsJson,

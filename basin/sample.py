@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import typer
 from basin_client import InputError
-from basin_client.tables import one_line
+from basin_client.errors import one_line
 
 from basin.console import (
     AsJson,

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from basin_client.errors import BasinError
-from basin_client.tables import one_line
+from basin_client.errors import BasinError, one_line
 
 IdColumn = Annotated[str, typer.Option(help="Column of the node id.")]
 SourceColumn = Annotated[str, typer.Option(help="Column of the id at which an edge begins.")]

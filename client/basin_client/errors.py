@@ -50,3 +50,8 @@ class ProblemError(BasinError):
         if not isinstance(document, dict):  # the response of a proxy in front of the server
             document = {"type": "", "title": response.reason_phrase, "detail": response.text[:200]}
         return cls(response.status_code, document)
+
+
+def one_line(error: object) -> str:
+    """Return the first line of a message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
-from basin_client.errors import InputError
+from basin_client.errors import InputError, one_line
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".json", ".jsonl")
 """Each of the text formats also with `.gz` behind it, or as the only file in a `.zip`."""
@@ -151,11 +151,6 @@ def list_names(names: Iterable[object], most: int = 20) -> str:
     items = [str(name) for name in names]
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
-
-
-def one_line(error: object) -> str:
-    """Return the first line of a message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def split_lines(text: str) -> list[str]:

@@ -54,6 +54,7 @@ def _text_processors() -> tuple[list[Processor], Processor]:
     shared: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+        lambda _logger, _method, line: {k: v for k, v in line.items() if v is not None},
     ]
     render = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(),

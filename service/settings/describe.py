@@ -75,11 +75,12 @@ def to_markdown() -> str:
         "# Settings",
         "",
         "Each is an environment variable, and an option of `basin serve`: `BASIN_MAX_NODES` is",
-        "`--max-nodes`. `BASIN_REDIS_URL` and `BASIN_WEBHOOK_SECRET`, which may hold secrets, are read",
-        "from the environment alone. `basin settings WORD` searches them. In a checkout `checkpoints/`,",
-        "`memories/` and `var/` are folders of it; an installed wheel has the first two in itself, and",
-        "for `var/` it takes the platform's folder for the state of programs, on Linux",
-        "`~/.local/state/basin`.",
+        "`--max-nodes`. `BASIN_REDIS_URL` and `BASIN_WEBHOOK_SECRET`, which may hold secrets, are",
+        "read from the environment alone. `basin settings WORD` searches them.",
+        "",
+        "In a checkout `checkpoints/`, `memories/` and `var/` are its folders. An installed wheel",
+        "holds the first two, and for `var/` it takes the platform's folder for the state of",
+        "programs, on Linux `~/.local/state/basin`; compiled kernels are in `~/.cache/basin`.",
     ]
     group = None
     for setting in describe_settings():

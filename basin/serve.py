@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -22,12 +23,16 @@ def serve(**options: Any) -> NoReturn:
     Secrets (BASIN_REDIS_URL, BASIN_WEBHOOK_SECRET) are read from the environment alone.
     `basin settings WORD` searches them.
     """
-    environment = dict(os.environ)
-    for setting in describe_settings():
-        value = options.get(setting.name)
-        if value is not None:
-            environment[setting.variable] = str(value).lower() if setting.is_switch else value
+    environment = to_environment(options, os.environ)
     os.execve(sys.executable, [sys.executable, "-m", "service"], environment)
+
+
+def to_environment(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the variables of the options that are given."""
+    variables = {setting.name: setting.variable for setting in describe_settings()}
+    given = {name: value for name, value in options.items() if value is not None}
+    texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in given.items()}
+    return dict(environment) | {variables[name]: text for name, text in texts.items()}
 
 
 def _to_parameter(setting: SettingDescription) -> inspect.Parameter:

@@ -67,7 +67,10 @@ def prepare_process(settings: Settings) -> Settings:
 
 def _describe_fault(fault: ErrorDetails) -> str:
     """A setting and what is wrong with it, without what it was set to."""
-    return ": ".join([*(f"{PREFIX}{part}".upper() for part in fault["loc"]), fault["msg"]])
+    names = [
+        f"{PREFIX}{part}".upper() + f" (--{str(part).replace('_', '-')})" for part in fault["loc"]
+    ]
+    return ": ".join([*names, fault["msg"]])
 
 
 def uvicorn_config(app: FastAPI, host: str, port: int, settings: Settings) -> uvicorn.Config:

@@ -102,6 +102,10 @@ class WindowsConvergence(BaseModel):
     residual: float | None = Field(description="the largest; null without steps")
     stop_reason: StopReason = Field(description="the worst")
     stops: dict[str, int] = Field(description="number of windows by stop reason")
+    energy_rose: float | None = Field(
+        description="share of the windows whose energy was higher after any step than before it, "
+        "by more than rounding; null with `noise`, and without steps"
+    )
     energy_percentile: float | None = Field(
         description="percentage of training images, with as much hidden, that have a lower "
         "final energy per patch; mean over the windows"

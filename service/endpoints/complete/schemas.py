@@ -178,7 +178,19 @@ class FrameEvent(BaseModel):
     step: int = Field(description="of all windows and completions together")
     steps: int
     block: int
-    energy: float | None = Field(description="per patch, mean over the windows that move")
+    windows: list[int] = Field(
+        description="places of the windows that relax now, among the `windows` of the completion's "
+        "convergence, from 0 in the order in which they relax: small scales first"
+    )
+    energy_drop: float | None = Field(
+        description="by how much the energy of the whole completion has fallen, per patch, mean "
+        "over all its windows; those that have not begun have not fallen. It ends at `energy_drop` "
+        "of the convergence, whose `energy_initial` less it is the energy of the whole completion"
+    )
+    energy: float | None = Field(
+        description="in this block, per patch, mean over the windows that relax now; so are its "
+        "components"
+    )
     b64_png: str = Field(
         description="the image as it would be if these windows stopped here; where no window of "
         "its size has been yet, a guess from a smaller one, or the prefill"

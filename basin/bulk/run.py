@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,8 @@ from basin.bulk.part_store import PartStore
 from basin.bulk.plan import BulkError, Plan
 from basin.bulk.stages import PartWorker, Stage, list_stages
 from models import checkpoint
-from models.dynamics import Solution, StopReason, TracePoint
+from models.dynamics import Motion, Solution, StopReason, TracePoint
+from models.dynamics.stopping import has_risen
 from models.layouts import PrecomputedAttention
 from models.tasks.node_scorer import NodeScorer
 from service.endpoints.common.convergence import ConvergenceReports
@@ -53,7 +55,8 @@ def score(
         store.delete(*stage.obsolete_arrays())
     # Workers that were believed dead may have written arrays again after they were deleted.
     store.delete("step-*", "**/*.tmp")
-    solutions = _read_solutions(store, stages)
+    has_control = any(cast(Motion, b.motion).has_control for b in network.blocks_in_order())
+    solutions = _read_solutions(store, stages, has_control)
     logits_N = np.concatenate(list(store.read_all("logits")))
     # Logits alone do not show divergence: a norm can make values finite that are far too large.
     values = [solution.residual_R for solution in solutions]
@@ -64,7 +67,9 @@ def score(
     return logits_N, reports.row(0, len(logits_N), loaded.manifest.energy, (), plan.log_degree)
 
 
-def _read_solutions(store: PartStore, stages: Sequence[Stage]) -> list[Solution]:
+def _read_solutions(
+    store: PartStore, stages: Sequence[Stage], has_control: bool
+) -> list[Solution]:
     """Return how each block converged, in the order of `Output.solutions`."""
     traces = defaultdict[int, list[np.ndarray]](list)  # by block; per step (relations, 3)
     for stage in stages:
@@ -72,15 +77,20 @@ def _read_solutions(store: PartStore, stages: Sequence[Stage]) -> list[Solution]
             traces[stage.position[0]].append(np.sum(list(store.read_all(stage.trace_name)), 0))
     blocks = [np.stack(trace) for _, trace in sorted(traces.items())]
     relations = range(blocks[0].shape[1])
-    return [_to_solution(block_TR3[:, r]) for r in relations for block_TR3 in blocks]
+    return [_to_solution(block_TR3[:, r], has_control) for r in relations for block_TR3 in blocks]
 
 
-def _to_solution(trace_T3: np.ndarray) -> Solution:
-    """Build a `Solution` of one row that has no states: only its convergence is reported."""
+def _to_solution(trace_T3: np.ndarray, has_control: bool) -> Solution:
+    """Build a `Solution` of one row that has no states: only its convergence is reported. The work
+    of control is not stored, so that of controlled dynamics it is not known whether V rose."""
     energy_T, speed_squared_T, size_squared_T = trace_T3.T
     steps = len(energy_T) - 1
     residual_T = np.sqrt(speed_squared_T / np.maximum(size_squared_T, 1e-24))
     residual = residual_T[steps - 1] if steps else speed_squared_T[0]
+    eps = np.finfo(np.float32).eps
+    rose = None
+    if steps and not has_control:
+        rose = any(has_risen(before, after, abs(before), eps) for before, after in pairwise(energy_T))
     return Solution(
         torch.zeros(0),
         torch.zeros(0),
@@ -88,6 +98,7 @@ def _to_solution(trace_T3: np.ndarray) -> Solution:
         np.array([steps]),
         np.array([residual]),
         (StopReason.STEP_LIMIT,),
+        (rose,),
         [TracePoint(t, np.array([energy]), {}, None) for t, energy in enumerate(energy_T)],
     )
 

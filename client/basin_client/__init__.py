@@ -7,6 +7,7 @@ from typing import Any
 from basin_client import graph_operations, operations
 from basin_client.client import AsyncClient, Client
 from basin_client.errors import BasinError, InputError, ProblemError, UnreachableError
+from basin_client.explanations import Deletion, Explanation, ExplanationPart
 from basin_client.graphs import Graph
 from basin_client.jobs import AsyncJob, Job
 from basin_client.request import AlertOptions, AlertRule, Dynamics, Request, Resonance
@@ -31,7 +32,10 @@ __all__ = [
     "Client",
     "CompletionResult",
     "Convergence",
+    "Deletion",
     "Dynamics",
+    "Explanation",
+    "ExplanationPart",
     "Graph",
     "ImageResult",
     "InputError",

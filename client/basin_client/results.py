@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from basin_client.explanations import Explanation
 from basin_client.graphs import NodeId
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """How the energy converged: the field `convergence` of a response."""
+    """How the energy converged: the field `convergence` of a response.
+
+    Attributes:
+        energy_rose: was the energy, or of controlled dynamics V, higher after any step than before
+            it, by more than rounding? None with noise, and without steps.
+    """
 
     energy_initial: float | None
     energy_final: float | None
     steps: int
     residual: float | None
     stop_reason: str
+    energy_rose: bool | None = None
     energy_percentile: float | None = None
     out_of_distribution: bool | None = None
     trace: list[dict[str, Any]] | None = None
@@ -57,6 +65,15 @@ class Scores:
     def __len__(self) -> int:
         return len(self.node_ids)
 
+    @cached_property
+    def explanations(self) -> list[Explanation | None]:
+        """What moved the score of each node; None of those that were not explained."""
+        results = self.raw.get("results", ())
+        payloads = self.raw.get("explanations") or [each.get("explanation") for each in results]
+        if not payloads:
+            return [None] * len(self)
+        return [None if each is None else Explanation.from_dict(each) for each in payloads]
+
     def to_pandas(self) -> Any:
         """Return a data frame with one row per node."""
         import pandas as pd
@@ -83,6 +100,12 @@ class Prediction:
     probabilities: dict[str, dict[str, float]]
     convergence: Convergence
     raw: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def explanations(self) -> dict[str, Explanation]:
+        """What moved the label of each task; empty if explanations were not included."""
+        payloads = self.raw.get("explanation", {})
+        return {task: Explanation.from_dict(payload) for task, payload in payloads.items()}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ _OF_ROWS = (
     "squared_norm_R",
     "control_work_R",
     "energy_R",
+    "rose_R",
     "momentum_steps_R",
 )
 _IDLE = 8  # compact once one row in eight has stopped

@@ -83,6 +83,11 @@ class Solution:
     `g_ND` is the activation there. `residual_R` is |dx/dt| / |x| of the last step taken: the
     relative speed of the row, free of step size and units. `layout` is what they relaxed on, with
     its prior. `trace` holds the moments 0..T; a row that stopped keeps its last value.
+
+    `energy_rose` says of each row whether what descends, E, or V where the motion is controlled,
+    was higher after any step than before it by more than rounding (`stopping.has_risen`), or was
+    not finite. Small steps lower it; steps that are too long need not. None with noise, which may
+    lift it, and where no step was taken.
     """
 
     x_ND: Tensor
@@ -91,6 +96,7 @@ class Solution:
     steps_R: np.ndarray
     residual_R: np.ndarray
     stop_reasons: tuple[StopReason, ...]
+    energy_rose: tuple[bool | None, ...]
     trace: list[TracePoint] = field(default_factory=list)
 
 
@@ -123,6 +129,7 @@ class Relaxation:
         squared_norm_R: |x|^2 of each row.
         control_work_R: work of the control so far, the sum in V.
         energy_R: of where the row is.
+        rose_R: whether the energy, or V, rose in any step so far, see `Solution.energy_rose`.
         momentum_steps_R: steps since its momentum was last reset, k above.
         gradient_step_ND: y above, where there is momentum.
         noise_generators: of each row that has noise.
@@ -141,6 +148,7 @@ class Relaxation:
     squared_norm_R: np.ndarray
     control_work_R: np.ndarray
     energy_R: np.ndarray
+    rose_R: np.ndarray
     momentum_steps_R: np.ndarray
     gradient_step_ND: Tensor | None
     noise_generators: list[torch.Generator | None]
@@ -173,6 +181,7 @@ class Relaxation:
             nothing_R,
             nothing_R,
             nothing_R,
+            np.zeros(layout.rows, bool),
             np.zeros(layout.rows, np.int64),
             None,
             noise_generators(params),
@@ -240,6 +249,7 @@ class Relaxation:
             self.squared_norm_R,
             self.control_work_R,
             self.energy_R,
+            self.rose_R,
         )
         params = self.params.steps_R, self.params.tolerance_R, self.params.nesterov_R
         now = tuple(np.empty_like(each) for each in was)
@@ -255,6 +265,7 @@ class Relaxation:
             self.squared_norm_R,
             self.control_work_R,
             self.energy_R,
+            self.rose_R,
         ) = now
         return stands_R, why_R
 
@@ -262,8 +273,15 @@ class Relaxation:
         """Where the rows are, none of which moves any more."""
         reasons = tuple(reason for reason in self.stop_reasons if reason is not None)
         assert len(reasons) == self.rows
+        has_noise_R = [generator is not None for generator in self.noise_generators]
+        rose = tuple(
+            None if has_noise or not (steps or rose) else rose
+            for has_noise, steps, rose in zip(
+                has_noise_R, self.steps_R.tolist(), self.rose_R.tolist(), strict=True
+            )
+        )
         where = self.x_ND, self.g_ND, self.layout
-        return Solution(*where, self.steps_R, self.residual_R, reasons, self.trace)
+        return Solution(*where, self.steps_R, self.residual_R, reasons, rose, self.trace)
 
     def _moved(self, moves_R: np.ndarray) -> tuple[Tensor, Tensor]:
         """The next state, and dx/dt of every row."""

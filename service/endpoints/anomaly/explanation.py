@@ -13,7 +13,12 @@ from models.interpret import occlusion
 from models.interpret.occlusion import Perturbation
 from models.interpret.reasons import MemoryActivations
 from service.endpoints.anomaly.parse import ScoreInputs
-from service.endpoints.common.explanations import causes_to_dict, memory_to_dict
+from service.endpoints.common.explanations import (
+    causes_to_dict,
+    explanation_to_dict,
+    memory_to_dict,
+)
+from service.validation.ids import NodeId
 
 
 def explained_score(
@@ -32,11 +37,9 @@ def explained_score(
     """
     network, graph, params = task.model.network, task.graph, task.params
     value = occlusion.build_score_func(network, params, node, control)
-    probability = task.model.manifest.calibration(np.array([logit]))[0]
-    suspicious = probability >= threshold
-    cause = partial(
-        occlusion.attribute, value, np.array([logit]), np.array([1 if suspicious else -1])
-    )
+    probability = float(task.model.manifest.calibration(np.array([logit]))[0])
+    label = int(probability >= threshold)
+    cause = partial(occlusion.attribute, value, np.array([logit]), np.array([1 if label else -1]))
     others = occlusion.find_neighbours(graph, node)
     features, own_features = task.model.manifest.features, task.model.explained_features
     instead_F = np.array([feature.mean for feature in features], np.float32)
@@ -54,9 +57,11 @@ def explained_score(
     def quiet(parts: Sequence[int]) -> Perturbation:
         return Perturbation(graph, tuple(memories[part] for part in sorted(parts)))
 
+    def to_id(row: int) -> NodeId:
+        return row if task.node_ids is None else task.node_ids[row]
+
     def called(part: int) -> dict[str, Any]:
-        other = int(others[part])
-        return {"node_id": other if task.node_ids is None else task.node_ids[other]}
+        return {"node_id": to_id(int(others[part]))}
 
     def feature(part: int) -> dict[str, Any]:
         column = own_features[part]
@@ -67,9 +72,13 @@ def explained_score(
     [neighbours] = cause(apart, len(others), trying)
     [own] = cause(plain, len(own_features), range(len(own_features)))
     [stored] = cause(quiet, len(memories), occlusion.select_memories(fired, place))
-    return {
-        "method": "occlusion",
-        "neighbours": causes_to_dict(neighbours, called),
-        "features": causes_to_dict(own, feature),
-        "memories": causes_to_dict(stored, partial(memory_to_dict, memories)),
-    }
+    return explanation_to_dict(
+        to_id(node),
+        label,
+        "score",
+        logit,
+        probability,
+        neighbours=causes_to_dict(neighbours, called),
+        features=causes_to_dict(own, feature),
+        memories=causes_to_dict(stored, partial(memory_to_dict, memories)),
+    )

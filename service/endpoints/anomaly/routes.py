@@ -164,11 +164,8 @@ def _encode(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:
         columns, threshold = table(task, scored.logits_N)
         arrays = {f"results.{name}": column for name, column in columns.items()}
         document["threshold"] = threshold
-        if scored.explanations:
-            explanations = scored.explanations.items()
-            document["explanations"] = [
-                {"row": row, **explanation} for row, explanation in explanations
-            ]
+        if scored.explanations:  # of every target
+            document["explanations"] = [scored.explanations[row] for row in columns["row"].tolist()]
         return make_tensors_payload(arrays | reasons_to_tensors(scored.reasons), document)
     listed: dict[str, Any] = {"results": results(task, scored)}
     if scored.reasons:

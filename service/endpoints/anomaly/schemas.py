@@ -18,7 +18,7 @@ from service.endpoints.common.graph_schemas import (
     NodeRow,
     RelationNames,
 )
-from service.endpoints.common.reason_schemas import Reasons, ScoreExplanation, absent
+from service.endpoints.common.reason_schemas import Explanation, Reasons, absent
 from service.endpoints.common.schemas import (
     Convergence,
     Envelope,
@@ -138,7 +138,7 @@ class NodeScore(BaseModel):
     label: Literal[0, 1] = Field(description="1 from `threshold` on")
     threshold: float = Field(description="of the model, or of `decision`")
     rank: int = Field(ge=1, description="1 is the most suspicious of the nodes returned")
-    explanation: ScoreExplanation | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
+    explanation: Explanation | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
 
 
 class TakenGraph(BaseModel):

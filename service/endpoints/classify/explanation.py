@@ -14,7 +14,11 @@ from models.inputs.graph import Graph
 from models.interpret import occlusion
 from models.interpret.occlusion import Perturbation
 from models.interpret.reasons import MemoryActivations
-from service.endpoints.common.explanations import causes_to_dict, memory_to_dict
+from service.endpoints.common.explanations import (
+    causes_to_dict,
+    explanation_to_dict,
+    memory_to_dict,
+)
 from service.registry.handles import Classifier
 
 
@@ -58,15 +62,20 @@ def explained_graph(
     nodes = graph.num_nodes
     by_node = cause(cut, nodes, range(nodes if nodes > 1 else 0))  # of one node nothing would stay
     by_memory = cause(quiet, len(memories), occlusion.select_memories(fired))
+    with np.errstate(invalid="ignore"):  # logits that are not finite are an error in its place
+        probabilities = model.probabilities(logits_C[None])
     by_task = {
-        task.name: {
-            "method": "occlusion",
-            "label": task.labels[label],
-            "nodes": causes_to_dict(node_effects, lambda part: {"node": part}),
-            "memories": causes_to_dict(memory_effects, partial(memory_to_dict, memories)),
-        }
-        for task, label, node_effects, memory_effects in zip(
-            model.tasks, labels, by_node, by_memory, strict=True
+        task.name: explanation_to_dict(
+            task.name,
+            task.labels[label],
+            "log_odds",
+            float(whole),
+            float(p_1C[0, label]),
+            nodes=causes_to_dict(node_effects, lambda part: {"node": part}),
+            memories=causes_to_dict(memory_effects, partial(memory_to_dict, memories)),
+        )
+        for task, label, whole, p_1C, node_effects, memory_effects in zip(
+            model.tasks, labels, whole_T, probabilities, by_node, by_memory, strict=True
         )
     }
     return Explained(by_task, np.stack([node_effects.effects for node_effects in by_node]))

@@ -155,8 +155,6 @@ async def _draw(
     ]
     drawable = [(text, explanation, effects) for text, explanation, effects in entries if effects]
     texts, effects = [text for text, _, _ in drawable], [each for _, _, each in drawable]
-    for _, explanation, _ in entries:
-        explanation["svg"] = None
     if not drawable:
         return True
     drawn = await context.smiles_pool.draw_async(texts, effects, _MOST_SVG)

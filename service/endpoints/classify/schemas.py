@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.endpoints.common.reason_schemas import GraphExplanation, Reasons
+from service.endpoints.common.reason_schemas import Explanation, Reasons
 from service.endpoints.common.schemas import (
     Convergence,
     Envelope,
@@ -93,7 +93,7 @@ class GraphResult(BaseModel):
     )
     convergence: GraphConvergence | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
     reasons: Reasons | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)
-    explanation: dict[str, GraphExplanation] | SkipJsonSchema[None] = Field(
+    explanation: dict[str, Explanation] | SkipJsonSchema[None] = Field(
         None, description="by task", json_schema_extra=absent
     )
     error: ItemError | SkipJsonSchema[None] = Field(None, json_schema_extra=absent)

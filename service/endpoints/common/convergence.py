@@ -70,6 +70,7 @@ class ConvergenceReports:
             "steps": sum(last),
             "residual": max((float(b.residual_R[row]) for b, end in ends if end), default=None),
             "stop_reason": worst(block.reasons[row] for block in blocks),
+            "energy_rose": _any_known(block.energy_rose[row] for block in blocks),
             "energy_percentile": percentile,
             "out_of_distribution": outside if self._as_trained else None,
         }
@@ -132,11 +133,11 @@ def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the rows of one request come to together.
 
     Energies and steps are totals, the residual is the largest, the reason the worst, the percentile
-    the mean of those there are, and `out_of_distribution` their share of those that are judged.
+    the mean of those there are, and `energy_rose` and `out_of_distribution` their shares of those
+    that are judged.
     """
     residuals = [row["residual"] for row in rows if row["residual"] is not None]
     percentiles = [p for row in rows if (p := row["energy_percentile"]) is not None]
-    judged = [flag for row in rows if (flag := row["out_of_distribution"]) is not None]
     stops = Counter(row["stop_reason"].value for row in rows)
     report: dict[str, Any] = {
         "rows": len(rows),
@@ -144,8 +145,9 @@ def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "residual": max(residuals, default=None),
         "stop_reason": worst(row["stop_reason"] for row in rows),
         "stops": dict(stops),
+        "energy_rose": _share(row["energy_rose"] for row in rows),
         "energy_percentile": float(np.mean(percentiles)) if percentiles else None,
-        "out_of_distribution": float(np.mean(judged)) if judged else None,
+        "out_of_distribution": _share(row["out_of_distribution"] for row in rows),
     }
     if "components" in rows[0]:
         report["components"] = {
@@ -156,6 +158,18 @@ def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         heads = zip(*(row["resonance"] for row in rows), strict=True)
         report["resonance"] = [_mean_head(list(head_rows)) for head_rows in heads]
     return report
+
+
+def _any_known(flags: Iterable[bool | None]) -> bool | None:
+    """Is any of those true that are not None? None if all are."""
+    known = [flag for flag in flags if flag is not None]
+    return any(known) if known else None
+
+
+def _share(flags: Iterable[bool | None]) -> float | None:
+    """How many are true of those that are not None; None if all are."""
+    known = [flag for flag in flags if flag is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _mean_head(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -183,6 +197,7 @@ class _Course:
         self.steps_R = solution.steps_R
         self.residual_R = solution.residual_R
         self.reasons = solution.stop_reasons
+        self.energy_rose = solution.energy_rose
 
     def totals(self) -> dict[str, np.ndarray]:
         """Of all rows, at each moment."""

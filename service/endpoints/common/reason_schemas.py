@@ -149,14 +149,14 @@ class _Causes(BaseModel):
 
 
 class Neighbours(_Causes):
-    """Each without its edges to the node."""
+    """Of a node that is scored: each without its edges to the node."""
 
     supports: list[NeighbourEffect]
     opposes: list[NeighbourEffect]
 
 
 class Features(_Causes):
-    """Of the node itself, each as it is on average."""
+    """Of the node that is scored, each as it is on average."""
 
     supports: list[FeatureEffect]
     opposes: list[FeatureEffect]
@@ -170,33 +170,36 @@ class Memories(_Causes):
 
 
 class Nodes(_Causes):
-    """Each missing, with its edges."""
+    """Of a graph that is classified, as the atoms of a molecule: each missing, with its edges."""
 
     supports: list[NodeEffect]
     opposes: list[NodeEffect]
 
 
-class ScoreExplanation(BaseModel):
-    """What moved a score up to its label, or down to it: `supports` has the strongest reasons for
-    the label, `opposes` those against it, at most five each. Effects are in the units of `score`.
+class Explanation(BaseModel):
+    """What moved one answer: of each kind of parts `supports` has the strongest reasons for `label`
+    and `opposes` those against it, at most five each. A kind that such a model has none of is null.
     """
 
-    method: Literal["occlusion"] = Field(description="each part taken away, and the score again")
-    neighbours: Neighbours
-    features: Features
-    memories: Memories
-
-
-class GraphExplanation(BaseModel):
-    """What moved the answer to one task: effects on the log odds of `label`, uncalibrated."""
-
-    method: Literal["occlusion"]
-    label: str
-    nodes: Nodes
-    memories: Memories
+    method: Literal["occlusion"] = Field(
+        description="each part is taken away by itself, and the input answered again"
+    )
+    target: NodeId = Field(description="what the answer is about: a node, or a task of /classify")
+    label: int | str = Field(description="the answer: 1 or 0 of a score, or the class")
+    unit: Literal["score", "log_odds"] = Field(
+        description="of `value` and of every effect: of a node its `score`, the more suspicious the "
+        "higher; of a class by how much its logit is above those of all others together"
+    )
+    value: float = Field(description="what was explained, uncalibrated, before parts were taken")
+    probability: float = Field(
+        description="calibrated, of what `value` measures: that the node is suspicious, whatever "
+        "its label, or that the input is of class `label`"
+    )
+    neighbours: Neighbours | None
+    features: Features | None
+    nodes: Nodes | None
+    memories: Memories | None
     svg: str | None = Field(
-        None,
         description="a molecule's atoms by their effects: what speaks for the label is red, what "
-        "speaks against it blue; null where it is too large to draw",
-        json_schema_extra=absent,
+        "speaks against it blue; null where it is too large to draw, and of what is no molecule"
     )

@@ -187,6 +187,12 @@ class Convergence(BaseModel):
         description="|dx/dt| / |x| of the last step, the largest of the blocks; null without one"
     )
     stop_reason: StopReason = Field(description="the worst of the blocks")
+    energy_rose: bool | None = Field(
+        description="was the energy, or of controlled dynamics their storage functional V, higher "
+        "after any step of a block than before it, by more than rounding (64 units in the last "
+        "place, 7.6e-6 of it), or not finite? Then `step_size` is too large for it to fall. Null "
+        "with `noise`, and without steps"
+    )
     energy_percentile: float | None = Field(
         description="share, in percent, of training neighbourhoods with a lower final energy per "
         "node, of those whose nodes have about as many neighbours; null for a stored graph with "
@@ -284,6 +290,9 @@ class SummedConvergence(BaseModel):
     residual: float | None = Field(description="the largest")
     stop_reason: StopReason = Field(description="the worst")
     stops: dict[str, int] = Field(description="number of inputs by stop reason")
+    energy_rose: float | None = Field(
+        description="share of the inputs whose energy rose, of those where it is not null"
+    )
     energy_percentile: float | None = Field(description="mean")
     out_of_distribution: float | None = Field(
         description="share of the inputs with an energy percentile that are out of distribution"

@@ -23,7 +23,7 @@ from service.endpoints.common.convergence import MeanConvergence, aggregate
 from service.endpoints.common.dynamics import max_total_steps, resolved_dynamics
 from service.endpoints.common.memory_schemas import WORK_PER_COST
 from service.endpoints.common.reasons import ReasonCollector
-from service.endpoints.complete.previews import Frame, Frames
+from service.endpoints.complete.previews import EnergyDrop, Frame, Frames
 from service.endpoints.complete.recall import COMPARISON_STEPS, RecalledMemory, fit_channels
 from service.errors import make_problem
 from service.observability.progress import Progress
@@ -258,6 +258,7 @@ class _Filler:
         self._gathering = ReasonCollector(task.include, control, room, pairs=False, averaged=True)
         self._sum: RowReasons | None = None
         self._mean, self._energy = MeanConvergence(), 0.0
+        self._energy_drop = EnergyDrop()
         self.windows: list[dict[str, Any]] = []
 
     def __call__(self, windows: Windows, preview: Callable[[Answers], FilledPixels]) -> Answers:
@@ -321,6 +322,7 @@ class _Filler:
         """Emit a preview frame when one is due."""
         if self._frames is None:
             return
+        self._energy_drop.observe(moment)
         network, rows = self._model.network, batch.rows
         blocks = network.blocks_in_order()
         each = blocks[0].steps if self._params.steps is None else self._params.steps
@@ -329,6 +331,8 @@ class _Filler:
         steps = total * len(blocks) * each
         if self._frames.due(step, steps):
             nodes = rows * self._patches
+            first = len(self.windows)
+            all_nodes = self._task.rows // self._task.count * self._patches
             answers = self._read(torch.nan_to_num(network.decode(x_ND, batch)))
             self._frames.show(
                 Frame(
@@ -336,6 +340,8 @@ class _Filler:
                     step,
                     steps,
                     block,
+                    range(first, first + rows),
+                    self._energy_drop.total / all_nodes,
                     float(moment.energy_R.sum()) / nodes,
                     {name: float(part.sum()) / nodes for name, part in moment.components.items()},
                     write_pixels(

@@ -102,6 +102,10 @@ class WindowsConvergence(BaseModel):
     residual: float | None = Field(description="the largest; null without steps")
     stop_reason: StopReason = Field(description="the worst")
     stops: dict[str, int] = Field(description="number of windows by stop reason")
+    energy_rose: float | None = Field(
+        description="share of the windows whose energy was higher after any step than before it, "
+        "by more than rounding; null with `noise`, and without steps"
+    )
     energy_percentile: float | None = Field(
         description="percentage of training images, with as much hidden, that have a lower "
         "final energy per patch; mean over the windows"
@@ -174,7 +178,19 @@ class FrameEvent(BaseModel):
     step: int = Field(description="of all windows and completions together")
     steps: int
     block: int
-    energy: float | None = Field(description="per patch, mean over the windows that move")
+    windows: list[int] = Field(
+        description="places of the windows that relax now, among the `windows` of the completion's "
+        "convergence, from 0 in the order in which they relax: small scales first"
+    )
+    energy_drop: float | None = Field(
+        description="by how much the energy of the whole completion has fallen, per patch, mean "
+        "over all its windows; those that have not begun have not fallen. It ends at `energy_drop` "
+        "of the convergence, whose `energy_initial` less it is the energy of the whole completion"
+    )
+    energy: float | None = Field(
+        description="in this block, per patch, mean over the windows that relax now; so are its "
+        "components"
+    )
     b64_png: str = Field(
         description="the image as it would be if these windows stopped here; where no window of "
         "its size has been yet, a guess from a smaller one, or the prefill"

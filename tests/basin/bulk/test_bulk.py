@@ -108,6 +108,9 @@ def test_parts_equal_the_whole(tmp_path: Path, architecture: type[NodeScorer], n
         logits, convergence = score(*run, run_in_process)
         np.testing.assert_allclose(logits, expected, atol=2e-5)
         assert convergence.keys() == expected_convergence.keys()
+        if architecture is CDAT:  # the work of control is not stored in bulk
+            assert convergence["energy_rose"] is None
+            expected_convergence["energy_rose"] = None
         for name, value in expected_convergence.items():
             is_float = isinstance(value, float)
             assert convergence[name] == (

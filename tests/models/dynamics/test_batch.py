@@ -37,6 +37,7 @@ def _same(one: Solution, other: Solution) -> None:
     assert one.stop_reasons == other.stop_reasons
     np.testing.assert_allclose(one.residual_R, other.residual_R, rtol=1e-9, atol=1e-12)
     assert [m.step for m in one.trace] == [m.step for m in other.trace]
+    assert one.energy_rose == other.energy_rose
     for mine, theirs in zip(one.trace, other.trace, strict=True):
         np.testing.assert_allclose(mine.energy_R, theirs.energy_R, rtol=1e-9, atol=1e-9)
         assert mine.components.keys() == theirs.components.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ def test_energy_never_rises_in_et(seed: int, nesterov: bool) -> None:
     assert _rises([moment.energy_R for moment in solution.trace]) < 1e-12
     dropped = solution.trace[0].energy_R - solution.trace[-1].energy_R
     assert (dropped > 0).all()
+    assert set(solution.energy_rose) == {False}
 
 
 @pytest.mark.parametrize("nesterov", [False, True], ids=["euler", "nesterov"])
@@ -115,6 +117,7 @@ def test_storage_never_rises_in_cdat(seed: int, kind: str, nesterov: bool) -> No
     storage = [m.storage_R for m in solution.trace if m.storage_R is not None]
     assert len(storage) == 41
     assert _rises(storage) < 1e-12
+    assert set(solution.energy_rose) == {False}
 
 
 def test_storage_falls_at_the_rate_of_the_theorem() -> None:
@@ -151,6 +154,44 @@ def test_a_rising_energy_would_be_noticed() -> None:
     energy, motion, norm = _et()
     solution = solve(energy, motion, norm, x, layout, _params(20, step_size=-0.02))
     assert _rises([moment.energy_R for moment in solution.trace]) > 1e-6
+    assert set(solution.energy_rose) == {True}
+
+
+@pytest.mark.parametrize("make", [_et, _cdat])
+@pytest.mark.parametrize("step_size", [0.02, 0.5, 20.0])
+def test_whether_the_energy_rose_is_what_the_trace_says(make: Any, step_size: float) -> None:
+    """Of V where the motion is controlled, whatever E does."""
+    layout, x = _graphs(60, 4)
+    solution = solve(*make(), x, layout, _params(60, step_size=step_size))
+    moments = [m.energy_R if m.storage_R is None else m.storage_R for m in solution.trace]
+    before_TR, after_TR = np.stack(moments[:-1]), np.stack(moments[1:])
+    rose_R = (after_TR > before_TR + 1e-12 * np.abs(before_TR)).any(0)
+    diverged_R = np.array([reason is StopReason.DIVERGED for reason in solution.stop_reasons])
+    assert list(solution.energy_rose) == (rose_R | diverged_R).tolist()
+    assert rose_R.any() or make is _et or step_size < 1
+
+
+def test_rounding_does_not_raise_the_energy() -> None:
+    """In float32 it also goes up and down by some units in the last place, where the state rests."""
+    layout, x = _graphs(60, 4)
+    params = _params(60, steps=1500, step_size=0.02)
+    double = solve(*_cdat(), 3 * x, layout, params)
+    single_params = replace(
+        params, beta_RH=params.beta_RH.float(), step_size_R=params.step_size_R.float()
+    )
+    energy, motion, norm = (part.float() for part in _cdat())
+    single = solve(energy, motion, norm, (3 * x).float(), layout, single_params)
+    storage = np.stack([m.storage_R for m in single.trace if m.storage_R is not None])
+    rounded_R = (np.diff(storage, axis=0) > 0).any(0)
+    assert set(double.energy_rose) == {False, True}
+    assert single.energy_rose == double.energy_rose
+    assert rounded_R.sum() > np.sum(single.energy_rose)
+
+
+def test_with_noise_or_without_steps_it_is_not_known_whether_the_energy_rose() -> None:
+    layout, x = _graphs(3, 0)
+    params = _params(3, noise=torch.tensor([0.5, 0.0, 0.0]), steps=np.array([40, 0, 40]))
+    assert solve(*_et(), x, layout, params).energy_rose == (None, None, False)
 
 
 def test_coupling_is_symmetric_and_of_low_rank() -> None:
@@ -311,6 +352,7 @@ def test_divergence_is_not_convergence() -> None:
     )
     assert solution.stop_reasons[0] is StopReason.DIVERGED
     assert solution.stop_reasons[1] is StopReason.STEP_LIMIT
+    assert solution.energy_rose == (True, False)
     assert solution.x_ND.isfinite().all()
     assert all(np.isfinite(moment.energy_R).all() for moment in solution.trace)
 

@@ -1,7 +1,7 @@
 // Energy: how it falls, step by step, with the steps, temperature, step size and solver of one's choice.
 
-import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { describeModel, listModels, postJson } from "./api.js";
+import { drawCurves } from "./chart.js";
 import { element, format, labelled, scrollable, select, slider } from "./dom.js";
 import { Panel, postWithHttpx } from "./panel.js";
 
@@ -124,7 +124,7 @@ export class EnergyPanel extends Panel {
     ["block", "step", "energy"].forEach((name) => parts.delete(name));
     const longest = Math.max(...this.runs.map((run) => run.convergence.trace.length));
     const data = [Array.from({ length: longest }, (_, place) => place)];
-    const series = [{ label: "step" }];
+    const series = [];
     this.runs.forEach((run, place) => {
       ["energy", ...parts].forEach((part, index) => {
         const values = run.convergence.trace.map((entry) => entry[part] ?? null);
@@ -137,27 +137,15 @@ export class EnergyPanel extends Panel {
         });
       });
     });
-    const ink = getComputedStyle(document.body).color;
-    const axis = { stroke: ink, grid: { stroke: "#8884" } };
     this.plot?.destroy();
-    this.plot = new uPlot(
-      {
-        width: Math.max(260, Math.min(560, this.chart.clientWidth)),
-        height: 320,
-        scales: { x: { time: false } },
-        axes: [{ ...axis, label: "step, block after block" }, { ...axis, size: 64 }],
-        series,
-      },
-      data,
-      this.chart,
-    );
+    this.plot = drawCurves(this.chart, series, data, { x: "step, block after block" });
     const rows = this.runs.map(({ name, convergence }, place) => {
       const cells = [
         `${place + 1}: ${name}`,
         `${format(convergence.energy_initial, 5)} → ${format(convergence.energy_final, 5)}`,
         format(convergence.residual),
         convergence.stop_reason,
-        describeRises(convergence.trace),
+        describeRises(convergence),
       ];
       return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
     });
@@ -167,11 +155,16 @@ export class EnergyPanel extends Panel {
   }
 }
 
-function describeRises(trace) {
+/** Whether the energy, or V where there is one, rose by more than rounding, and in how many steps. */
+function describeRises({ trace, energy_rose: rose }) {
   const steps = trace.filter((entry) => entry.step > 0).length;
-  const rises = trace.filter((entry, place) => {
-    const before = trace[place - 1];
-    return before && before.block === entry.block && entry.energy > before.energy;
-  }).length;
-  return steps ? `rose in ${rises} of ${steps} steps` : "no step";
+  if (rose === null) {
+    return steps ? "not known" : "no step";
+  }
+  if (!rose) {
+    return "never rose";
+  }
+  const read = (entry) => entry.storage ?? entry.energy;
+  const rises = trace.filter((entry, place) => entry.step > 0 && read(entry) > read(trace[place - 1])).length;
+  return `${"storage" in trace[0] ? "V rose" : "rose"} in ${rises} of ${steps} steps`;
 }

@@ -1,9 +1,12 @@
 // Pictures: a photo, a hole painted over it, and how it is filled, frame by frame.
 
 import { Refused, describeModel, listModels, postForEvents } from "./api.js";
-import { acceptDrops, element, fileField, labelled, select, slider } from "./dom.js";
+import { drawCurves } from "./chart.js";
+import { acceptDrops, element, fileField, format, labelled, select, slider } from "./dom.js";
 import { MaskPainter, toBase64, toBlob } from "./mask.js";
 import { Panel, openClient } from "./panel.js";
+
+const CURVE = [{ label: "energy since the start", stroke: "#0b8794", width: 2.5 }];
 
 export class PicturesPanel extends Panel {
   constructor() {
@@ -98,7 +101,10 @@ export class PicturesPanel extends Panel {
     const after = element("img", { alt: "completed" });
     const before = element("img", { alt: "with the hole", src: this.drawHole() });
     const note = element("p", { className: "note", role: "status" });
-    this.result.replaceChildren(element("h2", {}, "Completed"), element("div", { className: "compare" }, after, before), note);
+    const chart = element("div", { className: "curve" });
+    const curve = [[0], [0]];
+    let plot = null;
+    this.result.replaceChildren(element("h2", {}, "Completed"), element("div", { className: "compare" }, after, before), note, chart);
     for (const image of [after, before]) {
       image.style.width = this.painter.hole.style.width;
     }
@@ -111,7 +117,12 @@ export class PicturesPanel extends Panel {
       (name, data) => {
         if (name === "progress") {
           after.src = `data:image/png;base64,${data.b64_png}`;
-          note.textContent = `step ${data.step} of ${data.steps}, energy ${data.energy?.toFixed(1) ?? "–"}`;
+          const windows = data.windows.length > 1 ? `${data.windows[0]} to ${data.windows.at(-1)}` : data.windows[0];
+          note.textContent = `step ${data.step} of ${data.steps}, window ${windows}, energy fallen by ${format(data.energy_drop)}`;
+          curve[0].push(data.step);
+          curve[1].push(data.energy_drop === null ? null : -data.energy_drop);
+          plot ??= drawCurves(chart, CURVE, curve, { height: 180, x: "step of all windows", y: "fall per patch" });
+          plot.setData(curve);
         } else if (name === "done") {
           last = data;
         } else if (name === "failed") {

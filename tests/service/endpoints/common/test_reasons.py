@@ -11,6 +11,7 @@ import safetensors.numpy
 from service.endpoints.anomaly.schemas import ScoreResponse
 from service.endpoints.classify.schemas import ClassifyResponse
 from service.endpoints.common.include import TOKENS
+from service.endpoints.common.reason_schemas import Explanation
 from service.endpoints.complete.schemas import CompleteResponse
 from service.endpoints.images.schemas import AnswerImagesResponse, ClassifyImagesResponse
 from service.settings import Settings
@@ -54,6 +55,7 @@ ASKED = {
         AnswerImagesResponse,
     ),
 }
+KINDS = {"neighbours", "features", "nodes", "memories"}
 EXPLAINED = ("et-small", "cdat-small", "et-edges", "cdat-mol", "et-shape")
 
 
@@ -199,10 +201,21 @@ def test_explanations(client, sample, name):
             assert "explanation" not in one
             continue
         told = one["explanation"]
-        kinds = [told] if path == "/anomaly/score" else list(told.values())
-        for explained in kinds:
-            assert explained["method"] == "occlusion"
-            for kind in {"neighbours", "features", "memories", "nodes"} & set(explained):
+        is_score = path == "/anomaly/score"
+        for target, explained in ({one["node_id"]: told} if is_score else told).items():
+            assert set(explained) == set(Explanation.model_fields)
+            prediction = one if is_score else one["predictions"][target]
+            assert explained["target"] == target
+            for field in ("label", "probability"):
+                assert explained[field] == prediction[field]
+            if is_score:
+                assert (explained["unit"], explained["value"]) == ("score", one["score"])
+            else:
+                assert explained["unit"] == "log_odds"
+                assert explained["value"] > 0 or len(prediction["probabilities"]) > 2
+            absent = {"nodes"} if is_score else {"neighbours", "features"}
+            assert {kind for kind in KINDS if explained[kind] is None} == absent
+            for kind in KINDS - absent:
                 found = explained[kind]
                 up = one.get("label", 1) == 1 or path == "/classify"
                 for side, sign in (("supports", 1 if up else -1), ("opposes", -1 if up else 1)):
@@ -217,8 +230,18 @@ def test_explanations(client, sample, name):
                 svg = explained["svg"]
                 assert svg is None or svg.rstrip().endswith("</svg>")
                 assert svg is not None or explained["nodes"]["tried"] == 0
-            elif path == "/classify":
-                assert "svg" not in explained
+            else:
+                assert explained["svg"] is None
+    response = client.post(path, json=body, headers=TENSORS)
+    size = int.from_bytes(response.content[:8], "little")
+    document = json.loads(json.loads(response.content[8 : 8 + size])["__metadata__"]["response"])
+    in_json = [one["explanation"] for one in answer["results"] if "explanation" in one]
+    if path == "/anomaly/score":
+        assert document["explanations"] == in_json
+    else:
+        assert [one.get("explanation") for one in document["results"]] == [
+            one.get("explanation") for one in answer["results"]
+        ]
     without = {k: v for k, v in body.items() if k != "include"}
     assert plain(client.post(path, json=without).json()) == plain(answer)
 

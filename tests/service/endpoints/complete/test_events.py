@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import socket
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,6 +68,11 @@ def test_a_window_step_by_step(client):
         for part in ("energy", "attention", "hopfield"):
             assert frame[part] == pytest.approx(entry[part], rel=1e-6)
         np.testing.assert_array_equal(shown(frame)[~HOLE], opened(IMAGE)[~HOLE])
+        assert frame["windows"] == [0]
+    falls = [a["energy"] - b["energy"] for a, b in pairwise(image["convergence"]["trace"])]
+    of_steps = [falls[place] for place in (0, 1, 2, 4, 5, 6)]  # not from block to block
+    drops = [frame["energy_drop"] for frame in frames]
+    assert drops == pytest.approx(np.cumsum(of_steps), rel=1e-5)
     assert len({frame["b64_png"] for frame in frames}) == 6
     assert frames[-1]["b64_png"] == image["b64_png"]
 
@@ -87,6 +93,9 @@ def test_the_last_event_is_the_whole_answer(client):
         assert answer[part] == plain[part]
     assert answer["timings_ms"].keys() == plain["timings_ms"].keys()
     assert [frame["sample"] for frame in frames] == [0] * 6 + [1] * 6
+    for frame, entry in zip(frames[5::6], answer["images"], strict=True):
+        assert frame["energy_drop"] == pytest.approx(entry["convergence"]["energy_drop"], rel=1e-6)
+        assert entry["convergence"]["energy_rose"] is None  # there is noise
     assert frames[5]["b64_png"] == answer["images"][0]["b64_png"]
     response = as_form(client, headers=EVENTS)
     assert told(response)[-1][1]["images"] == completed(client)["images"]
@@ -99,6 +108,9 @@ def test_the_last_event_is_the_whole_answer(client):
 def test_frames_are_of_the_pictures_kind(client, model, name):
     frames, answer = streamed(client, FILES[name], model=model)
     [after] = pictures(answer)
+    convergence = answer["images"][0]["convergence"]
+    assert frames[-1]["energy_drop"] == pytest.approx(convergence["energy_drop"], rel=1e-5)
+    assert frames[-1]["windows"][-1] == convergence["windows"] - 1
     assert shown(frames[0]).shape == after.shape
     assert shown(frames[0]).dtype == after.dtype
     assert (shown(frames[0])[HOLE] != after[HOLE]).any()
@@ -118,6 +130,17 @@ def test_many_windows_are_blended_and_frames_are_few(client):
     assert frames[-1]["step"] == frames[-1]["steps"] == windows * 6
     apart = np.diff([0, *steps])
     assert apart.max() <= frames[0]["steps"] / 16 + 2 * 16  # a batch of windows at a time
+    drops = np.array([frame["energy_drop"] for frame in frames])
+    assert image["convergence"]["energy_rose"] == 0
+    assert (np.diff(drops, prepend=0) > 0).all()
+    assert drops[-1] == pytest.approx(image["convergence"]["energy_drop"], rel=1e-6)
+    assert frames[0]["windows"][0] == 0
+    assert frames[-1]["windows"][-1] == windows - 1
+    for frame in frames:
+        numbers = frame["windows"]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        done = numbers[0] * 6
+        assert done < frame["step"] <= done + len(numbers) * 6
     for frame in frames:
         np.testing.assert_array_equal(shown(frame)[~hole], before[~hole])
     assert shown(frames[0])[hole].any()  # already guessed where no window of full size has been

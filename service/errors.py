@@ -97,9 +97,9 @@ class Problem(Exception):  # noqa: N818
         self.faults = tuple(islice(errors, MAX_FIELD_ERRORS))
         self.headers, self.extra = dict(headers or {}), dict(extra or {})
 
-    def response(self, request_id: str) -> Response:
-        """Return the problem document as a response."""
-        document = {
+    def to_document(self, request_id: str) -> dict[str, object]:
+        """Return the problem document."""
+        return {
             "type": f"urn:basin:problem:{self.kind}",
             "title": self.title,
             "status": self.status,
@@ -117,7 +117,11 @@ class Problem(Exception):  # noqa: N818
                 for fault in self.faults
             ],
         }
-        return Response(orjson.dumps(document), self.status, self.headers, MEDIA_TYPE)
+
+    def response(self, request_id: str) -> Response:
+        """Return the problem document as a response."""
+        document = orjson.dumps(self.to_document(request_id))
+        return Response(document, self.status, self.headers, MEDIA_TYPE)
 
     def dumps(self) -> str:
         """Serialize, for another process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -52,6 +52,14 @@ class Registry:
         shared: _Served | None = None,
     ) -> None:
         self._machine, self._names, self._shared = machine, names, shared or _Served()
+
+    @classmethod
+    def from_models(cls, models: Iterable[Model[Any]]) -> Registry:
+        """Return a registry of models that are loaded already."""
+        registry = cls()
+        registry._publish({model.name: model for model in models})
+        registry._shared.loaded = True
+        return registry
 
     def scoped(self, names: frozenset[str] | None) -> Registry:
         """Return a view of this registry with only these models visible; None for all."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
 from models.inputs.graph_batch import GraphBatch
 from service.context import JSON_COST_FACTOR, AppContext, get_context
+from service.endpoints.anomaly.encode import encode_scores
 from service.endpoints.anomaly.infer import (
     Scored,
-    named,
     pack_if_large,
     response_weight,
-    results,
     score,
-    table,
     workload_of,
 )
 from service.endpoints.anomaly.parse import (
@@ -43,13 +41,12 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.reasons import reasons_to_tensors
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
-from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
+from service.payload import ResponsePayload
 from service.registry.handles import Scorer
 from service.storage.graphs import StoredGraph
 from service.validation.safetensors_body import GRAPH_TENSORS
@@ -140,7 +137,7 @@ class ScoreTask(InferenceTask[Scored]):
     async def render(self, result: Scored) -> ResponsePayload:
         inputs, context = self.inputs, self.context
         weight = response_weight(inputs, self.accept)
-        payload = await context.offload_if_large(weight, _encode, inputs, result, self.accept)
+        payload = await context.offload_if_large(weight, encode_scores, inputs, result, self.accept)
         # Counted once the response has been handed to the transport.
         asyncio.get_running_loop().call_soon(
             context.metrics.observe, inputs.model.name, inputs.graph.num_nodes, result.convergence
@@ -151,23 +148,3 @@ class ScoreTask(InferenceTask[Scored]):
 
 def _pack(inputs: ScoreInputs) -> _Packed:
     return inputs, pack_if_large(inputs)
-
-
-def _encode(task: ScoreInputs, scored: Scored, form: str) -> ResponsePayload:
-    document: dict[str, Any] = {} if task.subgraph is None else {"graph": task.subgraph}
-    document |= {
-        "model": task.model.ref_dict,
-        "dynamics": scored.dynamics,
-        "convergence": scored.convergence,
-    }
-    if form == SAFETENSORS:
-        columns, threshold = table(task, scored.logits_N)
-        arrays = {f"results.{name}": column for name, column in columns.items()}
-        document["threshold"] = threshold
-        if scored.explanations:  # of every target
-            document["explanations"] = [scored.explanations[row] for row in columns["row"].tolist()]
-        return make_tensors_payload(arrays | reasons_to_tensors(scored.reasons), document)
-    listed: dict[str, Any] = {"results": results(task, scored)}
-    if scored.reasons:
-        listed["reasons"] = named(task, scored.reasons[0])
-    return make_json_payload(listed | document)

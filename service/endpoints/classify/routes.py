@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
 from models.inputs.graph import Graph
 from models.inputs.molecules import Molecule, MoleculeError
 from service.context import AppContext, get_context
-from service.endpoints.classify.explanation import Explained
+from service.endpoints.classify.encode import Drawing, encode_classification, list_drawings
 from service.endpoints.classify.graph_list import TENSORS
 from service.endpoints.classify.infer import (
     ENTRIES,
@@ -38,16 +37,14 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import max_total_steps
-from service.endpoints.common.reasons import reasons_to_tensors
 from service.endpoints.pipeline import InferenceTask, handle_inference
 from service.engine.engine import Workload
 from service.http.body import require_media_type, require_small
 from service.http.negotiation import select_media_type
 from service.media_types import JSON, SAFETENSORS
-from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
-from service.workers.smiles_pool import TRANSIENT_CODES
+from service.payload import ResponsePayload
+from service.workers.smiles_pool import TRANSIENT_CODES, SmilesParserPool
 
 _MOST_SVG = 1 << 18  # characters of a drawing
 
@@ -129,9 +126,10 @@ class ClassifyTask(InferenceTask[Classified]):
         return classify(model, self.graphs, params, control, include, limit)
 
     async def render(self, result: Classified) -> ResponsePayload:
-        inputs, is_complete = self.inputs, True
+        inputs, context, is_complete = self.inputs, self.context, True
         if inputs.smiles is not None and result.explained:
-            is_complete = await _draw(inputs.smiles, self.items, result.explained, self.context)
+            drawings = list(list_drawings(inputs.smiles, self.items, result.explained))
+            is_complete = await _draw(drawings, context.smiles_pool)
             self.state.timer.lap("draw")
         payload = await self.on_codec(_encode, self, result)
         if any(item.error is not None and item.error[0] in TRANSIENT_CODES for item in self.items):
@@ -140,27 +138,15 @@ class ClassifyTask(InferenceTask[Classified]):
         return payload if is_complete else payload.without_caching()
 
 
-async def _draw(
-    smiles: Sequence[str],
-    items: Sequence[Item],
-    explained: Sequence[Explained],
-    context: AppContext,
-) -> bool:
+async def _draw(drawings: Sequence[Drawing], pool: SmilesParserPool) -> bool:
     """Add to each explanation of a molecule its drawing; was there one for each?"""
-    read = [text for text, item in zip(smiles, items, strict=True) if item.graph is not None]
-    entries = [
-        (text, explanation, effect_N.tolist())
-        for text, of_graph in zip(read, explained, strict=False)
-        for explanation, effect_N in zip(of_graph.by_task.values(), of_graph.effect_TN, strict=True)
-    ]
-    drawable = [(text, explanation, effects) for text, explanation, effects in entries if effects]
-    texts, effects = [text for text, _, _ in drawable], [each for _, _, each in drawable]
-    if not drawable:
+    if not drawings:
         return True
-    drawn = await context.smiles_pool.draw_async(texts, effects, _MOST_SVG)
-    for (_, explanation, _), svg in zip(drawable, drawn, strict=True):
-        explanation["svg"] = svg
-    return None not in drawn
+    smiles, effects = [each.smiles for each in drawings], [each.effects for each in drawings]
+    svgs = await pool.draw_async(smiles, effects, _MOST_SVG)
+    for drawing, svg in zip(drawings, svgs, strict=True):
+        drawing.explanation["svg"] = svg
+    return None not in svgs
 
 
 def _encode(task: ClassifyTask, classified: Classified) -> ResponsePayload:
@@ -174,17 +160,4 @@ def _encode(task: ClassifyTask, classified: Classified) -> ResponsePayload:
             metrics.observe_classified(inputs.model.name, nodes, result["convergence"])
         else:
             metrics.observe_item_errors(inputs.model.name, [error_of(result)])
-    require_any(inputs, [error_of(result) for result in results])
-    rows = [result["convergence"] for result in results if "convergence" in result]
-    document = {
-        "results": results,
-        "model": inputs.model.ref_dict,
-        "dynamics": classified.dynamics,
-        "convergence": aggregate(rows),
-    }
-    if task.accept == JSON:
-        return make_json_payload(document)
-    arrays = reasons_to_tensors(classified.reasons)
-    if arrays:
-        arrays["index"] = np.flatnonzero([item.graph is not None for item in items])
-    return make_tensors_payload(arrays, document)
+    return encode_classification(inputs, items, results, classified, task.accept)

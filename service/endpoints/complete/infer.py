@@ -29,6 +29,8 @@ from service.errors import make_problem
 from service.observability.progress import Progress
 from service.registry.handles import Completer
 
+WHOLE = slice(None), slice(None)
+"""The box of a whole image: all rows and columns."""
 _OPAQUE = 255
 COST_DIRECT, COST_ITERATED = 0.05, 0.36
 """Of a pixel that Laplace's equation is solved for, directly or by iteration: seconds over those of

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from contextlib import AsyncExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
-from models.inputs.image_files.data import ImageError
-from models.inputs.inpainting.plan import (
-    MAX_PIXELS,
-    HoleTooLargeError,
-    Plan,
-    Tiling,
-    WholeImage,
-    plan_windows,
-)
+from models.inputs.inpainting.plan import Tiling, WholeImage
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import (
     IMAGE_TYPES,
@@ -31,10 +21,11 @@ from service.endpoints.common.api_docs import (
 )
 from service.endpoints.common.envelope import require_supported_params
 from service.endpoints.common.include import reason_bytes, require_supported_includes
-from service.endpoints.common.reasons import reasons_to_dict, reasons_to_tensors
 from service.endpoints.complete.decoding import DecodedRequest, decode_request
+from service.endpoints.complete.encode import encode_completions
 from service.endpoints.complete.infer import Completed, CompleteInputs, complete_image
 from service.endpoints.complete.parse import CompletionRequest, read_request
+from service.endpoints.complete.plan import make_inputs, plan_completion
 from service.endpoints.complete.previews import Frames
 from service.endpoints.complete.recall import (
     RecalledMemory,
@@ -43,7 +34,6 @@ from service.endpoints.complete.recall import (
     require_max_work,
 )
 from service.endpoints.complete.schemas import (
-    Box,
     CompleteForm,
     CompleteRequest,
     CompleteResponse,
@@ -55,20 +45,14 @@ from service.errors import Problem, make_problem
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.http.sse import EVENTS, EventStream
-from service.imaging.encode import encode_base64_png, encode_png, encode_sheet
-from service.imaging.errors import image_errors_at
 from service.media_types import JSON, MULTIPART, PNG, SAFETENSORS
 from service.payload import (
     ResponsePayload,
-    make_image_payload,
-    make_json_payload,
-    make_tensors_payload,
 )
 from service.registry.handles import Completer
 from service.settings import Settings
 
 router = APIRouter(tags=["complete"])
-_WHOLE = slice(None), slice(None)
 _BODY = json_or_form_body(
     "An image and what of it to fill, as JSON with base64 or as a form with files.",
     CompleteRequest,
@@ -143,17 +127,11 @@ class CompleteTask(InferenceTask[Completed]):
         if model is None:
             model, plan = await self._recall(upload, opened)
         else:
-            plan = await self._plan(upload, opened, Tiling.from_size(model.config.size))
-        self.inputs = CompleteInputs(
-            model,
-            opened.image,
-            plan,
-            upload.num_samples,
-            upload.dynamics.to_params(),
-            upload.include,
-            opened.hole.weights,
-            _find_box(opened.hole.hidden) if upload.region == "hole" else _WHOLE,
-        )
+            tiling = Tiling.from_size(model.config.size)
+            plan = await self.on_codec(
+                plan_completion, upload, opened, tiling, settings.max_windows
+            )
+        self.inputs = make_inputs(upload, opened, model, plan)
         if isinstance(model, RecalledMemory):
             require_max_work(self.inputs.memory_work, settings)
         require_response_fits(self.inputs, self.accept, settings)
@@ -175,15 +153,6 @@ class CompleteTask(InferenceTask[Completed]):
         memory = await self.on_codec(recall_memory, upload.memory, store, opened)
         return memory, WholeImage(opened.hole.hidden)
 
-    async def _plan(
-        self, upload: CompletionRequest, opened: DecodedRequest, tiling: Tiling
-    ) -> Plan:
-        max_windows = self.settings.max_windows
-        with image_errors_at("/mask" if upload.mask else "/image"):
-            return await self.on_codec(
-                _plan, opened.hole.hidden, tiling, max_windows, upload.num_samples
-            )
-
     def workload(self) -> Workload:
         inputs = self.inputs
         return Workload(
@@ -197,32 +166,10 @@ class CompleteTask(InferenceTask[Completed]):
         return complete_image(self.inputs, progress, control, self.frames, limit)
 
     async def render(self, result: Completed) -> ResponsePayload:
-        return await self.on_codec(_encode, self.inputs, result, self.accept, self.context)
-
-
-def _plan(hidden_HW: np.ndarray, tiling: Tiling, max_windows: int, num_samples: int) -> Plan:
-    """
-    Raises:
-        ImageError: the holes take more than `max_windows` for all samples, or have too many pixels.
-    """
-    try:
-        return plan_windows(hidden_HW, tiling, max_windows // num_samples)
-    except HoleTooLargeError as error:
-        limit = f"{max_windows} windows (BASIN_MAX_WINDOWS)"
-        if error.limit == "pixels":
-            limit = f"{MAX_PIXELS} pixels beside known ones"
-        fewer = "" if num_samples == 1 else ", lower `num_samples`"
-        rule = (
-            f"This image takes more than {limit} to complete. Mark fewer pixels{fewer}, or send a "
-            "smaller image."
-        )
-        raise ImageError("too_much_work", rule, "invalid-request") from error
-
-
-def _find_box(hidden_HW: np.ndarray) -> tuple[slice, slice]:
-    """The smallest rectangle with all hidden pixels, as rows and columns."""
-    rows, columns = (np.flatnonzero(hidden_HW.any(axis)) for axis in (1, 0))
-    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+        inputs, metrics = self.inputs, self.context.metrics
+        for completion in result.completions:
+            metrics.observe_windows(inputs.model.name, inputs.patches, completion.windows)
+        return await self.on_codec(encode_completions, inputs, result, self.accept)
 
 
 def require_response_fits(task: CompleteInputs, form: str, settings: Settings) -> None:
@@ -255,39 +202,3 @@ def _size(task: CompleteInputs, form: str) -> int:
     uncertainty = image.pixels[box][..., 0].size if "uncertainty" in task.include else 0
     uncertainty *= 4 if form == SAFETENSORS else 1  # float32, or a level of grey
     return image.pixels[box].nbytes + alpha + uncertainty + len(image.profile or b"")
-
-
-def _encode(
-    task: CompleteInputs, completed: Completed, media_type: str, context: AppContext
-) -> ResponsePayload:
-    completions = completed.completions
-    for completion in completions:
-        context.metrics.observe_windows(task.model.name, task.patches, completion.windows)
-    images = [completion.image for completion in completions]
-    entries: list[dict[str, Any]] = [{"convergence": c.convergence} for c in completions]
-    reasons = [c.reasons for c in completions if c.reasons is not None]
-    document: dict[str, Any] = {
-        "images": entries,
-        **task.model.origin,
-        "dynamics": completed.dynamics,
-    }
-    if task.box != _WHOLE:
-        rows, columns = task.box
-        height, width = images[0].pixels.shape[:2]
-        box = Box(left=columns.start, top=rows.start, width=width, height=height)
-        document["box"] = box.model_dump()
-    errors = [c.expected_error for c in completions if c.expected_error is not None]
-    if media_type == SAFETENSORS:
-        arrays = {f"image_{i}": np.array(image.to_array()) for i, image in enumerate(images)}
-        arrays |= {f"uncertainty_{i}": np.array(error) for i, error in enumerate(errors)}
-        return make_tensors_payload(arrays | reasons_to_tensors(reasons), document)
-    for entry, row in zip(entries, reasons, strict=False):
-        entry["reasons"] = reasons_to_dict(row, tiles=isinstance(task.model, Completer))
-    for entry, error in zip(entries, errors, strict=False):
-        grey = np.rint(255 * error).astype(np.uint8)
-        entry["b64_uncertainty_png"] = base64.b64encode(encode_png(grey)).decode()
-    if media_type == PNG:
-        return make_image_payload(encode_sheet(images), document)
-    pairs = zip(images, entries, strict=True)
-    document["images"] = [{"b64_png": encode_base64_png(image), **entry} for image, entry in pairs]
-    return make_json_payload(document)

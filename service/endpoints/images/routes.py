@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
 from models.base import StepControl
 from models.inputs.images import ImageInput
-from models.inputs.questions import Question
-from models.interpret.prototypes import list_galleries
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import (
     IMAGE_TYPES,
@@ -24,10 +20,9 @@ from service.endpoints.common.api_docs import (
     json_or_form_body,
     problems,
 )
-from service.endpoints.common.convergence import aggregate
 from service.endpoints.common.dynamics import max_total_steps
-from service.endpoints.common.reasons import reasons_to_dict, reasons_to_tensors
 from service.endpoints.images.crop import decode_and_fit, fitted
+from service.endpoints.images.encode import encode_images
 from service.endpoints.images.infer import Recognised, recognise
 from service.endpoints.images.parse import ImageInputs, read_look
 from service.endpoints.images.schemas import (
@@ -43,7 +38,7 @@ from service.engine.engine import Workload
 from service.http.body import require_media_type
 from service.http.negotiation import select_media_type
 from service.media_types import JSON, MULTIPART, SAFETENSORS
-from service.payload import ResponsePayload, make_json_payload, make_tensors_payload
+from service.payload import ResponsePayload
 from service.registry.handles import ImageClassifier, VisualQuestionModel
 
 router = APIRouter(prefix="/images", tags=["images"])
@@ -157,7 +152,7 @@ class ImagesTask(InferenceTask[Recognised]):
         model = self.inputs.model
         tokens = model.config.num_tokens
         self.context.metrics.observe_images(model.name, tokens, result.convergences)
-        return await self.on_codec(_encode, self.inputs, result, self.accept)
+        return await self.on_codec(encode_images, self.inputs, result, self.accept)
 
 
 class ClassifyImagesTask(ImagesTask):
@@ -166,49 +161,3 @@ class ClassifyImagesTask(ImagesTask):
 
 class AnswerImagesTask(ImagesTask):
     model_type = VisualQuestionModel
-
-
-def _encode(task: ImageInputs, recognised: Recognised, form: str) -> ResponsePayload:
-    labels, model = task.model.tasks[0].labels, task.model
-    convergences = recognised.convergences
-    results = [
-        _result(number, question, labels, p_C)
-        | {"image": _shown(task, index), "convergence": convergence}
-        for number, ((index, question), p_C, convergence) in enumerate(
-            zip(task.rows, recognised.probabilities_RC, convergences, strict=True)
-        )
-    ]
-    document = {
-        "model": model.ref_dict,
-        "dynamics": recognised.dynamics,
-        "convergence": aggregate(convergences),
-    }
-    if form == SAFETENSORS:
-        return make_tensors_payload(
-            reasons_to_tensors(recognised.reasons), {"results": results} | document
-        )
-    tiles = "memories" in list_galleries(model.network)
-    for result, reasons in zip(results, recognised.reasons, strict=False):
-        result["reasons"] = reasons_to_dict(reasons, tiles=tiles)
-    return make_json_payload({"results": results} | document)
-
-
-def _result(
-    index: int, question: Question | None, labels: Sequence[str], p_C: np.ndarray
-) -> dict[str, Any]:
-    best = int(p_C.argmax())
-    result: dict[str, Any] = {"index": index}
-    if question is not None:
-        parts = {name: part for name, part in asdict(question).items() if part is not None}
-        result["question"] = {"text": question.text, **parts}
-    return result | {
-        "label" if question is None else "answer": labels[best],
-        "probability": float(p_C[best]),
-        "probabilities": dict(zip(labels, p_C.tolist(), strict=True)),
-    }
-
-
-def _shown(task: ImageInputs, index: int) -> dict[str, Any]:
-    height, width = task.images[index][1].shape
-    _, *size = task.model.config.shape
-    return {"width": width, "height": height, "fit": task.fit, "size": size[::-1]}

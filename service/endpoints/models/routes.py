@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from models.inputs.questions import list_example_questions
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import problems
-from service.endpoints.models.examples import make_example
-from service.endpoints.models.schemas import (
-    ClassifierDetail,
-    ClassifyLimits,
-    CompleteLimits,
-    CompleterDetail,
-    ImageLimits,
-    ModelList,
-    ModelSummary,
-    RecogniserDetail,
-    ScorerDetail,
-    TaskBody,
-)
-from service.registry.handles import (
-    Classifier,
-    ClassifierBase,
-    Completer,
-    ImageClassifier,
-    ImageModel,
-    Model,
-    Scorer,
-    VisualQuestionModel,
-)
-from service.settings import Settings
+from service.endpoints.models.describe import ModelDetail, describe_model, summarize_model
+from service.endpoints.models.schemas import ModelList
 
 router = APIRouter(tags=["models"])
 
 
 @router.get("/models", summary="The models that are served", responses=problems(500, 503))
 async def list_models(context: Annotated[AppContext, Depends(get_context)]) -> ModelList:
-    return ModelList(models=[_summary(model, context.settings) for model in context.registry])
+    settings = context.settings
+    return ModelList(models=[summarize_model(model, settings) for model in context.registry])
 
 
 @router.get(
@@ -47,91 +25,5 @@ async def list_models(context: Annotated[AppContext, Depends(get_context)]) -> M
     summary="Knobs, features, metrics and limits of a model",
     responses=problems(404, 500, 503),
 )
-async def describe_model(
-    name: str, context: Annotated[AppContext, Depends(get_context)]
-) -> ScorerDetail | ClassifierDetail | CompleterDetail | RecogniserDetail:
-    model, settings = context.registry.get(name), context.settings
-    manifest = model.manifest
-    bounded = ClassifyLimits.model_fields | CompleteLimits.model_fields | ImageLimits.model_fields
-    limits = {name: getattr(settings, name) for name in bounded}
-    common = {
-        **_summary(model, settings).model_dump(),
-        "config": manifest.config,
-        "knobs": manifest.knobs,
-        "features": manifest.features,
-        "energy": manifest.energy,
-        "training": manifest.training,
-        "metrics": manifest.metrics,
-        "limits": limits,
-        "example": make_example(model),
-    }
-    if isinstance(model, Classifier):
-        return ClassifierDetail(
-            **common,
-            edge_features=list(manifest.edge_features),
-            tasks=_tasks(model),
-            reads_smiles=model.reads_smiles,
-        )
-    if isinstance(model, Completer):
-        c = model.config
-        return CompleterDetail(
-            **common,
-            size=c.size,
-            patch=c.patch,
-            channels=c.channels,
-            has_uncertainty=model.network.has_uncertainty,
-        )
-    if isinstance(model, ImageModel):
-        channels, height, width = model.config.shape
-        return RecogniserDetail(
-            **common,
-            height=height,
-            width=width,
-            channels=channels,
-            patch=model.config.patch * 2 ** len(model.config.stem),
-            tasks=_tasks(model),
-            questions=list_example_questions(model.question_kinds)
-            if isinstance(model, VisualQuestionModel)
-            else None,
-        )
-    assert isinstance(model, Scorer)
-    return ScorerDetail(
-        **common,
-        edge_features=list(manifest.edge_features),
-        relations=list(model.relations),
-        undirected=model.network.config.undirected,
-        missing_values="refused",
-        threshold=manifest.threshold,
-        decision=manifest.decision,
-        neighborhood=manifest.neighborhood,
-        transactions=manifest.transactions,
-        calibration=manifest.calibration,
-    )
-
-
-def _tasks(model: ClassifierBase[Any]) -> list[TaskBody]:
-    pairs = zip(model.tasks, model.temperatures, strict=True)
-    return [
-        TaskBody(name=t.name, labels=list(t.labels), temperature=temperature)
-        for t, temperature in pairs
-    ]
-
-
-def _summary(model: Model[Any], settings: Settings) -> ModelSummary:
-    manifest = model.manifest
-    defaults = {
-        Scorer.route: settings.default_anomaly_model,
-        Classifier.route: settings.default_classify_model,
-        Completer.route: settings.default_completion_model,
-        ImageClassifier.route: settings.default_picture_model,
-        VisualQuestionModel.route: settings.default_answer_model,
-    }
-    return ModelSummary(
-        **model.ref.model_dump(),
-        architecture=manifest.architecture,
-        task=manifest.task,
-        route=model.route,
-        device=str(model.network.device),
-        runtime=model.runtime,
-        default_for=[model.route] if defaults[model.route] == model.name else [],
-    )
+async def get_model(name: str, context: Annotated[AppContext, Depends(get_context)]) -> ModelDetail:
+    return describe_model(context.registry.get(name), context.settings)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from models.base import StepControl
-from models.memories import decode_letters
 from service.context import AppContext, get_context
 from service.endpoints.common.api_docs import (
     binary_response,
@@ -19,8 +17,9 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.memory_schemas import WORK_PER_COST, MemoryRef
+from service.endpoints.common.memory_schemas import WORK_PER_COST
 from service.endpoints.pipeline import InferenceTask, handle_inference
+from service.endpoints.sample.encode import encode_samples
 from service.endpoints.sample.infer import Sampled, sample
 from service.endpoints.sample.parse import TENSORS, SampleInputs, parse_sample
 from service.endpoints.sample.schemas import SampleRequest, SampleResponse, TensorSampleRequest
@@ -28,13 +27,9 @@ from service.engine.engine import Workload
 from service.errors import Problem
 from service.http.body import require_media_type, require_small
 from service.http.negotiation import select_media_type
-from service.imaging.encode import encode_png, make_grid
 from service.media_types import JSON, PNG, SAFETENSORS
 from service.payload import (
     ResponsePayload,
-    make_image_payload,
-    make_json_payload,
-    make_tensors_payload,
 )
 
 router = APIRouter(tags=["sample"])
@@ -97,7 +92,7 @@ class SampleTask(InferenceTask[Sampled]):
 
     async def render(self, result: Sampled) -> ResponsePayload:
         inputs, metrics = self.inputs, self.context.metrics
-        payload = await self.on_codec(_encode, inputs, result, self.accept)
+        payload = await self.on_codec(encode_samples, inputs, result, self.accept)
         num_batches = len(result.batches)
         metrics.observe_samples(
             kind=inputs.memory.codec.kind,
@@ -107,34 +102,3 @@ class SampleTask(InferenceTask[Sampled]):
             acceptance=[batch.diagnostics["acceptance"] for batch in result.batches],
         )
         return payload
-
-
-def _encode(task: SampleInputs, sampled: Sampled, form: str) -> ResponsePayload:
-    memory = task.memory
-    rest: dict[str, Any] = {
-        "inflection": sampled.inflection,
-        "memory": MemoryRef.from_memory(memory, task.memory_id, task.shape).model_dump(),
-        "dynamics": sampled.dynamics,
-    }
-    items = [batch.items for batch in sampled.batches]
-    diagnostics = [batch.diagnostics for batch in sampled.batches]
-    if form == JSON:
-        batches = [
-            {"samples": _listed(memory.codec.kind, part), "diagnostics": told}
-            for part, told in zip(items, diagnostics, strict=True)
-        ]
-        return make_json_payload(({"spectrum": batches} if task.spectrum else batches[0]) | rest)
-    told = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
-    if form == PNG:
-        # A row of a spectrum for each temperature, else a square.
-        columns = len(items[0]) if len(items) > 1 else None
-        return make_image_payload(
-            encode_png(make_grid(np.concatenate(items), columns)), told | rest
-        )
-    names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
-    arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
-    return make_tensors_payload(arrays, told | rest)
-
-
-def _listed(kind: str, items: np.ndarray) -> np.ndarray | list[str]:
-    return decode_letters(items) if kind == "sequences" else np.ascontiguousarray(items)

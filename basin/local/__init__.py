@@ -1,0 +1,1 @@
+"""Models within this process, without a server: `basin.load`."""

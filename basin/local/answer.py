@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from basin_client import ProblemError, Request
@@ -42,7 +42,7 @@ from service.endpoints.sample.encode import encode_samples
 from service.endpoints.sample.infer import sample
 from service.endpoints.sample.parse import parse_sample
 from service.errors import Problem
-from service.media_types import JSON
+from service.media_types import JSON, SAFETENSORS
 from service.observability.progress import Progress
 from service.payload import ResponsePayload
 from service.registry.handles import (
@@ -56,6 +56,7 @@ from service.registry.handles import (
 from service.registry.registry import Registry
 from service.settings import Settings
 from service.storage.memories import MemoryStore
+from service.workers.smiles_pool import scale_effects
 
 T = TypeVar("T")
 _FORMAT_LIMITS = ("max_pixels", "max_atoms", "max_smiles_length")
@@ -63,8 +64,9 @@ _FORMAT_LIMITS = ("max_pixels", "max_atoms", "max_smiles_length")
 
 def lift_limits() -> Settings:
     """Return settings without limits of a server; those of the formats stay."""
-    limits = {name for name in Settings.model_fields if name.startswith("max_")}
-    return Settings.model_construct(**dict.fromkeys(limits.difference(_FORMAT_LIMITS), sys.maxsize))
+    names = {name for name in Settings.model_fields if name.startswith("max_")}
+    limits: dict[str, Any] = dict.fromkeys(names.difference(_FORMAT_LIMITS), sys.maxsize)
+    return Settings.model_construct(**limits)
 
 
 class ModelAnswerer:
@@ -101,7 +103,8 @@ class ModelAnswerer:
         if isinstance(inputs, TransactionScoreInputs):
             inputs = inputs.build(self._settings)
         assert isinstance(inputs, ScoreInputs)
-        return encode_scores(inputs, score(inputs, pack_if_large(inputs), RUN_ALONE), accept)
+        scored = score(inputs, pack_if_large(inputs), RUN_ALONE, _max_tensor_bytes(accept))
+        return encode_scores(inputs, scored, accept)
 
     def _classify(self, body: bytes, content_type: str, accept: str) -> ResponsePayload:
         inputs = parse_classify(body, content_type, self._registry, self._settings)
@@ -109,9 +112,12 @@ class ModelAnswerer:
         items = inputs.items(molecules, self._settings.max_smiles_length)
         require_any(inputs, [item.error for item in items])
         graphs = [item.graph for item in items if item.graph is not None]
-        classified = classify(inputs.model, graphs, inputs.params, RUN_ALONE, inputs.include)
-        for drawing in list_drawings(inputs.smiles or (), items, classified.explained):
-            drawing.explanation["svg"] = draw_molecule(drawing.smiles, drawing.effects)
+        room = _max_tensor_bytes(accept)
+        classified = classify(inputs.model, graphs, inputs.params, RUN_ALONE, inputs.include, room)
+        if inputs.smiles is not None:
+            for drawing in list_drawings(inputs.smiles, items, classified.explained):
+                effects = scale_effects(drawing.effects)
+                drawing.explanation["svg"] = draw_molecule(drawing.smiles, effects)
         results = graph_results(inputs, items, classified)
         require_any(inputs, [error_of(result) for result in results])
         return encode_classification(inputs, items, results, classified, accept)
@@ -167,7 +173,8 @@ def answer(request: Request[T], compute: Callable[[bytes, str, str], ResponsePay
     Raises:
         ProblemError: the request was refused, as a server would have.
     """
-    sent = httpx.Request(**(to_httpx(request) | {"url": "http://localhost"}))
+    parts: dict[str, Any] = to_httpx(request) | {"url": "http://localhost"}
+    sent = httpx.Request(**parts)
     accept = request.headers.get("accept", JSON)
     try:
         payload = compute(sent.read(), sent.headers["content-type"], accept)
@@ -175,6 +182,11 @@ def answer(request: Request[T], compute: Callable[[bytes, str, str], ResponsePay
         raise ProblemError(problem.status, problem.to_document("local")) from None
     headers = {"content-type": payload.media_type}
     return request.parse(httpx.Response(200, headers=headers, content=payload.render({}, "local")))
+
+
+def _max_tensor_bytes(accept: str) -> int | None:
+    """All reasons are returned as tensors, and the most telling ones as JSON."""
+    return sys.maxsize if accept == SAFETENSORS else None
 
 
 def _try_parse(smiles: str) -> Molecule | MoleculeError:

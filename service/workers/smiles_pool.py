@@ -174,9 +174,7 @@ class SmilesParserPool:
     ) -> list[str | None]:
         """Draw each SMILES as an SVG of at most `max_characters`, with its atoms colored by
         `effects`; None for those that fail or take too long."""
-        scale = [max(map(abs, row), default=0) or 1.0 for row in effects]
-        scaled = [[round(e / s, 3) for e in row] for row, s in zip(effects, scale, strict=True)]
-        answers = await self._run_call(self._call(smiles, scaled))
+        answers = await self._run_call(self._call(smiles, list(map(scale_effects, effects))))
         return [
             svg if isinstance(svg, str) and len(svg) <= max_characters else None for svg in answers
         ]

@@ -36,8 +36,10 @@ class BaseClient(ABC):
         timeout_s: float = 120.0,
         patience_s: float | None = None,
     ) -> None:
-        """
+        """Set up a client; a request opens its connection.
+
         Args:
+            url: of the server, without a path.
             key: API key, if the server requires one.
             retries: how many times a request is sent again that the server had no capacity for, or
                 that was lost with its connection.

@@ -79,6 +79,8 @@ class BaseClient(ABC):
             remaining_wait_s -= attempt.wait_s
 
 
+# Tenacity would save 10 of 530 lines: its `retry`, `wait` and `stop` would all be our functions,
+# and it would be one dependency more. Stamina limits the elapsed time, not the sum of pauses.
 class Attempt:
     """One attempt to send a request. `wait_s` is the pause before the next one.
 

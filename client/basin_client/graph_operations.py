@@ -165,8 +165,8 @@ def score_nodes(
         seed: of the choice among more neighbours than that; 0 if None.
         model: name of the model; the default for graphs if None.
         dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
-        include: what to add to `convergence`: `trace`, `components`, `resonance`; to `raw`:
-            `attention`, `memories` and `explanation` of each target.
+        include: what to add: `trace`, `components`, `resonance` to `convergence`; `attention`,
+            `memories`, `components` to `tensors`; `explanation` of each target to `raw`.
         decision: which targets get label 1, as {"budget": 50}; those from the model's threshold
             on if None. Keys as in `AlertRule`.
         timeout_s: seconds in which the server must respond; its own limit if None.

@@ -43,7 +43,6 @@ def sample(
         `beta` is a list.
 
     Raises:
-        InputError: the id is not one that a memory can have.
         ProblemError: the server refused the request when it was sent, as for an unknown memory.
     """
     if isinstance(memory, np.ndarray):

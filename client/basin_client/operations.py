@@ -81,8 +81,8 @@ def score(
         drop: columns or attributes to leave out; `*` is all that the model does not read.
         model: name of the model; the default of the route if None.
         dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
-        include: what to add to `convergence`: `trace`, `components`, `resonance`; to `raw`:
-            `attention`, `memories` and `explanation` of each target.
+        include: what to add: `trace`, `components`, `resonance` to `convergence`; `attention`,
+            `memories`, `components` to `tensors`; `explanation` of each target to `raw`.
         decision: which targets get label 1, as {"budget": 50}; those from the model's threshold
             on if None. Keys as in `AlertRule`.
         timeout_s: seconds in which the server must respond; its own limit if None.
@@ -192,7 +192,8 @@ def complete(
         mask: an image of the same size; None only with `mask_mode="alpha"`.
         mask_mode: which pixels to fill: `white_fill` the white ones of the mask, `black_fill`
             the black ones, `alpha` the transparent ones, of the image if there is no mask;
-            `soft` all that are not black, blended by how white they are. `white_fill` if None.
+            `soft` all that are lighter than black (4 of 255 or more), blended by how white they
+            are. `white_fill` if None.
         region: what to return: `image`, or of it the `hole`, the smallest rectangle with all
             that was filled, whose place is `CompletionResult.box`. `image` if None.
         num_samples: how many completions, from 1 to 16, which differ by the seed of their

@@ -35,7 +35,8 @@ Include = Literal[
 - `explanation`: of each target or input, the parts whose removal changes the result most.
 - `uncertainty`: the absolute error to expect of each pixel of a completed image.
 
-`reasons` and `explanation` are entries of `raw` of a result, as the server sent them.
+`reasons` and `explanation` are in `raw` of a result, as the server sent them. For `score` and
+`score_nodes`, the server sends reasons as arrays, which are in `Scores.tensors`.
 """
 
 

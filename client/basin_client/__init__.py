@@ -6,7 +6,13 @@ from typing import Any
 
 from basin_client import graph_operations, operations
 from basin_client.client import AsyncClient, Client
-from basin_client.errors import BasinError, InputError, ProblemError, UnreachableError
+from basin_client.errors import (
+    BasinError,
+    InputError,
+    MissingLibraryError,
+    ProblemError,
+    UnreachableError,
+)
 from basin_client.explanations import Deletion, Explanation, ExplanationPart
 from basin_client.graphs import Graph
 from basin_client.jobs import AsyncJob, Job
@@ -41,6 +47,7 @@ __all__ = [
     "InputError",
     "ItemError",
     "Job",
+    "MissingLibraryError",
     "Prediction",
     "ProblemError",
     "Request",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 
-from basin_client import graph_operations, operations, transaction_operations
+from basin_client import operations
 from basin_client.alerts import AlertWatch
 from basin_client.errors import InputError, ProblemError, UnreachableError
 from basin_client.jobs import AsyncJob, Job
+from basin_client.methods import AsyncMethods, Methods
 from basin_client.request import EVENT_STREAM, Request, parse_json, quote_path
 from basin_client.schema import GraphSchema
 from basin_client.transport import (
@@ -27,43 +28,14 @@ from basin_client.transport import (
     unreachable_error,
 )
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-# The methods of both clients are made from the functions that build their requests. Written out, 18
-# methods would repeat every parameter list twice. `ParamSpec` gives type checkers and editors the
-# parameters of the function; at run time `help(Client.score)` shows its docstring.
 
-
-def _method(build: Callable[P, Request[T]]) -> Callable[Concatenate[Client, P], T]:
-    """Make a method of `Client` that builds a request with `build` and sends it."""
-
-    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.send(build(*args, **kwargs))
-
-    method.__doc__ = build.__doc__
-    method.__name__ = build.__name__
-    return method
-
-
-def _async_method(
-    build: Callable[P, Request[T]],
-) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
-    """Make a method of `AsyncClient` that builds a request with `build` and sends it."""
-
-    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.send(build(*args, **kwargs))
-
-    method.__doc__ = build.__doc__
-    method.__name__ = build.__name__
-    return method
-
-
-class Client(BaseClient):
+class Client(BaseClient, Methods):
     """Client of a Basin server. Several threads may use one client.
 
     Every function of `basin_client.operations`, `basin_client.graph_operations` and
-    `basin_client.transaction_operations` is a method.
+    `basin_client.transaction_operations` is a method, which sends the request.
     """
 
     def _create_http(self, settings: dict[str, Any]) -> None:
@@ -71,6 +43,12 @@ class Client(BaseClient):
 
     def send(self, request: Request[T]) -> T:
         """Send a request, with retries, and return the parsed response.
+
+        Args:
+            request: from a function of `basin_client.operations` or its neighbours.
+
+        Returns:
+            What the method of the same name returns.
 
         Raises:
             ProblemError: the server refused the request.
@@ -93,7 +71,14 @@ class Client(BaseClient):
     def submit(self, request: Request[T]) -> Job[T]:
         """Send a request as a job, which continues after this process or the server restarts.
 
+        Args:
+            request: one that computes, such as `operations.sample("mnist-3")`.
+
+        Returns:
+            The job, whose `result()` waits for what `send` would return.
+
         Raises:
+            ProblemError: the server refused the request.
             TypeError: the request does not compute anything.
         """
         request = self._bind(request)
@@ -115,10 +100,17 @@ class Client(BaseClient):
         return request.bound_to(latest)
 
     def graph_schema(self, model: str | None = None) -> GraphSchema:
-        """Return the features and relations of a model, by default of the one that scores graphs.
+        """Return the features and relations of a model.
+
+        Args:
+            model: its name; the default for graphs if None.
+
+        Returns:
+            The schema, which the client asks the server for once.
 
         Raises:
             InputError: the model does not score the nodes of a graph.
+            ProblemError: the server refused the request, as for an unknown model.
         """
         return self._schema("" if model is None else quote_path("models", model))
 
@@ -130,8 +122,15 @@ class Client(BaseClient):
         return schema
 
     def stream(self, request: Request[T]) -> Iterator[Event]:
-        """Yield the server-sent events of a request that streams (`operations.complete`): any
-        number of `progress`, then `done`. A broken stream is not started again.
+        """Yield the server-sent events of a request that streams, `operations.complete`.
+
+        A broken stream is not started again.
+
+        Args:
+            request: from `operations.complete`.
+
+        Returns:
+            Pairs of name and data: any number of `progress`, then `done`.
 
         Raises:
             ProblemError: the server refused the request, or the computation failed.
@@ -141,7 +140,18 @@ class Client(BaseClient):
 
     @contextmanager
     def events(self, request: Request[Any]) -> Iterator[Iterator[Event]]:
-        """Open the event stream that answers a request, for as long as the context lasts."""
+        """Open the event stream that answers a request, for as long as the context lasts.
+
+        Args:
+            request: with the header `accept: text/event-stream`.
+
+        Returns:
+            A context manager, which yields an iterator of pairs of name and data.
+
+        Raises:
+            ProblemError: the server refused the request, or the computation failed.
+            UnreachableError: the server did not respond, or the connection broke.
+        """
         try:
             with self._http.stream(**to_httpx(request)) as response:
                 if not response.is_success:
@@ -154,11 +164,17 @@ class Client(BaseClient):
             raise unreachable_error(error) from error
 
     def watch_alerts(self, graph: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the alerts of a graph, and go on with those to come; connects again where the
-        stream ends.
+        """Yield the alerts of a graph, and go on with those to come.
+
+        It connects again where the stream ends.
 
         Args:
-            after: `event_id` of an alert: those that follow it. By default all that are kept.
+            graph: id of a graph of transactions, or of one that was stored with `alerts`.
+            after: `event_id` of an alert, to begin with those that follow it; from the first that
+                the server still has if None.
+
+        Returns:
+            Alerts as dicts, without end. Keys are those of `alerts`.
 
         Raises:
             ProblemError: the server refused the request.
@@ -175,6 +191,7 @@ class Client(BaseClient):
             time.sleep(watch.wait_s)
 
     def close(self) -> None:
+        """Close the connections. The end of a `with` block does so too."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -183,33 +200,8 @@ class Client(BaseClient):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    score = _method(operations.score)
-    score_transactions = _method(transaction_operations.score_transactions)
-    classify = _method(operations.classify)
-    complete = _method(operations.complete)
-    classify_images = _method(operations.classify_images)
-    answer_images = _method(operations.answer_images)
-    sample = _method(operations.sample)
-    store_memory = _method(operations.store_memory)
-    forget_memory = _method(operations.forget_memory)
-    memories = _method(operations.memories)
-    store_graph = _method(graph_operations.store_graph)
-    change_graph = _method(graph_operations.change_graph)
-    forget_graph = _method(graph_operations.forget_graph)
-    score_nodes = _method(graph_operations.score_nodes)
-    store_transaction_graph = _method(transaction_operations.store_transaction_graph)
-    add_transactions = _method(transaction_operations.add_transactions)
-    store_transactions = _method(transaction_operations.store_transactions)
-    add_labels = _method(transaction_operations.add_labels)
-    alerts = _method(graph_operations.alerts)
-    graphs = _method(graph_operations.graphs)
-    graph = _method(graph_operations.graph)
-    models = _method(operations.models)
-    model = _method(operations.model)
-    ready = _method(operations.ready)
 
-
-class AsyncClient(BaseClient):
+class AsyncClient(BaseClient, AsyncMethods):
     """`Client` for an event loop."""
 
     def _create_http(self, settings: dict[str, Any]) -> None:
@@ -299,6 +291,7 @@ class AsyncClient(BaseClient):
             await asyncio.sleep(watch.wait_s)
 
     async def close(self) -> None:
+        """As `Client.close`."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -306,28 +299,3 @@ class AsyncClient(BaseClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    score = _async_method(operations.score)
-    score_transactions = _async_method(transaction_operations.score_transactions)
-    classify = _async_method(operations.classify)
-    complete = _async_method(operations.complete)
-    classify_images = _async_method(operations.classify_images)
-    answer_images = _async_method(operations.answer_images)
-    sample = _async_method(operations.sample)
-    store_memory = _async_method(operations.store_memory)
-    forget_memory = _async_method(operations.forget_memory)
-    memories = _async_method(operations.memories)
-    store_graph = _async_method(graph_operations.store_graph)
-    change_graph = _async_method(graph_operations.change_graph)
-    forget_graph = _async_method(graph_operations.forget_graph)
-    score_nodes = _async_method(graph_operations.score_nodes)
-    store_transaction_graph = _async_method(transaction_operations.store_transaction_graph)
-    add_transactions = _async_method(transaction_operations.add_transactions)
-    store_transactions = _async_method(transaction_operations.store_transactions)
-    add_labels = _async_method(transaction_operations.add_labels)
-    alerts = _async_method(graph_operations.alerts)
-    graphs = _async_method(graph_operations.graphs)
-    graph = _async_method(graph_operations.graph)
-    models = _async_method(operations.models)
-    model = _async_method(operations.model)
-    ready = _async_method(operations.ready)

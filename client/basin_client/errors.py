@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import httpx
 
@@ -18,6 +20,10 @@ class InputError(BasinError, ValueError):
 
 class UnreachableError(BasinError):
     """The server did not respond, or the connection broke before the response was complete."""
+
+
+class MissingLibraryError(BasinError, ImportError):
+    """A library of an extra cannot be imported; the message has the command that installs it."""
 
 
 class ProblemError(BasinError):
@@ -55,3 +61,27 @@ class ProblemError(BasinError):
 def one_line(error: object) -> str:
     """Return the first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# The libraries of the extras in `client/pyproject.toml`, by the name of their module.
+_LIBRARIES = {"pandas": ("pandas", "pyarrow"), "images": ("PIL",), "rdkit": ("rdkit",)}
+
+
+@contextmanager
+def require_extra(extra: Literal["pandas", "images", "rdkit"]) -> Iterator[None]:
+    """Replace the ModuleNotFoundError of an import of a library of an extra.
+
+    Raises:
+        MissingLibraryError: the library is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _LIBRARIES[extra]:
+            raise
+        raise MissingLibraryError(
+            f"The library {library} is not installed, and this needs it. Run: "
+            f"pip install 'basin-client[{extra}]'",
+            name=error.name,
+        ) from error

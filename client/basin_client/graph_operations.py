@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from basin_client.errors import InputError
+from basin_client.errors import InputError, require_extra
 from basin_client.graphs import Graph, needs_schema, to_graph, to_node_id
-from basin_client.operations import scores_parser
 from basin_client.request import (
     SAFETENSORS,
     AlertOptions,
@@ -25,6 +24,7 @@ from basin_client.request import (
     quote_path,
     safetensors_request,
 )
+from basin_client.responses import scores_parser
 from basin_client.results import Scores
 from basin_client.schema import GraphSchema
 
@@ -43,11 +43,26 @@ def store_graph(
     """Store a graph under an id. Replaces a graph of this id.
 
     Args:
-        graph: a graph that `to_graph` can convert.
-        features, drop: as in `basin_client.operations.score`.
-        model: the model that names the features of nodes and edges, and the relations.
-        alerts: if given, even as {}, the model scores all nodes, and after each change those that
-            it may have touched; `alerts` and `watch_alerts` tell which cross the threshold.
+        id: of 1 to 64 lower-case letters, digits, underscores, hyphens and dots.
+        graph: as in `score`.
+        features: columns or attributes to take as features; all others if None.
+        drop: columns or attributes to leave out; `*` is all that the model does not read.
+        model: the model that names the features of nodes and edges, and the relations; the
+            default for graphs if None.
+        alerts: if given, even as {}, the model scores all nodes, and after each change those
+            that it may have touched; `alerts` and `watch_alerts` list those that reach the
+            threshold. None raises no alerts. Keys as in `AlertOptions`.
+
+    Returns:
+        The description of the graph: `id`, `features`, `edge_features`, `relations`,
+        `num_nodes`, `num_edges`, `revision`, which each change increments, and `model` if it
+        raises alerts.
+
+    Raises:
+        TypeError: `graph` has an unsupported type.
+        InputError: the graph does not fit the model, or the id is not allowed.
+        MissingLibraryError: pandas or pyarrow is not installed; tables and NetworkX need them.
+        ProblemError: the server refused the request when it was sent.
     """
     path = quote_path("graphs", id)
 
@@ -87,21 +102,29 @@ def change_graph(
     delete_nodes: Iterable[Any] = (),
     delete_edges: Any = (),
 ) -> Request[dict[str, Any]]:
-    """Change a stored graph atomically, up to 10,000 nodes and edges. Sending it twice has the
-    effect of once.
+    """Change a stored graph atomically. Sending it twice has the effect of once.
+
+    In all, up to 10,000 nodes and edges. Edges are deleted first, then nodes; then nodes and
+    edges are added.
 
     Args:
+        id: of the graph.
         nodes: to add or replace: a frame with `id` and the features, or a mapping of these per
             node.
         edges: to add: a frame with `source`, `target`, optionally `type`, and the features that
-            edges of the graph have, or a mapping of these per edge; without features also a tuple.
-            An edge that is there takes the features that come with it.
-        delete_nodes: ids.
+            edges of the graph have, or a mapping of these per edge; without features also a
+            tuple. An edge that is there takes the features that come with it.
+        delete_nodes: ids of nodes to delete, with their edges.
         delete_edges: as `edges`, of which features are not sent.
+
+    Returns:
+        The description of the graph, as of `store_graph`.
 
     Raises:
         TypeError: `delete_nodes` is a single string.
-        InputError: a value in a frame is missing or no number.
+        InputError: a value in a frame is missing or no number, or an id is not allowed.
+        ProblemError: the server refused the request when it was sent, as for an edge to an
+            unknown node; then nothing is changed.
     """
     if isinstance(delete_nodes, str):
         raise TypeError("delete_nodes is a string: pass a list of node ids.")
@@ -134,10 +157,27 @@ def score_nodes(
     """Score nodes of a stored graph from their neighbourhood.
 
     Args:
+        id: of the graph.
         targets: ids of the nodes.
-        hops: distance, in edges, of the farthest neighbours; else that of the model.
-        max_neighbors: per node; `seed` selects them where there are more; else that of the model.
-        decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
+        hops: edges between a target and the farthest nodes that count, 0 to 8; those of the
+            model if None.
+        max_neighbors: how many neighbours of each node count; those of the model if None.
+        seed: of the choice among more neighbours than that; 0 if None.
+        model: name of the model; the default for graphs if None.
+        dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
+        include: what to add: `trace`, `components`, `resonance` to `convergence`; `attention`,
+            `memories`, `components` to `tensors`; `explanation` of each target to `raw`.
+        decision: which targets get label 1, as {"budget": 50}; those from the model's threshold
+            on if None. Keys as in `AlertRule`.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        Scores of the T targets in their order, with arrays (T,).
+
+    Raises:
+        InputError: an id is missing or not allowed.
+        ProblemError: the server refused the request when it was sent, as for an unknown graph
+            or node.
     """
     node_ids = [to_node_id(node) for node in targets]
     fields = common_fields(
@@ -153,8 +193,23 @@ def score_nodes(
 def alerts(
     graph: str, *, after: str | None = None, limit: int | None = None
 ) -> Request[list[dict[str, Any]]]:
-    """Return alerts of a graph in the order in which they were raised: the first that are kept, or
-    those that follow the one with the `event_id` `after`."""
+    """List alerts of a graph, the oldest first.
+
+    Args:
+        graph: id of a graph of transactions, or of one that was stored with `alerts`.
+        after: `event_id` of an alert, to list those that follow it; from the first that the
+            server still has if None.
+        limit: how many at most, 1 to 1000; 100 if None.
+
+    Returns:
+        A dict per alert: `node_id`, `score`, `probability`, `threshold`, `model`, `scored_at`,
+        `event_id`, and `transaction` or, of a node, `revision`.
+
+    Raises:
+        InputError: the id is not one that a graph can have.
+        ProblemError: the server refused the request when it was sent, as for a graph without
+            alerts.
+    """
     params = {"after": after, "limit": None if limit is None else str(limit)}
     given = {name: value for name, value in params.items() if value is not None}
     path = f"{quote_path('graphs', graph)}/alerts"
@@ -162,17 +217,45 @@ def alerts(
 
 
 def graphs() -> Request[list[dict[str, Any]]]:
-    """List the stored graphs."""
+    """List the stored graphs.
+
+    Returns:
+        A dict per graph, as `store_graph` returns it.
+
+    Raises:
+        ProblemError: the server refused the request when it was sent.
+    """
     return Request("GET", "/graphs", lambda response: response.json()["graphs"])
 
 
 def graph(id: str) -> Request[dict[str, Any]]:
-    """Return the features, relations, size and revision of a stored graph."""
+    """Describe a stored graph.
+
+    Args:
+        id: of the graph.
+
+    Returns:
+        What `store_graph` returns, and its settings: `alerts` and `scored_revision`, or of a
+        graph of transactions `transactions`, `threshold`, `keep` and `webhook`, where they are
+        set.
+
+    Raises:
+        InputError: the id is not one that a graph can have.
+        ProblemError: the server refused the request when it was sent, as for an unknown graph.
+    """
     return Request("GET", quote_path("graphs", id), parse_json)
 
 
 def forget_graph(id: str) -> Request[None]:
-    """Delete a stored graph."""
+    """Delete a stored graph, with its alerts.
+
+    Args:
+        id: of the graph.
+
+    Raises:
+        InputError: the id is not one that a graph can have.
+        ProblemError: the server refused the request when it was sent, as for an unknown graph.
+    """
     return Request("DELETE", quote_path("graphs", id), parse_nothing)
 
 
@@ -181,9 +264,10 @@ def _records(rows: Any, name: str, ids: Sequence[str]) -> list[Any]:
     other columns is numbers, as in all tables."""
     if not hasattr(rows, "to_dict"):
         return list(rows)
-    import pandas as pd
+    with require_extra("pandas"):
+        import pandas as pd
 
-    from basin_client.columns import read_numbers, to_ids
+        from basin_client.columns import read_numbers, to_ids
 
     columns = dict[str, Any]()
     for column in rows.columns:

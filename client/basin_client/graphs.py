@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from basin_client.errors import InputError
+from basin_client.errors import InputError, require_extra
 from basin_client.schema import GraphSchema
 
 if TYPE_CHECKING:
@@ -165,6 +165,24 @@ def to_graph(
     )
 
 
+def concatenate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
+    """Join graphs into one with offset edges, as PyTorch Geometric batches them.
+
+    `ptr` has the first row of each graph, and the number of rows.
+    """
+    parts = [graph.arrays() for graph in graphs]
+    ptr = np.cumsum([0, *(len(part["x"]) for part in parts)]).astype(np.int64)
+    edges = [part["edge_index"] + start for part, start in zip(parts, ptr, strict=False)]
+    arrays = {
+        "x": np.concatenate([part["x"] for part in parts]),
+        "edge_index": np.concatenate(edges, 1),
+        "ptr": ptr,
+    }
+    if all("edge_attr" in part for part in parts):
+        arrays["edge_attr"] = np.concatenate([part["edge_attr"] for part in parts])
+    return arrays
+
+
 def to_node_id(node: Any) -> NodeId:
     """Convert an id to a type of JSON: integers stay integers, all else becomes text.
 
@@ -230,10 +248,11 @@ _NODE, _SOURCE, _TARGET = "(node)", "(source)", "(target)"
 def _from_networkx(
     graph: Any, features: Sequence[str] | None, schema: GraphSchema | None, drop: Sequence[str]
 ) -> Graph:
-    import pandas as pd
+    with require_extra("pandas"):
+        import pandas as pd
 
-    from basin_client.graph_tables import ColumnOptions, graph_from_tables
-    from basin_client.tables import Table
+        from basin_client.graph_tables import ColumnOptions, graph_from_tables
+        from basin_client.tables import Table
 
     if not len(graph):
         raise InputError("The graph has no nodes. It needs at least one.")
@@ -320,7 +339,8 @@ def _stack_vectors(
 
 
 def _to_table(data: Any, name: str) -> Any:
-    from basin_client.tables import Table, read_table
+    with require_extra("pandas"):
+        from basin_client.tables import Table, read_table
 
     if isinstance(data, str | os.PathLike):
         return read_table(data)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from basin_client.errors import InputError
+from basin_client.errors import InputError, require_extra
 
 ImageInput = Any
 """A path, the bytes of a file, an open file, a `PIL.Image`, or an array; see `encode_image`."""
@@ -28,6 +28,7 @@ def encode_image(image: ImageInput) -> bytes:
 
     Raises:
         InputError: the image is none of these, or there is no such file.
+        MissingLibraryError: the image is an array, and Pillow is not installed.
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
@@ -68,7 +69,8 @@ def _read(file: Any) -> bytes:
 
 
 def _encode_pillow(image: Any) -> bytes:
-    from PIL import ImageOps
+    with require_extra("images"):
+        from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(image)
     if upright.mode not in _MODES:
@@ -80,7 +82,8 @@ def _encode_pillow(image: Any) -> bytes:
 
 
 def _encode_array(array: np.ndarray) -> bytes:
-    from PIL import Image
+    with require_extra("images"):
+        from PIL import Image
 
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
-import httpx
 import numpy as np
 
-from basin_client.graphs import Graph, NodeId, needs_schema, to_graph
-from basin_client.images import ImageInput, encode_image, image_files
+from basin_client.graphs import Graph, concatenate, needs_schema, to_graph
+from basin_client.images import ImageInput, image_files
+from basin_client.memory_operations import forget_memory, memories, sample, store_memory
 from basin_client.request import (
     SAFETENSORS,
     AlertRule,
@@ -20,28 +18,41 @@ from basin_client.request import (
     Include,
     Request,
     common_fields,
+    form_request,
     json_request,
     parse_json,
-    parse_nothing,
-    parse_safetensors,
     quote_path,
     safetensors_request,
+)
+from basin_client.responses import (
+    parse_classification,
+    parse_completion,
+    parse_image_results,
+    scores_parser,
 )
 from basin_client.results import (
     ClassificationResult,
     CompletionResult,
-    Convergence,
     ImageResult,
-    ItemError,
-    Prediction,
-    SampleResult,
     Scores,
 )
 from basin_client.schema import GraphSchema
 from basin_client.smiles import to_smiles_list
 
-T = TypeVar("T")
-_SCORE_COLUMNS = ("row", "score", "probability", "label", "rank")
+__all__ = [
+    "answer_images",
+    "classify",
+    "classify_images",
+    "complete",
+    "forget_memory",
+    "memories",
+    "model",
+    "models",
+    "ready",
+    "sample",
+    "score",
+    "store_memory",
+]
 
 
 def score(
@@ -58,19 +69,32 @@ def score(
 ) -> Request[Scores]:
     """Score how suspicious each node of a graph is.
 
-    Columns of tables and attributes of NetworkX graphs are matched with the features of the model
-    by name, types of edges with its relations; arrays are taken in the model's order.
+    Columns of tables and attributes of NetworkX graphs are matched with the features of the
+    model by name, types of edges with its relations; arrays are taken in the model's order.
 
     Args:
-        graph: a graph that `to_graph` can convert.
+        graph: a tuple of nodes and edges, each a pandas frame or the path of a table; a
+            NetworkX graph; a `torch_geometric.data.Data`; or a `Graph` of arrays. See
+            `graphs.to_graph`.
         targets: ids of the nodes to return (rows if the graph has no ids); all nodes if None.
-        features: attributes or columns to take as features; all others if None.
-        drop: attributes or columns to leave out; `*` is all that the model does not read.
-        decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
+        features: columns or attributes to take as features; all others if None.
+        drop: columns or attributes to leave out; `*` is all that the model does not read.
+        model: name of the model; the default of the route if None.
+        dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
+        include: what to add: `trace`, `components`, `resonance` to `convergence`; `attention`,
+            `memories`, `components` to `tensors`; `explanation` of each target to `raw`.
+        decision: which targets get label 1, as {"budget": 50}; those from the model's threshold
+            on if None. Keys as in `AlertRule`.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        Scores of the T targets in their order, with arrays (T,).
 
     Raises:
         TypeError: `graph` has an unsupported type.
         InputError: the graph does not fit the model, or there is no such target.
+        MissingLibraryError: pandas or pyarrow is not installed; tables and NetworkX need them.
+        ProblemError: the server refused the request when it was sent.
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
@@ -104,29 +128,6 @@ def _score_request(
     return safetensors_request("/anomaly/score", fields, arrays, parse, accept=SAFETENSORS)
 
 
-def scores_parser(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response], Scores]:
-    """Return the parser of a safetensors response of `POST /anomaly/score`.
-
-    Args:
-        node_ids: ids by row; the rows themselves if None.
-    """
-
-    def parse(response: httpx.Response) -> Scores:
-        tensors, payload = parse_safetensors(response)
-        columns = {name: tensors.pop(f"results.{name}") for name in _SCORE_COLUMNS}
-        rows: list[int] = columns.pop("row").tolist()
-        return Scores(
-            [*rows] if node_ids is None else [node_ids[row] for row in rows],
-            **columns,
-            threshold=payload["threshold"],
-            convergence=Convergence.from_dict(payload["convergence"]),
-            tensors=tensors,
-            raw=payload,
-        )
-
-    return parse
-
-
 def classify(
     inputs: Any,
     *,
@@ -138,9 +139,23 @@ def classify(
     """Classify molecules or graphs.
 
     Args:
-        inputs: SMILES or RDKit molecules, or graphs (`Graph` or `torch_geometric.data.Data`); one
-            or an iterable, such as a list, a Series or a generator. None and NaN among SMILES
-            become errors of these items.
+        inputs: SMILES or RDKit molecules, or graphs (`Graph` or `torch_geometric.data.Data`);
+            one or an iterable, such as a list, a Series or a generator. None and NaN among
+            SMILES become errors of these items.
+        model: name of the model; the default of the route if None.
+        dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
+        include: what to add to `convergence`: `trace`, `components`, `resonance`; to `raw`:
+            `attention`, `memories` and `explanation` of each input, with a drawing of a
+            molecule.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        One `Prediction` or, of a molecule that cannot be read, `ItemError` per input, in order.
+
+    Raises:
+        TypeError: an input has an unsupported type.
+        InputError: the arrays of a graph do not fit together.
+        ProblemError: the server refused the request when it was sent, as for a malformed graph.
     """
     is_one = isinstance(inputs, str | Graph) or hasattr(inputs, "GetAtoms")
     is_one = is_one or hasattr(inputs, "edge_index") or hasattr(inputs, "adjacency")
@@ -148,10 +163,10 @@ def classify(
     fields = common_fields(model, dynamics, include)
     if (smiles := to_smiles_list(items)) is not None:
         fields["smiles"] = smiles
-        request = json_request("/classify", fields, _parse_classification)
+        request = json_request("/classify", fields, parse_classification)
     else:
-        arrays = _concatenate([to_graph(item) for item in items])
-        request = safetensors_request("/classify", fields, arrays, _parse_classification)
+        arrays = concatenate([to_graph(item) for item in items])
+        request = safetensors_request("/classify", fields, arrays, parse_classification)
     return request.with_timeout(timeout_s)
 
 
@@ -168,21 +183,43 @@ def complete(
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[CompletionResult]:
-    """Fill the part of `image` that `mask` marks. Needs Pillow.
+    """Fill the part of an image that a mask marks. Needs Pillow.
 
     Args:
-        mask_mode: which pixels of the mask to fill; with `soft`, grey ones are blended.
-        region: what to return: all of the image, or the smallest rectangle with all that was
-            filled, whose place is `CompletionResult.box`.
-        memory: in place of `model`, the id of a memory of images of the size of this one, to fill
-            from those whose known pixels are nearest; a larger `beta` attends to fewer.
-        include: `uncertainty` adds `CompletionResult.uncertainty`, of a model; `memories` adds to
-            `CompletionResult.raw`, of a memory, which of its images came back with what weight.
+        image: a path, the bytes of a file, an open file, a `PIL.Image`, or an array (H, W) or
+            (H, W, 3), of integers from 0 to 255 or floats from 0 to 1. See
+            `images.encode_image`.
+        mask: an image of the same size; None only with `mask_mode="alpha"`.
+        mask_mode: which pixels to fill: `white_fill` the white ones of the mask, `black_fill`
+            the black ones, `alpha` the transparent ones, of the image if there is no mask;
+            `soft` all that are lighter than black (4 of 255 or more), blended by how white they
+            are. `white_fill` if None.
+        region: what to return: `image`, or of it the `hole`, the smallest rectangle with all
+            that was filled, whose place is `CompletionResult.box`. `image` if None.
+        num_samples: how many completions, from 1 to 16, which differ by the seed of their
+            noise.
+        model: name of the model; the default of the route if None.
+        memory: in place of `model`, the id of a memory of images of the size of this one, to
+            fill from those whose known pixels are nearest; a larger `beta` attends to fewer.
+        dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
+        include: what to add: `uncertainty` to the result, of a model that `has_uncertainty`;
+            `trace`, `components` and `resonance` to `convergence`; `attention` and `memories`
+            to `raw`: of a memory, which of its images came back with what weight.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        The completed images as `PIL.Image`s, with the known pixels as they were.
+
+    Raises:
+        InputError: an image has an unsupported type, shape or range, or there is no such file.
+        MissingLibraryError: Pillow is not installed.
+        ProblemError: the server refused the request when it was sent, as for a mask of another
+            size.
     """
     params = {"mask_mode": mask_mode, "return": region, "num_samples": num_samples}
     fields = common_fields(model, dynamics, include, memory=memory, **params)
     files = [("image", image)] + ([] if mask is None else [("mask", mask)])
-    request = _form_request("/complete", fields, files, _parse_completion)
+    request = form_request("/complete", fields, files, parse_completion)
     return request.with_timeout(timeout_s)
 
 
@@ -195,10 +232,29 @@ def classify_images(
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[list[ImageResult]]:
-    """Classify images."""
+    """Tell which of the model's classes each image shows.
+
+    Args:
+        images: one image or an iterable of them, each as in `complete`.
+        fit: how an image is resized to the model's size: `stretch` uses all of it, `crop` its
+            center with the aspect ratio of the model. `stretch` if None.
+        model: name of the model; the default of the route if None.
+        dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
+        include: what to add to `convergence`: `trace`, `components`, `resonance`; to `raw`:
+            `attention`, `memories` of each image.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        One result per image, in order: the most probable label, and a probability per label.
+
+    Raises:
+        InputError: an image has an unsupported type, shape or range, or there is no such file.
+        MissingLibraryError: an image is an array, and Pillow is not installed.
+        ProblemError: the server refused the request when it was sent, as for too many images.
+    """
     fields = common_fields(model, dynamics, include, fit=fit)
     files = image_files(images)
-    request = _form_request("/images/classify", fields, files, _parse_image_results)
+    request = form_request("/images/classify", fields, files, parse_image_results)
     return request.with_timeout(timeout_s)
 
 
@@ -215,182 +271,74 @@ def answer_images(
     """Answer questions about images.
 
     Args:
-        question: one, as many as there are images, or several about one image.
+        images: one image or an iterable of them, each as in `complete`.
+        question: one about all images, as many as there are images, or several about one image.
+            Each is a sentence of those that `model` lists, or its parts, as {"asked": "shape of
+            the closest", "colour": "red"}.
+        fit: how an image is resized to the model's size: `stretch` uses all of it, `crop` its
+            center with the aspect ratio of the model. `stretch` if None.
+        model: name of the model; the default of the route if None.
+        dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
+        include: what to add to `convergence`: `trace`, `components`, `resonance`; to `raw`:
+            `attention`, `memories` of each image.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        One result per image or question, in order; `label` is the answer.
+
+    Raises:
+        InputError: an image has an unsupported type, shape or range, or there is no such file.
+        MissingLibraryError: an image is an array, and Pillow is not installed.
+        ProblemError: the server refused the request when it was sent, as for a question that
+            the model does not understand.
     """
     text = question if isinstance(question, str) else json.dumps(question)
     fields = common_fields(model, dynamics, include, fit=fit, question=text)
     files = image_files(images)
-    request = _form_request("/images/answer", fields, files, _parse_image_results)
+    request = form_request("/images/answer", fields, files, parse_image_results)
     return request.with_timeout(timeout_s)
-
-
-def sample(
-    memory: str | np.ndarray | Sequence[str],
-    *,
-    kind: Literal["vectors", "images", "returns"] | None = None,
-    timeout_s: float | None = None,
-    **params: Any,
-) -> Request[SampleResult]:
-    """Draw Langevin samples from a memory.
-
-    Args:
-        memory: id of a stored memory, patterns (N, ...), or aligned sequences.
-        params: fields of `POST /sample`: beta, steps, chains, num_samples, burn_in, thin, method,
-            step_size, heads, clamp, seed and the others.
-    """
-    if isinstance(memory, np.ndarray):
-        fields = {"memory": {} if kind is None else {"kind": kind}, **params}
-        request = safetensors_request("/sample", fields, {"patterns": memory}, _parse_samples)
-    else:
-        source = memory if isinstance(memory, str) else {"sequences": list(memory)}
-        request = json_request("/sample", {"memory": source, **params}, _parse_samples)
-    return request.with_timeout(timeout_s)
-
-
-def store_memory(
-    name: str,
-    patterns: np.ndarray | Sequence[str],
-    *,
-    kind: Literal["vectors", "images", "returns"] | None = None,
-    licence: str = "",
-    note: str = "",
-) -> Request[dict[str, Any]]:
-    """Store patterns (N, ...) or aligned sequences under a name. Replaces a memory of this name."""
-    fields: dict[str, Any] = {"licence": licence, "note": note}
-    path = quote_path("memories", name)
-    if not isinstance(patterns, np.ndarray):
-        fields["sequences"] = list(patterns)
-        return json_request(path, fields, parse_json, "PUT")
-    if kind is not None:
-        fields["kind"] = kind
-    return safetensors_request(path, fields, {"patterns": patterns}, parse_json, "PUT")
 
 
 def models() -> Request[list[dict[str, Any]]]:
-    """List the served models."""
+    """List the served models.
+
+    Returns:
+        A dict per model: `name`, `version`, `sha256`, `architecture`, `task`, `route`,
+        `device`, `runtime`, and `default_for`, the routes that take it where a request names no
+        model.
+
+    Raises:
+        ProblemError: the server refused the request when it was sent.
+    """
     return Request("GET", "/models", lambda response: response.json()["models"])
 
 
 def model(name: str) -> Request[dict[str, Any]]:
-    """Return the features, dynamics, metrics and limits of a model."""
+    """Describe a model.
+
+    Args:
+        name: one of those that `models` lists.
+
+    Returns:
+        What `models` lists of it, and `features`, `knobs` (its dynamics in training),
+        `metrics`, `limits`, `example` (a request that it answers), and what models of its task
+        have besides, such as `edge_features`, `relations` and `threshold`, or `tasks`.
+
+    Raises:
+        InputError: the name is not one that a model can have.
+        ProblemError: the server refused the request when it was sent, as for an unknown model.
+    """
     return Request("GET", quote_path("models", name), parse_json)
 
 
-def memories() -> Request[list[dict[str, Any]]]:
-    """List the stored memories."""
-    return Request("GET", "/memories", lambda response: response.json()["memories"])
-
-
-def forget_memory(name: str) -> Request[None]:
-    """Delete a stored memory."""
-    return Request("DELETE", quote_path("memories", name), parse_nothing)
-
-
 def ready() -> Request[bool]:
-    """Return True once the server has loaded its models; raises `ProblemError` before."""
-    return Request("GET", "/health/ready", lambda response: True)
+    """Check that the server has loaded its models.
 
+    Returns:
+        True.
 
-def completion_from_dict(payload: dict[str, Any]) -> CompletionResult:
-    """Convert a JSON response of `POST /complete`, or the data of its event `done`."""
-    entries = payload["images"]
-    maps = [entry["b64_uncertainty_png"] for entry in entries if "b64_uncertainty_png" in entry]
-    box = payload.get("box")
-    return CompletionResult(
-        images=[decode_image(entry["b64_png"]) for entry in entries],
-        convergence=[entry["convergence"] for entry in entries],
-        uncertainty=[decode_image(b64_png) for b64_png in maps],
-        box=None if box is None else (box["left"], box["top"], box["width"], box["height"]),
-        raw=payload,
-    )
-
-
-def decode_image(b64_png: str) -> Any:
-    """Return the `PIL.Image` of a PNG in base64."""
-    from PIL import Image
-
-    return Image.open(io.BytesIO(base64.b64decode(b64_png)))
-
-
-def _parse_completion(response: httpx.Response) -> CompletionResult:
-    return completion_from_dict(response.json())
-
-
-def _parse_classification(response: httpx.Response) -> ClassificationResult:
-    payload = response.json()
-    return ClassificationResult([_parse_item(item) for item in payload["results"]], payload)
-
-
-def _parse_item(item: dict[str, Any]) -> Prediction | ItemError:
-    if item["status"] != "ok":
-        return ItemError(item["index"], item["error"]["code"], item["error"]["detail"], item)
-    predictions = item["predictions"].items()
-    return Prediction(
-        item["index"],
-        {task: prediction["label"] for task, prediction in predictions},
-        {task: prediction["probabilities"] for task, prediction in predictions},
-        Convergence.from_dict(item["convergence"]),
-        item,
-    )
-
-
-def _parse_image_results(response: httpx.Response) -> list[ImageResult]:
-    return [
-        ImageResult(
-            item["index"],
-            item.get("label", item.get("answer")),
-            item["probability"],
-            item["probabilities"],
-            Convergence.from_dict(item["convergence"]),
-            item,
-        )
-        for item in response.json()["results"]
-    ]
-
-
-def _parse_samples(response: httpx.Response) -> SampleResult:
-    payload = response.json()
-    if "spectrum" not in payload:
-        return SampleResult(_to_samples(payload["samples"]), payload["diagnostics"], payload)
-    spectrum = payload["spectrum"]  # one entry for each beta
-    samples = [_to_samples(entry["samples"]) for entry in spectrum]
-    return SampleResult(samples, [entry["diagnostics"] for entry in spectrum], payload)
-
-
-def _to_samples(values: list[Any]) -> Any:
-    return values if values and isinstance(values[0], str) else np.array(values, np.float32)
-
-
-def _form_request(
-    path: str,
-    fields: Mapping[str, Any],
-    images: Sequence[tuple[str, ImageInput]],
-    parse: Callable[[httpx.Response], T],
-) -> Request[T]:
-    """Build a multipart form request with files, and fields that are text or JSON."""
-    data = {
-        name: value if isinstance(value, str) else json.dumps(value, allow_nan=False)
-        for name, value in fields.items()
-    }
-    files = [
-        (name, (name, encode_image(image), "application/octet-stream")) for name, image in images
-    ]
-    return Request("POST", path, parse, files=files, data=data)
-
-
-def _concatenate(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
-    """Join graphs into one with offset edges, as PyTorch Geometric batches them.
-
-    `ptr` has the first row of each graph, and the number of rows.
+    Raises:
+        ProblemError: it has not (503), also after the retries.
+        UnreachableError: it did not respond.
     """
-    parts = [graph.arrays() for graph in graphs]
-    ptr = np.cumsum([0, *(len(part["x"]) for part in parts)]).astype(np.int64)
-    edges = [part["edge_index"] + start for part, start in zip(parts, ptr, strict=False)]
-    arrays = {
-        "x": np.concatenate([part["x"] for part in parts]),
-        "edge_index": np.concatenate(edges, 1),
-        "ptr": ptr,
-    }
-    if all("edge_attr" in part for part in parts):
-        arrays["edge_attr"] = np.concatenate([part["edge_attr"] for part in parts])
-    return arrays
+    return Request("GET", "/health/ready", lambda response: True)

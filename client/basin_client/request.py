@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from basin_client.errors import InputError
+from basin_client.images import ImageInput, encode_image
 from basin_client.schema import GraphSchema
 
 T = TypeVar("T")
@@ -24,10 +25,37 @@ EVENT_STREAM = "text/event-stream"
 Include = Literal[
     "trace", "components", "resonance", "attention", "memories", "explanation", "uncertainty"
 ]
+"""What to add to a response, where the model has it; otherwise the server refuses the request.
+
+- `trace`: the energy of each block after each step, in `convergence`.
+- `components`: the parts of the energy, in `convergence`, and those of each token, in `reasons`.
+- `resonance`: how much each attention head resonates, in `convergence`.
+- `attention`: what each token attends to most in the final state, in `reasons`.
+- `memories`: the Hopfield memories with the largest activation, in `reasons`.
+- `explanation`: of each target or input, the parts whose removal changes the result most.
+- `uncertainty`: the absolute error to expect of each pixel of a completed image.
+
+`reasons` and `explanation` are in `raw` of a result, as the server sent them. For `score` and
+`score_nodes`, the server sends reasons as arrays, which are in `Scores.tensors`.
+"""
 
 
 class Resonance(TypedDict, total=False):
-    """A prior on attention: the field `dynamics.resonance` of a request."""
+    """A prior on attention: the field `dynamics.resonance` of a request.
+
+    It adds `strength` * gate(`sharpness` * (c - `vigilance`)) to the logit of a pair whose query
+    and key have the cosine c.
+
+    Attributes:
+        strength: the most that a logit gains; 0.25 if missing.
+        vigilance: the cosine from which on a pair is favoured, -1 to 1; of the gate `centred`,
+            (c + 1) / 2 in place of c. 0.5 if missing.
+        sharpness: slope of the gate, above 0; 8 if missing.
+        gate: `sigmoid` if missing.
+        unroll: rounds in which the gate is applied to its own result, 1 to 16; 1 if missing.
+        feedback: how much of the last round enters the next, -1 to 1; 0 if missing.
+        rank: dimensions of a fixed projection before the cosines; none if missing.
+    """
 
     strength: float
     vigilance: float
@@ -39,7 +67,20 @@ class Resonance(TypedDict, total=False):
 
 
 class Dynamics(TypedDict, total=False):
-    """How the state moves. A missing key keeps the value of training."""
+    """How the state moves. A missing key keeps the value of training.
+
+    Attributes:
+        steps: the most steps of each block; the model's `limits` have the largest.
+        beta: inverse temperature of every attention head, above 0.
+        beta_scale: factor on the trained beta of each head, in place of `beta`.
+        step_size: length of a step, above 0.
+        tolerance: a block stops once |dx/dt| / |x| is below it, 0 to 1; 0 never stops.
+        noise: sigma of the noise sigma * sqrt(step_size) * eps of each step, 0 to 10.
+        seed: of the noise, below 2^32.
+        solver: `euler` moves as in training; `nesterov` has momentum, without noise only.
+        deterministic: the same result to the last bit in any batch, which takes longer.
+        resonance: replaces the trained prior on attention.
+    """
 
     steps: int
     beta: float
@@ -177,6 +218,23 @@ def safetensors_request(
     metadata = {"request": json.dumps(fields, allow_nan=False)}
     content = safetensors.numpy.save(contiguous, metadata)
     return Request(method, path, parse, content, {"content-type": SAFETENSORS, "accept": accept})
+
+
+def form_request(
+    path: str,
+    fields: Mapping[str, Any],
+    images: Sequence[tuple[str, ImageInput]],
+    parse: Callable[[httpx.Response], T],
+) -> Request[T]:
+    """Build a multipart form request with files, and fields that are text or JSON."""
+    data = {
+        name: value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+        for name, value in fields.items()
+    }
+    files = [
+        (name, (name, encode_image(image), "application/octet-stream")) for name, image in images
+    ]
+    return Request("POST", path, parse, files=files, data=data)
 
 
 def parse_json(response: httpx.Response) -> dict[str, Any]:

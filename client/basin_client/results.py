@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from basin_client.errors import require_extra
 from basin_client.explanations import Explanation
 from basin_client.graphs import NodeId
 
@@ -76,7 +77,8 @@ class Scores:
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per node."""
-        import pandas as pd
+        with require_extra("pandas"):
+            import pandas as pd
 
         names = ("score", "probability", "label", "rank")
         columns = {name: getattr(self, name) for name in names}
@@ -133,7 +135,8 @@ class ClassificationResult:
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per input: for each task its label and probabilities."""
-        import pandas as pd
+        with require_extra("pandas"):
+            import pandas as pd
 
         rows = []
         for result in self.raw["results"]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from basin_client.errors import InputError
+from basin_client.errors import InputError, require_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,10 +50,12 @@ def read_smiles(
 
     Raises:
         InputError: the file cannot be read, or has no such column.
+        MissingLibraryError: pandas or pyarrow is not installed.
     """
-    import pandas as pd
+    with require_extra("pandas"):
+        import pandas as pd
 
-    from basin_client.tables import read_table, read_text, split_lines
+        from basin_client.tables import read_table, read_text, split_lines
 
     if not is_line_file(path):
         table = read_table(path, separator=separator, encoding=encoding)
@@ -90,7 +92,8 @@ def is_line_file(path: str | os.PathLike[str]) -> bool:
 def looks_like_file(text: str) -> bool:
     """Whether an argument is meant as a file rather than as SMILES: by its suffix, which no SMILES
     has, or because there is such a file."""
-    from basin_client.tables import TABLE_SUFFIXES
+    with require_extra("pandas"):
+        from basin_client.tables import TABLE_SUFFIXES
 
     suffixes = (*LINE_SUFFIXES, *TABLE_SUFFIXES, ".gz", ".sdf", ".mol", ".xlsx")
     if text == "-" or text.lower().endswith(suffixes):
@@ -130,7 +133,8 @@ def to_smiles_list(items: Sequence[Any]) -> list[str] | None:
         elif item is None or (isinstance(item, float) and item != item) or str(item) == "<NA>":
             texts.append("")
         elif hasattr(item, "GetAtoms"):
-            from rdkit import Chem
+            with require_extra("rdkit"):
+                from rdkit import Chem
 
             # Not canonical: explanations number the atoms as the molecule does.
             texts.append(Chem.MolToSmiles(item, canonical=False))

@@ -6,10 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
-import numpy as np
-
-from basin_client.errors import InputError
+from basin_client.errors import InputError, require_extra
 from basin_client.request import (
     AlertRule,
     Dynamics,
@@ -20,10 +17,9 @@ from basin_client.request import (
     parse_json,
     quote_path,
 )
-from basin_client.results import Convergence, Scores
+from basin_client.responses import parse_transaction_scores
+from basin_client.results import Scores
 from basin_client.schema import GraphSchema, scores_accounts
-
-_COLUMNS = ("score", "probability", "label", "rank")
 
 
 def score_transactions(
@@ -40,24 +36,37 @@ def score_transactions(
     decision: AlertRule | None = None,
     timeout_s: float | None = None,
 ) -> Request[Scores]:
-    """Score transactions, each by its own row and by the rows before it; or accounts, each by the
-    rows up to its last one, where the model scores these.
+    """Score transactions, or accounts where the model scores these.
+
+    A transaction is scored by its own row and the rows before it, an account by the rows up to
+    its last one.
 
     Args:
         transactions: path of a table, or a pandas frame, with the columns that the model was
             trained on; earlier rows of the same accounts must come along, of the last two
             longest windows of the model.
-        targets: ids of the transactions to return, or their row numbers from 0 where `id` is None,
-            or ids of accounts; all if None.
-        id: column of the id.
+        targets: ids of the transactions to return, or their row numbers from 0 where `id` is
+            None, or ids of accounts; all if None.
+        id: column of the id of a transaction; without ids if None.
         drop: columns to leave out; `*` is all that the model does not read.
         decimal: the decimal point of numbers in text.
-        unlabelled: value of the label that means unknown, as a blank does, where the model reads
-            labels.
-        decision: what gets label 1 in place of the model's threshold, as {"budget": 50}.
+        unlabelled: value of the label that means unknown, as a blank does, where the model
+            reads labels; only a blank if None.
+        model: name of the model; the default of the route if None.
+        dynamics: how the state moves; as in training if None. Keys as in `Dynamics`.
+        include: what to add to `convergence`: `trace`, `components`, `resonance`; to `raw`:
+            `attention`, `memories` and `explanation` of each target.
+        decision: which targets get label 1, as {"budget": 50}; those from the model's threshold
+            on if None. Keys as in `AlertRule`.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        Scores of the T targets in their order, with arrays (T,).
 
     Raises:
         InputError: the table does not fit the model.
+        MissingLibraryError: pandas or pyarrow is not installed.
+        ProblemError: the server refused the request when it was sent.
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
@@ -69,10 +78,12 @@ def score_transactions(
             fields["targets"] = [
                 str(target) if is_text else operator.index(target) for target in targets
             ]
-        return json_request("/anomaly/score", fields, _parse_scores)
+        return json_request("/anomaly/score", fields, parse_transaction_scores)
 
     path = "" if model is None else quote_path("models", model)
-    request = Request("POST", "/anomaly/score", _parse_scores, schema_path=path, bind=bind)
+    request = Request(
+        "POST", "/anomaly/score", parse_transaction_scores, schema_path=path, bind=bind
+    )
     return request.with_timeout(timeout_s)
 
 
@@ -88,14 +99,24 @@ def store_transaction_graph(
     """Store a graph of transactions under an id, empty at first. Replaces a graph of this id.
 
     Args:
+        id: of 1 to 64 lower-case letters, digits, underscores, hyphens and dots.
         model: that reads transactions, and scores those that `add_transactions` adds.
-        threshold: probability from which on a transaction raises an alert; by default that of the
-            model.
+        threshold: probability from which on a transaction raises an alert; that of the model if
+            None.
         daily_budget: use instead of `threshold`: about this many alerts a day, estimated on the
             model's validation part.
-        keep: transactions that are older than the newest one by more are forgotten, in seconds or
-            the unit of their time; by default four longest windows of the model.
-        webhook: URL to which each alert is sent, on an origin that the server allows.
+        keep: transactions that are older than the newest one by more are forgotten, in seconds
+            or the unit of their time; four longest windows of the model if None.
+        webhook: URL to which each alert is sent, on an origin that the server allows; none if
+            None.
+
+    Returns:
+        The description of the graph, as of `store_graph`.
+
+    Raises:
+        InputError: the id is not allowed.
+        ProblemError: the server refused the request when it was sent, as for a model that reads
+            no transactions.
     """
     fields = {"model": model, "threshold": threshold, "daily_budget": daily_budget}
     fields |= {"keep": keep, "webhook": webhook}
@@ -114,27 +135,41 @@ def add_transactions(
     include: Sequence[Include] = (),
     timeout_s: float | None = None,
 ) -> Request[Scores]:
-    """Store transactions in a graph, and score them; those from the threshold on raise alerts.
-    Sending them twice has the effect of once.
+    """Store transactions in a graph, and score them. Sending them twice has the effect of once.
+
+    Those whose probability reaches the threshold of the graph raise alerts.
 
     Args:
         graph: id of a graph of `store_transaction_graph`.
-        transactions: path of a table, or a pandas frame; of up to 3,906 rows as the server is set.
-        id, drop, decimal, unlabelled: as in `score_transactions`; every row needs an id.
+        transactions: path of a table, or a pandas frame; of up to 3,906 rows as the server is
+            set.
+        id: column of the id of a transaction; every row needs one.
+        drop: columns to leave out; `*` is all that the model does not read.
+        decimal: the decimal point of numbers in text.
+        unlabelled: value of the label that means unknown, as a blank does, where the model
+            reads labels; only a blank if None.
+        include: as in `score_transactions`.
+        timeout_s: seconds in which the server must respond; its own limit if None.
+
+    Returns:
+        Scores of the T transactions in their order, with arrays (T,); `raw["added"]` is how
+        many are new.
 
     Raises:
         InputError: the table does not fit the model.
+        MissingLibraryError: pandas or pyarrow is not installed.
+        ProblemError: the server refused the request when it was sent, as for an unknown graph.
     """
 
     def bind(schema: GraphSchema | None) -> Request[Scores]:
         fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled, is_part=True)
         if include:
             fields["include"] = list(include)
-        return json_request(_transactions_path(graph), fields, _parse_scores)
+        return json_request(_transactions_path(graph), fields, parse_transaction_scores)
 
     path = _transactions_path(graph)
     request = Request(
-        "POST", path, _parse_scores, schema_path=quote_path("graphs", graph), bind=bind
+        "POST", path, parse_transaction_scores, schema_path=quote_path("graphs", graph), bind=bind
     )
     return request.with_timeout(timeout_s)
 
@@ -148,8 +183,27 @@ def store_transactions(
     decimal: str = ".",
     unlabelled: str | None = None,
 ) -> Request[dict[str, Any]]:
-    """Store transactions in a graph without scoring them, as the past of those to come; returns how
-    many were `added`. Arguments are those of `add_transactions`, of up to 10,000 rows."""
+    """Store transactions in a graph without scoring them, as the past of those to come.
+
+    Sending them twice has the effect of once.
+
+    Args:
+        graph: id of a graph of `store_transaction_graph`.
+        transactions: path of a table, or a pandas frame; of up to 10,000 rows.
+        id: column of the id of a transaction; every row needs one.
+        drop: columns to leave out; `*` is all that the model does not read.
+        decimal: the decimal point of numbers in text.
+        unlabelled: value of the label that means unknown, as a blank does, where the model
+            reads labels; only a blank if None.
+
+    Returns:
+        `id` of the graph, `added` (how many are new), `num_nodes` and `revision`.
+
+    Raises:
+        InputError: the table does not fit the model.
+        MissingLibraryError: pandas or pyarrow is not installed.
+        ProblemError: the server refused the request when it was sent, as for an unknown graph.
+    """
 
     def bind(schema: GraphSchema | None) -> Request[dict[str, Any]]:
         fields = _read_rows(schema, transactions, id, drop, decimal, unlabelled, is_part=True)
@@ -161,15 +215,19 @@ def store_transactions(
 
 
 def add_labels(graph: str, labels: Mapping[Any, int]) -> Request[dict[str, Any]]:
-    """Tell what stored transactions turned out to be; returns how many were `changed`. They count
-    for transactions that are stored later.
+    """Store labels of stored transactions. They count for transactions that are stored later.
 
     Args:
         graph: id of a graph of `store_transaction_graph`, whose model reads labels.
         labels: 1 for fraud, 0 for none, by the id of the transaction; up to 10,000.
 
+    Returns:
+        `id` of the graph, `changed` (how many had no label, or another one) and `revision`.
+
     Raises:
         InputError: a label is something else.
+        ProblemError: the server refused the request when it was sent, as for an unknown
+            transaction.
     """
     for id, label in labels.items():
         if label not in (0, 1):
@@ -194,13 +252,14 @@ def _read_rows(
     is_part: bool = False,
 ) -> dict[str, Any]:
     """Return the rows of a table, or of a part of one, as fields of a request."""
-    from basin_client.tables import Table, read_table
-    from basin_client.transaction_tables import (
-        TransactionColumns,
-        read_transactions,
-        require_kind_of_time,
-        to_rows,
-    )
+    with require_extra("pandas"):
+        from basin_client.tables import Table, read_table
+        from basin_client.transaction_tables import (
+            TransactionColumns,
+            read_transactions,
+            require_kind_of_time,
+            to_rows,
+        )
 
     assert schema is not None
     recipe = schema.require_transactions()
@@ -217,17 +276,3 @@ def _read_rows(
     read = read_transactions(table, columns, is_part=is_part)
     require_kind_of_time(read, recipe)
     return {"transactions": to_rows(read, columns)}
-
-
-def _parse_scores(response: httpx.Response) -> Scores:
-    payload = parse_json(response)
-    results = payload["results"]
-    columns = {name: np.array([result[name] for result in results]) for name in _COLUMNS}
-    return Scores(
-        [result["node_id"] for result in results],
-        **columns,
-        threshold=results[0]["threshold"],
-        convergence=Convergence.from_dict(payload["convergence"]),
-        tensors={},
-        raw=payload,
-    )

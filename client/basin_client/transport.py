@@ -36,8 +36,10 @@ class BaseClient(ABC):
         timeout_s: float = 120.0,
         patience_s: float | None = None,
     ) -> None:
-        """
+        """Set up a client; a request opens its connection.
+
         Args:
+            url: of the server, without a path.
             key: API key, if the server requires one.
             retries: how many times a request is sent again that the server had no capacity for, or
                 that was lost with its connection.
@@ -77,6 +79,8 @@ class BaseClient(ABC):
             remaining_wait_s -= attempt.wait_s
 
 
+# Tenacity would save 10 of 530 lines: its `retry`, `wait` and `stop` would all be our functions,
+# and it would be one dependency more. Stamina limits the elapsed time, not the sum of pauses.
 class Attempt:
     """One attempt to send a request. `wait_s` is the pause before the next one.
 

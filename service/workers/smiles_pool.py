@@ -254,6 +254,12 @@ class SmilesParserPool:
         self._threads.shutdown(cancel_futures=True)
 
 
+def scale_effects(effects: Sequence[float]) -> list[float]:
+    """Return effects as shares of the largest in size, with three digits: enough for a colour."""
+    largest = max(map(abs, effects), default=0) or 1.0
+    return [round(effect / largest, 3) for effect in effects]
+
+
 class _WorkerProcess:
     """A process and its pipes; used and released by one thread at a time, killed by any."""
 

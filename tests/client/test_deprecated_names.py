@@ -54,7 +54,8 @@ def test_import_of_a_module(old: str) -> None:
     with pytest.warns(DeprecationWarning, match=expected) as warned:
         module = importlib.import_module(f"basin_client.{old}")
     assert len(warned) == 1
-    public = {name for name in vars(MODULES[old]) if not name.startswith("_")}
+    names = getattr(MODULES[old], "__all__", vars(MODULES[old]))
+    public = {name for name in names if not name.startswith("_")}
     assert all(getattr(module, name) is getattr(MODULES[old], name) for name in public)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from basin_client.command_line import run
 
-from training.release import ship
+from training.release import cards, ship
 from training.studies.ood.cli import out_of_distribution
 from training.studies.reproduce.cli import memories, reproduce
 from training.studies.resonance.cli import resonance_table
@@ -24,6 +24,7 @@ for command in (
         neighborhood,
         table,
         ship,
+        cards,
         reproduce,
         memories,
         out_of_distribution,

@@ -10,10 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from models.checkpoint import CARD, load_checkpoint
 from training.cli_options import DataOption, DeviceOption, PrecisionOption
 from training.common.hardware import FULL_PRECISION
 from training.datasets import data_folder, load_node_dataset
 from training.datasets.payments import simulate_payments
+from training.datasets.terms import DATASET_TERMS
+from training.model_card import rewrite_card
 from training.tasks.anomaly.cli import anomaly
 from training.tasks.anomaly.transactions.cli import transactions
 from training.tasks.classify.cli import SplitMethod, classify
@@ -86,3 +89,18 @@ def ship(
         if only in (None, name):
             out = folder / name
             train(name=name, out=out, data=data, device=device, precision=precision)
+            _add_terms(out)
+
+
+def cards(
+    folder: Annotated[Path, typer.Option(help="where the checkpoints are")] = Path("checkpoints"),
+) -> None:
+    """Write metadata and terms of the cards of the checkpoints that ship, from their manifests."""
+    for name in SHIPPED_CHECKPOINTS:
+        _add_terms(folder / name)
+        typer.echo(folder / name / CARD)
+
+
+def _add_terms(folder: Path) -> None:
+    dataset = str(load_checkpoint(folder).manifest.training["dataset"])
+    rewrite_card(folder, DATASET_TERMS[dataset])

@@ -64,7 +64,9 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 
     def drawn(found: re.Match[str]) -> str:
         latex = html.unescape(found[2]).strip()[2:-2]  # without \( \) or \[ \]
-        return convert(latex, display="block" if found[1] == "div" else "inline")
+        if found[1] == "div":
+            return f'<div class="formula">{convert(latex, display="block")}</div>'
+        return convert(latex, display="inline")
 
     return _FORMULA.sub(drawn, content)
 

@@ -224,3 +224,21 @@ def test_what_is_as_published_is_of_its_rows() -> None:
         for model, figure in (("cdat", cdat), ("et", et), ("gin", gin), ("mlp", mlp)):
             assert figure == f"{100 * found.pop((dataset, model)):.1f}"
     assert not found
+
+
+def test_every_cell_about_another_server_names_its_page() -> None:
+    text = (REPO / "docs" / "comparison.md").read_text()
+    pages = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text, re.M))
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "|---" not in line]
+    header, *rows = (([cell.strip() for cell in row.split("|")[1:-1]]) for row in rows)
+    rows = [row for row in rows if row != header]
+    assert len(rows) > 25
+    for feature, basin, *others in rows:
+        assert feature
+        assert basin
+        assert len(others) == len(header) - 2
+        for cell in others:
+            assert all(
+                pages[page].startswith("https://") for page in re.findall(r"\]\[(.+?)\]", cell)
+            )
+            assert re.search(r"\]\[.+?\]", cell), (feature, cell)

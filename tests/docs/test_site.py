@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from html.parser import HTMLParser
@@ -64,15 +62,6 @@ class Links(HTMLParser):
             self.links.append(str(told["href"]))
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 def test_every_link_leads_somewhere_and_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     read = dict[Path, Links]()
     for path in site.rglob("*.html"):
@@ -100,8 +89,27 @@ def test_routes_formulas_and_cards_are_there(site: Path) -> None:
     formulas = (site / "mathematics.html").read_text()
     assert formulas.count("<math") > 20
     assert "arithmatex" not in formulas
-    cards = {path.stem for path in (site / "models").glob("*.html")}
-    assert cards == {path.name for path in (REPO / "checkpoints").iterdir() if path.is_dir()}
+    cards = {path.stem: path.read_text() for path in (site / "models").glob("*.html")}
+    assert set(cards) == {path.name for path in (REPO / "checkpoints").iterdir() if path.is_dir()}
+    for card in cards.values():
+        assert "Data and terms" in card
+        assert "library_name" not in card  # the metadata is for hubs
+
+
+def test_the_page_comes_first_and_decisions_last(site: Path) -> None:
+    sidebar = (site / "index.html").read_text().partition("md-nav--primary")[2]
+    order = re.findall(r'href="([\w./-]+\.html)"', sidebar.partition("md-content")[0])
+    pages = list(dict.fromkeys(order))
+    assert pages[:3] == ["index.html", "page.html", "images.html"]
+    decisions = [page for page in pages if page.startswith("decisions/")]
+    assert len(decisions) == len(list((DOCS / "decisions").glob("*.md")))
+    assert pages[-len(decisions) :] == decisions
+
+
+@pytest.mark.parametrize("walk", ["chemist", "fraud", "pictures", "researcher", "transactions"])
+def test_walks_of_users_have_a_picture(walk: str) -> None:
+    page = (DOCS / "walks" / f"{walk}.md").read_text()
+    assert re.search(r"^!\[[^\]]+\]\(\.\./figures/", page, re.M)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, asdict, fields
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +64,12 @@ def test_what_ships_is_what_is_made() -> None:
 
 def test_what_ships_is_trained_in_the_precision_that_is_asked_for(tmp_path, monkeypatch) -> None:
     given = {}
-    monkeypatch.setitem(SHIPPED_CHECKPOINTS, "et-mnist", lambda **how: given.update(how))
+
+    def train(**how: Any) -> None:
+        given.update(how)
+        copytree(Settings().checkpoints / "et-mnist", how["out"])
+
+    monkeypatch.setitem(SHIPPED_CHECKPOINTS, "et-mnist", train)
     asked = ["ship", "--only", "et-mnist", "--folder", str(tmp_path), "--precision", "bf16-mixed"]
     assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
     assert given["out"] == tmp_path / "et-mnist"

@@ -8,6 +8,7 @@ from models.checkpoint import Checkpoint, Manifest, save_checkpoint
 from models.inputs.graph import Column
 from training.datasets import NodeDataset, Split
 from training.export import build_manifest, describe_columns
+from training.model_card import build_card
 from training.tasks.anomaly.neighborhoods import choose_neighborhood, compute_request_energies
 from training.tasks.anomaly.train import NodeRun
 
@@ -44,7 +45,9 @@ def export_node_scorer(
         neighborhood=reach,
         metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()},
     )
-    return save_checkpoint(folder, network, manifest, _card(manifest, dataset))
+    return save_checkpoint(
+        folder, network, manifest, build_card(manifest, _card(manifest, dataset))
+    )
 
 
 def _card(manifest: Manifest, dataset: NodeDataset) -> str:

@@ -12,6 +12,7 @@ from models.tasks.graph_classifier import GraphClassifier
 from training.datasets import GraphDataset, Split
 from training.datasets.nodes import draw_sample
 from training.export import build_manifest, compute_energy_reference, describe_columns
+from training.model_card import build_card
 from training.tasks.classify.train import GraphRun
 
 _PROTOCOL = (
@@ -53,7 +54,9 @@ def export_graph_classifier(
             for part, measured in run.evaluation.parts.items()
         },
     )
-    return save_checkpoint(folder, network, manifest, _card(manifest, dataset))
+    return save_checkpoint(
+        folder, network, manifest, build_card(manifest, _card(manifest, dataset))
+    )
 
 
 def graph_energy_reference(

@@ -17,6 +17,7 @@ from models.tasks.image_completer import ImageCompleter
 from training.datasets import ImageDataset
 from training.datasets.nodes import draw_sample
 from training.export import build_manifest, compute_energy_reference
+from training.model_card import build_card
 from training.tasks.complete.evaluate import draw_occlusion, summarize_over_masks
 from training.tasks.complete.train import CompletionRun
 
@@ -48,7 +49,9 @@ def export_image_completer(
         energy=completion_energy_reference(network, dataset, run.train_config.occluded),
         metrics={part: summarize_over_masks(measured) for part, measured in run.parts.items()},
     )
-    return save_checkpoint(folder, network, manifest, _card(manifest, network))
+    return save_checkpoint(
+        folder, network, manifest, build_card(manifest, _card(manifest, network))
+    )
 
 
 def completion_energy_reference(

@@ -14,6 +14,7 @@ from models.inputs.images import ImageInput
 from training.datasets.labeled_images import LabeledImageDataset
 from training.datasets.nodes import draw_sample
 from training.export import build_manifest, compute_energy_reference
+from training.model_card import build_card
 from training.tasks.images.train import ImageClassifierRun
 
 _PROTOCOL = (
@@ -43,7 +44,9 @@ def export_image_classifier(
         energy=image_classifier_energy_reference(network, dataset),
         metrics=_metrics(dataset, run),
     )
-    return save_checkpoint(folder, network, manifest, _card(manifest, dataset))
+    return save_checkpoint(
+        folder, network, manifest, build_card(manifest, _card(manifest, dataset))
+    )
 
 
 def image_classifier_energy_reference(

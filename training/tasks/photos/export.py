@@ -19,6 +19,7 @@ from models.checkpoint import (
 from models.inputs.windows import WindowBatch
 from models.tasks.window_completer import WindowCompleter
 from training.export import build_manifest, energy_quantiles
+from training.model_card import build_card
 from training.tasks.photos.configs import PhotoTrainConfig
 from training.tasks.photos.data import PhotoSet, WindowSource
 from training.tasks.photos.train import PhotoRun
@@ -49,7 +50,9 @@ def export_photo_completer(
         energy=measure_window_energies(network, photos, run.train_config),
         metrics={"val": run.figures},
     )
-    return save_checkpoint(folder, network, manifest, _card(manifest, network))
+    return save_checkpoint(
+        folder, network, manifest, build_card(manifest, _card(manifest, network))
+    )
 
 
 @torch.no_grad()

@@ -297,6 +297,7 @@ def test_command_line_to_checkpoint(dataset: str, tmp_path: Path) -> None:
     assert list(manifest.energy.values) == sorted(manifest.energy.values)
     assert network.std_C.min() > 0.01
     card = (tmp_path / "checkpoint" / "README.md").read_text()
+    assert card.startswith("---\nlicense: unknown\nlibrary_name: basin\n")
     assert "test part measured once" in card
     assert (tmp_path / "run" / "state.safetensors").is_file()
 

@@ -14,6 +14,7 @@ from models.tasks.node_scorer import NodeScorer
 from training.datasets.nodes import draw_sample
 from training.datasets.transactions import DescribedTransactions
 from training.export import build_manifest, describe_columns
+from training.model_card import build_card
 from training.tasks.anomaly.neighborhoods import compute_quantiles_by_degree
 from training.tasks.anomaly.transactions.train import TransactionEvaluation, TransactionRun
 
@@ -56,7 +57,9 @@ def export_transaction_scorer(
         metrics={part: metrics.to_dict() for part, metrics in evaluation.parts.items()}
         | {"test_by_time": [asdict(period) for period in evaluation.by_time]},
     )
-    return save_checkpoint(folder, network, manifest, _card(manifest, described, evaluation))
+    return save_checkpoint(
+        folder, network, manifest, build_card(manifest, _card(manifest, described, evaluation))
+    )
 
 
 def describe_evaluation(evaluation: TransactionEvaluation, calendar: bool, unit: str) -> list[str]:

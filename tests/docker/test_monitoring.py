@@ -55,17 +55,30 @@ def test_the_rules_do_what_they_say(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_tested_and_has_a_runbook() -> None:
+def read_alerts() -> list[dict[str, Any]]:
     rules = yaml.safe_load((DOCKER / "prometheus/rules/basin.yml").read_text())
-    every = [rule for group in rules["groups"] for rule in group["rules"]]
+    return [rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule]
+
+
+def test_every_alert_is_tested() -> None:
     tests = yaml.safe_load((DOCKER / "prometheus/tests/basin.yml").read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     fired = {case["alertname"] for case in cases if case["exp_alerts"]}
-    alerts = {rule["alert"] for rule in every if "alert" in rule}
-    assert fired == alerts
-    headings = re.findall(r"^### (\w+)$", (REPO / "docs/operations.md").read_text(), re.M)
-    anchors = {f"docs/operations.md#{heading.lower()}" for heading in headings}
-    assert {rule["annotations"]["runbook"] for rule in every if "alert" in rule} <= anchors
+    assert fired == {rule["alert"] for rule in read_alerts()}
+
+
+@pytest.mark.parametrize("rule", read_alerts(), ids=lambda rule: rule["alert"])
+def test_an_alert_has_a_runbook(rule: dict[str, Any]) -> None:
+    base, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert base == "{{ $externalLabels.docs }}operations.html"
+    headings = re.findall(r"^#+ (.+)$", (REPO / "docs/operations.md").read_text(), re.M)
+    [heading] = [heading for heading in headings if heading.lower() == anchor]
+    text = (REPO / "docs/operations.md").read_text()
+    runbook = text.split(f"### {heading}\n")[1].split("\n#")[0]
+    assert rule["alert"] == heading or f"`{rule['alert']}`" in runbook
+    assert f"`{rule['labels']['severity']}`" in runbook
+    for part in ("Seen", "Means", "Look at", "Do"):
+        assert f"- **{part}**: " in runbook
 
 
 def _png(pixels: np.ndarray) -> bytes:

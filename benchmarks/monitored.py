@@ -112,8 +112,8 @@ def main() -> None:
                 client.start()
             for client in clients:
                 client.join()
-            for dashboard in DASHBOARDS:
-                print(draw(dashboard, asked, 60 * minutes, out))
+            for page in DASHBOARDS.values():
+                print(draw(page, asked, 60 * minutes, out))
 
 
 if __name__ == "__main__":

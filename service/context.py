@@ -24,6 +24,7 @@ from service.imaging.decoder_pool import ImageDecoder
 from service.jobs.runner import JobRunner
 from service.observability.malloc import freeze_gc_heap
 from service.observability.metrics import LoadedModel, Metrics
+from service.observability.resources import ResourceCollector
 from service.registry.handles import Classifier
 from service.registry.loader import ModelLoader
 from service.registry.registry import Registry
@@ -170,6 +171,21 @@ class AppContext:
                 "configured.",
                 lambda: redis.is_available,
             )
+        settings, keys = self.settings, self.api_keys
+        certificate = None
+        if settings.tls_certificate is not None and settings.tls_key is not None:
+            certificate = settings.tls_certificate, settings.tls_key
+        self.metrics.registry.register(
+            ResourceCollector(
+                {
+                    "jobs": settings.job_store,
+                    "graphs": settings.graph_store,
+                    "memories": settings.memory_store,
+                },
+                dict if keys is None else keys.list_expiries,
+                certificate,
+            )
+        )
 
     def scoped_to(self, caller: ApiKey) -> AppContext:
         """This context as `caller` may use it: only its own models, memories and graphs."""

@@ -1,99 +1,115 @@
-"""What a dashboard is, and what Grafana reads of it."""
+"""What panels and dashboards of Basin have in common, on top of grafana-foundation-sdk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from typing import TypeVar
 
-_DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
-_WIDTH, _HEIGHT = 12, 8  # of a panel, on a page 24 wide
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
 
-
-@dataclass(frozen=True)
-class Panel:
-    """Series over time: queries in PromQL, each with what its lines are called.
-
-    `most` is the top of the axis; `quiet` says that there may be nothing to show, as of errors.
-    """
-
-    title: str
-    queries: Sequence[tuple[str, str]]
-    unit: str = "short"
-    about: str = ""
-    most: float | None = None
-    quiet: bool = False
+DATASOURCE = common_models.DataSourceRef(type_val="prometheus", uid="prometheus")
+Query = tuple[str, str]
+"""A query in PromQL, and the legend of its lines."""
+P = TypeVar("P", stat.Panel, timeseries.Panel)
 
 
-@dataclass(frozen=True)
-class Dashboard:
-    """A page of panels; `by` are the labels that a reader may choose among, with a metric that has
-    them."""
-
-    name: str
-    title: str
-    panels: Sequence[Panel]
-    by: dict[str, str] = field(default_factory=dict)
+def rate(metric: str, by: str, where: str = "") -> str:
+    return f"sum by ({by}) (rate({metric}{{{where}}}[$__rate_interval]))"
 
 
-def grafana(dashboard: Dashboard) -> dict[str, Any]:
-    """As Grafana reads it."""
-    return {
-        "uid": f"basin-{dashboard.name}",
-        "title": dashboard.title,
-        "tags": ["basin"],
-        "timezone": "browser",
-        "refresh": "30s",
-        "time": {"from": "now-1h", "to": "now"},
-        "schemaVersion": 41,
-        "editable": False,
-        "links": [{"type": "dashboards", "tags": ["basin"], "asDropdown": True, "title": "Basin"}],
-        "templating": {"list": [_choice(label, of) for label, of in dashboard.by.items()]},
-        "panels": list(_panels(dashboard.panels)),
-    }
+def quantile(q: float, metric: str, by: str, where: str = "") -> str:
+    return f"histogram_quantile({q}, {rate(f'{metric}_bucket', f'{by}, le', where)})"
 
 
-def _choice(label: str, metric: str) -> dict[str, Any]:
+def spread(metric: str, by: str, where: str, high: float) -> list[Query]:
+    """The median, and a quantile that few exceed."""
+    names = ((0.5, "median"), (high, f"p{100 * high:g}"))
+    return [(quantile(q, metric, by, where), f"{name} {{{{{by}}}}}") for q, name in names]
+
+
+def time_series(title: str, unit: str, about: str, *queries: Query) -> timeseries.Panel:
+    """Lines over time, three panels side by side."""
+    panel = timeseries.Panel().span(8).height(7).min(0).line_width(1).fill_opacity(5)
+    panel.legend(
+        common.VizLegendOptions()
+        .display_mode(common_models.LegendDisplayMode.LIST)
+        .placement(common_models.LegendPlacement.BOTTOM)
+        .show_legend(True)
+    )
+    panel.tooltip(
+        common.VizTooltipOptions()
+        .mode(common_models.TooltipDisplayMode.MULTI)
+        .sort(common_models.SortOrder.DESCENDING)
+    )
+    return _describe(panel, title, unit, about, *queries)
+
+
+def value(title: str, unit: str, about: str, query: str) -> stat.Panel:
+    """The last value of one query as a number, six side by side; `warn` colors it."""
+    panel = stat.Panel().span(4).height(4).color_mode(common_models.BigValueColorMode.VALUE)
+    panel.graph_mode(common_models.BigValueGraphMode.AREA)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    return _describe(panel, title, unit, about, (query, title))
+
+
+def warn(panel: stat.Panel, yellow: float, red: float) -> stat.Panel:
+    """Color the value: green, then yellow and red from these values on; where red is the smaller
+    one, below them."""
+    if yellow < red:
+        bounds = [(None, "green"), (yellow, "yellow"), (red, "red")]
+    else:
+        bounds = [(None, "red"), (red, "yellow"), (yellow, "green")]
+    steps = [models.Threshold(value=bound, color=color) for bound, color in bounds]
+    absolute = models.ThresholdsMode.ABSOLUTE
+    return panel.thresholds(dashboard.ThresholdsConfig().mode(absolute).steps(steps))
+
+
+def _describe(panel: P, title: str, unit: str, about: str, *queries: Query) -> P:
+    panel.title(title).unit(unit).description(about).datasource(DATASOURCE)
+    for number, (query, legend) in enumerate(queries):
+        target = prometheus.Dataquery().datasource(DATASOURCE).range()
+        panel.with_target(target.ref_id(chr(ord("A") + number)).expr(query).legend_format(legend))
+    return panel
+
+
+def new_dashboard(name: str, title: str) -> dashboard.Dashboard:
+    """A dashboard with the annotations and the links to the others, without panels."""
+    links = dashboard.DashboardLink("Basin").type(models.DashboardLinkType.DASHBOARDS)
+    page = dashboard.Dashboard(title).uid(f"basin-{name}").tags(["basin"]).readonly()
+    page.tooltip(models.DashboardCursorSync.CROSSHAIR).refresh("30s").time("now-1h", "now")
+    page.link(links.tags(["basin"]).as_dropdown(True))
+    # A window of two steps of Grafana's annotations, so that nothing falls between two steps.
+    for annotation in (
+        _annotation("Restarts", "red", "{{instance}} restarted").expr(
+            'changes(process_start_time_seconds{job="basin"}[2m]) > 0'
+        ),
+        _annotation("Model loads", "blue", "{{name}} {{version}} on {{instance}}").expr(
+            "basin_model_info unless basin_model_info offset 2m"
+        ),
+        _annotation("Alerts", "orange", "{{alertname}}")
+        .expr('ALERTS{alertname=~"Basin.+", alertstate="firing"}')
+        .tag_keys("severity,instance,model"),
+    ):
+        page.annotation(annotation)
+    return page
+
+
+def _annotation(name: str, color: str, text: str) -> dashboard.AnnotationQuery:
+    annotation = dashboard.AnnotationQuery().name(name).datasource(DATASOURCE).enable(True)
+    return annotation.icon_color(color).title_format(name).text_format(text)
+
+
+def choice(label: str, metric: str) -> dashboard.QueryVariable:
+    """A menu of the values of `label` that `metric` has; all by default."""
     query = f"label_values({metric}, {label})"
-    return {
-        "name": label,
-        "type": "query",
-        "datasource": _DATASOURCE,
-        "definition": query,
-        "query": {"query": query, "refId": label},
-        "refresh": 2,
-        "includeAll": True,
-        "multi": True,
-        "allValue": ".*",
-        "current": {"text": "All", "value": "$__all"},
-    }
+    variable = dashboard.QueryVariable(label).datasource(DATASOURCE).query(query)
+    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).multi(True)
+    everything = models.VariableOption(text="All", value="$__all")
+    return variable.include_all(True).all_value(".*").current(everything)
 
 
-def _panels(panels: Sequence[Panel]) -> Iterator[dict[str, Any]]:
-    for place, panel in enumerate(panels):
-        down, across = divmod(place, 24 // _WIDTH)
-        defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
-        if panel.most is not None:
-            defaults["max"] = panel.most
-        yield {
-            "id": place + 1,
-            "title": panel.title,
-            "description": panel.about,
-            "type": "timeseries",
-            "datasource": _DATASOURCE,
-            "gridPos": {"x": across * _WIDTH, "y": down * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
-            "fieldConfig": {"defaults": defaults, "overrides": []},
-            "options": {
-                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-                "tooltip": {"mode": "multi", "sort": "desc"},
-            },
-            "targets": [
-                {
-                    "refId": chr(ord("A") + i),
-                    "datasource": _DATASOURCE,
-                    "expr": query,
-                    "legendFormat": legend,
-                }
-                for i, (query, legend) in enumerate(panel.queries)
-            ],
-        }
+def list_panels(page: models.Dashboard) -> Iterator[models.Panel]:
+    """The panels of a dashboard, without the titles of its rows."""
+    return (panel for panel in page.panels or () if isinstance(panel, models.Panel))

@@ -82,6 +82,10 @@ class ApiKeyStore:
     def find_by_name(self, name: str) -> ApiKey | None:
         return next((key for key in self._keys if key.name == name), None)
 
+    def list_expiries(self) -> dict[str, float]:
+        """Return when each key that has an expiry expires, in seconds since 1970, by name."""
+        return {key.name: key.expires.timestamp() for key in self._keys if key.expires is not None}
+
     def reload(self) -> None:
         """Read the file again; if it is not valid, keep the old keys."""
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,47 @@ def test_prometheus_scrapes_services() -> None:
     [static], [found] = basin["static_configs"], basin["dns_sd_configs"]
     hosts = {target.partition(":")[0] for target in static["targets"]}
     assert hosts | set(found["names"]) <= SERVICES.keys()
+
+
+def test_alerts_go_to_the_alertmanager() -> None:
+    config = yaml.safe_load((REPO / "docker/prometheus/prometheus.yml").read_text())
+    [manager] = config["alerting"]["alertmanagers"]
+    [hosts] = manager["dns_sd_configs"]
+    [name] = hosts["names"]
+    assert SERVICES[name]["profiles"] == ["alerts"]
+    assert f"127.0.0.1:{hosts['port']}:{hosts['port']}" in SERVICES[name]["ports"]
+    # Its label for the address of the documentation reaches the rules, and not the receivers.
+    assert config["global"]["external_labels"] == {"docs": "${DOCS_URL}"}
+    assert "DOCS_URL" in SERVICES["prometheus"]["environment"]
+    assert {"action": "labeldrop", "regex": "docs"} in config["alerting"]["alert_relabel_configs"]
+
+
+def test_the_alertmanager_knows_the_alerts() -> None:
+    config = yaml.safe_load((REPO / "docker/alertmanager/alertmanager.yml").read_text())
+    rules = (REPO / "docker/prometheus/rules/basin.yml").read_text()
+    alerts = set(re.findall(r"alert: (\w+)", rules))
+    named = set(re.findall(r"Basin\w+", str(config["inhibit_rules"])))
+    assert named
+    assert named <= alerts
+    receivers = {receiver["name"] for receiver in config["receivers"]}
+    assert {
+        route["receiver"] for route in [config["route"], *config["route"]["routes"]]
+    } == receivers
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("promtool", "check", "config", "docker/prometheus/prometheus.yml"),
+        ("amtool", "check-config", "docker/alertmanager/alertmanager.yml"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_configuration_is_valid(command: tuple[str, ...]) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]} (Debian: packages prometheus and prometheus-alertmanager)")
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @each_dockerfile

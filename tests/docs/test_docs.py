@@ -48,7 +48,8 @@ def test_every_example_is_named(path: Path) -> None:
 
 
 def test_every_metric_is_named() -> None:
-    source = (REPO / "service" / "observability" / "metrics.py").read_text()
+    files = [*(REPO / "service" / "observability").glob("*.py"), REPO / "service" / "context.py"]
+    source = "".join(path.read_text() for path in files)
     operations = (REPO / "docs" / "operations.md").read_text()
     names = re.findall(r'"(basin_[a-z_]+)"', source)
     assert names

@@ -15,8 +15,10 @@ from tests.support.paths import REPO
 
 validate = pytest.importorskip("kubernetes_validate")
 FOLDER = REPO / "deploy" / "kubernetes"
-FILES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "kustomization")
-KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+BASE = FOLDER / "base"
+FILES = sorted(path for path in BASE.glob("*.yaml") if path.stem != "kustomization")
+KUSTOMIZATION = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+IMAGES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["images"]
 EVERY = [one for path in FILES for one in yaml.safe_load_all(path.read_text())]
 PODS = {
     one["metadata"]["name"]: one["spec"]["template"]
@@ -78,9 +80,17 @@ def test_settings_and_metrics_are_the_server_s(tmp_path: Path) -> None:
     known = {f"BASIN_{name.upper()}" for name in Settings.model_fields}
     assert {literal.partition("=")[0] for literal in literals} <= known
     [scaler] = [one for one in EVERY if one["kind"] == "HorizontalPodAutoscaler"]
-    metric = scaler["spec"]["metrics"][0]["pods"]["metric"]["name"]
+    metrics = [metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]]
     text = create_app(Settings(job_store=tmp_path / "jobs")).state.context.metrics.render()
-    assert f"# TYPE {metric} gauge".encode() in text
+    adapter = FOLDER / "components/monitoring/adapter-values.yaml"
+    [rule] = yaml.safe_load(adapter.read_text())["rules"]["custom"]
+    exposed = re.search('__name__=~"(.+?)"', rule["seriesQuery"])[1]
+    for metric in metrics:
+        assert f"# TYPE {metric} gauge".encode() in text
+        assert re.match(exposed, metric)
+    targets = {m["pods"]["metric"]["name"]: m["pods"]["target"] for m in scaler["spec"]["metrics"]}
+    half = str(Settings().queue_size // 2)
+    assert targets["basin_queue_depth"] == {"type": "AverageValue", "averageValue": half}
 
 
 @pytest.mark.parametrize("name", ["server", "worker"])
@@ -93,7 +103,7 @@ def test_there_is_time_to_end(name: str) -> None:
 
 
 def test_images_are_of_one_version() -> None:
-    renamed = {image["name"] for image in KUSTOMIZATION["images"]}
+    renamed = {image["name"] for image in IMAGES}
     for pod in PODS.values():
         for container in pod["spec"]["containers"]:
             image = container["image"]

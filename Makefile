@@ -5,7 +5,7 @@ PORT ?= $(or $(BASIN_PORT),8000)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help serve test test-slow check audit setup train bench docs clean
+.PHONY: help dist serve test test-slow check audit setup train bench docs clean
 
 help:
 	@echo 'make serve      set everything up and serve the shipped checkpoints on port $(PORT) (PORT=...)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make setup      the environment for development, in .venv'
 	@echo 'make train      train the shipped checkpoints anew, from the datasets'
 	@echo 'make bench      the benchmarks'
+	@echo 'make dist       the wheels of server and client, in dist/'
 	@echo 'make docs       the documentation as a site'
 	@echo 'make clean      remove .venv'
 
@@ -54,6 +55,11 @@ bench: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+dist: $(VENV)/.serve
+	rm -rf dist build client/build
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./client
+	rm -rf build client/build
 
 clean:
 	rm -rf $(VENV)

@@ -8,7 +8,8 @@ RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
 # Dependencies alone: without the sources here, a change of them installs nothing anew.
-COPY pyproject.toml .
+COPY pyproject.toml setup.py ./
+COPY client client
 RUN touch README.md
 
 FROM packages AS cpu-packages
@@ -17,7 +18,7 @@ ARG TORCH
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" && \
-    pip install ".[cpu,trace]" && \
+    pip install ./client ".[cpu,trace]" && \
     pip uninstall --yes pip
 
 FROM ${BASE} AS code
@@ -25,6 +26,7 @@ WORKDIR /app
 COPY docker/ready.py .
 COPY models models
 COPY service service
+COPY basin basin
 COPY checkpoints checkpoints
 COPY memories memories
 # The root may be read-only; unchecked, because times of files do not survive every registry.
@@ -43,6 +45,7 @@ LABEL org.opencontainers.image.title="Basin" \
       org.opencontainers.image.licenses="Apache-2.0"
 # All that is written: memories, graphs, jobs, and the kernels that numba compiles for the CPU it finds.
 ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONPATH=/app \
     PYTHONDONTWRITEBYTECODE=1 \
     BASIN_HOST=0.0.0.0 \
     BASIN_MEMORY_STORE=/var/lib/basin/memories \
@@ -66,7 +69,7 @@ ARG TORCH
 ARG TORCH_INDEX=
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" && \
-    pip install ".[gpu,trace]" && \
+    pip install ./client ".[gpu,trace]" && \
     pip uninstall --yes pip
 
 FROM runtime AS cuda

@@ -6,19 +6,19 @@ FROM ${BASE} AS packages
 RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
-COPY pyproject.toml .
+COPY pyproject.toml setup.py ./
+COPY client client
 RUN touch README.md
 ARG TORCH
 ARG TORCH_INDEX=
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" && \
-    pip install ".[train]" && \
+    pip install ./client ".[train]" && \
     pip uninstall --yes pip
 
 FROM ${BASE} AS code
 WORKDIR /app
 COPY models models
-COPY client/basin_client basin_client
 COPY training training
 COPY checkpoints checkpoints
 # The root may be read-only; unchecked, because times of files do not survive every registry.

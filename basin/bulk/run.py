@@ -67,9 +67,7 @@ def score(
     return logits_N, reports.row(0, len(logits_N), loaded.manifest.energy, (), plan.log_degree)
 
 
-def _read_solutions(
-    store: PartStore, stages: Sequence[Stage], has_control: bool
-) -> list[Solution]:
+def _read_solutions(store: PartStore, stages: Sequence[Stage], has_control: bool) -> list[Solution]:
     """Return how each block converged, in the order of `Output.solutions`."""
     traces = defaultdict[int, list[np.ndarray]](list)  # by block; per step (relations, 3)
     for stage in stages:
@@ -90,7 +88,9 @@ def _to_solution(trace_T3: np.ndarray, has_control: bool) -> Solution:
     eps = np.finfo(np.float32).eps
     rose = None
     if steps and not has_control:
-        rose = any(has_risen(before, after, abs(before), eps) for before, after in pairwise(energy_T))
+        rose = any(
+            has_risen(before, after, abs(before), eps) for before, after in pairwise(energy_T)
+        )
     return Solution(
         torch.zeros(0),
         torch.zeros(0),

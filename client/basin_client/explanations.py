@@ -89,8 +89,8 @@ class Explanation:
     @classmethod
     def from_dict(cls, payload: dict[str, Any]) -> Explanation:
         """Convert an `explanation` of a JSON response, or one of `explanations` beside tensors."""
-        kinds = {
-            kind: causes for key, kind in _KINDS.items() if (causes := payload[key]) is not None
+        kinds: dict[Kind, dict[str, Any]] = {
+            kind: payload[key] for key, kind in _KINDS.items() if payload[key] is not None
         }
         parts = [
             _to_part(kind, part, side == "supports")

@@ -12,8 +12,9 @@ _ROUNDED = 8.0
 """A rise of this many units in the last place is rounding: else momentum would be lost at random
 where it hardly falls any more."""
 _RISE = 64.0
-"""A rise of more units than this is none of rounding. At rest in float32, rounding alone lifts the
-energy by up to 7, in every architecture; steps that are too long lift it by thousands."""
+"""A rise of more units than this is none of rounding. In float32, 150 steps of the examples of all
+architectures lifted it by at most 7 where they rest; steps that are too long lift it by thousands.
+"""
 
 
 @njit(cache=True)

@@ -20,6 +20,7 @@ from models.checkpoint import (
     read_trained_params,
     save_checkpoint,
 )
+from models.dynamics import StopReason
 from models.registry import find_architectures
 from models.resonance import Resonance
 
@@ -62,6 +63,28 @@ def test_batched_equals_single(name: str) -> None:
             assert many.steps_R[row] == one.steps_R[0]
             begun = many.trace[0].energy_R[row], one.trace[0].energy_R[0]
             np.testing.assert_allclose(*begun, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("step_size", [0.05, 20.0])
+def test_whether_the_energy_rose_is_what_the_trace_says(name: str, step_size: float) -> None:
+    """Of V where the motion is controlled; with noise or without steps it is not said."""
+    network, _, batch = _example(name)
+    params = [
+        DynamicsParams(steps=40, step_size=step_size),
+        DynamicsParams(noise=0.3),
+        DynamicsParams(steps=0),
+    ]
+    for solution in _infer(network, batch, params).solutions:
+        energies = np.array([moment.energy_R[0] for moment in solution.trace])
+        is_controlled = solution.trace[0].storage_R is not None
+        falling = energies if not is_controlled else [m.storage_R[0] for m in solution.trace]
+        work = np.asarray(falling) - energies
+        bound = 64 * np.finfo(np.float32).eps * (np.abs(energies) + np.abs(work))
+        rose = bool((np.diff(falling) > bound[:-1]).any())
+        rose |= solution.stop_reasons[0] is StopReason.DIVERGED
+        assert solution.energy_rose == (rose, None, None)
+        assert not rose or step_size > 1 or is_controlled
 
 
 @pytest.mark.parametrize("name", ALL)

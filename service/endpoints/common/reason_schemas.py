@@ -187,8 +187,8 @@ class Explanation(BaseModel):
     target: NodeId = Field(description="what the answer is about: a node, or a task of /classify")
     label: int | str = Field(description="the answer: 1 or 0 of a score, or the class")
     unit: Literal["score", "log_odds"] = Field(
-        description="of `value` and of every effect: of a node its `score`, the more suspicious the "
-        "higher; of a class by how much its logit is above those of all others together"
+        description="of `value` and of every effect: of a node its `score`, the more suspicious "
+        "the higher; of a class by how much its logit is above those of all others together"
     )
     value: float = Field(description="what was explained, uncalibrated, before parts were taken")
     probability: float = Field(

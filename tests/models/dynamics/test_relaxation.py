@@ -172,7 +172,7 @@ def test_whether_the_energy_rose_is_what_the_trace_says(make: Any, step_size: fl
 
 
 def test_rounding_does_not_raise_the_energy() -> None:
-    """In float32 it also goes up and down by some units in the last place, where the state rests."""
+    """In float32 it goes up and down by some units in the last place where the state rests."""
     layout, x = _graphs(60, 4)
     params = _params(60, steps=1500, step_size=0.02)
     double = solve(*_cdat(), 3 * x, layout, params)

@@ -125,19 +125,19 @@ export class MoleculesPanel extends Panel {
     const [result] = answer.results;
     this.detail.replaceChildren(element("h2", {}, row.id));
     for (const [task, explanation] of Object.entries(result.explanation)) {
-      const image = element("img", { className: "drawing", alt: `${row.id}: atoms coloured by effect` });
-      image.onload = () => URL.revokeObjectURL(image.src);
-      image.src = URL.createObjectURL(new Blob([explanation.svg], { type: "image/svg+xml" }));
-      const { removed, moved, random, draws } = explanation.nodes.deletion;
-      this.detail.append(
-        image,
-        element(
-          "p",
-          {},
-          `${task}: ${explanation.label}. Without the ${removed} atoms that support it most, its logit falls by ` +
-            `${format(moved)}; without as many at random by ${format(random)} (mean of ${draws} draws).`,
-        ),
-      );
+      if (explanation.svg !== null) {
+        const image = element("img", { className: "drawing", alt: `${row.id}: atoms coloured by effect` });
+        image.onload = () => URL.revokeObjectURL(image.src);
+        image.src = URL.createObjectURL(new Blob([explanation.svg], { type: "image/svg+xml" }));
+        this.detail.append(image);
+      }
+      const { deletion } = explanation.nodes;
+      const text =
+        deletion === null
+          ? "No atom supports it."
+          : `Without the ${deletion.removed} atoms that support it most, its log odds fall by ${format(deletion.moved)}; ` +
+            `without as many at random by ${format(deletion.random)} (mean of ${deletion.draws} draws).`;
+      this.detail.append(element("p", {}, `${task}: ${explanation.label}. ${text}`));
     }
   }
 }

@@ -6,7 +6,7 @@ import { acceptDrops, element, fileField, format, labelled, select, slider } fro
 import { MaskPainter, toBase64, toBlob } from "./mask.js";
 import { Panel, openClient } from "./panel.js";
 
-const CURVE = [{ label: "energy since the start", stroke: "#0b8794", width: 2.5 }];
+const CURVE = [{ label: "energy, from the start", stroke: "#0b8794", width: 2.5 }];
 
 export class PicturesPanel extends Panel {
   constructor() {
@@ -121,7 +121,7 @@ export class PicturesPanel extends Panel {
           note.textContent = `step ${data.step} of ${data.steps}, window ${windows}, energy fallen by ${format(data.energy_drop)}`;
           curve[0].push(data.step);
           curve[1].push(data.energy_drop === null ? null : -data.energy_drop);
-          plot ??= drawCurves(chart, CURVE, curve, { height: 180, x: "step of all windows", y: "fall per patch" });
+          plot ??= drawCurves(chart, CURVE, curve, { height: 180, x: "step of all windows", y: "energy per patch" });
           plot.setData(curve);
         } else if (name === "done") {
           last = data;

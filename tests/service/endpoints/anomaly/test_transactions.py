@@ -99,6 +99,16 @@ def test_explanations_name_transactions_and_features(url: str, rows) -> None:
     assert set(features) <= {feature["name"] for feature in described["features"]}
     assert described["transactions"]["time"] == "time"
     assert described["decision"]["rule"] == "budget"
+    with Client(url) as client:
+        frame = pd.DataFrame(rows[:300]).drop(columns=["is_fraud", "typology"], errors="ignore")
+        scores = client.score_transactions(
+            frame, ["p250"], id="id", model=MODEL, include=["explanation"]
+        )
+    [parsed] = scores.explanations
+    assert parsed is not None
+    assert (parsed.target, parsed.label) == ("p250", result["label"])
+    assert parsed.value == pytest.approx(explanation["value"], abs=1e-4)
+    assert {part.kind for part in parsed.parts} <= {"neighbour", "feature", "memory"}
 
 
 @pytest.mark.parametrize(

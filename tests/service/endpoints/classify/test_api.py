@@ -191,6 +191,8 @@ def test_the_whole_sums_up(client):
     outside = [not 0.5 <= row["energy_percentile"] <= 99.5 for row in rows]
     assert [row["out_of_distribution"] for row in rows] == outside
     assert whole["out_of_distribution"] == pytest.approx(sum(outside) / len(rows))
+    rose = [row["energy_rose"] for row in rows]
+    assert whole["energy_rose"] == pytest.approx(sum(rose) / len(rows))
     assert set(whole["components"]) == {"attention", "hopfield"}
     assert "trace" not in whole
 

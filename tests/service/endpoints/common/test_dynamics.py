@@ -152,11 +152,33 @@ def test_dynamics_as_trained_are_judged_however_they_are_asked_for(relax):
         assert relax(**dynamics)["convergence"]["out_of_distribution"] in (True, False)
 
 
+def test_whether_the_energy_rose_is_told(relax):
+    """Of V where the motion is controlled; whatever is included, for every step is looked at."""
+    wild = {"step_size": 5.0, "steps": 64}
+    for dynamics in ({}, {"step_size": 0.05}, {"solver": "nesterov", "steps": 64}, wild):
+        answer = relax(**dynamics)
+        trace = answer["convergence"]["trace"]
+        values = [entry.get("storage", entry["energy"]) for entry in trace]
+        rose = [
+            after - before > 1e-5 * abs(before)
+            for entry, before, after in zip(trace[1:], values, values[1:], strict=False)
+            if entry["step"]
+        ]
+        assert answer["convergence"]["energy_rose"] is any(rose)
+        if answer["model"]["name"] == "et-small":
+            assert not any(rose)
+        elif "step_size" in dynamics:
+            assert any(rose) is (dynamics is wild)
+    assert relax(noise=0.5)["convergence"]["energy_rose"] is None
+    assert relax(steps=0)["convergence"]["energy_rose"] is None
+
+
 def test_divergence_is_told(relax, client):
     wild = relax(step_size=100, steps=64)
     found = wild["convergence"]
     if wild["model"]["name"] == "cdat-small":  # its decay overshoots without bound
         assert found["stop_reason"] == "diverged"
+        assert found["energy_rose"] is True
         assert found["steps"] < 64 * len(wild["dynamics"]["beta"])
     assert all(isinstance(score, float) for score in scores(wild))
 

@@ -29,6 +29,7 @@ from service.endpoints.complete.routes import CompleteTask
 from service.endpoints.complete.schemas import CompleteResponse
 from service.observability.progress import Progress
 from tests.service.endpoints.anomaly.test_bad_input import check
+from tests.service.endpoints.complete.test_events import streamed
 from tests.service.endpoints.jobs.test_api import begin, over
 from tests.service.endpoints.memories.test_api import put
 from tests.service.endpoints.sample.test_api import tensors
@@ -62,6 +63,14 @@ def client(start, tmp_path_factory, checkpoints, wait, answers):
 def blank(image: np.ndarray) -> bytes:
     """The image with nothing left where it is to be filled."""
     return saved(np.where(HALF if image.ndim == 2 else HALF[..., None], np.uint8(77), image))
+
+
+def test_events_tell_the_fall_of_all_channels_together(client):
+    frames, answer = streamed(client, blank(FACES[0]), MASK, memory="greys")
+    convergence = answer["images"][0]["convergence"]
+    assert frames[-1]["windows"] == [0, 1, 2]
+    assert frames[-1]["energy_drop"] == pytest.approx(convergence["energy_drop"], rel=1e-5)
+    assert (convergence["energy_drop"] > 0, convergence["energy_rose"]) == (True, 0.0)
 
 
 @pytest.mark.parametrize("stored", [0, 4, 8])

@@ -125,6 +125,7 @@ def test_a_painted_hole_is_filled_and_the_rest_stays(server, open_page, model: s
             page.mouse.up()
         page.get_by_role("button", name="Complete").click()
         page.get_by_text("Download").wait_for()
+        assert page.locator("#panel-pictures .curve canvas").count() == 1
         page.get_by_role("button", name="Copy as curl").click()
         code = page.locator("#panel-pictures pre")
         code.wait_for()
@@ -216,6 +217,8 @@ def test_the_energy_of_two_runs_is_drawn(server, open_page) -> None:
         runs = page.locator("#panel-energy .scroll tbody").inner_text()
         assert runs.count("cdat-ames") == 2
         assert "8 steps" in runs
+        assert runs.count("never rose") == 1  # as trained; eight steps as long overshoot
+        assert runs.count("V rose in ") == 1
         # What was trained with is sent as it is, whatever the sliders can show.
         with server.client() as client:
             trained = client.get("/models/et-mnist").json()["knobs"]["step_size"]

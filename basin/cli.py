@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -18,6 +17,7 @@ from basin_client.command_line import run
 
 from basin.jobs import jobs
 from basin.serve import serve, settings
+from service.version import VERSION
 
 # What reads or writes tables needs the extra `cli`: module and function, or group of functions.
 _TABLE_COMMANDS = {
@@ -36,7 +36,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        print(f"basin {version('basin-server')}")
+        print(f"basin {VERSION}")
         raise typer.Exit
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from service.settings import Settings
 from service.storage.cache import LocalCache, ResponseCache
@@ -19,6 +18,7 @@ from service.storage.limiter_redis import RedisLimiter
 from service.storage.memories import MemoryStore
 from service.storage.memories_redis import RedisMemoryStore
 from service.storage.redis_client import RedisClient
+from service.version import VERSION
 
 _DEFAULTS = {name for name in Settings.model_fields if name.startswith(("default_", "max_"))}
 _MAX_RUNNING_JOBS = 4  # of one server with Redis; other servers can take the rest
@@ -70,4 +70,4 @@ class StorageBackends:
 def _served(settings: Settings) -> bytes:
     """Return what responses depend on besides models, memories and request."""
     defaults = settings.model_dump_json(include=_DEFAULTS)
-    return f"{version('basin')}\n{defaults}".encode()
+    return f"{VERSION}\n{defaults}".encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
 import orjson
@@ -46,6 +45,7 @@ from service.registry.handles import (
     Scorer,
     VisualQuestionModel,
 )
+from service.version import VERSION
 
 _INCLUDED = ("attention_", "memories_", "components_", "samples_", "ptr", "index")
 router = APIRouter(prefix=ROOT, tags=["open inference protocol"])
@@ -53,9 +53,7 @@ router = APIRouter(prefix=ROOT, tags=["open inference protocol"])
 
 @router.get("", summary="The server", responses=protocol_problems(500))
 async def describe_server() -> ServerMetadata:
-    return ServerMetadata(
-        name="basin", version=version_of("basin"), extensions=["binary_tensor_data"]
-    )
+    return ServerMetadata(name="basin", version=VERSION, extensions=["binary_tensor_data"])
 
 
 @router.get("/health/live", summary="Is the server running?", responses=protocol_problems(500))

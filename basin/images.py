@@ -113,5 +113,5 @@ def _write_results(
 def _to_row(path: Path, result: ImageResult) -> dict[str, Any]:
     row: dict[str, Any] = {"image": str(path)}
     if "question" in result.raw:
-        row["question"] = result.raw["question"]
+        row["question"] = result.raw["question"]["text"]
     return row | {"label": result.label, "probability": result.probability}

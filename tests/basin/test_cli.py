@@ -165,6 +165,38 @@ def test_samples(run, tmp_path: Path) -> None:
     assert len((tmp_path / "p.txt").read_text().splitlines()) == 3
 
 
+def test_images_are_classified_and_asked_about(run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(saved(smooth(40, 30)))
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    classified = read_output(run("images", "classify", tmp_path, "--fit", "crop"), 1)
+    assert [Path(path).name for path in classified["image"]] == ["a.png", "b.png"]
+    assert classified["probability"].between(0, 1).all()
+    questions = ["What is the shape of the red object?", "What is the shape of the blue object?"]
+    options = [part for question in questions for part in ("--question", question)]
+    answered = read_output(run("images", "answer", tmp_path / "a.png", *options))
+    assert answered["question"].tolist() == questions
+    assert answered["label"].notna().all()
+
+
+def test_jobs_are_followed(run, server: Server, tmp_path: Path) -> None:
+    body = {"memory": {"patterns": [[1.0, 0.0], [0.0, 1.0]]}, "beta": 2, "steps": 50, "seed": 1}
+    with server.client() as client:
+        response = client.post("/sample", json=body, headers={"prefer": "respond-async"})
+    job = response.headers["location"].removeprefix("/jobs/")
+    out = tmp_path / "out" / "samples.json"
+    assert run("jobs", "result", job, "--out", out).exit_code == 0
+    assert np.isfinite(json.loads(out.read_text())["samples"]).all()
+    assert json.loads(run("jobs", "show", job).stdout)["status"] == "done"
+    events = [json.loads(line) for line in run("jobs", "watch", job).stdout.splitlines()]
+    assert events[-1]["event"] == "done"
+    assert run("jobs", "cancel", job).exit_code == 0
+    assert "unknown-job" in str(run("jobs", "show", job).exception.document)
+    alone = CliRunner().invoke(app, ["jobs", "show", job])
+    assert alone.exit_code == 2
+    assert "give --server" in " ".join(alone.stderr.split())
+
+
 def test_models(run) -> None:
     table = read_output(run("models")).set_index("name")
     assert table.loc["et-small", "route"] == "/anomaly/score"

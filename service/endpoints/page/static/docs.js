@@ -24,6 +24,7 @@ function show(spec, key) {
     docExpansion: "none",
     defaultModelsExpandDepth: 0,
     displayRequestDuration: true,
+    syntaxHighlight: false, // of a picture in base64 it takes seconds
     validatorUrl: null,
     onComplete: () => key && ui.preauthorizeApiKey("key", key),
   });

@@ -55,6 +55,7 @@ PROBLEM_TYPES: dict[str, tuple[int, str]] = {
     "queue-full": (429, "Too many requests are queued"),
     "rate-exceeded": (429, "The rate limit of the API key is exceeded"),
     "quota-exceeded": (429, "The quota of the API key is exceeded"),
+    "unknown-host": (421, "The Host header names another server"),
     "head-too-large": (431, "The request headers are too large"),
     "internal-error": (500, "Internal server error"),
     "job-crashed": (500, "The server stopped too often while it ran the job"),

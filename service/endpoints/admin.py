@@ -20,30 +20,7 @@ from service.registry.model_ref import ModelRef
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
-_LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
-
-
-async def require_local(
-    request: Request, context: Annotated[AppContext, Depends(get_context)]
-) -> None:
-    """Require a loopback Host header if the server listens on a loopback address.
-
-    This prevents DNS rebinding: a page of another site, open in the operator's browser, can resolve
-    its own domain to 127.0.0.1, but cannot change the Host header.
-
-    Raises:
-        Problem: the Host header names another host.
-    """
-    host = context.settings.admin_host
-    if host in _LOCAL and request.url.hostname not in _LOCAL:
-        rule = (
-            "This port serves only requests whose Host is localhost, 127.0.0.1 or ::1 "
-            "(BASIN_ADMIN_HOST is a loopback address)."
-        )
-        raise make_problem("invalid-request", "/host", "unknown_host", rule)
-
-
-router = APIRouter(tags=["admin"], dependencies=[Depends(require_local)])
+router = APIRouter(tags=["admin"])
 
 
 class LoadedModel(ModelRef):

@@ -92,6 +92,12 @@ class AccessSettings(SettingsGroup):
         description="allow a `BASIN_HOST` other than loopback without `BASIN_KEYS`, for use behind "
         "a proxy that authenticates clients",
     )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_words)] = Field(
+        default=(),
+        description="names that the Host header of a request may have, separated by spaces; `*` "
+        "for any. Addresses are always allowed. By default `localhost` where the server listens on "
+        "loopback, else any",
+    )
     cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(split_words)] = Field(
         default=(),
         description="allowed CORS origins, separated by spaces; none by default",

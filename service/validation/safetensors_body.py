@@ -167,4 +167,9 @@ def _array(name: str, entry: dict[str, Any], kind: TensorSpec) -> np.ndarray:
     if len(entry["shape"]) not in dims:
         rule = f"Must have {' or '.join(map(str, dims))} dimensions, not {len(entry['shape'])}."
         raise make_graph_problem_at(f"/{name}", "wrong_shape", rule)
-    return np.frombuffer(entry["data"], np.dtype(dtype).newbyteorder("<")).reshape(entry["shape"])
+    values = np.frombuffer(entry["data"], np.dtype(dtype).newbyteorder("<"))
+    try:
+        return values.reshape(entry["shape"])
+    except (ValueError, OverflowError):  # no entries, but another dimension that no array has
+        rule = "A dimension is too large."
+        raise make_graph_problem_at(f"/{name}", "wrong_shape", rule) from None

@@ -51,7 +51,7 @@ def test_pictures_of_a_model_take_a_place(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://h") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get("/models/any/memories")
 
     with ExitStack() as held:

@@ -45,6 +45,16 @@ BAD_TENSORS = {
         "/x/0/0",
     ),
     "x of integers": (tensors(x=X.astype("i8"), edge_index=EDGES), "wrong_dtype", "/x"),
+    "more columns than any array has": (
+        raw(
+            {
+                "x": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]},
+                "edge_index": {"dtype": "I64", "shape": [2, 0], "data_offsets": [0, 0]},
+            }
+        ),
+        "wrong_shape",
+        "/x",
+    ),
     "x of three dimensions": (tensors(x=X[None], edge_index=EDGES), "wrong_shape", "/x"),
     "four features": (tensors(x=X[:, :4].copy(), edge_index=EDGES), "feature_count", "/x"),
     "empty": (tensors(x=X[:0], edge_index=EDGES[:, :0].copy()), "empty", "/x"),

@@ -24,6 +24,11 @@ Include = Literal[
 ]
 
 
+MIN_SCALE = 1e-12
+"""Least beta, and least factor on it: energies are divided by beta, and single precision has no
+number for that of a large graph much below."""
+
+
 class Strict(BaseModel):
     """Input: no unknown fields, no conversions, no NaN."""
 
@@ -37,10 +42,13 @@ class Dynamics(Strict):
         None, ge=0, description="most steps of each block; the model's limits name the cap"
     )
     beta: float | None = Field(
-        None, gt=0, le=1e4, description="inverse temperature of every attention head"
+        None, ge=MIN_SCALE, le=1e4, description="inverse temperature of every attention head"
     )
     beta_scale: float | None = Field(
-        None, gt=0, le=1e3, description="factor on the trained beta of each head; excludes beta"
+        None,
+        ge=MIN_SCALE,
+        le=1e3,
+        description="factor on the trained beta of each head; excludes beta",
     )
     step_size: float | None = Field(None, gt=0, le=100, description="alpha, length of a step")
     tolerance: float = Field(

@@ -32,7 +32,11 @@ def test_a_stranger_is_told_nothing_in_a_flood(
     )
     wait_until(lambda: answers_with(server, "/health/ready", 200))
     body = json.dumps(sample(1).arrays(dynamics={"steps": 100_000_000}))
-    lines = ("POST /anomaly/score HTTP/1.1", "Host: h", f"Authorization: {known['authorization']}")
+    lines = (
+        "POST /anomaly/score HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: {known['authorization']}",
+    )
     lines += ("Content-Type: application/json", f"Content-Length: {len(body)}")
 
     def asked(**headers: str) -> httpx.Response:

@@ -102,7 +102,7 @@ def test_probes_and_pages_need_no_key(guarded) -> None:
 
 
 def test_a_stranger_is_refused_before_the_body_is_read(server: Server) -> None:
-    head = b"POST /classify HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n\r\n"
+    head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(head)
         assert connection.recv(12) == b"HTTP/1.1 401"
@@ -111,7 +111,7 @@ def test_a_stranger_is_refused_before_the_body_is_read(server: Server) -> None:
 def test_a_key_behind_the_body_is_none(server: Server, ring: Ring) -> None:
     """Nor is any other trailer a header, however it arrives."""
     key = f"Authorization: Bearer {ring.secrets['all']}\r\n".encode()
-    head = b"POST /classify HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(head + b"2\r\n{}\r\n0\r\n" + key + b"\r\n")
         assert connection.recv(12) == b"HTTP/1.1 401"
@@ -120,5 +120,5 @@ def test_a_key_behind_the_body_is_none(server: Server, ring: Ring) -> None:
 def test_two_keys_are_none(server: Server, ring: Ring) -> None:
     header = f"Authorization: Bearer {ring.secrets['all']}\r\n".encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(b"GET /models HTTP/1.1\r\nHost: h\r\n" + 2 * header + b"\r\n")
+        connection.sendall(b"GET /models HTTP/1.1\r\nHost: localhost\r\n" + 2 * header + b"\r\n")
         assert connection.recv(12) == b"HTTP/1.1 401"

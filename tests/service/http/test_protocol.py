@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from service.http.request_log import security_headers
 from tests.support.server import Server, answers_with, gauge, wait_until
 
-LIVE = b"GET /health/live HTTP/1.1\r\nHost: h\r\n"
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,12 @@ def refused(raw: bytes, status: int, kind: str) -> None:
 
 def scoring(sample, *headers: str) -> tuple[bytes, bytes]:
     body = json.dumps(sample(1).arrays()).encode()
-    lines = ("POST /anomaly/score HTTP/1.1", "Host: h", "Content-Type: application/json", *headers)
+    lines = (
+        "POST /anomaly/score HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        *headers,
+    )
     return "\r\n".join((*lines, "", "")).encode(), body
 
 
@@ -127,14 +132,14 @@ def body_of(sample) -> bytes:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
         b"\x00" * 100,
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-        b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : h\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: h\r\n folded: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: h\r\nx: \x00\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nx: \x00\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"NOSUCH / HTTP/1.1\r\n\r\n",
     ],
@@ -267,13 +272,15 @@ def test_whoever_asks_for_another_protocol_is_answered_in_this_one(
 def test_a_body_is_not_the_request_that_it_looks_like(server):
     inner = LIVE + b"Connection: close\r\n\r\n"
     asks = b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(inner)
-    raw = exchange(server, b"POST /health/live HTTP/1.1\r\nHost: h\r\n" + asks, inner, inner)
+    raw = exchange(
+        server, b"POST /health/live HTTP/1.1\r\nHost: localhost\r\n" + asks, inner, inner
+    )
     assert [each[:3] for each in raw.split(b"HTTP/1.1 ")[1:]] == [b"405", b"200"]
 
 
 def test_hanging_up_ends_what_is_answered_whatever_waits_behind(server):
     asked = b'{"memory": "mnist-3", "steps": 100000, "burn_in": 0, "thin": 1000, "num_samples": 50}'
-    lines = ("POST /sample HTTP/1.1", "Host: h", "Content-Type: application/json")
+    lines = ("POST /sample HTTP/1.1", "Host: localhost", "Content-Type: application/json")
     head = "\r\n".join((*lines, f"Content-Length: {len(asked)}", "", "")).encode()
     with connect(server) as line:
         line.sendall(head + asked + LIVE + b"\r\n")
@@ -329,7 +336,7 @@ def test_whoever_does_not_read_is_left(server, monkeypatch):
             **{"chains": 20, "num_samples": 4000},
         }
     ).encode()
-    lines = ("POST /sample HTTP/1.1", "Host: h", "Content-Type: application/json")
+    lines = ("POST /sample HTTP/1.1", "Host: localhost", "Content-Type: application/json")
     head = "\r\n".join((*lines, f"Content-Length: {len(asked)}", "", "")).encode()
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -360,7 +367,7 @@ def test_whoever_reads_steadily_is_served(server):
         line.connect(("127.0.0.1", server.port))
         line.settimeout(60)
         accept = b"Accept: application/vnd.safetensors\r\nConnection: close\r\n\r\n"
-        line.sendall(b"GET /memories/wide HTTP/1.1\r\nHost: h\r\n" + accept)
+        line.sendall(b"GET /memories/wide HTTP/1.1\r\nHost: localhost\r\n" + accept)
         got, began = 0, time.monotonic()
         while part := line.recv(1 << 16):
             got += len(part)
@@ -377,7 +384,7 @@ def test_bytes_at_random(server, data):
     """A good request with bytes changed, cut out, doubled or put in."""
     body = b'{"graph": {"x": [[0, 0, 0, 0, 0]], "edge_index": [[], []]}}'
     good = (
-        b"POST /anomaly/score HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        b"POST /anomaly/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body)
     )
     raw = bytearray(good)

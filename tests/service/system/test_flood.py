@@ -56,7 +56,7 @@ def full(server: Server, sample: Callable[..., Sample]) -> Iterator[socket.socke
 
 
 def head(path: str, length: int, *lines: str) -> bytes:
-    told = "\r\n".join(["Host: h", "Content-Type: application/json", *lines])
+    told = "\r\n".join(["Host: localhost", "Content-Type: application/json", *lines])
     return f"POST {path} HTTP/1.1\r\n{told}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
@@ -117,13 +117,13 @@ def test_a_body_that_comes_late_is_no_request(full, server, sample):
         line.sendall(body[:100])
         line.sendall(body[100:] + head("/anomaly/score", 2))
         assert replies(line, 1)[0].startswith(b"HTTP/1.1 429 ")
-        line.sendall(b"{}GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+        line.sendall(b"{}GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert replies(line, 1)[0].startswith(b"HTTP/1.1 200 ")
 
 
 def test_requests_at_once_are_answered_in_their_order(full, server):
     asked = head("/anomaly/score", 2, "X-Request-ID: a") + b"{}"
-    asked += b"GET /health/live HTTP/1.1\r\nHost: h\r\nX-Request-ID: b\r\n\r\n"
+    asked += b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: b\r\n\r\n"
     asked += head("/anomaly/score", 2, "X-Request-ID: c") + b"{}"
     with socket.create_connection(("127.0.0.1", server.port), 20) as line:
         line.sendall(asked)
@@ -136,7 +136,7 @@ def test_requests_at_once_are_answered_in_their_order(full, server):
 def test_what_follows_a_refusal_that_is_held_keeps_its_order(full, server, sample):
     """All come in one piece: a job takes longer to promise than what stands behind it to answer."""
     later = json.dumps(sample(5).arrays()).encode()
-    live = b"GET /health/live HTTP/1.1\r\nHost: h\r\nX-Request-ID: z\r\n\r\n"
+    live = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: z\r\n\r\n"
     asked = b"".join(head("/anomaly/score", 2, f"X-Request-ID: {i}") + b"{}" for i in range(30))
     promised = head("/anomaly/score", len(later), "X-Request-ID: y", "Prefer: respond-async")
     with server.client() as client:
@@ -169,7 +169,7 @@ def test_whoever_wants_it_closed_has_it_closed(full, server):
 
 def test_what_is_left_of_a_body_is_read_by_nobody(full, server):
     """Nor is it the next request, however long its sender takes and whatever it looks like."""
-    body, live = head("/anomaly/score", 0), b"GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+    body, live = head("/anomaly/score", 0), b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     where = ("127.0.0.1", server.port)
     with ExitStack() as opened:
         lines = [opened.enter_context(socket.create_connection(where, 60)) for _ in range(60)]
@@ -190,7 +190,7 @@ def test_what_comes_with_a_refusal_has_all_its_time(full, server, sample):
             "/anomaly/score", json=sample(6).arrays(), headers={"prefer": "respond-async"}
         )
         at = later.headers["location"]
-        events = f"GET {at}/events HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n"
+        events = f"GET {at}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
         with socket.create_connection(("127.0.0.1", server.port), 20) as line:
             line.sendall(head("/anomaly/score", 2) + b"{}" + events.encode())
             assert line.recv(1 << 16).startswith(b"HTTP/1.1 429 ")
@@ -241,7 +241,7 @@ def test_what_waits_behind_another_takes_no_place(crowd, full, server, sample):
     """Nor does what is told something else than that there is none: others have it meanwhile."""
     one, other = crowd[:2]
     body = json.dumps(sample(200).arrays()).encode()
-    live = b"GET /health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+    live = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     behind = head("/anomaly/score", 2) + b"{}"
     full.close()
     wait_until(lambda: gauge(server, "basin_queue_depth") == 0)

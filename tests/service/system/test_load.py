@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.server import depth
 
-HEAD = "POST /anomaly/score HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+HEAD = "POST /anomaly/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def send(server, body) -> socket.socket:

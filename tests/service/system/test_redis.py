@@ -129,7 +129,7 @@ def test_an_answer_is_kept_under_the_memory_that_it_is_of(on_redis):
     first, second = ({"patterns": [[x, 1.0], [1.0, x]]} for x in (0.0, 5.0))
     asked = json.dumps({"memory": "mine", "steps": 50, "seed": 1}).encode()
     head = (
-        b"POST /sample HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        b"POST /sample HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(asked)
     )
 

@@ -119,7 +119,7 @@ def test_a_body_over_the_limit(client):
 
 
 def test_an_announced_body_over_the_limit_is_not_read(server):
-    head = b"POST /anomaly/score HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    head = b"POST /anomaly/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
         connection.sendall(head + b"Connection: close\r\nContent-Length: 99999999999\r\n\r\n")
         answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))  # until it is closed

@@ -110,7 +110,7 @@ def test_other_requests_are_not_slowed(idle):
 
 def test_whoever_hangs_up_leaves_nothing_broken(idle, wait):
     content = json.dumps({"smiles": [HANGS] * 40}).encode()
-    head = "POST /classify HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    head = "POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connections = []
     for _ in range(3):
         connection = socket.create_connection(("127.0.0.1", idle.port), 10)

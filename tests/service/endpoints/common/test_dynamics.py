@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.service.endpoints.anomaly.test_bad_input import check
@@ -70,6 +71,15 @@ def test_beta(relax):
     assert scores(sharp) != scores(plain)
     assert energies(sharp)[0] != energies(plain)[0]
     assert sharp["convergence"]["steps"] == plain["convergence"]["steps"]
+
+
+@pytest.mark.parametrize("knob", ["beta", "beta_scale"])
+def test_a_temperature_that_single_precision_has_no_number_for_is_refused(relax, knob):
+    for value in (5e-324, 1e-46, 1e-30):
+        with pytest.raises(AssertionError, match="greater than or equal to"):
+            relax(**{knob: value})
+    least = relax(**{knob: 1e-12})
+    assert np.isfinite(least["convergence"]["energy_final"])
 
 
 def test_beta_scale(relax):

@@ -222,7 +222,7 @@ def test_a_job_has_the_answer_of_the_request(client, wait):
 
 def test_whoever_hangs_up_frees_the_machine(idle, wait):
     endless = json.dumps(body(dynamics={"steps": 100_000_000})).encode()
-    head = b"POST /complete HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    head = b"POST /complete HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
     def statuses():
         return [x.get("status") for x in idle.log_lines() if x.get("route") == "/complete"]

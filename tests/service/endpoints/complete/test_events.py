@@ -205,7 +205,7 @@ def _statuses(server):
 def test_whoever_hangs_up_frees_the_machine(idle, wait):
     endless = json.dumps(body(dynamics={"steps": 100_000_000})).encode()
     head = (
-        b"POST /complete HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        b"POST /complete HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Accept: text/event-stream\r\n"
     )
     with socket.create_connection(("127.0.0.1", idle.port), 10) as connection:
@@ -223,7 +223,7 @@ def test_whoever_hangs_up_before_it_begins_is_not_waited_for(idle, wait):
     first = json.dumps(body(dynamics=endless)).encode()
     # Of another model: of the same, it is refused already because it would be late.
     second = json.dumps(body(dynamics=endless, model="et-grey")).encode()
-    head = b"POST /complete HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    head = b"POST /complete HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", idle.port), 10) as one:
         one.sendall(head + b"Content-Length: %d\r\n\r\n" % len(first) + first)
         wait(lambda: depth(idle) == 1)

@@ -236,7 +236,9 @@ def test_whoever_hangs_up_frees_the_machine(narrow, wait):
     wait(lambda: depth(narrow) == 0)
     body = {"image": text(GLYPH), "dynamics": {"steps": 100_000_000}}
     endless = json.dumps(body).encode()
-    head = b"POST /images/classify HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    head = (
+        b"POST /images/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    )
     with socket.create_connection(("127.0.0.1", narrow.port), 10) as connection:
         connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(endless) + endless)
         wait(lambda: depth(narrow) == 1)

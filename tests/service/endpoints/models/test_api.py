@@ -147,7 +147,7 @@ def test_an_exception_is_told_without_its_reason():
 
     async def get() -> httpx.Response:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://h") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get("/break")
 
     response = asyncio.run(get())

@@ -265,7 +265,7 @@ def test_whoever_hangs_up_stops_the_chains(narrow, wait):
     wait(lambda: depth(narrow) == 0)
     content = json.dumps(ENDLESS).encode()
     head = (
-        "POST /sample HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        "POST /sample HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     connection = socket.create_connection(("127.0.0.1", narrow.port), 10)

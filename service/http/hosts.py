@@ -1,4 +1,4 @@
-"""Refuse requests whose Host header is a name of another server."""
+"""Refuse requests whose Host header is a name of another server, and heads that are ambiguous."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import Problem
-from service.observability.request_state import get_state
+from service.observability.request_state import get_state, is_job
 from service.settings import Settings, is_loopback
 
 ANY = "*"
@@ -19,7 +19,8 @@ LOOPBACK_NAMES = ("localhost",)
 
 @final
 class HostMiddleware:
-    """ASGI middleware: answers 421 where the Host header is a name that is not allowed.
+    """ASGI middleware: answers 421 where the Host header is a name that is not allowed, and 400
+    where the head is not one of HTTP/1.1.
 
     This prevents DNS rebinding: a page of another site can resolve its own domain to an address of
     this server and then read its answers as its own, but its browser sends the domain as Host.
@@ -33,20 +34,33 @@ class HostMiddleware:
         self._app, self._allowed = app, frozenset(allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_allowed(Headers(scope=scope).get("host", "")):
+        problem = None if scope["type"] != "http" or is_job(scope) else self._find_problem(scope)
+        if problem is None:
             await self._app(scope, receive, send)
-            return
-        detail = (
-            "This server does not answer requests to the host that the Host header names. "
-            "BASIN_ALLOWED_HOSTS lists the names that it has."
-        )
-        problem = Problem("unknown-host", detail)
-        await problem.response(get_state(scope).request_id)(scope, receive, send)
+        else:
+            await problem.response(get_state(scope).request_id)(scope, receive, send)
+
+    def _find_problem(self, scope: Scope) -> Problem | None:
+        headers, version = Headers(scope=scope), scope["http_version"]
+        hosts = headers.getlist("host")
+        if version not in ("1.0", "1.1"):
+            return Problem("bad-request", "This server speaks HTTP/1.1. Send the request as such.")
+        # RFC 9112, sections 3.2 and 6.1: two readers of such a head may see two requests in it.
+        if len(hosts) > 1 or (not hosts and version == "1.1"):
+            return Problem("bad-request", "A request of HTTP/1.1 must have one Host header.")
+        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+            return Problem("bad-request", "The only Transfer-Encoding that is read is `chunked`.")
+        if hosts and not self._is_allowed(hosts[0]):
+            detail = (
+                "This server does not answer requests to the host that the Host header names. "
+                "BASIN_ALLOWED_HOSTS lists the names that it has."
+            )
+            return Problem("unknown-host", detail)
+        return None
 
     def _is_allowed(self, host: str) -> bool:
         name = strip_port(host).lower()
-        # A stored job that is run again has no Host; over HTTP/1.1 a request without one is 400.
-        return not name or name in self._allowed or ANY in self._allowed or is_address(name)
+        return ANY in self._allowed or name in self._allowed or is_address(name)
 
 
 def allowed_hosts(settings: Settings, is_admin: bool = False) -> tuple[str, ...]:

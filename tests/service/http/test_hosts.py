@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import httpx
 import pytest
 
@@ -38,6 +40,28 @@ def test_names_of_other_hosts_are_refused(host: str, status: int, server: Server
 def test_the_page_and_health_are_refused_too(server: Server) -> None:
     for path in ("/", "/docs", "/health/live", "/metrics", "/no-such-path"):
         assert httpx.get(server.url + path, headers={"host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health/live HTTP/1.1\r\n",
+        b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n",
+        b"GET /health/live HTTP/2.0\r\nHost: localhost\r\n",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n",
+    ],
+)
+def test_ambiguous_heads_are_refused(head: bytes, server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
+        connection.sendall(head + b"\r\n0\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+
+
+def test_http_1_0_needs_no_host(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
+        connection.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
 def test_names_are_those_of_the_settings(start: Start, checkpoints) -> None:

@@ -45,6 +45,7 @@ def scores_parser(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response
             convergence=Convergence.from_dict(payload["convergence"]),
             tensors=tensors,
             raw=payload,
+            transaction_ids=None,
         )
 
     return parse

@@ -102,8 +102,8 @@ def store_transaction_graph(
         id: of 1 to 64 lower-case letters, digits, underscores, hyphens and dots.
         model: that reads transactions, and scores those that `add_transactions` adds, or their
             accounts.
-        threshold: probability from which on a transaction or account raises an alert; that of the
-            model if None.
+        threshold: probability from which on a transaction or account raises an alert; that of
+            the model if None.
         daily_budget: use instead of `threshold`: about this many alerts a day, estimated on the
             model's validation part.
         keep: transactions that are older than the newest one by more are forgotten, in seconds
@@ -138,9 +138,9 @@ def add_transactions(
 ) -> Request[Scores]:
     """Store transactions in a graph, and score them. Sending them twice has the effect of once.
 
-    Those whose probability reaches the threshold of the graph raise alerts. Where the model scores
-    accounts, who pays and who is paid are scored, as of each transaction, and raise alerts when
-    they reach the threshold.
+    Those whose probability reaches the threshold of the graph raise alerts. Where the model
+    scores accounts, who pays and who is paid are scored, as of each transaction, and raise
+    alerts when they reach the threshold.
 
     Args:
         graph: id of a graph of `store_transaction_graph`.
@@ -156,8 +156,8 @@ def add_transactions(
 
     Returns:
         Scores of the T transactions in their order, with arrays (T,); `raw["added"]` is how
-        many are new. Of accounts `node_ids` are the accounts, one or two of each transaction, and
-        `transaction_ids` the transactions.
+        many are new. Of accounts `node_ids` are the accounts, one or two of each transaction,
+        and `transaction_ids` the transactions.
 
     Raises:
         InputError: the table does not fit the model.

@@ -45,6 +45,7 @@ def scores_parser(node_ids: Sequence[NodeId] | None) -> Callable[[httpx.Response
             convergence=Convergence.from_dict(payload["convergence"]),
             tensors=tensors,
             raw=payload,
+            transaction_ids=None,
         )
 
     return parse
@@ -55,6 +56,7 @@ def parse_transaction_scores(response: httpx.Response) -> Scores:
     payload = parse_json(response)
     results = payload["results"]
     columns = {name: np.array([result[name] for result in results]) for name in _COLUMNS}
+    is_of_accounts = "transaction_id" in results[0]
     return Scores(
         [result["node_id"] for result in results],
         **columns,
@@ -62,6 +64,7 @@ def parse_transaction_scores(response: httpx.Response) -> Scores:
         convergence=Convergence.from_dict(payload["convergence"]),
         tensors={},
         raw=payload,
+        transaction_ids=[r["transaction_id"] for r in results] if is_of_accounts else None,
     )
 
 

@@ -51,6 +51,8 @@ class Scores:
         label: 1 where the probability is at least `threshold`, else 0, (T,).
         rank: (T,); 1 is the most suspicious node.
         tensors: further arrays that `include` asked for.
+        transaction_ids: of accounts of a stored graph, the transactions as of which they are
+            scored; else None.
     """
 
     node_ids: list[NodeId]
@@ -62,6 +64,7 @@ class Scores:
     convergence: Convergence
     tensors: dict[str, np.ndarray] = field(repr=False)
     raw: dict[str, Any] = field(repr=False)
+    transaction_ids: list[NodeId] | None = None
 
     def __len__(self) -> int:
         return len(self.node_ids)
@@ -76,13 +79,17 @@ class Scores:
         return [None if each is None else Explanation.from_dict(each) for each in payloads]
 
     def to_pandas(self) -> Any:
-        """Return a data frame with one row per node."""
+        """Return a data frame with one row per node; `transaction_id` is a column of accounts of a
+        stored graph."""
         with require_extra("pandas"):
             import pandas as pd
 
         names = ("score", "probability", "label", "rank")
         columns = {name: getattr(self, name) for name in names}
-        return pd.DataFrame({"node_id": self.node_ids, **columns})
+        ids = {"node_id": self.node_ids}
+        if self.transaction_ids is not None:
+            ids["transaction_id"] = self.transaction_ids
+        return pd.DataFrame({**ids, **columns})
 
     def onto(self, graph: Any) -> None:
         """Set the attributes `score` and `probability` of the nodes of a NetworkX graph."""

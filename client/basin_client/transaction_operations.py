@@ -100,9 +100,10 @@ def store_transaction_graph(
 
     Args:
         id: of 1 to 64 lower-case letters, digits, underscores, hyphens and dots.
-        model: that reads transactions, and scores those that `add_transactions` adds.
-        threshold: probability from which on a transaction raises an alert; that of the model if
-            None.
+        model: that reads transactions, and scores those that `add_transactions` adds, or their
+            accounts.
+        threshold: probability from which on a transaction or account raises an alert; that of
+            the model if None.
         daily_budget: use instead of `threshold`: about this many alerts a day, estimated on the
             model's validation part.
         keep: transactions that are older than the newest one by more are forgotten, in seconds
@@ -137,12 +138,14 @@ def add_transactions(
 ) -> Request[Scores]:
     """Store transactions in a graph, and score them. Sending them twice has the effect of once.
 
-    Those whose probability reaches the threshold of the graph raise alerts.
+    Those whose probability reaches the threshold of the graph raise alerts. Where the model
+    scores accounts, who pays and who is paid are scored, as of each transaction, and raise
+    alerts when they reach the threshold.
 
     Args:
         graph: id of a graph of `store_transaction_graph`.
         transactions: path of a table, or a pandas frame; of up to 3,906 rows as the server is
-            set.
+            set, 1,953 where the model scores accounts of both sides.
         id: column of the id of a transaction; every row needs one.
         drop: columns to leave out; `*` is all that the model does not read.
         decimal: the decimal point of numbers in text.
@@ -153,7 +156,8 @@ def add_transactions(
 
     Returns:
         Scores of the T transactions in their order, with arrays (T,); `raw["added"]` is how
-        many are new.
+        many are new. Of accounts `node_ids` are the accounts, one or two of each transaction,
+        and `transaction_ids` the transactions.
 
     Raises:
         InputError: the table does not fit the model.

@@ -64,8 +64,6 @@ def _add_graphs(document: dict[str, Any], scorers: list[Scorer]) -> None:
         example = make_example(model)
         stored = _examples_of(document, "put", "/graphs/{id}")
         if model.recipe is not None:
-            if model.recipe.scores != "transactions":
-                continue  # no stored graph has such a model
             stored[model.name] = {"value": {"model": model.name}}
             rows = {"transactions": example["transactions"]}
             added = _examples_of(document, "post", "/graphs/{id}/transactions")

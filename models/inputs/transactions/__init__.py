@@ -1,6 +1,11 @@
 """From rows of transactions to features and graphs, by a recipe that is part of a checkpoint."""
 
-from models.inputs.transactions.accounts import find_history_kind, find_last_states
+from models.inputs.transactions.accounts import (
+    LastStates,
+    find_history_kind,
+    find_last_states,
+    list_states,
+)
 from models.inputs.transactions.history import (
     NeighborhoodTooLargeError,
     TransactionError,
@@ -13,6 +18,7 @@ from models.inputs.transactions.rows import Transactions, parse_timestamp
 
 __all__ = [
     "KnownLabels",
+    "LastStates",
     "NeighborhoodTooLargeError",
     "RollingHistory",
     "TransactionError",
@@ -22,5 +28,6 @@ __all__ = [
     "find_history_kind",
     "find_last_states",
     "fit_recipe",
+    "list_states",
     "parse_timestamp",
 ]

@@ -18,6 +18,7 @@ from models.kernels.transactions import NONE
 # Keys and last rows of what the account of a row sent and received, by views of the series: that of
 # the source is (sent, received by it), that of the target (sent by it, received).
 _VIEWS = np.array([[0, 3], [4, 1]])
+_BYTES_OF_AN_ACCOUNT = 100  # its entry in a dictionary or set
 
 
 @final
@@ -124,11 +125,63 @@ def find_last_states(
     for source, target in zip(rows.source, rows.target, strict=True):
         states.setdefault(source, NONE)
         states.setdefault(target, NONE)
-    for place, (source, target) in enumerate(
-        zip(rows.source[order], rows.target[order], strict=True)
+    last = LastStates(recipe)
+    last.append(rows.take(order))
+    scored = ((account, last.find(account)) for account in states)
+    return {account: state for account, state in scored if state is not None}
+
+
+@final
+class LastStates:
+    """The state of each account as of its last row, while rows are added."""
+
+    def __init__(self, recipe: TransactionRecipe) -> None:
+        self._sides = recipe.account_sides
+        self._states = dict[str, int]()
+        self._scored = set[str]()
+        self._num_rows = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory; the names of accounts are those of the rows."""
+        return _BYTES_OF_AN_ACCOUNT * (len(self._states) + len(self._scored))
+
+    def append(self, rows: Transactions) -> None:
+        """Add rows, in order of time."""
+        ends = zip(rows.source, rows.target, strict=True)
+        for place, (source, target) in enumerate(ends, self._num_rows):
+            self._states[target] = 2 * place + 1
+            self._states[source] = 2 * place
+        for side in self._sides:
+            self._scored.update(rows.source if side == "source" else rows.target)
+        self._num_rows += len(rows)
+
+    def find(self, account: str) -> int | None:
+        """Return the state of an account; None if it is in no row, or the model does not score
+        it."""
+        return self._states.get(account) if account in self._scored else None
+
+
+def list_states(
+    rows: np.ndarray, ends: Transactions, recipe: TransactionRecipe
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return the accounts that some rows touch on the sides that the model scores, each as of its
+    row; who pays comes before who is paid, and one who pays itself comes once.
+
+    Args:
+        rows: (n,) places in the history.
+        ends: the rows themselves.
+
+    Returns:
+        The states (T,), the place (T,) in `rows` of the row of each, and the accounts.
+    """
+    states, places, accounts = list[int](), list[int](), list[str]()
+    for place, (row, source, target) in enumerate(
+        zip(rows.tolist(), ends.source, ends.target, strict=True)
     ):
-        states[target] = 2 * place + 1
-        states[source] = 2 * place
-    sides = {"source": rows.source, "target": rows.target}
-    scored = {account for side in recipe.account_sides for account in sides[side]}
-    return {account: state for account, state in states.items() if account in scored}
+        touched = {"source": source, "target": target}
+        for account in dict.fromkeys(touched[side] for side in recipe.account_sides):
+            states.append(2 * row + int(account != source))
+            places.append(place)
+            accounts.append(account)
+    return np.array(states, np.int64), np.array(places, np.int64), accounts

@@ -13,8 +13,8 @@ from service.validation.ids import NodeId
 
 
 class Alert(BaseModel):
-    """A transaction whose probability reached the threshold, which raises one alert; or a node
-    whose probability did so, which raises another only after it was below in between."""
+    """A transaction whose probability reached the threshold, which raises one alert; or a node or
+    account whose probability did so, which raises another only after it was below in between."""
 
     node_id: NodeId
     score: float = Field(description="raw logit")
@@ -22,12 +22,14 @@ class Alert(BaseModel):
     threshold: float
     transaction: dict[str, Any] | SkipJsonSchema[None] = Field(
         None,
-        description="its columns, as they were sent; absent of a node",
+        description="its columns, as they were sent; of an account those of the transaction that "
+        "caused the alert; absent of a node",
         json_schema_extra=absent,
     )
     revision: int | SkipJsonSchema[None] = Field(
         None,
-        description="of the graph in which the node was scored; absent of a transaction",
+        description="of the graph in which the node was scored; absent of a transaction and an "
+        "account",
         json_schema_extra=absent,
     )
     model: ModelRef

@@ -107,10 +107,11 @@ class StoredScoreInputs:
         decision = self.decision
         if isinstance(stored, TransactionGraph):
             if self.neighborhood is not None:
-                rule = "The model's recipe says what is linked with a transaction. Leave it out."
+                rule = "The model's recipe says what is linked with a target. Leave it out."
                 raise make_graph_problem_at("/neighborhood", "not_read", rule)
             at = pointer_builder("targets")
-            graph, node_ids = stored.build_neighborhoods(self.targets, settings.max_nodes, at)
+            targets = stored.find_targets(self.targets, at)
+            graph, node_ids = stored.build_neighborhoods(targets, settings.max_nodes, at)
             revision, at_size, reach = stored.revision, at(), dict[str, int]()
             decision = decision or rule_of(stored)
         else:

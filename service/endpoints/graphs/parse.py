@@ -164,12 +164,6 @@ def _make_transaction_graph(
             "`threshold` or `webhook` beside `model`."
         )
         raise make_request_problem([FieldError("/alerts", "not_read", rule)])
-    if recipe.scores != "transactions":
-        detail = (
-            f"The model {model.name!r} scores accounts, and a stored graph scores transactions. "
-            "Send the rows to POST /anomaly/score, or choose a model that scores transactions."
-        )
-        raise make_graph_problem_at("/model", "not_read", detail)
     options = validate_fields(StoreTransactions, fields)
     keep = 2 * recipe.reach if options.keep is None else options.keep
     if keep < recipe.reach:

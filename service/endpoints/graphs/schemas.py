@@ -85,8 +85,8 @@ class StoreTransactions(GraphOf):
         None,
         ge=0,
         le=1,
-        description="probability from which on a transaction raises an alert; by default that of "
-        "the model",
+        description="probability from which on a transaction, or an account where the model scores "
+        "these, raises an alert; by default that of the model",
     )
     daily_budget: float | None = Field(
         None,

@@ -11,9 +11,9 @@ from service.endpoints.anomaly.infer import pack_if_large, results, score, workl
 from service.endpoints.common.failures import FailurePauses
 from service.endpoints.transactions.score import (
     build_inputs,
+    find_outcomes,
     find_scorer,
-    make_alerts,
-    record_alerts,
+    record_outcomes,
 )
 from service.errors import Problem
 from service.storage.graphs import PendingScore
@@ -69,19 +69,19 @@ class PendingScorer:
             graph = await graphs.get_transactions(graph_id)
             model = find_scorer(graph, context.registry.scoped(None))
             arguments = graph_id, graph, model, pending.node_ids, frozenset[str]()
-            inputs = await asyncio.get_running_loop().run_in_executor(
+            inputs, targets = await asyncio.get_running_loop().run_in_executor(
                 context.codec,
                 build_inputs,
                 *(*arguments, context.settings, pointer_builder("transactions")),
             )
         except Problem as problem:
             if problem.kind == "unknown-graph" or _GONE & {each.code for each in problem.faults}:
-                await graphs.alerts.record(pending, [])
+                await graphs.alerts.record_accounts(pending, [])  # nor of transactions
             raise
         outcome = await context.engine.run(
             lambda control: score(inputs, pack_if_large(inputs), control),
             workload_of(inputs),
             is_job=True,
         )
-        alerts = make_alerts(graph, inputs, results(inputs, outcome.value))
-        await record_alerts(context, graphs, model.name, pending, alerts)
+        outcomes = find_outcomes(graph, inputs, targets, results(inputs, outcome.value))
+        await record_outcomes(context, graphs, graph, pending, outcomes)

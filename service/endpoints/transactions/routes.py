@@ -34,10 +34,11 @@ from service.endpoints.transactions.schemas import (
     TransactionScores,
 )
 from service.endpoints.transactions.score import (
+    Outcome,
     build_inputs,
+    find_outcomes,
     find_scorer,
-    make_alerts,
-    record_alerts,
+    record_outcomes,
     require_supported,
 )
 from service.engine.engine import Workload
@@ -46,7 +47,7 @@ from service.http.body import require_media_type, require_small
 from service.http.cancellation import run_until_deadline_or_disconnect
 from service.media_types import JSON
 from service.payload import ResponsePayload, make_json_payload
-from service.storage.graphs import AddedTransactions
+from service.storage.graphs import AddedTransactions, Targets
 from service.validation.arrays import pointer_builder
 from service.validation.ids import NodeId
 
@@ -70,7 +71,9 @@ async def add_transactions(
 ) -> Response:
     """The graph was stored with a model that reads transactions; that model scores them, by
     themselves and the transactions stored before. Those from the threshold on raise alerts, see
-    GET /graphs/{id}/alerts.
+    GET /graphs/{id}/alerts. If the model scores accounts (`scores` of its `transactions`), it
+    scores who pays and who is paid instead, as of each transaction; an account raises an alert when
+    it reaches the threshold, and another only after it was below.
 
     The response comes once all is stored durably. Where it does not come, the transactions may be
     stored: they are scored later and raise their alerts then, and may be sent again. With
@@ -147,6 +150,7 @@ class AddTask(InferenceTask[Scored]):
     is_cached = False
     added: AddedTransactions
     inputs: ScoreInputs
+    targets: Targets
 
     def __init__(self, request: Request, context: AppContext, graph_id: str) -> None:
         super().__init__(request, context, JSON, JSON)
@@ -175,7 +179,7 @@ class AddTask(InferenceTask[Scored]):
             self.settings,
             _AT,
         )
-        self.inputs = await self.on_codec(build_inputs, *arguments)
+        self.inputs, self.targets = await self.on_codec(build_inputs, *arguments)
 
     def workload(self) -> Workload:
         return workload_of(self.inputs)
@@ -186,21 +190,23 @@ class AddTask(InferenceTask[Scored]):
     async def render(self, result: Scored) -> ResponsePayload:
         context, inputs = self.context, self.inputs
         weight = response_weight(inputs, JSON)
-        payload, alerts = await context.offload_if_large(weight, self._encode, result)
+        payload, outcomes = await context.offload_if_large(weight, self._encode, result)
         for each in self.added.pending:
-            await record_alerts(context, context.graphs, inputs.model.name, each, alerts)
+            await record_outcomes(context, context.graphs, self.added.graph, each, outcomes)
         asyncio.get_running_loop().call_soon(
             context.metrics.observe, inputs.model.name, inputs.graph.num_nodes, result.convergence
         )
         return payload
 
-    def _encode(self, scored: Scored) -> tuple[ResponsePayload, dict[NodeId, bytes]]:
+    def _encode(self, scored: Scored) -> tuple[ResponsePayload, dict[NodeId, list[Outcome]]]:
         inputs, graph = self.inputs, self.added.graph
         listed = results(inputs, scored)
-        alerts = make_alerts(graph, inputs, listed)
-        rows = graph.describe([result["node_id"] for result in listed])
-        for result, row in zip(listed, rows, strict=True):
+        outcomes = find_outcomes(graph, inputs, self.targets, listed)
+        of_accounts = graph.settings.recipe.scores == "accounts"
+        for result, row in zip(listed, graph.describe(self.targets.row_ids), strict=True):
             result["late_by"] = row["late_by"]
+            if of_accounts:
+                result["transaction_id"] = row["id"]
         document: dict[str, Any] = {
             "results": listed,
             "graph": inputs.subgraph,
@@ -211,4 +217,4 @@ class AddTask(InferenceTask[Scored]):
         }
         if scored.reasons:
             document["reasons"] = named(inputs, scored.reasons[0])
-        return make_json_payload(document), alerts
+        return make_json_payload(document), outcomes

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, FailFast, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from service.endpoints.anomaly.schemas import NodeScore, ScoreDetails
+from service.endpoints.common.reason_schemas import absent
 from service.endpoints.common.schemas import Include, Strict
 from service.validation.ids import NodeId
 
@@ -77,15 +79,24 @@ class StoredTransactions(BaseModel):
 
 
 class TransactionScore(NodeScore):
-    """How suspicious one stored transaction is; the score never changes."""
+    """How suspicious one stored transaction is, or an account as of one; the score never
+    changes."""
 
     late_by: float = Field(
-        description="how much later than its time it counts: seconds, or the unit of the time"
+        description="how much later than its time the transaction counts: seconds, or the unit of "
+        "the time"
+    )
+    transaction_id: NodeId | SkipJsonSchema[None] = Field(
+        None,
+        description="the transaction as of which `node_id`, an account, is scored; absent where "
+        "transactions are scored",
+        json_schema_extra=absent,
     )
 
 
 class TransactionScores(ScoreDetails):
-    """One result per transaction sent, in their order."""
+    """One result per transaction sent, in their order; where accounts are scored, one per account
+    that it touches, who pays first."""
 
     results: list[TransactionScore]
     added: int = Field(description="transactions that were not stored before")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,13 @@ from service.errors import Problem
 from service.registry.handles import Scorer
 from service.registry.registry import Registry
 from service.settings import Settings
-from service.storage.graphs import GraphStore, PendingScore, TransactionGraph
+from service.storage.graphs import (
+    AccountScore,
+    GraphStore,
+    PendingScore,
+    Targets,
+    TransactionGraph,
+)
 from service.validation.arrays import PointerFn, make_graph_problem_at
 from service.validation.ids import NodeId
 from service.validation.json_graph import check_graph_size
@@ -42,20 +50,24 @@ def find_scorer(graph: TransactionGraph, registry: Registry) -> Scorer:
 def require_supported(
     model: Scorer, include: frozenset[str], count: int, settings: Settings
 ) -> None:
-    """Check, before they are stored, that `count` transactions can be scored in one request.
+    """Check, before they are stored, that `count` transactions, or the accounts that these touch,
+    can be scored in one request.
 
     Raises:
         Problem: their neighbourhoods may have more nodes than allowed, or `include` asks for what
             the model cannot tell.
     """
     require_supported_includes(model.network, include)
-    require_max_explained(include, count, "/transactions", settings)
     assert model.recipe is not None
-    limit = max(settings.max_nodes // model.recipe.max_nodes, 1)
+    of_accounts = model.recipe.scores == "accounts"
+    num_targets = len(model.recipe.account_sides) if of_accounts else 1  # at most, of each
+    require_max_explained(include, num_targets * count, "/transactions", settings)
+    limit = max(settings.max_nodes // (num_targets * model.recipe.max_nodes), 1)
     if count > limit:
+        around = "each of its accounts" if of_accounts else "it"
         rule = (
             f"{count} transactions were sent to be scored; at most {limit} are allowed, each with "
-            f"up to {model.recipe.max_nodes} nodes around it (BASIN_MAX_NODES). Send several "
+            f"up to {model.recipe.max_nodes} nodes around {around} (BASIN_MAX_NODES). Send several "
             "requests, or store them with score=false."
         )
         raise make_graph_problem_at("/transactions", "too_many", rule)
@@ -65,30 +77,31 @@ def build_inputs(
     graph_id: str,
     graph: TransactionGraph,
     model: Scorer,
-    node_ids: Sequence[NodeId],
+    row_ids: Sequence[NodeId],
     include: frozenset[str],
     settings: Settings,
     at: PointerFn,
-) -> ScoreInputs:
-    """Return the neighbourhoods of stored transactions as inputs of the model.
+) -> tuple[ScoreInputs, Targets]:
+    """Return what is scored of stored transactions, and its neighbourhoods as inputs of the model.
 
     Args:
-        at: pointer to one of `node_ids` in the request, for errors.
+        at: pointer to one of `row_ids` in the request, for errors.
 
     Raises:
-        Problem: see `TransactionGraph.build_neighborhoods`.
+        Problem: see `TransactionGraph.find_row_targets` and `build_neighborhoods`.
     """
-    taken, names = graph.build_neighborhoods(node_ids, settings.max_nodes, at)
+    targets = graph.find_row_targets(row_ids, at)
+    taken, names = graph.build_neighborhoods(targets, settings.max_nodes, at)
     num_nodes, num_edges = taken.num_nodes, taken.edge_index.shape[1]
     check_graph_size(num_nodes, num_edges, settings, at(), at())
     dynamics = Dynamics.model_validate({})
     sizes = {"num_nodes": num_nodes, "num_edges": num_edges}
-    return ScoreInputs(
+    inputs = ScoreInputs(
         *(
             model,
             taken,
             names,
-            np.arange(len(node_ids)),
+            np.arange(len(targets.node_ids)),
             dynamics,
             dynamics.to_params(),
             include,
@@ -96,35 +109,55 @@ def build_inputs(
         ),
         {"id": graph_id, "revision": graph.revision} | sizes,
     )
+    return inputs, targets
 
 
-def make_alerts(
-    graph: TransactionGraph, inputs: ScoreInputs, scored: list[dict[str, Any]]
-) -> dict[NodeId, bytes]:
-    """Return the alerts of those of the `results` that have label 1, as JSON, by id."""
-    raised = [result for result in scored if result["label"] == 1]
-    rows = graph.describe([result["node_id"] for result in raised])
-    return {
-        result["node_id"]: encode_alert(result, inputs.model.ref_dict, transaction=row)
-        for result, row in zip(raised, rows, strict=True)
-    }
+@dataclass(frozen=True)
+class Outcome:
+    """What the score of a target says of a transaction: the target, and its alert if it has label
+    1."""
+
+    node_id: NodeId
+    alert: bytes | None
 
 
-async def record_alerts(
+def find_outcomes(
+    graph: TransactionGraph, inputs: ScoreInputs, targets: Targets, scored: list[dict[str, Any]]
+) -> dict[NodeId, list[Outcome]]:
+    """Return what `results` say of each transaction, by its id."""
+    pairs = list(zip(targets.row_ids, scored, strict=True))
+    raised = list(dict.fromkeys(row_id for row_id, result in pairs if result["label"] == 1))
+    rows = dict(zip(raised, graph.describe(raised), strict=True))
+    outcomes = defaultdict[NodeId, list[Outcome]](list)
+    for row_id, result in pairs:
+        alert = None
+        if result["label"] == 1:
+            alert = encode_alert(result, inputs.model.ref_dict, transaction=rows[row_id])
+        outcomes[row_id].append(Outcome(result["node_id"], alert))
+    return outcomes
+
+
+async def record_outcomes(
     context: AppContext,
     graphs: GraphStore,
-    model: str,
+    graph: TransactionGraph,
     pending: PendingScore,
-    alerts: Mapping[NodeId, bytes],
+    outcomes: Mapping[NodeId, list[Outcome]],
 ) -> None:
-    """Record those of the alerts that are of the pending transactions, unless that was done.
+    """Record what the scores say of the pending transactions, unless that was done.
 
-    An alert is recorded before its request is answered. If there is none, the answer does not wait
-    until this is recorded; if it is lost, the transactions are scored again and raise none.
+    It is recorded before its request is answered. If transactions raise no alert, the answer does
+    not wait until that is recorded; if it is lost, they are scored again and raise none.
     """
-    raised = [alerts[node_id] for node_id in pending.node_ids if node_id in alerts]
-    count = partial(context.metrics.count_alerts, model, len(pending.node_ids), len(raised))
-    if not raised:
-        graphs.alerts.record_none(pending, count)
+    scored = [each for row_id in pending.node_ids for each in outcomes[row_id]]
+    raised = [each.alert for each in scored if each.alert is not None]
+    count = partial(context.metrics.count_alerts, graph.settings.model, len(pending.node_ids))
+    if graph.settings.recipe.scores == "accounts":
+        scores = [AccountScore(str(each.node_id), each.alert) for each in scored]
+        num_alerts = await graphs.alerts.record_accounts(pending, scores)
+        if num_alerts is not None:
+            count(num_alerts)
+    elif not raised:
+        graphs.alerts.record_none(pending, partial(count, 0))
     elif await graphs.alerts.record(pending, raised):
-        count()
+        count(len(raised))

@@ -8,6 +8,7 @@ raised.
 
 from service.storage.graphs.alerts import AddedTransactions
 from service.storage.graphs.base import (
+    AccountScore,
     GraphKey,
     GraphLimits,
     GraphLog,
@@ -19,7 +20,12 @@ from service.storage.graphs.base import (
     Webhook,
 )
 from service.storage.graphs.dynamic_graph import DynamicGraph, GraphSnapshot, Neighborhood
-from service.storage.graphs.new_transactions import NewLabels, NewTransactions, StreamSettings
+from service.storage.graphs.new_transactions import (
+    NewLabels,
+    NewTransactions,
+    StreamSettings,
+    Targets,
+)
 from service.storage.graphs.sqlite import SqliteGraphLog
 from service.storage.graphs.store import GraphStore
 from service.storage.graphs.stored_graph import Schema, StoredGraph
@@ -27,6 +33,7 @@ from service.storage.graphs.transaction_graph import TransactionGraph
 from service.storage.graphs.update import Edge, Update
 
 __all__ = [
+    "AccountScore",
     "AddedTransactions",
     "DynamicGraph",
     "Edge",
@@ -45,6 +52,7 @@ __all__ = [
     "SqliteGraphLog",
     "StoredGraph",
     "StreamSettings",
+    "Targets",
     "TransactionGraph",
     "Update",
     "WatchSettings",

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from service.errors import Problem
 from service.storage.graphs.base import (
+    AccountScore,
     ChangedNodes,
     GraphKey,
     GraphLog,
@@ -92,6 +93,16 @@ class AlertStore:
         if done and alerts:
             self._signals.notify(pending.place)
         return done
+
+    async def record_accounts(
+        self, pending: PendingScore, scores: list[AccountScore]
+    ) -> int | None:
+        """Store the scores of the accounts of transactions, once, and the alerts of accounts that
+        cross the threshold; see `GraphLog.record_accounts`."""
+        raised = await self._run(lambda: self._log.record_accounts(pending, scores))
+        if raised:
+            self._signals.notify(pending.place)
+        return raised
 
     def record_none(self, pending: PendingScore, done: Callable[[], None]) -> None:
         """Store, at some time, that transactions raised no alert, and then call `done` in another

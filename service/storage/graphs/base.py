@@ -120,6 +120,13 @@ class PendingScore:
     at: float
 
 
+class AccountScore(NamedTuple):
+    """An account as of a transaction; `alert` is None where it is below the threshold."""
+
+    account: str
+    alert: bytes | None
+
+
 @dataclass(frozen=True)
 class TouchedNodes:
     """Nodes whose features or edges an update changes, and nodes that it deletes."""
@@ -258,6 +265,14 @@ class GraphLog(ABC):
     def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
         """Store the alerts of transactions that are scored now; return False, and store nothing, if
         they were scored before or another graph took the place of theirs."""
+
+    @abstractmethod
+    def record_accounts(self, pending: PendingScore, scores: Sequence[AccountScore]) -> int | None:
+        """Store the scores, in order, of the accounts of transactions that are scored now. Once all
+        earlier transactions of the graph are scored too, add the alerts of the accounts that are
+        above the threshold and were not before. Return how many alerts this call added, also of
+        later transactions that waited for these; None, and nothing is stored, if they were scored
+        before or another graph took the place of theirs."""
 
     @abstractmethod
     def read_alerts(

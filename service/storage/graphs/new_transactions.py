@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from datetime import UTC, datetime
+from typing import Any, Self
 
 import numpy as np
 import orjson
@@ -60,6 +62,14 @@ class NewTransactions:
         ids = [self.node_ids[place] for place in places.tolist()]
         return NewTransactions(ids, self.rows.take(places), self.sent[places])
 
+    def find_differences(self, other: NewTransactions) -> np.ndarray:
+        """Mark the rows (n,) that have another value than in `other`, labels and the times that
+        count aside."""
+        differ = _differ(self.sent, other.sent)
+        for ours, theirs in zip(_columns(self.rows), _columns(other.rows), strict=True):
+            differ |= _differ(ours, theirs)
+        return differ
+
     def to_json(self) -> bytes:
         rows = self.rows
         columns = [rows.time, self.sent, rows.source, rows.target, rows.amount]
@@ -87,6 +97,21 @@ class NewTransactions:
 
 
 @dataclass(frozen=True)
+class Targets:
+    """T targets in a graph of transactions: transactions, or accounts, each as of a transaction.
+
+    Attributes:
+        numbers: int64 (T,) that `TransactionHistory.build_graph` takes.
+        node_ids: ids of the targets.
+        row_ids: ids of the transactions.
+    """
+
+    numbers: np.ndarray
+    node_ids: list[NodeId]
+    row_ids: list[NodeId]
+
+
+@dataclass(frozen=True)
 class NewLabels:
     """Labels of stored transactions, int8 (n,): 1 fraud, 0 none."""
 
@@ -95,6 +120,49 @@ class NewLabels:
 
     def to_json(self) -> bytes:
         return orjson.dumps({"ids": self.node_ids, "labels": self.labels.tolist()})
+
+
+def describe_rows(stored: NewTransactions, recipe: TransactionRecipe) -> list[dict[str, Any]]:
+    """Return transactions by the names of their columns, as they were sent, with `late_by`: how
+    much later they count."""
+    rows, late = stored.rows, stored.rows.time - stored.sent
+    named: dict[str, Iterable[Any]] = {
+        "id": stored.node_ids,
+        recipe.time: (format_time(value, recipe) for value in stored.sent.tolist()),
+        recipe.source: rows.source,
+        recipe.target: rows.target,
+        recipe.amount: _with_none(rows.amount),
+        **{name: (value or None for value in v) for name, v in rows.categories.items()},
+        **{name: _with_none(values) for name, values in rows.numbers.items()},
+        "late_by": late.tolist(),
+    }
+    if recipe.label is not None and rows.labels is not None:
+        labels = rows.labels.tolist()
+        named[recipe.label] = [None if label < 0 else label for label in labels]
+    return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+
+
+def format_time(value: float, recipe: TransactionRecipe) -> str | float:
+    """Return a time as a client sends it: a timestamp in UTC, or a number."""
+    if recipe.calendar and np.isfinite(value):
+        return datetime.fromtimestamp(value, UTC).isoformat().replace("+00:00", "Z")
+    return value
+
+
+def _columns(rows: Transactions) -> Iterable[np.ndarray]:
+    categories = [rows.categories[name] for name in sorted(rows.categories)]
+    numbers = [rows.numbers[name] for name in sorted(rows.numbers)]
+    return (rows.source, rows.target, rows.amount, *categories, *numbers)
+
+
+def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype == object:
+        return np.array(a != b, bool)
+    return ~((a == b) | (np.isnan(a) & np.isnan(b)))
+
+
+def _with_none(values: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(value) else value for value in values.tolist()]
 
 
 def parse_update(text: bytes) -> NewTransactions | NewLabels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, final
@@ -16,6 +16,7 @@ from redis.exceptions import WatchError
 
 from service.storage.graphs.base import (
     KEPT_ALERTS,
+    AccountScore,
     ChangedNodes,
     GraphKey,
     GraphLimits,
@@ -31,6 +32,13 @@ from service.storage.graphs.base import (
     WriteResult,
     check_limits,
 )
+from service.storage.graphs.redis_scripts import (
+    ADD,
+    CLAIM,
+    DELIVERED,
+    RECORD,
+    RECORD_ACCOUNTS,
+)
 from service.storage.redis_client import PREFIX, RedisClient, RedisUnavailableError
 from service.storage.sqlite import StoreError
 from service.validation.ids import NodeId
@@ -39,49 +47,6 @@ _TRIES = 64
 _PENDING = f"{PREFIX}graphs-pending"
 _WEBHOOKS = f"{PREFIX}graphs-webhooks"
 _WATCHED = f"{PREFIX}graphs-watched"
-# Only of the graph that raised the alert, and the claim only if it is that of this server.
-_DELIVERED = """
-local webhook = redis.call('HGET', KEYS[1], ARGV[1])
-if webhook and cjson.decode(webhook)[3] == ARGV[2] then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-end
-if redis.call('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
-"""
-# A stream whose entries are numbered 1, 2, 3, ...; XADD keeps the last id of a trimmed one.
-_ADD_ALERTS = """
-local function add_alerts(stream, kept, first)
-  local last = 0
-  if redis.call('EXISTS', stream) == 1 then
-    local info = redis.call('XINFO', 'STREAM', stream)
-    for i = 1, #info, 2 do
-      if info[i] == 'last-generated-id' then
-        last = tonumber(string.match(info[i + 1], '^(%d+)'))
-      end
-    end
-  end
-  for i = first, #ARGV do
-    last = last + 1
-    redis.call('XADD', stream, 'MAXLEN', kept, last .. '-0', 'alert', ARGV[i])
-  end
-end
-"""
-# One server of several records the alerts of a revision: the one that removes it from the pending
-# ones.
-_RECORD = f"""{_ADD_ALERTS}
-if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
-local head = redis.call('HGET', KEYS[3], ARGV[2])
-if not head or cjson.decode(head)['tag'] ~= ARGV[3] then return 0 end
-if #ARGV > 4 then add_alerts(KEYS[2], ARGV[4], 5) end
-return 1
-"""
-_ADD = f"{_ADD_ALERTS} add_alerts(KEYS[1], ARGV[1], 2)"
-# Take or renew a claim, unless another server has it.
-_CLAIM = """
-local owner = redis.call('GET', KEYS[1])
-if owner and owner ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
-"""
 
 
 @final
@@ -243,7 +208,28 @@ class RedisGraphLog(GraphLog):
             field = _pending(place, tag, pending.revision)
             arguments = [field, place.id, tag, KEPT_ALERTS, *alerts]
             client = self._redis.blocking_client
-            return bool(client.eval(_RECORD, len(keys), *keys, *arguments))
+            return bool(client.eval(RECORD, len(keys), *keys, *arguments))
+
+    def record_accounts(self, pending: PendingScore, scores: Sequence[AccountScore]) -> int | None:
+        place, tag = pending.place, pending.tag
+        graph = WatchedGraph(place, tag)
+        # Members of the set are as in `record_scores`.
+        entries = [
+            (orjson.dumps(account).decode(), alert and alert.decode()) for account, alert in scores
+        ]
+        keys = [_PENDING, _alerts(place, tag), _of(place.owner), _above(graph), _scored(graph)]
+        arguments = [
+            _pending_prefix(place, tag),
+            pending.revision,
+            place.id,
+            tag,
+            KEPT_ALERTS,
+            orjson.dumps(entries),
+        ]
+        with self._asking():
+            client = self._redis.blocking_client
+            count: Any = client.eval(RECORD_ACCOUNTS, len(keys), *keys, *arguments)
+        return None if count < 0 else count
 
     def read_alerts(
         self, place: GraphKey, tag: str, after: int, limit: int
@@ -262,7 +248,7 @@ class RedisGraphLog(GraphLog):
     def claim(self, place: GraphKey, work: SharedWork, seconds: float) -> bool:
         with self._asking():
             arguments = [_claim(place, work), self._token, int(1e3 * seconds)]
-            return bool(self._redis.blocking_client.eval(_CLAIM, 1, *arguments))
+            return bool(self._redis.blocking_client.eval(CLAIM, 1, *arguments))
 
     def mark_delivered(self, webhook: Webhook, number: int) -> None:
         place = webhook.place
@@ -270,7 +256,7 @@ class RedisGraphLog(GraphLog):
         with self._asking():
             keys = [_WEBHOOKS, _claim(place, "delivering")]
             arguments = [_field(place), webhook.tag, after, self._token]
-            self._redis.blocking_client.eval(_DELIVERED, len(keys), *keys, *arguments)
+            self._redis.blocking_client.eval(DELIVERED, len(keys), *keys, *arguments)
 
     def list_changed_graphs(self) -> list[WatchedGraph]:
         with self._asking(), self._redis.blocking_client.pipeline(transaction=False) as pipeline:
@@ -310,14 +296,14 @@ class RedisGraphLog(GraphLog):
                 if valid.finished:
                     pipeline.hdel(_changed(graph), *map(str, valid.finished))
                 if alerts:
-                    pipeline.eval(_ADD, 1, _alerts(place, graph.tag), KEPT_ALERTS, *alerts)
+                    pipeline.eval(ADD, 1, _alerts(place, graph.tag), KEPT_ALERTS, *alerts)
                 if _done(pipeline):
                     return len(alerts)
         raise StoreError("other servers keep changing graphs")
 
     def _unwatch(self, pipeline: Pipeline, graph: WatchedGraph) -> None:
         pipeline.hdel(_WATCHED, _field(graph.place))
-        pipeline.delete(_changed(graph), _above(graph))
+        pipeline.delete(_changed(graph), _above(graph), _scored(graph))
 
     def _forget_pending(self, pipeline: Pipeline, place: GraphKey) -> None:
         names: Any = self._redis.blocking_client.hkeys(_PENDING)
@@ -384,12 +370,20 @@ def _above(graph: WatchedGraph) -> str:
     return f"{PREFIX}graph:{_field(graph.place)}:above:{graph.tag}"
 
 
+def _scored(graph: WatchedGraph) -> str:
+    return f"{PREFIX}graph:{_field(graph.place)}:scored:{graph.tag}"
+
+
 def _claim(place: GraphKey, work: SharedWork) -> str:
     return f"{PREFIX}graph:{_field(place)}:{work}"
 
 
 def _pending(place: GraphKey, tag: str, revision: int) -> str:
-    return f"{_field(place)}:{tag}:{revision}"
+    return f"{_pending_prefix(place, tag)}{revision}"
+
+
+def _pending_prefix(place: GraphKey, tag: str) -> str:
+    return f"{_field(place)}:{tag}:"
 
 
 def _log(place: GraphKey) -> str:

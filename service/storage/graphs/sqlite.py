@@ -14,6 +14,7 @@ import orjson
 
 from service.storage.graphs.base import (
     KEPT_ALERTS,
+    AccountScore,
     ChangedNodes,
     GraphKey,
     GraphLimits,
@@ -56,14 +57,25 @@ _WATCH_TABLES = (
     "CREATE TABLE above (owner TEXT, id TEXT, tag TEXT, node_id BLOB,"
     " PRIMARY KEY (owner, id, tag, node_id)) WITHOUT ROWID",
 )
+# Of version 4: scores of accounts that wait for those of earlier transactions.
+_SCORED_TABLE = (
+    "CREATE TABLE scored (owner TEXT, id TEXT, tag TEXT, revision INTEGER, scores BLOB NOT NULL,"
+    " PRIMARY KEY (owner, id, tag, revision)) WITHOUT ROWID",
+)
 _MAX_BASE = 900_000_000  # bytes; SQLite has room for 1e9 in a row
 _KIND = SchemaVersion(
     0x42617367,  # "Basg"
-    3,
+    4,
     "graphs",
-    (*_TABLES, *_ALERT_TABLES, *_WATCH_TABLES),
-    {1: (*_ALERT_TABLES, *_WATCH_TABLES), 2: _WATCH_TABLES},
+    (*_TABLES, *_ALERT_TABLES, *_WATCH_TABLES, *_SCORED_TABLE),
+    {
+        1: (*_ALERT_TABLES, *_WATCH_TABLES, *_SCORED_TABLE),
+        2: (*_WATCH_TABLES, *_SCORED_TABLE),
+        3: _SCORED_TABLE,
+    },
 )
+_MAX_REVISION = 2**63 - 1  # what SQLite has as an integer
+_OF_GRAPH = ("updates", "bases", "pending", "scored", "alerts", "webhooks", "changed", "above")
 _HERE = "WHERE owner = ? AND id = ? AND tag = ?"
 
 
@@ -164,7 +176,7 @@ class SqliteGraphLog(GraphLog):
         )
 
     def delete(self, place: GraphKey) -> bool:
-        for table in ("updates", "bases", "pending", "alerts", "webhooks", "changed", "above"):
+        for table in _OF_GRAPH:
             self._ask(f"DELETE FROM {table} WHERE owner = ? AND id = ?", [*place])
         statement = "DELETE FROM heads WHERE owner = ? AND id = ? RETURNING id"
         return bool(self._ask(statement, [*place]))
@@ -179,12 +191,34 @@ class SqliteGraphLog(GraphLog):
         ]
 
     def record_alerts(self, pending: PendingScore, alerts: list[bytes]) -> bool:
-        # `put` and `delete` remove what is pending: the graph with this tag is there if that is.
-        done = f"DELETE FROM pending {_HERE} AND revision = ? RETURNING revision"
-        if not self._ask(done, [*pending.place, pending.tag, pending.revision]):
+        if not self._end_pending(pending):
             return False
         self._add_alerts(WatchedGraph(pending.place, pending.tag), alerts)
         return True
+
+    def record_accounts(self, pending: PendingScore, scores: Sequence[AccountScore]) -> int | None:
+        if not self._end_pending(pending):
+            return None
+        graph = WatchedGraph(pending.place, pending.tag)
+        of_graph = [*graph.place, graph.tag]
+        if scores:
+            text = orjson.dumps([(account, alert and alert.decode()) for account, alert in scores])
+            row = [*of_graph, pending.revision, text]
+            self._ask("INSERT INTO scored VALUES (?, ?, ?, ?, ?)", row)
+        ((first,),) = self._ask(f"SELECT MIN(revision) FROM pending {_HERE}", of_graph)
+        before = f"{_HERE} AND revision < ?"
+        bounds = [*of_graph, _MAX_REVISION if first is None else first]
+        rows = self._ask(f"SELECT scores FROM scored {before} ORDER BY revision", bounds)
+        self._ask(f"DELETE FROM scored {before}", bounds)
+        alerts = list[bytes]()
+        for (text,) in rows:
+            for account, alert in orjson.loads(text):
+                if alert is None:
+                    self._forget(graph, [account])
+                elif self._note_above(graph, account):
+                    alerts.append(alert.encode())
+        self._add_alerts(graph, alerts)
+        return len(alerts)
 
     def read_alerts(
         self, place: GraphKey, tag: str, after: int, limit: int
@@ -228,22 +262,28 @@ class SqliteGraphLog(GraphLog):
         if not heads or GraphMetadata.from_json(heads[0][0]).tag != graph.tag:
             return None
         scored = scored.without(self.read_changed(graph, scored.revision))
-        of_graph = [*graph.place, graph.tag]
-        insert = "INSERT INTO above VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING node_id"
-        alerts = [
-            alert
-            for node_id, alert in scored.above.items()
-            if self._ask(insert, [*of_graph, orjson.dumps(node_id)])
-        ]
+        above = scored.above.items()
+        alerts = [alert for node_id, alert in above if self._note_above(graph, node_id)]
         self._forget(graph, scored.below)
         self._add_alerts(graph, alerts)
         for revision in scored.finished:
-            self._ask(f"DELETE FROM changed {_HERE} AND revision = ?", [*of_graph, revision])
+            row = [*graph.place, graph.tag, revision]
+            self._ask(f"DELETE FROM changed {_HERE} AND revision = ?", row)
         return len(alerts)
+
+    def _end_pending(self, pending: PendingScore) -> bool:
+        # `put` and `delete` remove what is pending: the graph with this tag is there if that is.
+        done = f"DELETE FROM pending {_HERE} AND revision = ? RETURNING revision"
+        return bool(self._ask(done, [*pending.place, pending.tag, pending.revision]))
 
     def _add_changed(self, graph: WatchedGraph, changed: ChangedNodes) -> None:
         row = [*graph.place, graph.tag, changed.revision, orjson.dumps(changed.node_ids)]
         self._ask("INSERT INTO changed VALUES (?, ?, ?, ?, ?)", row)
+
+    def _note_above(self, graph: WatchedGraph, node_id: NodeId) -> bool:
+        """Note that a node is above the threshold; return whether it was not before."""
+        insert = "INSERT INTO above VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING node_id"
+        return bool(self._ask(insert, [*graph.place, graph.tag, orjson.dumps(node_id)]))
 
     def _forget(self, graph: WatchedGraph, node_ids: Sequence[NodeId]) -> None:
         """Forget that nodes were above the threshold."""

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, final
 
 import numpy as np
@@ -15,16 +14,20 @@ import safetensors.numpy
 from models.inputs.graph import Graph
 from models.inputs.transactions import (
     KnownLabels,
+    LastStates,
     NeighborhoodTooLargeError,
     TransactionError,
-    TransactionHistory,
-    Transactions,
+    find_history_kind,
+    list_states,
 )
 from service.errors import pointer
 from service.storage.graphs.new_transactions import (
     NewLabels,
     NewTransactions,
     StreamSettings,
+    Targets,
+    describe_rows,
+    format_time,
     parse_update,
 )
 from service.storage.graphs.sent_rows import SentRows
@@ -40,6 +43,11 @@ from service.validation.ids import NodeId
 _FUTURE_S = 86_400.0
 """How far a timestamp may be ahead of the clock: all later rows would count as late."""
 _MIN_EXPIRED = 1000
+_UNKNOWN_ROW = "No transaction of the graph has this id. Send ids of its transactions."
+_UNKNOWN_ACCOUNT = (
+    "No account that the model scores has this id in the transactions of the graph. Send ids of "
+    "their accounts."
+)
 _LABEL = "known_label."  # of its arrays in a file
 
 
@@ -88,7 +96,8 @@ class TransactionGraph(StoredGraph):
         self.schema, self.settings = settings.schema, settings
         self.revision, self.num_edges = revision, 0
         self._forgotten = forgotten  # rows up to this time are
-        self._history = TransactionHistory(recipe)
+        self._history = find_history_kind(recipe)(recipe)
+        self._states = LastStates(recipe) if recipe.scores == "accounts" else None
         self._rows = dict[NodeId, int]()
         self._sent = SentRows(recipe)
         self._lock = threading.Lock()
@@ -106,7 +115,8 @@ class TransactionGraph(StoredGraph):
 
     @property
     def nbytes(self) -> int:
-        return self._history.nbytes + self._sent.nbytes
+        accounts = 0 if self._states is None else self._states.nbytes
+        return self._history.nbytes + self._sent.nbytes + accounts
 
     @property
     def should_compact(self) -> bool:
@@ -134,10 +144,7 @@ class TransactionGraph(StoredGraph):
             Problem: a transaction is not stored.
         """
         rows = np.array([self._rows.get(node_id, -1) for node_id in update.node_ids], np.int64)
-        if (unknown := rows < 0).any():
-            rule = "No transaction of the graph has this id. Send ids of its transactions."
-            at = pointer_builder("labels", tail="id")
-            raise make_graph_problem_where(unknown, at, "unknown_node", rule)
+        self._require_stored(rows, pointer_builder("labels", tail="id"), _UNKNOWN_ROW)
         differ = np.flatnonzero(self._sent.labels[rows] != update.labels)
         if not len(differ):
             return None
@@ -179,7 +186,7 @@ class TransactionGraph(StoredGraph):
         limit = self.settings.max_late
         if (late := last - times > limit).any():
             rule = (
-                f"The newest transaction stored is of {self._format_time(last)}. One that is "
+                f"The newest transaction stored is of {format_time(last, recipe)}. One that is "
                 f"earlier by more than {limit:g} (the shortest window) cannot be added, because "
                 "later ones were scored without it. Leave it out, or store the graph anew with all "
                 "rows in order."
@@ -198,9 +205,7 @@ class TransactionGraph(StoredGraph):
             return
         stored = self._export(np.array([self._rows[update.node_ids[i]] for i in places.tolist()]))
         sent = update.take(places)
-        differ = _differ(sent.sent, stored.sent)
-        for ours, theirs in zip(_columns(sent.rows), _columns(stored.rows), strict=True):
-            differ |= _differ(ours, theirs)
+        differ = sent.find_differences(stored)
         if sent.rows.labels is not None and stored.rows.labels is not None:
             other = (sent.rows.labels >= 0) & (sent.rows.labels != stored.rows.labels)
             if other.any():  # one that it had before is a repetition too
@@ -255,38 +260,66 @@ class TransactionGraph(StoredGraph):
             change = Addition(update, self.num_nodes + len(update.node_ids))
         self.commit(change, self.revision + 1)
 
-    def build_neighborhoods(
-        self, targets: Sequence[NodeId], max_nodes: int, at: PointerFn
-    ) -> tuple[Graph, list[NodeId]]:
-        """Return the neighbourhoods of some transactions side by side, `targets` first, and the id
-        of each node.
+    def find_row_targets(self, row_ids: Sequence[NodeId], at: PointerFn) -> Targets:
+        """Return what is scored of some transactions: these, or the accounts that each touches.
 
         Args:
-            at: pointer to one of `targets` in the request, for errors.
+            at: pointer to one of `row_ids` in the request, for errors.
 
         Raises:
-            Problem: one is not stored, or not all before it that counts is kept; or they have more
-                than `max_nodes` nodes.
+            Problem: one is not stored, or not all before it that counts is kept.
+        """
+        recipe = self.settings.recipe
+        with self._lock:
+            rows = np.array([self._rows.get(node_id, -1) for node_id in row_ids], np.int64)
+            self._require_stored(rows, at, _UNKNOWN_ROW)
+            self._require_whole(rows, at, "this one")
+            if recipe.scores == "transactions":
+                return Targets(rows, list(row_ids), list(row_ids))
+            states, places, accounts = list_states(rows, self._export(rows).rows, recipe)
+            of_rows = [row_ids[place] for place in places.tolist()]
+            return Targets(states, list[NodeId](accounts), of_rows)
+
+    def find_targets(self, node_ids: Sequence[NodeId], at: PointerFn) -> Targets:
+        """Return the targets of these ids: transactions, or accounts as of the last row of each.
+
+        Args:
+            at: pointer to one of `node_ids` in the request, for errors.
+
+        Raises:
+            Problem: one is not stored, or not all before it that counts is kept.
+        """
+        if self._states is None:
+            return self.find_row_targets(node_ids, at)
+        with self._lock:
+            last = [self._states.find(str(account)) for account in node_ids]
+            states = np.array([-1 if state is None else state for state in last], np.int64)
+            rows = states // 2
+            self._require_stored(rows, at, _UNKNOWN_ACCOUNT)
+            self._require_whole(rows, at, "the last one of this account")
+            row_ids = [self._sent.node_ids[row] for row in rows.tolist()]
+            return Targets(states, [str(account) for account in node_ids], row_ids)
+
+    def build_neighborhoods(
+        self, targets: Targets, max_nodes: int, at: PointerFn
+    ) -> tuple[Graph, list[NodeId]]:
+        """Return the neighbourhoods of `targets` side by side, `targets` first, and the id of each
+        node.
+
+        Args:
+            at: pointer to the targets in the request, for errors.
+
+        Raises:
+            Problem: they have more than `max_nodes` nodes.
         """
         with self._lock:
-            rows = np.array([self._rows.get(node_id, -1) for node_id in targets], np.int64)
-            if (unknown := rows < 0).any():
-                rule = "No transaction of the graph has this id. Send ids of its transactions."
-                raise make_graph_problem_where(unknown, at, "unknown_node", rule)
-            first = self._forgotten + self.settings.recipe.reach
-            if (short := self._history.times[rows] < first).any():
-                rule = (
-                    "The transactions before this one are no longer stored, and without them it "
-                    f"has another score. Only those from {self._format_time(first)} on can be "
-                    "scored."
-                )
-                raise make_graph_problem_where(short, at, "expired", rule)
             try:
-                graph, nodes, own = self._history.build_graph(rows, max_nodes)
+                graph, nodes, own = self._history.build_graph(targets.numbers, max_nodes)
             except NeighborhoodTooLargeError:
+                count, what = len(targets.numbers), self.settings.recipe.scores
                 rule = (
-                    f"The neighbourhoods of the {len(rows)} transactions have more than {max_nodes}"
-                    " nodes (BASIN_MAX_NODES). Score fewer at a time."
+                    f"The neighbourhoods of the {count} {what} have more than {max_nodes} nodes "
+                    "(BASIN_MAX_NODES). Score fewer at a time."
                 )
                 raise make_graph_problem_at(at(), "too_many_nodes", rule) from None
             is_other = np.ones(len(nodes), bool)
@@ -295,31 +328,32 @@ class TransactionGraph(StoredGraph):
             place = np.empty(len(nodes), np.int64)
             place[order] = np.arange(len(nodes))
             ordered = Graph(graph.x[order], place[graph.edge_index])
-            return ordered, [self._sent.node_ids[node] for node in nodes[order].tolist()]
+            others = [self._sent.node_ids[row] for row in nodes[is_other].tolist()]
+            return ordered, targets.node_ids + others
+
+    def _require_stored(self, rows: np.ndarray, at: PointerFn, rule: str) -> None:
+        if (unknown := rows < 0).any():
+            raise make_graph_problem_where(unknown, at, "unknown_node", rule)
+
+    def _require_whole(self, rows: np.ndarray, at: PointerFn, which: str) -> None:
+        """
+        Raises:
+            Problem: not all that the score of one of the rows depends on is kept.
+        """
+        recipe = self.settings.recipe
+        first = self._forgotten + recipe.reach
+        if (short := self._history.times[rows] < first).any():
+            rule = (
+                f"The transactions before {which} are no longer stored, and without them it has "
+                f"another score. Only those from {format_time(first, recipe)} on can be scored."
+            )
+            raise make_graph_problem_where(short, at, "expired", rule)
 
     def describe(self, node_ids: Iterable[NodeId]) -> list[dict[str, Any]]:
-        """Return stored transactions by the names of their columns, as they were sent, with
-        `late_by`: how much later they count."""
-        recipe = self.settings.recipe
+        """Return stored transactions, see `describe_rows`."""
         with self._lock:
-            places = np.array([self._rows[node_id] for node_id in node_ids], np.int64)
-            stored = self._export(places)
-        late = (stored.rows.time - stored.sent).tolist()
-        rows = stored.rows
-        named: dict[str, Iterable[Any]] = {
-            "id": stored.node_ids,
-            recipe.time: map(self._format_time, stored.sent.tolist()),
-            recipe.source: rows.source,
-            recipe.target: rows.target,
-            recipe.amount: _with_none(rows.amount),
-            **{name: (value or None for value in v) for name, v in rows.categories.items()},
-            **{name: _with_none(values) for name, values in rows.numbers.items()},
-            "late_by": late,
-        }
-        if recipe.label is not None and rows.labels is not None:
-            labels = rows.labels.tolist()
-            named[recipe.label] = [None if label < 0 else label for label in labels]
-        return [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+            stored = self._export(np.array([self._rows[node_id] for node_id in node_ids], np.int64))
+        return describe_rows(stored, self.settings.recipe)
 
     def list_all(self) -> NewTransactions:
         """Return all transactions, in the order in which they count."""
@@ -352,27 +386,8 @@ class TransactionGraph(StoredGraph):
         self._history.append(replace(new.rows, labels=None) if are_labels_known else new.rows)
         self._rows.update(zip(new.node_ids, range(begin, end), strict=True))
         self._sent.append(new)
+        if self._states is not None:
+            self._states.append(new.rows)
 
     def _export(self, places: np.ndarray) -> NewTransactions:
         return self._sent.take(places, self._history.times[places])
-
-    def _format_time(self, value: float) -> str | float:
-        if self.settings.recipe.calendar and np.isfinite(value):
-            return datetime.fromtimestamp(value, UTC).isoformat().replace("+00:00", "Z")
-        return value
-
-
-def _columns(rows: Transactions) -> Iterable[np.ndarray]:
-    categories = [rows.categories[name] for name in sorted(rows.categories)]
-    numbers = [rows.numbers[name] for name in sorted(rows.numbers)]
-    return (rows.source, rows.target, rows.amount, *categories, *numbers)
-
-
-def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype == object:
-        return np.array(a != b, bool)
-    return ~((a == b) | (np.isnan(a) & np.isnan(b)))
-
-
-def _with_none(values: np.ndarray) -> list[float | None]:
-    return [None if np.isnan(value) else value for value in values.tolist()]

@@ -14,11 +14,8 @@ from basin_client import Client, InputError
 from typer.testing import CliRunner
 
 from basin.cli import app
-from models.base import DynamicsParams
-from models.checkpoint import load_checkpoint
-from models.inputs.transactions import Transactions, find_history_kind
 from service.endpoints.anomaly.schemas import ScoreResponse
-from tests.support.accounts import train_accounts
+from tests.support.accounts import score_states, train_accounts
 from training.datasets.payments import simulate_payments
 
 MODEL = "accounts"
@@ -51,29 +48,10 @@ def get_scores(url: str, **fields: Any) -> dict[str, float]:
 
 
 def score_directly(folder: Path, frame: pd.DataFrame) -> dict[str, float]:
-    """Logits of all accounts, each alone, from the checkpoint without a server."""
-    loaded = load_checkpoint(folder / MODEL)
-    recipe = loaded.manifest.transactions
-    assert recipe is not None
-    times = pd.to_datetime(frame["time"], format="ISO8601", utc=True)
-    history = find_history_kind(recipe)(recipe)
-    history.append(
-        Transactions(
-            ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)).to_numpy(),
-            *(frame[name].to_numpy(object) for name in ("source", "target")),
-            frame["amount"].to_numpy(),
-            {name: frame[name].to_numpy(object) for name in ("type", "device")},
-            {},
-        )
-    )
-    scores = dict[str, float]()
-    ends = frame[["source", "target"]].to_numpy()
-    for account in pd.unique(ends.ravel()):
-        row = int(np.flatnonzero((ends == account).any(1))[-1])
-        state = 2 * row + int(ends[row, 0] != account)
-        graph, _, _ = history.build_graph(np.array([state]))
-        output = loaded.network.infer(loaded.network.pack([graph]), [DynamicsParams()])
-        scores[account] = output.logits[0].item()
+    """Logits of all accounts, each as of its last row, in order of their first row."""
+    scores = dict.fromkeys(frame[["source", "target"]].to_numpy().ravel().tolist(), 0.0)
+    for state in score_states(folder / MODEL, frame):
+        scores[state.account] = state.score
     return scores
 
 
@@ -173,20 +151,19 @@ def test_wrong_requests_are_refused(url: str, rows, fields, pointer: str, words:
     assert words in error["detail"]
 
 
-def test_no_example_stores_a_graph_of_accounts(url: str) -> None:
+def test_examples_score_and_store_accounts(url: str) -> None:
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
-    stored = paths["/graphs/{id}"]["put"]["requestBody"]["content"]["application/json"]
-    assert stored.get("examples", {}) == {}
-    scored = paths["/anomaly/score"]["post"]["requestBody"]["content"]["application/json"]
-    assert post(url, **scored["examples"][MODEL]["value"]).status_code == 200
 
+    def find_example(path: str, method: str = "post") -> dict[str, Any]:
+        content = paths[path][method]["requestBody"]["content"]["application/json"]
+        return content["examples"][MODEL]["value"]
 
-def test_a_stored_graph_of_accounts_says_what_to_do(url: str) -> None:
-    response = httpx.put(f"{url}/graphs/g", json={"model": MODEL}, timeout=60)
-    assert response.status_code == 422
-    [error] = response.json()["errors"]
-    assert error["pointer"] == "/model"
-    assert "Send the rows to POST /anomaly/score" in error["detail"]
+    assert post(url, **find_example("/anomaly/score")).status_code == 200
+    stored = httpx.put(f"{url}/graphs/example", json=find_example("/graphs/{id}", "put"))
+    assert stored.status_code == 201, stored.text
+    body = find_example("/graphs/{id}/transactions")
+    added = httpx.post(f"{url}/graphs/example/transactions", json=body, timeout=60)
+    assert added.status_code == 200, added.text
 
 
 def test_client_command_line_and_bulk_give_the_same_scores(

@@ -40,7 +40,7 @@ def draw_labels(seed: int, end: int) -> NewLabels:
 
 
 def features(graph: TransactionGraph, names: list[str]) -> np.ndarray:
-    return graph.build_neighborhoods(names, 10_000, AT)[0].x[: len(names)]
+    return graph.build_neighborhoods(graph.find_targets(names, AT), 10_000, AT)[0].x[: len(names)]
 
 
 def test_labels_last_and_no_feature_changes(opened, monkeypatch) -> None:

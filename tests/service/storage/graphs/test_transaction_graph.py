@@ -78,7 +78,7 @@ async def add(store, rows: NewTransactions):
 
 
 def neighborhoods(graph: TransactionGraph, rows: NewTransactions):
-    taken, node_ids = graph.build_neighborhoods(rows.node_ids, 10_000, AT)
+    taken, node_ids = graph.build_neighborhoods(graph.find_targets(rows.node_ids, AT), 10_000, AT)
     assert node_ids[: len(rows.node_ids)] == rows.node_ids
     return taken.x, taken.edge_index, node_ids
 
@@ -158,7 +158,7 @@ def test_what_is_forgotten_changes_no_score():
     assert max(sizes) < 2000
     oldest = next(node_id for node_id in rows.node_ids if node_id in graph)
     with pytest.raises(Problem) as error:
-        graph.build_neighborhoods(["t4950", oldest], 10_000, AT)
+        graph.find_targets(["t4950", oldest], AT)
     [fault] = error.value.faults
     assert (fault.pointer, fault.code) == ("/transactions/1", "expired")
 
@@ -277,7 +277,7 @@ def test_what_is_not_scored_is_not_forgotten(opened):
     play(work)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_file_of_a_version_before_is_opened(tmp_path, version):
     path = tmp_path / "g.sqlite"
 
@@ -285,8 +285,8 @@ def test_a_file_of_a_version_before_is_opened(tmp_path, version):
         async with in_sqlite(path, ROOM, 1 << 30) as store:
             await store.put("ring", *await store.build(lambda: ring(3)))
         with closing(sqlite3.connect(path)) as file:
-            of_first = ("pending", "alerts", "webhooks") if version == 1 else ()
-            for table in (*of_first, "changed", "above"):
+            since = {2: ("pending", "alerts", "webhooks"), 3: ("changed", "above"), 4: ("scored",)}
+            for table in (table for later in range(version + 1, 5) for table in since[later]):
                 file.execute(f"DROP TABLE {table}")
             file.execute(f"PRAGMA user_version = {version}")
         async with in_sqlite(path, ROOM, 1 << 30) as store:

@@ -124,7 +124,7 @@ export class MoleculesPanel extends Panel {
     const body = this.body();
     const results = await classifyAll(body, signal);
     const tasks = Object.keys(results.find((each) => each.status === "ok")?.predictions ?? {});
-    const head = ["Id", "SMILES", ...tasks, "Like its training data?", ""];
+    const head = ["Id", "SMILES", ...tasks, "Like its training data?"];
     const lines = element("tbody");
     results.forEach((result, place) => {
       const row = rows[place];
@@ -141,7 +141,8 @@ export class MoleculesPanel extends Panel {
         cells.push(element("td", {}, outside === null ? "not known" : outside ? "no" : "yes"));
         const why = element("button", { type: "button" }, "Why?");
         why.setAttribute("aria-label", `Why? ${row.id}`);
-        const line = element("tr", {}, ...cells, element("td", {}, why));
+        cells[0].append(" ", why); // beside the id, where a phone shows it
+        const line = element("tr", {}, ...cells);
         why.addEventListener("click", () => {
           for (const other of lines.children) {
             other.classList.toggle("chosen", other === line);
@@ -150,7 +151,7 @@ export class MoleculesPanel extends Panel {
         });
         lines.append(line);
       } else {
-        const wrong = element("td", { colSpan: tasks.length + 2, className: "error" }, result.error.detail);
+        const wrong = element("td", { colSpan: tasks.length + 1, className: "error" }, result.error.detail);
         lines.append(element("tr", {}, ...cells, wrong));
       }
     });

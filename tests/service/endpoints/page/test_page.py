@@ -108,7 +108,10 @@ def test_a_table_of_molecules_is_read_by_its_header(server, open_page) -> None:
         wait_until_true(page, "document.querySelector('textarea').value.includes('broken')")
         classify(page)
         rows = page.locator("tbody tr")
-        assert rows.nth(0).inner_text().startswith("ibuprofen; racemic\t")
+        assert rows.nth(0).inner_text().startswith("ibuprofen; racemic")
+        page.set_viewport_size({"width": 420, "height": 800})
+        box = page.get_by_role("button", name="Why? ibuprofen; racemic").bounding_box()
+        assert box["x"] + box["width"] <= 420
         with page.expect_download() as downloaded:
             page.get_by_role("button", name="Save as CSV").click()
         head, first, second = downloaded.value.path().read_text().splitlines()

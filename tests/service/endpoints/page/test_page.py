@@ -179,6 +179,9 @@ def test_a_hole_may_be_painted_by_keys_and_undone(server, open_page) -> None:
     with open_page(server.url, "/#pictures") as page:
         wait_until_true(page, "document.querySelector('.stage canvas')?.width > 1")
         page.wait_for_timeout(300)
+        other = {"name": "p.heic", "mimeType": "image/heic", "buffer": b"no picture"}
+        page.get_by_label("Picture (or drop one below)").set_input_files([other])
+        page.get_by_text("Save it as PNG, JPEG or WebP.").wait_for()
         page.get_by_role("button", name="Clear").click()
         hole = page.locator(".stage canvas").nth(1)
         hole.focus()

@@ -82,7 +82,7 @@ SETUP := pyproject.toml setup.py client/pyproject.toml client/VERSION
 
 $(VENV)/.serve: $(SETUP) | $(BIN)/python
 	$(BIN)/pip install --quiet "$(TORCH)" uv
-	$(call install,.)
+	$(call install,.[cli])
 	touch $@
 
 # Before the tests: every server that they start would compile the kernels at the same time. It

@@ -48,11 +48,21 @@ def complete(
     params: Params = None,
     server: Server = None,
     key: Key = None,
-    out: Annotated[Path, typer.Option(help="Folder for the completed images.")] = Path("completed"),
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for the completed images; of one image also a file, X.png."),
+    ] = Path("completed"),
     as_json: AsJson = False,
 ) -> None:
     """Fill the masked part of images. The exit code is 1 if one of them could not be completed."""
     paths = list(find_images(images, tell))
+    if mask is None and mask_mode != "alpha":
+        raise InputError("No mask: name one with --mask, or pass --mask-mode alpha.")
+    is_file = bool(out.suffix) and not out.is_dir()
+    if is_file and (out.suffix.lower() != ".png" or len(paths) > 1 or num_samples > 1):
+        raise InputError(
+            f"--out {out}: name a folder, without a suffix; a file X.png is for one completion."
+        )
     path_of_name = {path.stem: path for path in paths}
     for path in paths:
         if (other := path_of_name[path.stem]) != path:
@@ -60,7 +70,8 @@ def complete(
                 f"{path} and {other} would both be written to {out / path.stem}.png: rename one."
             )
     dynamics = parse_dynamics(params)
-    out.mkdir(parents=True, exist_ok=True)
+    folder = out.parent if is_file else out
+    folder.mkdir(parents=True, exist_ok=True)
     failures, outputs = list[str](), list[dict[str, str]]()
     with connect(server, key) as client:
         for path in with_progress_bar(paths, "images"):
@@ -80,9 +91,10 @@ def complete(
                 failures.append(f"{path}: {one_line(error)}")
                 continue
             for i, image in enumerate(result.images):
-                target = out / (f"{path.stem}.png" if num_samples == 1 else f"{path.stem}-{i}.png")
+                name = f"{path.stem}.png" if num_samples == 1 else f"{path.stem}-{i}.png"
+                target = out if is_file else out / name
                 if target.resolve() == path.resolve():
-                    raise InputError(f"{target} is the image itself: name another folder by --out.")
+                    raise InputError(f"{target} is the image itself: name another place by --out.")
                 image.save(target)
                 outputs.append({"image": str(path), "completed": str(target)})
                 if not as_json:

@@ -15,7 +15,8 @@ def run_server() -> Iterator[str]:
     """Serve on a free port, in a thread, for as long as the context lasts; yield the address.
 
     The settings come from the environment, without those about things that servers share or that
-    restrict access: Redis, API keys, the admin port and TLS. Jobs are stored in a temporary folder.
+    restrict access: Redis, API keys, the admin port and TLS. Jobs and graphs are stored in a
+    temporary folder: those of a server that runs are locked by it.
     """
     import uvicorn
 
@@ -30,6 +31,7 @@ def run_server() -> Iterator[str]:
         settings = Settings.model_validate(
             {
                 "job_store": Path(folder) / "jobs.sqlite",
+                "graph_store": Path(folder) / "graphs.sqlite",
                 "run_jobs": True,
                 "host": "127.0.0.1",
                 "log_level": "error",

@@ -85,9 +85,13 @@ def settings(
         return
     if not chosen:
         raise typer.BadParameter(f"No setting contains {' and '.join(words or ())}.")
-    table = Table("option", "environment variable", "default", "", show_edge=False)
+    table = Table(show_edge=False, show_lines=True)
+    table.add_column("option\nenvironment variable", no_wrap=True)  # to be copied whole
+    table.add_column("default", overflow="fold")
+    table.add_column("")
     for each in chosen:
-        table.add_row(each.flag or "(secret)", each.variable, each.default, each.description)
+        names = f"{each.flag or '(secret)'}\n{each.variable}"
+        table.add_row(names, each.default, each.description)
     Console().print(table)
 
 

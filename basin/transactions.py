@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 import typer
-from basin_client import InputError
+from basin_client import Client, InputError
 from basin_client.command_line import Decimal, Drop, Encoding, Separator
 from basin_client.schema import scores_accounts
 from basin_client.tables import Table, read_table
@@ -27,6 +27,14 @@ Unlabelled = Annotated[
     str | None,
     typer.Option(help="Value of the label that means unknown, where the model reads labels."),
 ]
+Time = Annotated[str | None, typer.Option(help="Column of the time; else as in training.")]
+Source = Annotated[
+    str | None, typer.Option("--source", help="Column of the payer; else as in training.")
+]
+Target = Annotated[
+    str | None, typer.Option("--target", help="Column of the payee; else as in training.")
+]
+Amount = Annotated[str | None, typer.Option(help="Column of the amount; else as in training.")]
 _MAX_ROWS = 20_000  # of one request
 _AT_A_TIME = {"transactions": 2048, "accounts": 512}  # rows
 
@@ -35,8 +43,13 @@ def score_transactions(
     table: Annotated[Path, typer.Argument(help="Table with the columns of the model; - is stdin.")],
     model: Model = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", help="Column of the id; else rows are numbered from 1.")
+        str | None,
+        typer.Option("--id", help="Column of the id; else `id`, or rows are numbered from 1."),
     ] = None,
+    time: Time = None,
+    source_column: Source = None,
+    target_column: Target = None,
+    amount: Amount = None,
     last: Annotated[
         int | None,
         typer.Option(help="Number of rows to print, the last of the table; else all.", min=1),
@@ -64,6 +77,9 @@ def score_transactions(
         raise typer.BadParameter("--bulk runs without a server: do not set --server or BASIN_URL.")
     require_table_suffix(out)
     source = read_table(table, separator=separator, encoding=encoding)
+    if id_column is None and "id" in source.frame.columns:
+        id_column = "id"
+    named = {"time": time, "source": source_column, "target": target_column, "amount": amount}
     options: dict[str, Any] = {
         "id": id_column,
         "drop": drop or (),
@@ -71,7 +87,7 @@ def score_transactions(
         "unlabelled": unlabelled,
     }
     if bulk:
-        recipe, read, scores = _score_locally(source, model, options, last)
+        recipe, source, read, scores = _score_locally(source, named, model, options, last)
     else:
         if len(source.frame) > _MAX_ROWS:
             raise InputError(
@@ -79,7 +95,9 @@ def score_transactions(
                 "request. Score them with --bulk."
             )
         with connect(server, key) as client:
+            model = model or _choose_model(client)
             recipe = client.graph_schema(model).require_transactions()
+            source = _rename_columns(source, named, recipe)
             columns = TransactionColumns.from_recipe(recipe, **options)
             read = read_transactions(source, columns)
             require_kind_of_time(read, recipe)
@@ -103,6 +121,36 @@ def score_transactions(
     write_table(scores, out, as_json=as_json)
 
 
+def _choose_model(client: Client) -> str | None:
+    """Return the only model that reads transactions, where the default one reads graphs.
+
+    Raises:
+        InputError: there is none, or there are several.
+    """
+    if client.graph_schema().transactions is not None:
+        return None
+    names = [model["name"] for model in client.models() if model["route"] == "/anomaly/score"]
+    names = [name for name in names if client.graph_schema(name).transactions is not None]
+    if len(names) != 1:
+        some = f"Name one with --model: {', '.join(names)}." if names else "Train one."
+        raise InputError(f"{len(names)} models of the server read transactions. {some}")
+    tell(f"model: {names[0]}")
+    return names[0]
+
+
+def _rename_columns(
+    table: Table, named: Mapping[str, str | None], recipe: Mapping[str, Any]
+) -> Table:
+    """Give the columns that options name the names that they had in training.
+
+    Raises:
+        InputError: a named column is not there.
+    """
+    renamed = {column: str(recipe[what]) for what, column in named.items() if column is not None}
+    table.require_columns({column: f"--{what}" for what, column in named.items() if column})
+    return Table(table.frame.rename(columns=renamed), table.name)
+
+
 def _select_targets(
     recipe: Mapping[str, Any], read: TransactionTable, last: int | None
 ) -> np.ndarray | None:
@@ -119,10 +167,14 @@ def _select_targets(
 
 
 def _score_locally(
-    source: Table, model: str | None, options: dict[str, Any], last: int | None
-) -> tuple[Mapping[str, Any], TransactionTable, pd.DataFrame]:
+    source: Table,
+    named: Mapping[str, str | None],
+    model: str | None,
+    options: dict[str, Any],
+    last: int | None,
+) -> tuple[Mapping[str, Any], Table, TransactionTable, pd.DataFrame]:
     """Score in this process, some thousand transactions at a time; return the columns of the model
-    too."""
+    too, and the table with these."""
     from basin.bulk.tables import find_model
     from models.base import DynamicsParams
     from models.checkpoint import load_checkpoint
@@ -138,8 +190,11 @@ def _score_locally(
     folder, manifest = find_model(model)
     recipe = manifest.transactions
     if recipe is None:
-        raise InputError(f"The model {manifest.name} reads graphs, not transactions.")
+        raise InputError(
+            f"The model {manifest.name} reads graphs, not transactions. Name another with --model."
+        )
     fields = recipe.model_dump()
+    source = _rename_columns(source, named, fields)
     read = read_transactions(source, TransactionColumns.from_recipe(fields, **options))
     require_kind_of_time(read, fields)
     wanted = _select_targets(fields, read, last)
@@ -177,4 +232,4 @@ def _score_locally(
         raise InputError(f"{source.name}: a score is not finite. Check the units of its columns.")
     results = pd.DataFrame(labelled(manifest, logits_T, np.arange(len(logits_T))))
     scores = results.rename(columns={"row": "node_id"})
-    return fields, read, scores.assign(node_id=names)
+    return fields, source, read, scores.assign(node_id=names)

@@ -108,7 +108,8 @@ def match_names(
             f"{where}: no column {missing[0]!r}"
             + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
             + f", which {schema.model} reads. Columns: {_list(names) or 'none'}. Features of the "
-            f"model: {_list(schema.features)}."
+            f"model: {_list(schema.features)}. Rename the columns; other features need a model "
+            "that was trained on them."
         )
     extra = [name for name in names if name not in schema.features]
     if extra and not ignore_extra:

@@ -31,6 +31,7 @@ class TransactionColumns:
         unlabelled: a value of `label` that says that a row is not labelled, as a blank does.
         id: column of the id; without one, rows go by their number from 1.
         drop: columns to leave out; `*` is every column that is nothing else.
+        is_of_model: the names are those of a model that was trained, and cannot be chosen.
     """
 
     time: str = "time"
@@ -45,6 +46,7 @@ class TransactionColumns:
     id: str | None = None
     drop: Sequence[str] = ()
     decimal: str = "."
+    is_of_model: bool = False
 
     @classmethod
     def from_recipe(
@@ -67,6 +69,7 @@ class TransactionColumns:
             id=id,
             drop=drop,
             decimal=decimal,
+            is_of_model=True,
         )
 
     def options(self) -> dict[str, str]:
@@ -205,6 +208,13 @@ def _require_columns(
 ) -> list[str]:
     """Check that every column of the table is named once, and return notes of those left out."""
     require_distinct(list(table.frame.columns), table.name)
+    missing = [name for name in options if name not in table.frame.columns and name != columns.id]
+    if columns.is_of_model and missing:
+        raise InputError(
+            f"{table.name}: no column {list_names(missing)}, which the model reads. Columns: "
+            f"{list_names(list(table.frame.columns))}. Rename the columns of the table, or in "
+            "`basin score-transactions` name them with --time, --source, --target and --amount."
+        )
     table.require_columns(options)
     names = [columns.time, columns.source, columns.target, columns.amount, *columns.number]
     names += [name for name in (columns.label, columns.id) if name]
@@ -225,6 +235,11 @@ def _require_columns(
             f"{list_names(present)}."
         )
     extra = [name for name in present if name not in (*names, *columns.drop)]
+    if extra and "*" not in columns.drop and columns.is_of_model:
+        raise InputError(
+            f"{table.name}: the model does not read {list_names(extra)}. Leave such columns out "
+            "with --drop NAME (drop= in Python), `*` for all of them; --id (id=) names the id."
+        )
     if extra and "*" not in columns.drop:
         raise InputError(
             f"{table.name}: column {extra[0]!r} has no meaning yet. Name it with --category, "

@@ -26,7 +26,8 @@ MoleculeErrorCode = Literal[
 _DETAILS: dict[MoleculeErrorCode, str] = {
     "empty": "The SMILES is empty.",
     "too_long": "The SMILES has more characters than allowed (BASIN_MAX_SMILES_LENGTH).",
-    "not_smiles": "The text is not valid SMILES. Send printable ASCII without spaces.",
+    "not_smiles": "The text is not valid SMILES. Check its brackets, ring numbers and atoms, and "
+    "send it without spaces or a name.",
     "impossible_molecule": "RDKit rejects a valence, a charge or an aromatic ring of the molecule.",
     "no_atoms": "The molecule has no atoms.",
     "too_many_atoms": "The molecule has more atoms than allowed (BASIN_MAX_ATOMS).",

@@ -180,7 +180,8 @@ def to_float32(values: np.ndarray, at: PointerFn, start: int = 0) -> np.ndarray:
 
 def join_names(names: Sequence[str]) -> str:
     """Join the first ten names, for a message."""
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(names[:10]) + more
 
 
 def _chunks(values: Sequence[Any], size: int) -> Iterator[tuple[int, Sequence[Any]]]:

@@ -125,6 +125,19 @@ def test_folder_of_images(run, tmp_path: Path) -> None:
     original = np.array(Image.open(images / "a.jpg"))
     np.testing.assert_array_equal(completed[hole == 0], original[hole == 0])
     options = ["--num-samples", 2, "--set", "noise=0.2", "--model", "et-tile", "--out", out]
+    to_file = run(
+        *("complete", images / "a.jpg", "--mask", masks / "a.png", "--model", "et-tile"),
+        *("--out", tmp_path / "new" / "filled.png"),
+    )
+    assert to_file.stdout.split() == [str(tmp_path / "new" / "filled.png")]
+    assert (tmp_path / "new" / "filled.png").read_bytes() == (out / "a.png").read_bytes()
+    for refused, message in (
+        (run("complete", images, "--mask", masks, "--out", tmp_path / "x.png"), "name a folder"),
+        (run("complete", images / "a.jpg", "--mask", masks, "--out", "x.jpg"), "name a folder"),
+        (run("complete", images / "a.jpg", masks / "a.png"), "No mask: name one with --mask"),
+    ):
+        assert message in str(refused.exception)
+    assert not (tmp_path / "x.png").exists()
     several = run("complete", images / "a.jpg", "--mask", masks / "a.png", *options)
     assert len(several.stdout.split()) == 2
     (images / "a.png").write_bytes(saved(smooth(20, 24)))
@@ -201,6 +214,9 @@ def test_models(run) -> None:
     table = read_output(run("models")).set_index("name")
     assert table.loc["et-small", "route"] == "/anomaly/score"
     assert table.loc["mnist-3", "task"] == "sample"
+    described = json.loads(run("models", "et-small").stdout)
+    assert described["name"] == "et-small"
+    assert described["features"]
 
 
 @pytest.mark.parametrize(

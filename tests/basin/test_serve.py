@@ -67,6 +67,13 @@ def test_the_settings_in_the_docs_are_those_of_the_code() -> None:
     assert (REPO / "docs" / "settings.md").read_text() == to_markdown()
 
 
+def test_names_of_settings_are_printed_whole_on_a_narrow_terminal(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = CliRunner().invoke(app, ["settings"]).stdout
+    for setting in describe_settings():
+        assert f"{setting.variable} " in printed
+
+
 def test_settings_are_searched() -> None:
     rows = json.loads(CliRunner().invoke(app, ["settings", "redis", "seconds", "--json"]).stdout)
     assert {row["variable"] for row in rows} == {"BASIN_REDIS_TIMEOUT_S", "BASIN_JOB_LEASE_S"}

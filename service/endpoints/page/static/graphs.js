@@ -2,11 +2,12 @@
 
 import { describeModel, listModels, postJson } from "./api.js";
 import { acceptDrops, element, fileField, format, labelled, save, scrollable, select, slider } from "./dom.js";
-import { Panel, postWithHttpx } from "./panel.js";
-import { parseCsv, toCsv, toNumber } from "./tables.js";
+import { Panel, describeTraining, postWithHttpx } from "./panel.js";
+import { parseCsv, readDecimalCommas, toCsv, toNumber } from "./tables.js";
 
 const MAX_DRAWN = 400;
 const MAX_LISTED = 200;
+const MAX_NAMED = 12;
 
 export class GraphsPanel extends Panel {
   constructor() {
@@ -18,10 +19,15 @@ export class GraphsPanel extends Panel {
     if (!models.length) {
       throw new Error("This server has no model that scores graphs.");
     }
+    const details = await Promise.all(models.map((model) => describeModel(model.name)));
     this.model = select(models.map((model) => model.name), state.model);
+    details.forEach(({ name, transactions }, place) => {
+      this.model.options[place].textContent = transactions ? `${name}: transactions` : name;
+    });
+    this.about = element("p", { className: "note" });
     this.model.addEventListener("change", () => this.run((choosing) => this.choose(choosing), ""));
-    this.nodes = this.buildDrop("Nodes: a CSV with id and the features", "nodes");
-    this.edges = this.buildDrop("Edges: a CSV with source and target", "edges");
+    this.nodes = this.buildDrop("Nodes", "nodes");
+    this.edges = this.buildDrop("Edges", "edges");
     this.read = element("p", { className: "note" });
     const form = element(
       "form",
@@ -32,6 +38,7 @@ export class GraphsPanel extends Panel {
         },
       },
       ...labelled("Model", this.model),
+      this.about,
       this.nodes.root,
       this.edges.root,
       this.read,
@@ -68,8 +75,14 @@ export class GraphsPanel extends Panel {
     const read = (file) =>
       this.run(async () => {
         this.clear();
-        this[`${name}Table`] = parseCsv(await file.text());
-        this.useTables();
+        try {
+          this[`${name}Table`] = parseCsv(await file.text());
+          this.useTables();
+        } catch (error) {
+          this.read.textContent = "The tables cannot be used.";
+          this.refusal = `The tables cannot be used. ${error.message}`;
+          throw error;
+        }
       }, "");
     const field = fileField(".csv,.tsv,.txt", read);
     const [title] = labelled(text, field);
@@ -80,13 +93,13 @@ export class GraphsPanel extends Panel {
 
   /** Forget the request and its scores, until there is a whole one. */
   clear() {
-    this.body = null;
+    this.body = this.refusal = null;
     this.results.hidden = true;
   }
 
   requireBody() {
     if (this.body === null) {
-      throw new Error(this.read.textContent || "Give a table first.");
+      throw new Error(this.refusal ?? this.read.textContent);
     }
     return this.body;
   }
@@ -98,11 +111,14 @@ export class GraphsPanel extends Panel {
     this.body = this.detailOfModel.example;
     this.nodesTable = this.edgesTable = null;
     this.nodes.field.value = this.edges.field.value = "";
-    const { transactions } = this.detailOfModel;
+    const { transactions, relations, metrics } = this.detailOfModel;
+    this.about.textContent = describeTraining(this.detailOfModel, metrics.test);
     this.edges.root.hidden = transactions !== null;
-    this.nodes.title.textContent = transactions
-      ? `Transactions: a CSV with ${this.listColumns(transactions).join(", ")}`
-      : "Nodes: a CSV with id and the features";
+    const columns = this.listWanted();
+    const list = (names) => names.slice(0, MAX_NAMED).join(", ") + (names.length > MAX_NAMED ? ` … ${names.at(-1)}` : "");
+    this.nodes.title.textContent = `${transactions ? "Transactions" : "Nodes"}: a CSV with ${list(columns.nodes)}`;
+    const types = relations.length > 1 ? ` (type is one of ${relations.join(", ")})` : "";
+    this.edges.title.textContent = `Edges: a CSV with ${list(columns.edges)}${types}`;
     this.read.textContent = "The example of the model: values that training has seen.";
   }
 
@@ -112,8 +128,29 @@ export class GraphsPanel extends Panel {
     return [...new Set([...named, ...Object.keys(recipe.categories), ...recipe.shared, ...label])];
   }
 
+  /** The columns that each table should have. */
+  listWanted() {
+    const { transactions, features, relations, edge_features: edgeFeatures } = this.detailOfModel;
+    const names = (columns) => columns.map((column) => column.name);
+    if (transactions) {
+      return { nodes: this.listColumns(transactions).filter((name) => name !== transactions.label), edges: [] };
+    }
+    const type = relations.length > 1 ? ["type"] : [];
+    return { nodes: ["id", ...names(features)], edges: ["source", "target", ...type, ...names(edgeFeatures)] };
+  }
+
+  /** Refuse a table that lacks columns of the model. */
+  requireColumns(what, table, wanted) {
+    const missing = wanted.filter((name) => table !== null && !table.names.includes(name));
+    if (missing.length) {
+      throw new Error(
+        `The table of ${what} lacks ${missing.join(", ")}; it has ${table.names.join(", ")}. Rename its columns. ` +
+          `${this.model.value} cannot read other features: for those choose or train another model.`,
+      );
+    }
+  }
+
   useTables() {
-    this.read.textContent = "The tables cannot be used.";
     const notes = [];
     const leaveOut = (names, known) => {
       const extra = names.filter((name) => !known.includes(name));
@@ -123,11 +160,27 @@ export class GraphsPanel extends Panel {
     };
     const { transactions, features, edge_features: edgeFeatures } = this.detailOfModel;
     const { names, rows } = this.nodesTable ?? { names: [], rows: [] };
+    const wanted = this.listWanted();
+    const mayLack = transactions ? [...Object.keys(transactions.categories), ...transactions.shared, ...transactions.with_missing] : [];
+    const required = wanted.nodes.filter((name) => !mayLack.includes(name));
+    this.requireColumns(transactions ? "transactions" : "nodes", this.nodesTable, required);
+    this.requireColumns("edges", this.edgesTable, wanted.edges);
+    const lacking = wanted.nodes.filter((name) => mayLack.includes(name) && !names.includes(name));
+    if (transactions && lacking.length) {
+      notes.push(`Taken as missing: ${lacking.join(", ")}.`);
+    }
+    const readCommas = (table, columns) => {
+      table.commas ??= readDecimalCommas(table.rows, columns); // a second time there are none
+      if (table.commas.length) {
+        notes.push(`With decimal commas: ${table.commas.join(", ")}.`);
+      }
+    };
     if (transactions) {
       leaveOut(names, ["id", ...this.listColumns(transactions)]);
       const numbers = [transactions.amount, ...transactions.numbers, transactions.label];
       const isNumber = (name) => numbers.includes(name) || (name === transactions.time && !transactions.calendar);
       const known = [...this.listColumns(transactions), ...(names.includes("id") ? ["id"] : [])];
+      readCommas(this.nodesTable, known.filter(isNumber));
       const listed = rows.map((row, place) =>
         Object.fromEntries(
           known
@@ -146,6 +199,8 @@ export class GraphsPanel extends Panel {
       const ofEdges = edgeFeatures.map((feature) => feature.name);
       leaveOut(names, ["id", ...columns]);
       leaveOut(this.edgesTable.names, ["source", "target", "type", ...ofEdges]);
+      readCommas(this.nodesTable, columns);
+      readCommas(this.edgesTable, ofEdges);
       const pick = (row, place, wanted) =>
         Object.fromEntries(wanted.filter((name) => name in row).map((name) => [name, toNumber(row[name], place, name)]));
       this.body = {
@@ -256,6 +311,7 @@ export class GraphsPanel extends Panel {
       element("h3", {}, "Features"),
       list(features, (cause) => `${cause.feature} = ${format(cause.value)}, in place of ${format(cause.instead)}`),
     );
+    this.detail.scrollIntoView({ block: "nearest" }); // the row may be far below
   }
 
   saveScores() {

@@ -28,7 +28,9 @@ export class MaskPainter {
 
   /** Show a picture of any size, without a hole. */
   async load(blob) {
-    const bitmap = await createImageBitmap(blob);
+    const bitmap = await createImageBitmap(blob).catch(() => {
+      throw new Error("The browser cannot read this picture. Save it as PNG, JPEG or WebP.");
+    });
     for (const canvas of [this.picture, this.hole]) {
       canvas.width = bitmap.width;
       canvas.height = bitmap.height;

@@ -1,7 +1,7 @@
 // What every panel has: a button that runs, what went wrong, code to copy, a link that holds its state.
 
 import { hasKey } from "./api.js";
-import { element } from "./dom.js";
+import { element, format } from "./dom.js";
 
 export class Panel {
   /** `name` stands in the link, `title` on the tab. */
@@ -81,6 +81,12 @@ export class Panel {
       }),
     );
   }
+}
+
+/** What a model was trained on, and how good it is on its test part. */
+export function describeTraining({ training }, measured) {
+  const quality = measured?.roc_auc === undefined ? "" : `, ROC-AUC ${format(measured.roc_auc)} on its test part`;
+  return `Trained on ${training.dataset}${quality}.`;
 }
 
 export function toHash(name, state) {

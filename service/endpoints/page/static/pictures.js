@@ -54,6 +54,7 @@ export class PicturesPanel extends Panel {
         button("Clear", () => this.painter.clear()),
         button("Example", () => this.run(() => this.showExample(), "")),
       ),
+      element("p", { className: "note" }, "Paint over what is to be filled; all else stays as it is."),
       this.painter.stage,
       element("div", { className: "row" }, element("button", { className: "main" }, "Complete")),
       this.busy,

@@ -56,16 +56,40 @@ export function parseCsv(text) {
   return { names, rows: body.map((each) => Object.fromEntries(names.map((name, at) => [name, each[at].trim()]))) };
 }
 
+/**
+ * Write the decimal commas of columns of numbers as points, and return these columns: no value has a point or two
+ * commas, and one has not three digits after its comma, which could be thousands. Others `toNumber` refuses.
+ */
+export function readDecimalCommas(rows, columns) {
+  const commas = columns.filter((name) => {
+    const values = rows.map((row) => row[name] ?? "");
+    const written = values.filter((value) => value.includes(","));
+    return (
+      written.every((value) => /^[-+]?\d*,\d+$/.test(value)) &&
+      written.some((value) => !/,\d{3}$/.test(value)) &&
+      !values.some((value) => value.includes("."))
+    );
+  });
+  for (const row of rows) {
+    for (const name of commas) {
+      row[name] = row[name].replace(",", ".");
+    }
+  }
+  return commas;
+}
+
 /** A number of a table, or an error that says where it is none. */
 export function toNumber(text, row, name) {
   const number = text === "" ? NaN : Number(text);
   if (!Number.isFinite(number)) {
-    throw new Error(`Row ${row + 1}, column ${name}: ${text === "" ? "the value is missing" : `"${text}" is not a number`}.`);
+    const hint = text.includes(",") ? " Write a decimal point, and no thousands separators." : "";
+    const wrong = text === "" ? "the value is missing" : `"${text}" is not a number`;
+    throw new Error(`Row ${row + 1}, column ${name}: ${wrong}.${hint}`);
   }
   return number;
 }
 
 export function toCsv(names, rows) {
   const quote = (value) => (/[",\n\r]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
-  return [names, ...rows.map((row) => names.map((name) => row[name]))].map((row) => row.map(quote).join(",")).join("\n");
+  return [names, ...rows.map((row) => names.map((name) => row[name] ?? ""))].map((row) => row.map(quote).join(",")).join("\n");
 }

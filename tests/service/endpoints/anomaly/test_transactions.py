@@ -176,7 +176,7 @@ def test_client_command_line_and_bulk_give_the_same_scores(
     with Client(url) as client:
         of_frame = client.score_transactions(frame, id="id", model=MODEL)
         of_file = client.score_transactions(table, ["p7"], id="id", model=MODEL)
-        with pytest.raises(InputError, match="column 'note' has no meaning yet"):
+        with pytest.raises(InputError, match="the model does not read note"):
             client.score_transactions(frame.assign(note="x"), id="id", model=MODEL)
         with pytest.raises(InputError, match="the model was trained on timestamps"):
             client.score_transactions(frame.assign(time=range(len(frame))), id="id", model=MODEL)
@@ -190,3 +190,22 @@ def test_client_command_line_and_bulk_give_the_same_scores(
         printed = pd.read_csv(io.StringIO(result.stdout))
         assert printed["node_id"].tolist() == frame["id"].tolist()[-100:]
         np.testing.assert_allclose(printed["score"], expected[-100:], atol=2e-4)
+
+
+def test_the_command_line_finds_the_model_the_id_and_columns_that_options_name(
+    url: str, frame: pd.DataFrame, rows, tmp_path: Path
+) -> None:
+    expected = [result["score"] for result in post(url, transactions=rows).json()["results"]]
+    names = {"time": "when", "source": "payer", "target": "payee", "amount": "eur"}
+    table = tmp_path / "theirs.csv"
+    frame.rename(columns=names).to_csv(table, index=False, sep=";", decimal=",")
+    command = ["score-transactions", str(table), "--decimal", ","]
+    with pytest.raises(InputError, match="no column time, source, target, amount, which the model"):
+        CliRunner().invoke(app, [*command, "--server", url], catch_exceptions=False)
+    options = [word for name, column in names.items() for word in (f"--{name}", column)]
+    for how in (["--server", url], ["--bulk", "--model", MODEL]):
+        result = CliRunner().invoke(app, [*command, *options, *how], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        printed = pd.read_csv(io.StringIO(result.stdout))
+        assert printed["node_id"].tolist() == frame["id"].tolist()
+        np.testing.assert_allclose(printed["score"], expected, atol=2e-4)

@@ -96,6 +96,39 @@ def test_molecules_are_classified_and_explained(server, open_page) -> None:
         assert page.get_by_label("SMILES, one a line").input_value().startswith("O=[N+]")
 
 
+def test_a_table_of_molecules_is_read_by_its_header(server, open_page) -> None:
+    table = (
+        b"\xef\xbb\xbfBatch;Name;SMILES;IC50\n"
+        b'A1;"ibuprofen; racemic";CC(C)Cc1ccc(cc1)C(C)C(=O)O;12,5\n'
+        b"A2;broken;c1ccccc1(;\n"
+    )
+    with open_page(server.url, complaints=1) as page:  # the browser notes the 422
+        file = {"name": "m.csv", "mimeType": "text/csv", "buffer": table}
+        page.get_by_label("or a file").set_input_files([file])
+        wait_until_true(page, "document.querySelector('textarea').value.includes('broken')")
+        classify(page)
+        rows = page.locator("tbody tr")
+        assert rows.nth(0).inner_text().startswith("ibuprofen; racemic")
+        page.set_viewport_size({"width": 420, "height": 800})
+        box = page.get_by_role("button", name="Why? ibuprofen; racemic").bounding_box()
+        assert box["x"] + box["width"] <= 420
+        with page.expect_download() as downloaded:
+            page.get_by_role("button", name="Save as CSV").click()
+        head, first, second = downloaded.value.path().read_text().splitlines()
+        assert head == "id,smiles,error,active,active.0,active.1"
+        assert first.startswith("ibuprofen; racemic,CC(C)Cc1ccc(cc1)C(C)C(=O)O,,0,0.")
+        assert second == "broken,c1ccccc1(,not_smiles,,,"
+        field = page.get_by_label("SMILES, one a line")
+        field.fill("name,canonical_smiles\na,CCO")
+        page.get_by_role("button", name="Classify").click()
+        page.get_by_text('Rename "canonical_smiles".').wait_for()
+        assert rows.count() == 0  # answers of another input
+        field.fill("# a comment\nfirst,CCO\nsecond,CCN")  # ids first, without a header
+        page.get_by_role("button", name="Classify").click()
+        page.locator("tbody .error").first.wait_for()
+        assert rows.count() == 2
+
+
 def decode(text: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"))
 
@@ -147,6 +180,9 @@ def test_a_hole_may_be_painted_by_keys_and_undone(server, open_page) -> None:
     with open_page(server.url, "/#pictures") as page:
         wait_until_true(page, "document.querySelector('.stage canvas')?.width > 1")
         page.wait_for_timeout(300)
+        other = {"name": "p.heic", "mimeType": "image/heic", "buffer": b"no picture"}
+        page.get_by_label("Picture (or drop one below)").set_input_files([other])
+        page.get_by_text("Save it as PNG, JPEG or WebP.").wait_for()
         page.get_by_role("button", name="Clear").click()
         hole = page.locator(".stage canvas").nth(1)
         hole.focus()
@@ -190,16 +226,50 @@ def test_graphs_of_two_tables_are_ranked_and_explained(server, open_page) -> Non
         saved = downloaded.value.path().read_text().splitlines()
         assert saved[0] == "node_id,score,probability,label,rank"
         assert len(saved) == len(nodes) + 1
-        bad = {"name": "t.csv", "mimeType": "text/csv", "buffer": b"id,f0\na,x\n"}
+        bad_text = ",".join(nodes[0]) + "\na" + ",x" * (len(nodes[0]) - 1)
+        bad = {"name": "t.csv", "mimeType": "text/csv", "buffer": bad_text.encode()}
         page.get_by_label("Nodes").set_input_files([bad])
         page.get_by_text('Row 1, column f0: "x" is not a number.').wait_for()
         assert page.locator("#panel-graphs tbody tr").locator("visible=true").count() == 0
         page.get_by_role("button", name="Score").click()  # not of the tables before
-        page.get_by_text("The tables cannot be used.").last.wait_for()
+        page.get_by_text('The tables cannot be used. Row 1, column f0: "x"').wait_for()
+        page.get_by_role("button", name="Example").locator("visible=true").click()
+        other = {"name": "t.csv", "mimeType": "text/csv", "buffer": b"account,age\na,1\n"}
+        page.get_by_label("Nodes").set_input_files([other])
+        page.get_by_text("The table of nodes lacks id, f0, f1,").wait_for()
         page.get_by_label("Model").locator("visible=true").select_option("cdat-payments")
         page.get_by_label("Transactions").wait_for()
         page.get_by_role("button", name="Score").click()
         page.get_by_text("of 4 are alerts.").wait_for()
+
+
+def test_decimal_commas_of_a_table_are_read_and_thousands_refused(server, open_page) -> None:
+    rows = (
+        "time;source;target;amount;type\n"
+        "2026-01-31T12:00:00Z;a;b;{};card\n"
+        "2026-01-31T13:00:00Z;b;c;{};card\n"
+    )
+    with open_page(server.url, "/#graphs") as page:
+        page.get_by_label("Model").locator("visible=true").select_option("cdat-payments")
+        field = page.get_by_label("Transactions: a CSV with time, source, target, amount")
+
+        def give(*amounts: str) -> None:
+            text = rows.format(*amounts).encode()
+            field.set_input_files([{"name": "t.csv", "mimeType": "text/csv", "buffer": text}])
+
+        give("12,5", "7,125")
+        page.get_by_text("2 transactions. Taken as missing: device.").wait_for()
+        page.get_by_text("With decimal commas: amount.").wait_for()
+        with page.expect_request("**/anomaly/score") as sent:
+            page.get_by_role("button", name="Score").click()
+        amounts = [row["amount"] for row in sent.value.post_data_json["transactions"]]
+        assert amounts == [12.5, 7.125]
+        page.get_by_text("of 2 are alerts.").wait_for()
+        for amounts in (("1,234", "2,000"), ("1.234,50", "7,5"), ("1,234,567", "7,5")):
+            give(*amounts)
+            page.get_by_text("is not a number. Write a decimal point").wait_for()
+            page.get_by_role("button", name="Example").locator("visible=true").click()
+            page.get_by_text("values that training has seen").wait_for()
 
 
 def test_the_energy_of_two_runs_is_drawn(server, open_page) -> None:

@@ -128,7 +128,7 @@ def test_the_client_stores_scores_and_watches(server: Server, rows) -> None:
         assert client.graph("g")["threshold"] == THRESHOLD
         past = client.store_transactions("g", frame[:300], drop="note")
         assert past["added"] == 300
-        with pytest.raises(InputError, match="column 'note' has no meaning yet"):
+        with pytest.raises(InputError, match="the model does not read note"):
             client.add_transactions("g", frame[300:310])
         scores = client.add_transactions("g", frame[300:], drop="*")
         assert scores.node_ids == frame["id"][300:].tolist()

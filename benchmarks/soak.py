@@ -120,7 +120,7 @@ async def _capacity(port: int, mix: Mix, seconds: float) -> float:
 
 
 async def _hang_up(port: int, asked: Asked) -> None:
-    head = f"POST {asked.path} HTTP/1.1\r\nhost: h\r\ncontent-type: {asked.media_type}\r\n"
+    head = f"POST {asked.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {asked.media_type}\r\n"
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{head}content-length: {len(asked.body)}\r\n\r\n".encode() + asked.body)
     await writer.drain()

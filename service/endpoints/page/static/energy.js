@@ -103,7 +103,7 @@ export class EnergyPanel extends Panel {
   }
 
   async relax(signal) {
-    if (this.detail.name !== this.model.value) {
+    if (this.detail?.name !== this.model.value) {
       await this.choose(signal);
     }
     const body = this.body();

@@ -26,7 +26,7 @@ export class Panel {
     return isBuilt;
   }
 
-  /** Run `work` with an AbortSignal, and return whether it succeeded; a second run ends the first. */
+  /** Run `work` with an AbortSignal; return false where it failed. A second run ends the first. */
   async run(work, message = "Computing …") {
     this.running?.abort();
     const running = new AbortController();
@@ -37,9 +37,10 @@ export class Panel {
       await work(running.signal);
       return true;
     } catch (error) {
-      if (!running.signal.aborted) {
-        this.error.textContent = error.message;
+      if (running.signal.aborted) {
+        return true; // a panel whose controls start another run is built
       }
+      this.error.textContent = error.message;
       return false;
     } finally {
       if (this.running === running) {

@@ -301,6 +301,26 @@ def test_the_energy_of_two_runs_is_drawn(server, open_page) -> None:
         assert sent.value.post_data_json["dynamics"]["beta_scale"] == 1
 
 
+def test_a_panel_stays_where_another_model_is_chosen_while_it_loads(server, open_page) -> None:
+    """A second choice ends the request of the first, which had taken the panel away with it."""
+    slow = """
+        const ask = window.fetch;
+        window.fetch = async (url, options) => {
+          await new Promise((go) => setTimeout(go, String(url).includes("/models/") ? 500 : 0));
+          return ask(url, options);
+        };
+    """
+    with open_page(server.url, "/docs") as page:
+        page.add_init_script(slow)
+        page.goto(f"{server.url}/?slow#energy")
+        button = page.get_by_role("button", name="Relax")
+        button.wait_for()
+        page.get_by_label("Model").locator("visible=true").select_option("cdat-ames")
+        button.click()
+        page.wait_for_selector(".uplot canvas")
+        assert button.is_visible()
+
+
 def test_the_energy_of_every_model_is_drawn(server, open_page) -> None:
     with server.client() as client:
         models = [model["name"] for model in client.get("/models").json()["models"]]

@@ -219,7 +219,7 @@ export class GraphsPanel extends Panel {
   }
 
   async score(signal) {
-    if (this.detailOfModel.name !== this.model.value) {
+    if (this.detailOfModel?.name !== this.model.value) {
       await this.choose(signal);
     }
     this.scored = this.requireBody();

@@ -2,8 +2,10 @@
 
 import warnings
 
+from basin_client import responses
 from basin_client.operations import *  # noqa: F403
-from basin_client.responses import completion_from_dict as completed_of  # noqa: F401
-from basin_client.responses import decode_image as picture_of  # noqa: F401
+
+completed_of = responses.completion_from_dict
+picture_of = responses.decode_image
 
 warnings.warn("basin_client.asks is now basin_client.operations", DeprecationWarning, stacklevel=2)

@@ -32,20 +32,20 @@ def encode_samples(task: SampleInputs, sampled: Sampled, form: str) -> ResponseP
     diagnostics = [batch.diagnostics for batch in sampled.batches]
     if form == JSON:
         batches = [
-            {"samples": _listed(memory.codec.kind, part), "diagnostics": told}
-            for part, told in zip(items, diagnostics, strict=True)
+            {"samples": _listed(memory.codec.kind, part), "diagnostics": figures}
+            for part, figures in zip(items, diagnostics, strict=True)
         ]
         return make_json_payload(({"spectrum": batches} if task.spectrum else batches[0]) | rest)
-    told = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
+    figures = {"spectrum": diagnostics} if task.spectrum else {"diagnostics": diagnostics[0]}
     if form == PNG:
         # A row of a spectrum for each temperature, else a square.
         columns = len(items[0]) if len(items) > 1 else None
         return make_image_payload(
-            encode_png(make_grid(np.concatenate(items), columns)), told | rest
+            encode_png(make_grid(np.concatenate(items), columns)), figures | rest
         )
     names = [f"samples_{i}" for i in range(len(items))] if task.spectrum else ["samples"]
     arrays = {name: np.ascontiguousarray(part) for name, part in zip(names, items, strict=True)}
-    return make_tensors_payload(arrays, told | rest)
+    return make_tensors_payload(arrays, figures | rest)
 
 
 def _listed(kind: str, items: np.ndarray) -> np.ndarray | list[str]:

@@ -56,8 +56,8 @@ def full(server: Server, sample: Callable[..., Sample]) -> Iterator[socket.socke
 
 
 def head(path: str, length: int, *lines: str) -> bytes:
-    told = "\r\n".join(["Host: localhost", "Content-Type: application/json", *lines])
-    return f"POST {path} HTTP/1.1\r\n{told}\r\nContent-Length: {length}\r\n\r\n".encode()
+    fields = "\r\n".join(["Host: localhost", "Content-Type: application/json", *lines])
+    return f"POST {path} HTTP/1.1\r\n{fields}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def replies(line: socket.socket, count: int) -> list[bytes]:

@@ -162,7 +162,7 @@ def test_dynamics_as_trained_are_judged_however_they_are_asked_for(relax):
         assert relax(**dynamics)["convergence"]["out_of_distribution"] in (True, False)
 
 
-def test_whether_the_energy_rose_is_told(relax):
+def test_the_answer_says_whether_the_energy_rose(relax):
     """Of V where the motion is controlled; whatever is included, for every step is looked at."""
     wild = {"step_size": 5.0, "steps": 64}
     for dynamics in ({}, {"step_size": 0.05}, {"solver": "nesterov", "steps": 64}, wild):

@@ -210,7 +210,8 @@ def test_a_memory_that_is_replaced_while_it_is_asked(server: Server) -> None:
     with server.client() as client:
         client.put("/memories/turning", json={"patterns": first.tolist()})
         with socket.create_connection(("127.0.0.1", server.port), 20) as line:
-            head = "POST /v2/models/turning/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+            head = "POST /v2/models/turning/infer HTTP/1.1\r\n"
+            head += "host: localhost\r\nconnection: close\r\n"
             line.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:5])
             time.sleep(0.3)
             assert client.put("/memories/turning", json={"sequences": then}).status_code == 200

@@ -276,7 +276,7 @@ def test_the_energy_of_two_runs_is_drawn(server, open_page) -> None:
     with open_page(server.url, "/#energy") as page:
         page.get_by_role("button", name="Relax").wait_for()
         page.get_by_label("Model").locator("visible=true").select_option("cdat-ames")
-        page.get_by_role("button", name="Relax").click()  # at once: it waits for the model
+        page.get_by_role("button", name="Relax").click()  # which waits for the model
         page.wait_for_selector(".uplot canvas")
         page.get_by_label("Steps of each block").fill("8")
         page.get_by_label("Keep the previous run in the chart").check()

@@ -18,7 +18,7 @@ def load(name: str | Path, *, device: str = "auto", threads: int | None = None) 
         name: of one that ships, such as `et-photos` or `mnist-3`; or the folder of a checkpoint,
             or the file of a memory.
         device: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
-        threads: of the CPU; those of torch if None.
+        threads: of the CPU, for all of this process; those that torch has if None.
 
     Returns:
         A `Model` with `score`, `classify`, `complete` and so on, by what it was trained for; or a

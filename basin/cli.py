@@ -16,7 +16,7 @@ import typer
 from basin_client.command_line import run
 
 from basin.jobs import jobs
-from basin.serve import serve, settings
+from basin.serve import OWN_CODE, serve, settings
 from service.version import VERSION
 
 # What reads or writes tables needs the extra `cli`: module and function, or group of functions.
@@ -64,14 +64,14 @@ def _require_tables(context: typer.Context) -> NoReturn:
 
 def keys(context: typer.Context) -> NoReturn:
     """Create an API key of a server; the same as `python -m service key`."""
-    os.execv(sys.executable, [sys.executable, "-m", "service", "key", *context.args])
+    os.execv(sys.executable, [sys.executable, *OWN_CODE, "-m", "service", "key", *context.args])
 
 
 def train(context: typer.Context) -> NoReturn:
     """Train a model; the same as `python -m training`. Needs the extra `train`."""
     if find_spec("lightning_fabric") is None:
         sys.exit("Training needs more libraries. Run: pip install 'basin-server[train]'")
-    os.execv(sys.executable, [sys.executable, "-m", "training", *context.args])
+    os.execv(sys.executable, [sys.executable, *OWN_CODE, "-m", "training", *context.args])
 
 
 def onnx(

@@ -18,13 +18,12 @@ from basin.console import (
     Server,
     connect,
     exit_with,
+    is_about_one_input,
     parse_dynamics,
     tell,
     with_progress_bar,
 )
 from basin.io import find_images
-
-_ITEM_STATUSES = (413, 415, 422)  # which are about one image, so that the others are done
 
 
 def complete(
@@ -86,7 +85,7 @@ def complete(
                     dynamics=dynamics,
                 )
             except (InputError, ProblemError) as error:
-                if not isinstance(error, InputError) and error.status not in _ITEM_STATUSES:
+                if not is_about_one_input(error):
                     raise
                 failures.append(f"{path}: {one_line(error)}")
                 continue

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import typer
-from basin_client import Client, Dynamics
+from basin_client import Client, Dynamics, InputError, ProblemError
 from basin_client.command_line import print_error
 from rich.console import Console
 from rich.progress import track
@@ -76,6 +76,11 @@ def connect(server: str | None, key: str | None) -> Iterator[Client]:
             client = stack.enter_context(Client(url, retries=_STARTUP_RETRIES))
             client.ready()
         yield client
+
+
+def is_about_one_input(error: InputError | ProblemError) -> bool:
+    """Whether an error is about one input, so that the others are still done."""
+    return isinstance(error, InputError) or error.status in (413, 415, 422)
 
 
 def parse_params(params: list[str] | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from basin.console import (
 from basin.io import require_table_suffix, write_table
 from basin.transactions import Unlabelled
 
-_AT_A_TIME = 1000  # rows of one request; accounts of 1,953 can be scored together
+_AT_A_TIME = 1000  # rows of one request; at the default limits 1,953 fit, with two accounts each
 _COLUMNS = ("id", "model", "num_nodes", "num_edges", "revision")
 
 graphs = typer.Typer(no_args_is_help=True, help=__doc__)

@@ -21,13 +21,12 @@ from basin.console import (
     Server,
     connect,
     exit_with,
+    is_about_one_input,
     parse_dynamics,
     tell,
     with_progress_bar,
 )
 from basin.io import find_images, require_table_suffix, write_table
-
-_ITEM_STATUSES = (413, 415, 422)  # which are about one image, so that the others are done
 
 images = typer.Typer(no_args_is_help=True, help=__doc__)
 Images = Annotated[list[Path], typer.Argument(help="Images, or folders of images.")]
@@ -95,12 +94,15 @@ def _write_results(
 ) -> None:
     """Write a table of what a server answers about images, and exit with those that it refused."""
     rows, failures = list[dict[str, Any]](), list[str]()
+    files = list(find_images(paths, tell))
+    if not files:
+        raise InputError("The arguments contain no images.")
     with connect(server, key) as client:
-        for path in with_progress_bar(list(find_images(paths, tell)), "images"):
+        for path in with_progress_bar(files, "images"):
             try:
                 results = ask(client, path)
             except (InputError, ProblemError) as error:
-                if not isinstance(error, InputError) and error.status not in _ITEM_STATUSES:
+                if not is_about_one_input(error):
                     raise
                 failures.append(f"{path}: {one_line(error)}")
                 continue

@@ -26,6 +26,8 @@ def models(
     """List the models and memories of the server, or print what one reads and how good it is."""
     require_table_suffix(out)
     with connect(server, key) as client:
+        if name is not None and out is not None:
+            raise typer.BadParameter("--out is of the list: leave out NAME or --out.")
         if name is not None:
             print(json.dumps(client.model(name), indent=1))
             return

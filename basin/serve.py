@@ -15,6 +15,9 @@ from rich.table import Table
 
 from service.settings.describe import SettingDescription, describe_settings
 
+OWN_CODE = ("-P",)
+"""Option of Python: a folder `models` or `service` where a command is run is not imported."""
+
 
 def serve(**options: Any) -> NoReturn:
     """Run a server until SIGTERM.
@@ -24,7 +27,7 @@ def serve(**options: Any) -> NoReturn:
     `basin settings WORD` searches them.
     """
     environment = to_environment(options, os.environ)
-    os.execve(sys.executable, [sys.executable, "-m", "service"], environment)
+    os.execve(sys.executable, [sys.executable, *OWN_CODE, "-m", "service"], environment)
 
 
 def to_environment(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:

@@ -201,8 +201,9 @@ def _score_locally(
     network = load_checkpoint(folder).network
     assert isinstance(network, NodeScorer)
     labels = None if read.labels is None else read.labels.astype(np.int8)
-    columns_read = read.time, read.source, read.target, read.amount, read.text, read.numbers
-    rows = Transactions(*columns_read, labels)
+    rows = Transactions(
+        read.time, read.source, read.target, read.amount, read.text, read.numbers, labels
+    )
     order = np.argsort(rows.time, kind="stable")
     try:
         rolling = RollingHistory(recipe, rows, order)

@@ -17,7 +17,8 @@ _PACKAGE_DATA = Path(__file__).resolve().parent / "shipped"
 
 
 def find_shipped(folder: str) -> Path:
-    """Return the folder `checkpoints` or `memories` that ships with this installation."""
+    """Return the folder `checkpoints` or `memories` that ships with this installation; of an empty
+    name the folder that holds both."""
     return (_PACKAGE_DATA if _PACKAGE_DATA.is_dir() else _CHECKOUT) / folder
 
 

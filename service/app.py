@@ -31,7 +31,7 @@ from service.http.error_handlers import (
     handle_invalid_parameters,
     handle_problem,
 )
-from service.http.hosts import HostMiddleware, allowed_hosts
+from service.http.hosts import HeadMiddleware, list_allowed_hosts
 from service.http.normalize import NormalizeMiddleware
 from service.http.replay import replay
 from service.http.request_log import RequestLogMiddleware
@@ -145,7 +145,7 @@ def _configure_app(
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **_CORS)
     encrypted = settings.tls_certificate is not None
     access = {"metrics": context.metrics, "traces": context.traces, "encrypted": encrypted}
-    app.add_middleware(HostMiddleware, allowed=allowed_hosts(settings, bool(under)))
+    app.add_middleware(HeadMiddleware, allowed=list_allowed_hosts(settings, bool(under)))
     app.add_middleware(RequestLogMiddleware, **access)
     app.add_middleware(OipErrorMiddleware)
     app.add_middleware(

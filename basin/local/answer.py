@@ -26,13 +26,13 @@ from service.endpoints.anomaly.encode import encode_scores
 from service.endpoints.anomaly.infer import pack_if_large, score
 from service.endpoints.anomaly.parse import ScoreInputs, TransactionScoreInputs, parse_score
 from service.endpoints.classify.encode import encode_classification, list_drawings
-from service.endpoints.classify.infer import classify, error_of, graph_results, require_any
+from service.endpoints.classify.infer import classify, graph_results, require_any
 from service.endpoints.classify.parse import parse_classify
 from service.endpoints.complete.decoding import decode_request
 from service.endpoints.complete.encode import encode_completions
 from service.endpoints.complete.infer import complete_image
 from service.endpoints.complete.parse import read_request
-from service.endpoints.complete.plan import make_inputs, plan_completion
+from service.endpoints.complete.plan import find_completer, make_inputs, plan_completion
 from service.endpoints.images.crop import decode_and_fit, fitted
 from service.endpoints.images.encode import encode_images
 from service.endpoints.images.infer import recognise
@@ -119,12 +119,11 @@ class ModelAnswerer:
                 effects = scale_effects(drawing.effects)
                 drawing.explanation["svg"] = draw_molecule(drawing.smiles, effects)
         results = graph_results(inputs, items, classified)
-        require_any(inputs, [error_of(result) for result in results])
         return encode_classification(inputs, items, results, classified, accept)
 
     def _complete(self, body: bytes, content_type: str, accept: str) -> ResponsePayload:
         upload = read_request(body, content_type, self._settings)
-        model = self._registry.get_of_kind(Completer, upload.model or self._model.name)
+        model = find_completer(upload, self._registry, self._model.name)
         opened = decode_request(upload)
         tiling = Tiling.from_size(model.config.size)
         plan = plan_completion(upload, opened, tiling, self._settings.max_windows)
@@ -185,7 +184,7 @@ def answer(request: Request[T], compute: Callable[[bytes, str, str], ResponsePay
 
 
 def _max_tensor_bytes(accept: str) -> int | None:
-    """All reasons are returned as tensors, and the most telling ones as JSON."""
+    """Return no limit where reasons are sent as tensors, else None: the strongest, as JSON."""
     return sys.maxsize if accept == SAFETENSORS else None
 
 

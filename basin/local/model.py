@@ -211,9 +211,10 @@ class Model:
                 image and a mask.
 
         Returns:
-            One `Convergence` for a graph that is scored or for each completed image, molecule or
-            image: `energy_initial` and `energy_final`, `trace` with an entry for each step of each
-            block, `raw["components"]` with the parts of the energy at both ends.
+            One `Convergence` for a scored graph, or for each completed image, molecule, image, or
+            image and question, in order; inputs that cannot be read have none. It has
+            `energy_initial` and `energy_final`, `trace` with an entry for each step of each block,
+            and `raw["components"]` with the parts of the energy at both ends.
         """
         methods: dict[str, Callable[..., Any]] = {
             "/anomaly/score": self.score_transactions if self._reads_transactions else self.score,
@@ -300,7 +301,7 @@ def load_model(name: str | Path, device: str, threads: int | None) -> Model | Me
         torch.set_num_threads(threads)
     try:
         return Model(ModelLoader.from_settings(settings).load(path))
-    except (CheckpointError, BackendUnavailableError) as error:
+    except (CheckpointError, BackendUnavailableError, ValueError) as error:
         raise InputError(str(error)) from error
 
 

@@ -18,7 +18,7 @@ LOOPBACK_NAMES = ("localhost",)
 
 
 @final
-class HostMiddleware:
+class HeadMiddleware:
     """ASGI middleware: answers 421 where the Host header is a name that is not allowed, and 400
     where the head is not one of HTTP/1.1.
 
@@ -48,7 +48,8 @@ class HostMiddleware:
         # RFC 9112, sections 3.2 and 6.1: two readers of such a head may see two requests in it.
         if len(hosts) > 1 or (not hosts and version == "1.1"):
             return Problem("bad-request", "A request of HTTP/1.1 must have one Host header.")
-        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+        codings = [value.strip().lower() for value in headers.getlist("transfer-encoding")]
+        if codings and (codings != ["chunked"] or version == "1.0"):
             return Problem("bad-request", "The only Transfer-Encoding that is read is `chunked`.")
         if hosts and not self._is_allowed(hosts[0]):
             detail = (
@@ -63,9 +64,13 @@ class HostMiddleware:
         return ANY in self._allowed or name in self._allowed or is_address(name)
 
 
-def allowed_hosts(settings: Settings, is_admin: bool = False) -> tuple[str, ...]:
-    """Return the names that requests to the server, or to its admin port, may have as Host."""
-    if settings.allowed_hosts:
+def list_allowed_hosts(settings: Settings, is_admin: bool = False) -> tuple[str, ...]:
+    """Return the names that requests to the server, or to its admin port, may have as Host.
+
+    `BASIN_ALLOWED_HOSTS` is of the public port alone: an admin port on loopback stays closed to
+    other names.
+    """
+    if settings.allowed_hosts and not is_admin:
         return tuple(name.lower() for name in settings.allowed_hosts)
     host = settings.admin_host if is_admin else settings.host
     return LOOPBACK_NAMES if is_loopback(host) else (ANY,)

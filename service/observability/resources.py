@@ -162,12 +162,14 @@ def read_disks(paths: Mapping[str, Path]) -> dict[str, Capacity]:
 
 
 def read_gpus() -> dict[str, Capacity]:
-    """Return the memory of each GPU, by its number; empty before the first use of a GPU.
+    """Return the memory of each GPU that this process uses, by its number.
 
     What PyTorch has freed and keeps for later tensors is available.
     """
     gpus = {}
     for gpu in range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ():
+        if not torch.cuda.memory_reserved(gpu):  # not used here, and asking would begin to use it
+            continue
         try:
             free, total = torch.cuda.mem_get_info(gpu)
         except RuntimeError:  # after an error of CUDA every call fails; the scrape must not

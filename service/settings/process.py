@@ -95,8 +95,8 @@ class AccessSettings(SettingsGroup):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_words)] = Field(
         default=(),
         description="names that the Host header of a request may have, separated by spaces; `*` "
-        "for any. Addresses are always allowed. By default `localhost` where the server listens on "
-        "loopback, else any",
+        "for any; not of the admin port. Addresses are always allowed. By default `localhost` "
+        "where the server listens on loopback, else any",
     )
     cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(split_words)] = Field(
         default=(),

@@ -1,4 +1,4 @@
-"""`basin.load` gives what a server answers, to the bit, and imports no web framework."""
+"""`basin.load` gives what a server answers, to the bit, without FastAPI."""
 
 from __future__ import annotations
 
@@ -128,6 +128,10 @@ def test_what_does_not_fit_is_refused_with_a_message(tmp_path) -> None:
     with pytest.raises(ProblemError) as unread:
         model.classify(["not a molecule"])
     assert unread.value.kind == "nothing-classified"
+    image, mask = np.zeros((28, 28), np.uint8), np.full((28, 28), 255, np.uint8)
+    with pytest.raises(ProblemError) as untold:
+        load("et-mnist").complete(image, mask, include=["uncertainty"])
+    assert untold.value.errors[0]["pointer"].startswith("/include")
     with pytest.raises(InputError, match=r"no checkpoint or memory.*cdat-ames.*mnist-3"):
         basin.load("cdat-nothing")
     with pytest.raises(InputError, match=r"manifest\.json"):
@@ -145,7 +149,7 @@ def test_more_steps_than_a_server_allows_are_run() -> None:
     assert convergence.steps == 500
 
 
-def test_nothing_of_the_web_is_imported() -> None:
+def test_neither_fastapi_nor_uvicorn_is_imported() -> None:
     code = """
 import sys
 import basin

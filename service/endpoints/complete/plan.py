@@ -13,12 +13,27 @@ from models.inputs.inpainting.plan import (
     WholeImage,
     plan_windows,
 )
+from service.endpoints.common.envelope import require_supported_params
+from service.endpoints.common.include import require_supported_includes
 from service.endpoints.complete.decoding import DecodedRequest
 from service.endpoints.complete.infer import WHOLE, CompleteInputs
 from service.endpoints.complete.parse import CompletionRequest
 from service.endpoints.complete.recall import RecalledMemory
 from service.imaging.errors import image_errors_at
 from service.registry.handles import Completer
+from service.registry.registry import Registry
+
+
+def find_completer(upload: CompletionRequest, registry: Registry, default: str) -> Completer:
+    """Return the model that completes an image, by default the one of this name.
+
+    Raises:
+        Problem: there is no such model, or it does not read or give what is asked of it.
+    """
+    model = registry.get_of_kind(Completer, upload.model or default)
+    require_supported_params(upload.dynamics, model.config)
+    require_supported_includes(model.network, upload.include)
+    return model
 
 
 def plan_completion(

@@ -19,13 +19,12 @@ from service.endpoints.common.api_docs import (
     problems,
     schema_name,
 )
-from service.endpoints.common.envelope import require_supported_params
-from service.endpoints.common.include import reason_bytes, require_supported_includes
+from service.endpoints.common.include import reason_bytes
 from service.endpoints.complete.decoding import DecodedRequest, decode_request
 from service.endpoints.complete.encode import encode_completions
 from service.endpoints.complete.infer import Completed, CompleteInputs, complete_image
 from service.endpoints.complete.parse import CompletionRequest, read_request
-from service.endpoints.complete.plan import make_inputs, plan_completion
+from service.endpoints.complete.plan import find_completer, make_inputs, plan_completion
 from service.endpoints.complete.previews import Frames
 from service.endpoints.complete.recall import (
     RecalledMemory,
@@ -49,7 +48,6 @@ from service.media_types import JSON, MULTIPART, PNG, SAFETENSORS
 from service.payload import (
     ResponsePayload,
 )
-from service.registry.handles import Completer
 from service.settings import Settings
 
 router = APIRouter(tags=["complete"])
@@ -117,7 +115,7 @@ class CompleteTask(InferenceTask[Completed]):
         upload = await self.on_codec(read_request, body, self.content_type, settings)
         model = None
         if upload.memory is None:
-            model = self._find_model(upload)
+            model = find_completer(upload, context.registry, settings.default_completion_model)
         else:
             self._is_from_memory = True
             await self.on_codec(require_fitting_memory, upload, context.memories)
@@ -137,13 +135,6 @@ class CompleteTask(InferenceTask[Completed]):
         require_response_fits(self.inputs, self.accept, settings)
         timer.lap("decode")
         self.frames = _frames(self.inputs, self.events, settings)
-
-    def _find_model(self, upload: CompletionRequest) -> Completer:
-        name = upload.model or self.settings.default_completion_model
-        model = self.context.registry.get_of_kind(Completer, name)
-        require_supported_params(upload.dynamics, model.config)
-        require_supported_includes(model.network, upload.include)
-        return model
 
     async def _recall(
         self, upload: CompletionRequest, opened: DecodedRequest

@@ -76,7 +76,7 @@ class PendingScorer:
             )
         except Problem as problem:
             if problem.kind == "unknown-graph" or _GONE & {each.code for each in problem.faults}:
-                await graphs.alerts.record_accounts(pending, [])  # nor of transactions
+                await graphs.alerts.record_accounts(pending, [])  # no score, of accounts or not
             raise
         outcome = await context.engine.run(
             lambda control: score(inputs, pack_if_large(inputs), control),

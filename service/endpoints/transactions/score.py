@@ -146,8 +146,9 @@ async def record_outcomes(
 ) -> None:
     """Record what the scores say of the pending transactions, unless that was done.
 
-    It is recorded before its request is answered. If transactions raise no alert, the answer does
-    not wait until that is recorded; if it is lost, they are scored again and raise none.
+    An alert is recorded before its request is answered, and so is every score of accounts, on which
+    later ones depend. If transactions raise no alert, the answer does not wait until that is
+    recorded; if it is lost, they are scored again and raise none.
     """
     scored = [each for row_id in pending.node_ids for each in outcomes[row_id]]
     raised = [each.alert for each in scored if each.alert is not None]

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from service.http.hosts import allowed_hosts, is_address, strip_port
+from service.http.hosts import is_address, list_allowed_hosts, strip_port
 from service.settings import Settings
 from tests.support.server import Server, Start, answers_with, wait_until
 
@@ -50,6 +50,9 @@ def test_the_page_and_health_are_refused_too(server: Server) -> None:
         b"GET /health/live HTTP/2.0\r\nHost: localhost\r\n",
         b"POST /classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n",
         b"POST /classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n",
+        b"POST /classify HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\n"
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip, chunked\r\n",
     ],
 )
 def test_ambiguous_heads_are_refused(head: bytes, server: Server) -> None:
@@ -76,11 +79,13 @@ def test_names_are_those_of_the_settings(start: Start, checkpoints) -> None:
 
 
 def test_defaults() -> None:
-    assert allowed_hosts(Settings()) == ("localhost",)
+    assert list_allowed_hosts(Settings()) == ("localhost",)
     public = Settings(host="0.0.0.0", open=True)
-    assert allowed_hosts(public) == ("*",)
-    assert allowed_hosts(public, is_admin=True) == ("localhost",)
-    assert allowed_hosts(Settings(allowed_hosts=("A.example",))) == ("a.example",)
+    assert list_allowed_hosts(public) == ("*",)
+    assert list_allowed_hosts(public, is_admin=True) == ("localhost",)
+    anyone = Settings(allowed_hosts=("*",))
+    assert list_allowed_hosts(anyone, is_admin=True) == ("localhost",)
+    assert list_allowed_hosts(Settings(allowed_hosts=("A.example",))) == ("a.example",)
 
 
 def test_hosts_are_parsed() -> None:
